@@ -76,7 +76,6 @@ class View:
     Attributes:
         names: of the columns, in order; `between` and `rise_between` stand for both ends of an interval.
         number: the field that is shown as the number of a row; empty if rows show all of theirs.
-        ends: fields with the ends of its interval.
         days: whether all windows are of whole days.
         followed: the field whose numbers are shown over windows; empty if none is.
         clocks: by which times are shown.
@@ -84,7 +83,6 @@ class View:
 
     names: tuple[str, ...]
     number: str = ""
-    ends: tuple[str, str] = ("lower", "upper")
     days: bool = False
     followed: str = ""
     clocks: Clocks = UTC
@@ -114,25 +112,21 @@ class View:
             names.insert(names.index(BETWEEN if BETWEEN in names else known) + 1, TREND)
         moments = {time.micros for row in rows if "window_end" in types for time in (row.window_start, row.window_end)}
         days = bool(moments) and clocks.at_midnight(moments)
-        return cls(tuple(names), view.number, view.ends, days, known if several else "", clocks)
+        return cls(tuple(names), view.number, days, known if several else "", clocks)
 
     @classmethod
     def _number(cls, rows: Sequence[Any], types: Collection[str]) -> View:
         """Choose the number of a row and its interval."""
         names = [name for name in types if not name.startswith((SMOOTHED, RISE, f"{MEAN}_"))]
-        if any(getattr(row, SMOOTHED, None) is not None for row in rows):
-            number, ends = SMOOTHED, ("lower", "upper")
-        elif SMOOTHED in types:
-            number, ends = "count" if "count" in types else "estimate", ("lower", "upper")
-        elif {"lower", "upper"} <= {*types} and {"error_bound", "since", "gap"} & {*types} and _has_ends(rows):
-            number, ends = "count" if "count" in types else "estimate", ("lower", "upper")
-        else:  # intervals of counts alone say no more than ±, and there may be none
+        ends = {"lower", "upper"} <= {*types} and {"error_bound", "since", "gap"} & {*types} and _has_ends(rows)
+        if SMOOTHED not in types and not ends:  # intervals of counts alone say no more than ±, and there may be none
             spared = ("lower", "upper") if {"count", "error_bound"} & {*types} else ()
             return cls(tuple(name for name in names if name not in spared))
         known = "count" if "count" in types else "estimate"
+        number = SMOOTHED if any(getattr(row, SMOOTHED, None) is not None for row in rows) else known
         names = [name for name in names if name not in ("error_bound", "lower", "upper")]
         place = names.index(known)
-        return cls((*names[:place], number, BETWEEN, *names[place + 1 :]), number, ends)
+        return cls((*names[:place], number, BETWEEN, *names[place + 1 :]), number)
 
     @property
     def known(self) -> str:
@@ -153,10 +147,7 @@ class View:
 
     def interval(self, row: Any) -> str:
         """Write the interval of a row."""
-        lower, upper = (getattr(row, end) for end in self.ends)
-        if lower is None or upper is None:
-            lower, upper = row.lower, row.upper
-        return _ends(lower, upper)
+        return _ends(row.lower, row.upper)
 
 
 _WINDOW = attrgetter("stream", "window_start.micros")
@@ -260,7 +251,7 @@ def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
     elif name == RISE:
         texts = ["-" if row.rise is None else _rounded(row.rise, (row.rise_upper - row.rise_lower) / 4) for row in rows]
     elif name == view.number:
-        spreads = [_half(row, view) for row in rows]
+        spreads = [_half(row) for row in rows]
         texts = [_written(view.number_of(row), spread) for row, spread in zip(rows, spreads, strict=True)]
     else:
         values = [getattr(row, name) for row in rows]
@@ -330,10 +321,9 @@ def _ends(lower: float | None, upper: float | None) -> str:
     return f"{_rounded(lower, spread)} and {_rounded(upper, spread)}"
 
 
-def _half(row: Any, view: View) -> float | None:
+def _half(row: Any) -> float | None:
     """Return about a standard deviation of the number of a row, by its interval."""
-    lower, upper = (getattr(row, end) for end in view.ends)
-    return None if lower is None or upper is None else (upper - lower) / 4
+    return None if row.lower is None or row.upper is None else float(row.upper - row.lower) / 4
 
 
 def _cell(row: Any, name: str, value: Any) -> str:

@@ -12,6 +12,7 @@ import apache_beam as beam
 import pytest
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
+from privstream.pipelines.questions.public_lists import AS_UTF_8
 from privstream.pipelines.questions.queries_file import BEHIND, ReadQueriesFile, WatchQueries, parse_query
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, moment
 from privstream.pipelines.sources import watch_events
@@ -108,7 +109,7 @@ def test_a_file_that_is_gone_or_has_grown_is_one_dead_letter_and_asks_nothing(tm
     file = tmp_path / "a"
     file.write_text(line("q"))
     found = EventFile(str(file), file.stat().st_size, "jsonl", EPOCH * MICROS)
-    step = ReadQueriesFile(timed=False)
+    step = ReadQueriesFile(False, AS_UTF_8)
     assert [query.time.micros for query in step.process(found)] == [EPOCH * MICROS + 1]
     file.write_text(line("q") * 2)
     (letter,) = step.process(found)
@@ -126,7 +127,7 @@ def test_a_run_that_goes_back_finds_the_same_queries_at_the_same_times(tmp_path)
         assert all(stamp == file.came for file, stamp in answer.found)
         return queries, answer
 
-    folder, step = PollFolder(str(tmp_path), "jsonl", 1, "arrival", BEHIND), ReadQueriesFile(timed=False)
+    folder, step = PollFolder(str(tmp_path), "jsonl", 1, "arrival", BEHIND), ReadQueriesFile(False, AS_UTF_8)
     _, began = poll(None, 0)
     queries, answer = [], began
     for name in "cab":
