@@ -23,7 +23,7 @@ from privstream.pipelines.sources.steady_clock import clock_of
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
 from privstream.transforms import Domain, PrivateQueries, QueryAnswer
 from runner_harness import run
-from test_watch_command import MARKS, PRIVSTREAM, SECONDS, mark, options, put, wait_for
+from test_watch_command import MARKS, PRIVSTREAM, SECONDS, mark, options, put, same_noise, wait_for  # noqa: F401
 
 USERS, FILES, LINES = 3000, 4, 3
 CASES = [("prism", "marks"), ("flink", "arrival")]
@@ -179,7 +179,7 @@ def test_answers_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, w
         "--epsilon=100",
         f"--noise_key_file={tmp_path}/noise.key",
     ]
-    command += ["--run_id=same", "--ledger=none"]  # the same queries, in other files
+    command += ["--run_id=same", "--ledger=none"]
     assert cli.main([*command, f"--queries={tmp_path}/queries", f"--output={tmp_path}/expected.jsonl"]) == 0
     expected = [json.loads(text) for text in (tmp_path / "expected.jsonl").read_text().splitlines()]
     assert {row["source"] for row in expected} == {"measured", "hypothesis"}
