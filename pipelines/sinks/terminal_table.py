@@ -25,20 +25,13 @@ from rich.text import Text
 
 TERMINAL = "-"
 UTC = Clocks()
-SPREAD = {"count": "count_stddev", "gap": "gap_stddev", "sum": "sum_stddev"}
-"""Numbers and their standard deviations, which share a column."""
-
-ROUNDED_BY = {
-    **SPREAD,
-    "estimate": "gap_stddev",
-    "gap_lower_bound": "gap_stddev",
-}
-"""Numbers and what says how many of their digits are noise."""
+SPREAD = {"count": "count_stddev", "sum": "sum_stddev"}
+"""Numbers and their standard deviations, which share a column and say how many digits are noise."""
 
 WIDEST, LEAST_TEXT = 1000, 12
 """Of a table, which is not cut where it is wider than the terminal, and of a column of texts."""
 
-COSTS = ("epsilon_spent", "epsilon_left", "stopped")
+COSTS = ("epsilon_left", "stopped")
 """What rows say of a budget, if they cost any."""
 
 NOTHING = "-"
@@ -53,7 +46,7 @@ IF_ROOM = (RISE_BETWEEN, MEAN_BETWEEN, "since", "trend")
 """Columns that only files have where the terminal has no room for them."""
 
 SPARED = (
-    *("gap_lower_bound", "epsilon_spent", "gap", "distance", "error_bound", "threshold", "status", "rank"),
+    *("gap", "distance", "error_bound", "threshold", "status", "rank"),
     *("measurements_left", "epsilon_left"),
 )
 """Columns that only files have where the table would be wider than the terminal without them, too, in this order."""
@@ -83,7 +76,6 @@ class View:
     Attributes:
         names: of the columns, in order; `between` and `rise_between` stand for both ends of an interval.
         number: the field that is shown as the number of a row; empty if rows show all of theirs.
-        ends: fields with the ends of its interval.
         days: whether all windows are of whole days.
         followed: the field whose numbers are shown over windows; empty if none is.
         clocks: by which times are shown.
@@ -91,7 +83,6 @@ class View:
 
     names: tuple[str, ...]
     number: str = ""
-    ends: tuple[str, str] = ("lower", "upper")
     days: bool = False
     followed: str = ""
     clocks: Clocks = UTC
@@ -101,8 +92,7 @@ class View:
         """Return what is shown: of numbers with several intervals one, and nothing that all rows lack or share."""
         types = field_types(row_type)
         hidden = {*SPREAD.values(), *IN_FILES}
-        if not any(getattr(row, COSTS[0], True) for row in rows):
-            hidden |= {*COSTS}
+        hidden |= {name for name in COSTS if not any(getattr(row, name, None) for row in rows)}
         lengths = {row.window_end.micros - row.window_start.micros for row in rows if "window_end" in types}
         if len(lengths) == 1 or (lengths and clocks.window):
             hidden |= {"window_end"}
@@ -122,25 +112,21 @@ class View:
             names.insert(names.index(BETWEEN if BETWEEN in names else known) + 1, TREND)
         moments = {time.micros for row in rows if "window_end" in types for time in (row.window_start, row.window_end)}
         days = bool(moments) and clocks.at_midnight(moments)
-        return cls(tuple(names), view.number, view.ends, days, known if several else "", clocks)
+        return cls(tuple(names), view.number, days, known if several else "", clocks)
 
     @classmethod
     def _number(cls, rows: Sequence[Any], types: Collection[str]) -> View:
         """Choose the number of a row and its interval."""
         names = [name for name in types if not name.startswith((SMOOTHED, RISE, f"{MEAN}_"))]
-        if any(getattr(row, SMOOTHED, None) is not None for row in rows):
-            number, ends = SMOOTHED, ("lower", "upper")
-        elif SMOOTHED in types:
-            number, ends = "count", ("lower", "upper")
-        elif {"lower", "upper"} <= {*types} and {"error_bound", "since", "gap"} & {*types} and _has_ends(rows):
-            number, ends = "count" if "count" in types else "estimate", ("lower", "upper")
-        else:  # intervals of counts alone say no more than ±, and there may be none
+        ends = {"lower", "upper"} <= {*types} and {"error_bound", "since", "gap"} & {*types} and _has_ends(rows)
+        if SMOOTHED not in types and not ends:  # intervals of counts alone say no more than ±, and there may be none
             spared = ("lower", "upper") if {"count", "error_bound"} & {*types} else ()
             return cls(tuple(name for name in names if name not in spared))
         known = "count" if "count" in types else "estimate"
+        number = SMOOTHED if any(getattr(row, SMOOTHED, None) is not None for row in rows) else known
         names = [name for name in names if name not in ("error_bound", "lower", "upper")]
         place = names.index(known)
-        return cls((*names[:place], number, BETWEEN, *names[place + 1 :]), number, ends)
+        return cls((*names[:place], number, BETWEEN, *names[place + 1 :]), number)
 
     @property
     def known(self) -> str:
@@ -161,10 +147,7 @@ class View:
 
     def interval(self, row: Any) -> str:
         """Write the interval of a row."""
-        lower, upper = (getattr(row, end) for end in self.ends)
-        if lower is None or upper is None:
-            lower, upper = row.lower, row.upper
-        return _ends(lower, upper)
+        return _ends(row.lower, row.upper)
 
 
 _WINDOW = attrgetter("stream", "window_start.micros")
@@ -268,7 +251,7 @@ def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
     elif name == RISE:
         texts = ["-" if row.rise is None else _rounded(row.rise, (row.rise_upper - row.rise_lower) / 4) for row in rows]
     elif name == view.number:
-        spreads = [_half(row, view) for row in rows]
+        spreads = [_half(row) for row in rows]
         texts = [_written(view.number_of(row), spread) for row, spread in zip(rows, spreads, strict=True)]
     else:
         values = [getattr(row, name) for row in rows]
@@ -338,16 +321,15 @@ def _ends(lower: float | None, upper: float | None) -> str:
     return f"{_rounded(lower, spread)} and {_rounded(upper, spread)}"
 
 
-def _half(row: Any, view: View) -> float | None:
+def _half(row: Any) -> float | None:
     """Return about a standard deviation of the number of a row, by its interval."""
-    lower, upper = (getattr(row, end) for end in view.ends)
-    return None if lower is None or upper is None else (upper - lower) / 4
+    return None if row.lower is None or row.upper is None else float(row.upper - row.lower) / 4
 
 
 def _cell(row: Any, name: str, value: Any) -> str:
     """Write one value, with its standard deviation if it has one."""
-    text = _written(value, getattr(row, ROUNDED_BY.get(name, ""), None))
     stddev = getattr(row, SPREAD.get(name, ""), None)
+    text = _written(value, stddev)
     return f"{text} ± {_rounded(stddev, stddev)}" if stddev and value is not None else text
 
 

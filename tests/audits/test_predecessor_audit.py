@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from privstream.mechanisms import IncrementalPredecessor, SeededNoise, Updates
 from privstream.mechanisms.points.dynamic_points import bounds
+from privstream.mechanisms.points.predecessor_tree import ThresholdTree
 
-UNIVERSE = 2
+UNIVERSE, WIDE = 2, 256
 RUNS = 4_200
 """Power: noise that is 1.3 times as large is accepted with probability 1e-4."""
 JOINT_RUNS = 1_200
@@ -19,10 +20,9 @@ JOINT_RUNS = 1_200
 MISSES = 60
 
 
-def tree(duplicates, epsilon=2.0, universe=UNIVERSE):
+def tree():
     """Return the tree of finished intervals of a mechanism that has no other."""
-    made = IncrementalPredecessor(epsilon=epsilon, universe=universe, horizon=100, duplicates=duplicates, group=1)
-    return made.bounds.finished
+    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100, group=1).bounds.finished
 
 
 def levels_of_a_point(universe, height):
@@ -42,14 +42,19 @@ def mark_law(made, counts, thresholds):
     return np.array([*law, alive.sum()])
 
 
-def worst_loss(made, *, more_for_ever):
+def new_points(sizes):
+    """Return for each step points that were in none before."""
+    ends = np.cumsum(sizes)
+    return [np.arange(end - size, end) + 1 for size, end in zip(sizes, ends, strict=True)]
+
+
+def worst_loss(made):
     """Return the largest loss of a point: the worst of one interval, times its intervals."""
     steps, threshold = MISSES + 2, 30
     moves = [np.arange(steps) >= first for first in (0, 1, MISSES, steps - 1)]
-    if not more_for_ever:  # a set: until the point is inserted again
-        moves += [
-            (np.arange(steps) >= first) & (np.arange(steps) < end) for first in (0, 1) for end in (2, MISSES, steps - 1)
-        ]
+    moves += [  # until the point is inserted again
+        (np.arange(steps) >= first) & (np.arange(steps) < end) for first in (0, 1) for end in (2, MISSES, steps - 1)
+    ]
     worst = 0.0
     for low, high in ((0, 20), (20, 30), (30, 30), (36, 36), (40, 60), (50, 50)):
         counts = np.where(np.arange(steps) < MISSES, low, high)
@@ -62,7 +67,7 @@ def worst_loss(made, *, more_for_ever):
 
 @pytest.mark.slow
 def test_the_law_is_one_and_that_of_the_code():
-    mechanism = IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=4, duplicates="counted", group=1)
+    mechanism = IncrementalPredecessor(epsilon=9.0, universe=WIDE, horizon=4, group=1)
     made, births = mechanism.bounds.finished, np.zeros(1, np.int64)
     thresholds = [int(mechanism.bounds.finished_thresholds(births, step)[0]) for step in (1, 2, 3)]
     batches = [thresholds[0], 1, 2]
@@ -73,8 +78,8 @@ def test_the_law_is_one_and_that_of_the_code():
     marked = np.zeros(4)
     for seed in range(RUNS):
         state, when = mechanism.initial_state(), 3
-        for step, size in enumerate(batches):
-            state = mechanism.update(state, Updates(np.full(size, 1)), SeededNoise(seed))
+        for step, points in enumerate(new_points(batches)):
+            state = mechanism.update(state, Updates(points), SeededNoise(seed))
             if 1 in state.finished.marked:
                 when = step
                 break
@@ -85,38 +90,44 @@ def test_the_law_is_one_and_that_of_the_code():
     assert np.any(np.abs(marked / RUNS - wrong) > 6.5 * np.sqrt(wrong * (1 - wrong) / RUNS))
 
 
-@pytest.mark.parametrize("duplicates", ["ignored", "counted"])
-def test_root_and_leaf_lose_epsilon_together_and_no_more(duplicates):
-    made = tree(duplicates)
-    found = worst_loss(made, more_for_ever=duplicates == "counted")
-    print(f"\n{duplicates}: {found:.4f} of {made.epsilon}")
+def test_root_and_leaf_lose_epsilon_together_and_no_more():
+    made = tree()
+    found = worst_loss(made)
+    print(f"\n{found:.4f} of {made.epsilon}")
     assert 0.75 * made.epsilon < found <= made.epsilon
 
 
-@pytest.mark.parametrize("duplicates", ["ignored", "counted"])
-def test_one_level_of_intervals_forgotten_falls(duplicates):
-    made = tree(duplicates)
+def test_one_level_of_intervals_forgotten_falls():
+    made = tree()
     broken = dataclasses.replace(made, epsilon=made.epsilon * 2)  # epsilon / log2 u for each of log2 u + 1 levels
-    found = worst_loss(broken, more_for_ever=duplicates == "counted")
-    print(f"\n{duplicates}, log2 u levels: {found:.4f} against {made.epsilon}")
+    found = worst_loss(broken)
+    print(f"\nlog2 u levels: {found:.4f} against {made.epsilon}")
     assert found > 1.3 * made.epsilon
+
+
+class PaysForOne(ThresholdTree):
+    """Each of both noises as if it alone had to hide a point."""
+
+    @property
+    def scales(self):
+        return ((self.height + 1) / self.epsilon,) * 2
 
 
 def test_a_set_that_pays_for_the_larger_noise_alone_falls():
     """Scales for points that stay, with a point that is inserted again: both thresholds have to move."""
-    found = worst_loss(tree("counted"), more_for_ever=False)
+    found = worst_loss(PaysForOne(**dataclasses.asdict(tree())))
     print(f"\nthe larger cost alone: {found:.4f} against 2")
     assert found > 1.2 * 2
 
 
-def plan_of(duplicates):
+def plan_of():
     """Return finished and heavy intervals of a mechanism that has both."""
-    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100, duplicates=duplicates, group=2).bounds
+    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100, group=2).bounds
 
 
-def loss_of_both(plan, *, more_for_ever):
+def loss_of_both(plan):
     """Return the largest loss of a point by all marks together."""
-    return sum(worst_loss(made, more_for_ever=more_for_ever) for made in (plan.finished, plan.heavy))
+    return sum(worst_loss(made) for made in (plan.finished, plan.heavy))
 
 
 class OneNoiseForBoth:
@@ -133,25 +144,23 @@ class OneNoiseForBoth:
 
 
 class TestHeavyIntervals:
-    @pytest.mark.parametrize("duplicates", ["ignored", "counted"])
-    def test_both_kinds_of_marks_lose_epsilon_together_and_no_more(self, duplicates):
-        found = loss_of_both(plan_of(duplicates), more_for_ever=duplicates == "counted")
-        print(f"\n{duplicates}: {found:.4f} of 2")
+    def test_both_kinds_of_marks_lose_epsilon_together_and_no_more(self):
+        found = loss_of_both(plan_of())
+        print(f"\n{found:.4f} of 2")
         assert 0.75 * 2 < found <= 2
 
-    @pytest.mark.parametrize("duplicates", ["ignored", "counted"])
-    def test_all_of_epsilon_for_each_kind_falls(self, duplicates):
+    def test_all_of_epsilon_for_each_kind_falls(self):
         """As published: epsilon for finished and epsilon for heavy intervals."""
-        plan = dataclasses.replace(plan_of(duplicates), heavy_share=1.0)
-        alone = dataclasses.replace(plan_of(duplicates), group=1)
-        found = sum(worst_loss(made, more_for_ever=duplicates == "counted") for made in (plan.heavy, alone.finished))
-        print(f"\n{duplicates}, epsilon twice: {found:.4f} against 2")
+        plan = dataclasses.replace(plan_of(), heavy_share=1.0)
+        alone = dataclasses.replace(plan_of(), group=1)
+        found = sum(worst_loss(made) for made in (plan.heavy, alone.finished))
+        print(f"\nepsilon twice: {found:.4f} against 2")
         assert found > 1.4 * 2
 
     @pytest.mark.slow
     def test_the_joint_law_of_the_code_is_the_product(self):
         """When the root is finished and when it is heavy, in many runs; one noise for both would be told."""
-        mechanism = IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=4, duplicates="counted", group=2)
+        mechanism = IncrementalPredecessor(epsilon=9.0, universe=WIDE, horizon=4, group=2)
         plan, births, steps = mechanism.bounds, np.zeros(1, np.int64), (1, 2, 3)
         high = [int(plan.finished_thresholds(births, step)[0]) for step in steps]
         low = [int(plan.heavy_thresholds(births, step)[0]) for step in steps]
@@ -164,8 +173,8 @@ class TestHeavyIntervals:
             joint = np.zeros(law.shape)
             for seed in range(runs):
                 state, when = mechanism.initial_state(), [3, 3]
-                for step, size in enumerate(np.diff(counts, prepend=0).tolist()):
-                    state = mechanism.update(state, Updates(np.full(size, 1)), source_of(seed))
+                for step, points in enumerate(new_points(np.diff(counts, prepend=0))):
+                    state = mechanism.update(state, Updates(points), source_of(seed))
                     for kind, made in enumerate((state.finished, state.heavy)):
                         when[kind] = min(when[kind], step if 1 in made.marked else 3)
                 joint[tuple(when)] += 1

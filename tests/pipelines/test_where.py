@@ -112,7 +112,18 @@ def test_a_condition_is_public_and_another_run_and_the_run_says_what_it_left_out
     for name, where in (("a", WHERE), ("b", WHERE), ("c", "status >= 500"), ("d", None)):
         out = tmp_path / f"{name}.jsonl"
         options = ["counts", "--input", str(source), "--output", str(out), "--noise_key_file", str(key)]
-        options += ["--epsilon", "1", "--delta", "1e-6", "--window", "1d", "--start", "2030-01-01", "--windows", "1"]
+        options += [
+            "--epsilon",
+            "1",
+            "--delta",
+            "1e-6",
+            "--window",
+            "1d",
+            "--start",
+            "2030-01-01",
+            "--end",
+            "2030-01-02",
+        ]
         cli.main([*options, "--max_contributions", "1", *(["--where", where] if where else [])])
         found = json.loads((tmp_path / f"{name}.jsonl.guarantee.json").read_text())
         assert found["parameters"].get("where") == where
@@ -125,7 +136,14 @@ def test_a_condition_is_public_and_another_run_and_the_run_says_what_it_left_out
 def test_a_frame_is_filtered(tmp_path):
     rows = [(user, item, status, country, datetime(2030, 1, 1, tzinfo=UTC)) for user, item, status, country in ROWS]
     frame = polars.DataFrame(rows, schema=[*NAMES, "time"], orient="row")
-    options = {"epsilon": 1, "delta": 1e-6, "window": "1d", "start": "2030-01-01", "windows": 1, "max_contributions": 1}
+    options = {
+        "epsilon": 1,
+        "delta": 1e-6,
+        "window": "1d",
+        "start": "2030-01-01",
+        "end": "2030-01-02",
+        "max_contributions": 1,
+    }
     found = ask("counts", frame, **options, ledger="none", where=WHERE)
     assert "4 events do not pass" in found.log and "2 of 2 events usable" in found.log
     with pytest.raises(ValueError, match="where, character 8"):

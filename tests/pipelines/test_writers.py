@@ -154,8 +154,8 @@ def test_columns_that_an_earlier_version_did_not_write_are_named_or_have_their_d
         return path
 
     times = Timestamp(0), Timestamp(60)
-    counted = KeyCount("", *times, "a wish", 7, 2.0, 9, 3, 11, None, None, None, times[1], False)
-    assert read_row_file(without("rise", "rise_lower", "rise_upper", "rise_probability"), KeyCount) == [counted]
+    counted = KeyCount("", *times, "a wish", 7, 2.0, None, 3.0, 11.0, times[1], False)
+    assert read_row_file(without("rise", "rise_lower", "rise_upper"), KeyCount) == [counted]
     with pytest.raises(MissingColumnsError) as caught:
         read_row_file(without("lower", "upper", "rise"), KeyCount)
     assert str(caught.value) == (
@@ -170,7 +170,7 @@ def counts_and_table() -> tuple[list[KeyCount], pa.Table]:
     """Return rows, and the same as a table with times in microseconds."""
     end = Timestamp(60)
     rows = [
-        KeyCount(stream, Timestamp(0), end, item, count, 2.5, 9, 3, 11, level, None, None, end, count > 7)
+        KeyCount(stream, Timestamp(0), end, item, count, 2.5, level, 3.0, 11.0, end, count > 7)
         for stream, item, count, level in (
             ("b", "tea, hot", 7, None),
             ("a", 'milk, "a, ""b"""', 9, 0.1),
@@ -738,7 +738,10 @@ def test_options_are_refused_by_name(options, message, tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     (tmp_path / "events.jsonl").write_text('{"user": "u", "item": "i", "time": "2024-01-01T00:00:00Z"}\n')
     (tmp_path / "there.csv").touch()
-    assert cli.main([*RUN, *options, "--delta=1e-6", "--max_contributions=3", "--horizon=9", "--start=2024-01-01"]) == 2
+    assert (
+        cli.main([*RUN, *options, "--delta=1e-6", "--max_contributions=3", "--end=2024-01-02", "--start=2024-01-01"])
+        == 2
+    )
     assert message in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["events.jsonl", "there.csv"]
 

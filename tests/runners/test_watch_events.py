@@ -183,7 +183,7 @@ def test_errors_at_launch(tmp_path):
 
 def test_the_command_names_the_option(tmp_path, capsys):
     (tmp_path / "in").mkdir()
-    command = ["heavy-hitters", "--window=5", "--epsilon=1", "--delta=1e-6", "--max_hits=1", "--horizon=1"]
+    command = ["heavy-hitters", "--window=5", "--epsilon=1", "--delta=1e-6", "--start=2024-01-01", "--end=2024-01-02"]
 
     def said(*options: str) -> str:
         assert main([*command, *options]) == 2

@@ -12,6 +12,7 @@ import apache_beam as beam
 import pytest
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
+from privstream.pipelines.questions.public_lists import AS_UTF_8
 from privstream.pipelines.questions.queries_file import BEHIND, ReadQueriesFile, WatchQueries, parse_query
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, moment
 from privstream.pipelines.sources import watch_events
@@ -22,7 +23,7 @@ from privstream.pipelines.sources.steady_clock import clock_of
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
 from privstream.transforms import Domain, PrivateQueries, QueryAnswer
 from runner_harness import run
-from test_watch_command import MARKS, PRIVSTREAM, SECONDS, mark, options, put, wait_for
+from test_watch_command import MARKS, PRIVSTREAM, SECONDS, mark, options, put, same_noise, wait_for  # noqa: F401
 
 USERS, FILES, LINES = 3000, 4, 3
 CASES = [("prism", "marks"), ("flink", "arrival")]
@@ -108,7 +109,7 @@ def test_a_file_that_is_gone_or_has_grown_is_one_dead_letter_and_asks_nothing(tm
     file = tmp_path / "a"
     file.write_text(line("q"))
     found = EventFile(str(file), file.stat().st_size, "jsonl", EPOCH * MICROS)
-    step = ReadQueriesFile(timed=False)
+    step = ReadQueriesFile(False, AS_UTF_8)
     assert [query.time.micros for query in step.process(found)] == [EPOCH * MICROS + 1]
     file.write_text(line("q") * 2)
     (letter,) = step.process(found)
@@ -126,7 +127,7 @@ def test_a_run_that_goes_back_finds_the_same_queries_at_the_same_times(tmp_path)
         assert all(stamp == file.came for file, stamp in answer.found)
         return queries, answer
 
-    folder, step = PollFolder(str(tmp_path), "jsonl", 1, "arrival", BEHIND), ReadQueriesFile(timed=False)
+    folder, step = PollFolder(str(tmp_path), "jsonl", 1, "arrival", BEHIND), ReadQueriesFile(False, AS_UTF_8)
     _, began = poll(None, 0)
     queries, answer = [], began
     for name in "cab":
@@ -178,7 +179,7 @@ def test_answers_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, w
         "--epsilon=100",
         f"--noise_key_file={tmp_path}/noise.key",
     ]
-    command += ["--run_id=same", "--ledger=none"]  # the same queries, in other files
+    command += ["--run_id=same", "--ledger=none"]
     assert cli.main([*command, f"--queries={tmp_path}/queries", f"--output={tmp_path}/expected.jsonl"]) == 0
     expected = [json.loads(text) for text in (tmp_path / "expected.jsonl").read_text().splitlines()]
     assert {row["source"] for row in expected} == {"measured", "hypothesis"}
