@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import secrets
 import shlex
@@ -169,7 +170,7 @@ def _largest(rows: Sequence[KeyCount], holders: Holders) -> Table:
             peaks[row.item] = row
     table = _table("the largest items, in the hour of most people", "published", "between", "true")
     for row in sorted(peaks.values(), key=lambda row: (-_estimate(row), row.item))[:SHOWN]:
-        between = f"{row.lower:,.0f} and {row.upper:,.0f}"
+        between = f"{row.lower:,.0f} " + ("or more" if row.upper is None else f"and {row.upper:,.0f}")
         true = holders.get((row.item, row.window_start.micros), 0)
         table.add_row(Text(row.item), _hour(row), f"{_estimate(row):,.0f}", between, f"{true:,}")
     return table
@@ -183,7 +184,7 @@ def _verdict(rows: Sequence[KeyCount], truth: Sequence[ItemHolders], promise: Pr
     yield Text(_found_and_missed({row.item for row in rows}, truth, sure), style="bold")
     known = {(row.item, row.window_start.micros): row.holders for row in truth}
     judged = [(row, known[where]) for row in rows if (where := (row.item, row.window_start.micros)) in known]
-    held = sum(row.lower <= true <= row.upper for row, true in judged)
+    held = sum(row.lower <= true <= (math.inf if row.upper is None else row.upper) for row, true in judged)
     yield Text(
         f"Of {len(judged):,} published counts with a known truth, {held:,} have it between the ends that are given."
     )

@@ -161,7 +161,9 @@ class AnchoredFlags(HistogramQueries):
         return FlagState(**vars(super().initial_state()), raised=np.zeros(self.columns, np.bool_))
 
     @override
-    def run(self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource) -> tuple[FlagState, NDArray[np.bool_]]:
+    def run(  # type: ignore[override]  # flags in place of sums
+        self, state: PartitionState, matrix: ArrayLike, noise: NoiseSource
+    ) -> tuple[FlagState, NDArray[np.bool_]]:
         after, sums = super().run(state, matrix, noise)
         assert isinstance(state, FlagState) and isinstance(after, FlagState)
         raised = np.concatenate([state.raised[None, :], sums >= np.array(self.thresholds, np.int64)])

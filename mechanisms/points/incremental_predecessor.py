@@ -223,7 +223,8 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         sums, numbers = (np.concatenate([[0], np.cumsum(each)]) for each in (most, large))
         low, high = np.searchsorted(after, starts, side="right"), np.searchsorted(first, ends)
         found = self.bounds.way_errors(step, active.activated, numbers[high] - numbers[low], sums[high] - sums[low])
-        return np.minimum(found, ends - starts)
+        within: Integers = np.minimum(found, ends - starts)
+        return within
 
     def _fields(self, state: IncrementalState) -> dict[str, Any]:
         fields: dict[str, Any] = {"step": state.step} | state.points.to_fields()

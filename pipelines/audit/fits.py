@@ -126,12 +126,13 @@ def fit(
         bound: Callable[[float], float] = partial(_clock, one, other)
         return Fit(law, *(_epsilon(curve, delta, bound(w) / people) for w in (INTERVAL / 2, wrong)))
     choosing, measuring = zip(*(np.split(each, [len(each) // CHOOSING]) for each in (one, other)), strict=True)
+    first, second = measuring
     if law == "Gaussian":
         bound = partial(_gaussian, *(each @ _directions(*choosing) for each in measuring))
         if apart:
-            bound = partial(_larger, bound, partial(_independent, *measuring, _apart(*choosing)))
+            bound = partial(_larger, bound, partial(_independent, first, second, _apart(*choosing)))
     else:
-        bound = partial(_laplace, *measuring, _touched(*choosing))
+        bound = partial(_laplace, first, second, _touched(*choosing))
     measured, least = (_epsilon(curve, delta, bound(w) / people) for w in (INTERVAL / 2, wrong))
     return Fit(law, measured, least)
 

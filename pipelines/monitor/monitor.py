@@ -28,7 +28,7 @@ from privstream.pipelines.sources.fields import SharedFields
 from privstream.pipelines.sources.frame_files import as_table, write_events
 from typing_extensions import override
 
-ABOUT_FILES = ("time_format", "null", "trim", "decimal", "value_unit", "encoding", "delimiter")
+ABOUT_FILES: tuple[str, ...] = ("time_format", "null", "trim", "decimal", "value_unit", "encoding", "delimiter")
 ABOUT_FILES += ("quote", "normalize", "fold_case")
 """Options about how files are written, which elements of a pipeline are not."""
 

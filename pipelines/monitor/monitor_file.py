@@ -30,7 +30,7 @@ from privstream.transforms.events.item_columns import column_names
 FIELDS = ("user", "item", "time", "stream", "value")
 """Keys that name fields: `user` stands for `user_field`."""
 
-FORMS = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "delimiter", "encoding")
+FORMS: tuple[str, ...] = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "delimiter", "encoding")
 FORMS += ("quote", "normalize", "fold_case")
 SOURCE = ("query", "input_format", "watch", "watermark", "kafka_setting")
 """Keys of the data that say how they are found, which are options of commands."""

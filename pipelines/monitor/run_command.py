@@ -342,7 +342,8 @@ class MonitorRun:
         for each in self.run.questions:
             rows = read_row_file(each.arguments.output, each.row_type)
             ends = [getattr(row, "window_end", None) for row in rows]
-            newest = [row for row, end in zip(rows, ends, strict=True) if end is None or end == max(ends)]
+            last = max((end for end in ends if end is not None), default=None)
+            newest = [row for row, end in zip(rows, ends, strict=True) if end in (None, last)]
             clocks = Clocks.of(each.promised["parameters"])
             if newest:
                 print_rows(newest, each.row_type, title=each.name, limit=HEAD, clocks=clocks)

@@ -324,6 +324,7 @@ class Ratios(View):
             raise self.error("ratio", "must be of different questions: what one of them has published shares its noise")
         divisors = {_key(row): row for row in below.rows}
         pairs = [(row, divisors[key]) for row in above.rows if (key := _key(row)) in divisors]
+        pairs = [pair for pair in pairs if all(row.upper is not None for row in pair)]  # no lower bounds
         found = ratio_bounds(*(part for rows in zip(*pairs, strict=True) for part in _shown(rows))) if pairs else ()
         numbers = (numbers_or_none(np.round(part, DIGITS)) for part in found)
         rows = [
@@ -438,7 +439,9 @@ class Alerts(OfOne):
         for stream, watch in watches.items():
             row = rows.get((stream, start.micros))
             value, lower, upper = (None, None, None) if row is None else _number(row)
-            now = after[stream] = watched(watch, value, condition, start.micros)
+            beyond = self.sign > 0 and value is not None and value > self.threshold
+            known = value if upper is not None or beyond else None  # a lower bound ends no alert
+            now = after[stream] = watched(watch, known, condition, start.micros)
             given = value, lower, upper, self.threshold, now.state, table.time(now.since)
             found.append(AlertState(stream, start, end, str(self.item), *given))
         return after, found
@@ -448,8 +451,8 @@ def _number(row: Any) -> tuple[float | None, float | None, float | None]:
     """Return the number of a row and the ends of its interval."""
     for names in ESTIMATES:
         if set(names) <= set(row._fields) and getattr(row, names[0]) is not None:
-            found = [getattr(row, name) for name in names]
-            return (None, None, None) if None in found else tuple(map(float, found))  # type: ignore[return-value]
+            number, lower, upper = (getattr(row, name) for name in names)
+            return (None, None, None) if lower is None else (number, lower, upper)
     if not set(BOUNDED) <= set(row._fields):
         return None, None, None
     number, bound = (float(getattr(row, name)) for name in BOUNDED)

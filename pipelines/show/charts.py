@@ -417,6 +417,8 @@ def point_of(row: Any, *, rise: bool = False) -> Point:
     lower, upper = (getattr(row, end, None) for end in ends)
     if lower is None and upper is None and value is not None and getattr(row, "error_bound", -1) >= 0:
         lower, upper = value - row.error_bound, value + row.error_bound
+    if lower is None or upper is None:  # a lower bound has no interval
+        lower = upper = None
     return Point(name, start, end, _finite(value), _finite(lower), _finite(upper), state_of(row))
 
 

@@ -367,7 +367,8 @@ class FlagsParameters(CategoryParameters):
             each = tuple(thresholds[name] for name in names)
         else:
             each = (thresholds,) * len(names)
-        self._mechanism = AnchoredFlags(**self.budget, **self.shape, thresholds=each)
+        given: dict[str, Any] = {**self.budget, **self.shape}
+        self._mechanism = AnchoredFlags(**given, thresholds=each)
 
     @property
     @override

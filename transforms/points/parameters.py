@@ -266,7 +266,8 @@ class RangesParameters(PointParameters):
 
 def range_errors(mechanism: RangeCounter, window: int, ranges: np.ndarray) -> np.ndarray:
     """Return how far the counts of all ranges, int64 (n, 2), are off at most at window 1, 2, .., int64 (n,)."""
-    return mechanism.errors_at(window, *ranges.T, BETA, answers=len(ranges), every_step=True)
+    low, high = ranges.T
+    return mechanism.errors_at(window, low, high, BETA, answers=len(ranges), every_step=True)
 
 
 class PredecessorParameters(PointParameters):
