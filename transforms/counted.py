@@ -131,13 +131,16 @@ class CountedParameters(Parameters):
     @property
     @override
     def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        return self._of_counts if self._ended else None
+        return self.counts.finish if self.counts is not None and self._ended else None
+
+    @property
+    @override
+    def explained(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        return self._of_counts if self.counts is not None and self._ended else None
 
     def _of_counts(self, rows: Sequence[Any]) -> list[Any]:
-        """Return the rows of a run that has ended, from all rows of counts as they were published."""
-        assert self.counts is not None
-        finished = rows if self.counts.finish is None else self.counts.finish(rows)
-        return list(self.view.of_run(finished, self.steps))
+        """Return the rows of a run that has ended, from all rows of counts."""
+        return list(self.view.of_run(rows, self.steps))
 
     @property
     @override

@@ -13,6 +13,7 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING
+from privstream.mechanisms.privacy.noisy_counts import rounded_up
 
 DROPPED_SHARE = 1 / 20
 """Of the budget, a squared shift, that the share costs."""
@@ -90,7 +91,7 @@ class DroppedShare:
         parts = _PARTS if self.clips else (_PARTS[0] + _PARTS[2], _PARTS[1])
         moved = (self.clip, self.limit, 1)
         return tuple(
-            WideGaussian(max(SMALLEST_SIGMA, math.sqrt(most**2 / (self.shift**2 * part) + SMOOTHING) * (1 + 1e-12)))
+            WideGaussian(rounded_up(max(SMALLEST_SIGMA, math.sqrt(most**2 / (self.shift**2 * part) + SMOOTHING))))
             for most, part in zip(moved, parts, strict=False)
         )
 
@@ -115,7 +116,9 @@ class DroppedShare:
             sums: the exact numbers, int64 (3,).
             noise: of this run, for these numbers alone.
         """
-        source, noisy = noise.derive("dropped share"), np.zeros(3, np.int64)
+        # Laws are in the label: of one number, noise of two scales would give it away.
+        laws = repr((self.limit, self.clip, [law.sigma for law in self.laws]))
+        source, noisy = noise.derive("dropped share", laws), np.zeros(3, np.int64)
         for place, law in enumerate(self.laws):
             total = sums[place : place + 1]
             labels = np.array([[reading, place]], np.uint64)

@@ -67,7 +67,7 @@ def grid(epsilon: float, releases: int) -> float:
     return min(1e-2, epsilon / (100 * math.sqrt(releases)))
 
 
-def _rounded_up(sigma: float) -> float:
+def rounded_up(sigma: float) -> float:
     """Return the next number of `SIGMA_BITS` bits.
 
     Privacy: processors compute exponentials with other last bits, from which the search makes other digits. Noise of
@@ -115,9 +115,9 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
     while excess(low) <= 0:
         high, low = low, low - 1
         if low < math.log(SMALLEST_SIGMA):
-            return _rounded_up(math.exp(high))
+            return rounded_up(math.exp(high))
     found = float(scipy.optimize.brentq(excess, low, high, xtol=SIGMA_PRECISION / 4))
-    tried = (_rounded_up(math.exp(log)) for log in itertools.count(found, SIGMA_PRECISION / 4))
+    tried = (rounded_up(math.exp(log)) for log in itertools.count(found, SIGMA_PRECISION / 4))
     sigma = next(sigma for sigma in tried if excess(math.log(sigma)) <= 0)
     if sigma > LARGEST_SIGMA:
         raise ValueError(TOO_LITTLE)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 AS_IS, CORRECTED = 0.05, 0.2
-"""Up to the first share numbers are shown as they are, up to the second one corrected, and above as lower bounds."""
+"""Shares up to which numbers are shown as they are, and corrected."""
 
 
 def corrected(
@@ -14,8 +14,9 @@ def corrected(
 ) -> NDArray[np.float64]:
     """Return numbers and the ends of their intervals, shape (3, n); the upper end of a lower bound is nan.
 
-    A corrected number is divided by the share that is retained. Its interval has the errors of both, as independent
-    ones. It takes every item to lose the share of the whole run.
+    Up to `AS_IS` a number stays, up to `CORRECTED` it is divided by the share that is retained, and its interval has
+    the errors of both, as independent ones. That takes every item to lose the share of the whole run. Above, and
+    where more may be dropped than is known, a number is a lower bound.
 
     Privacy: post-processing.
 
@@ -24,21 +25,15 @@ def corrected(
         share, least, most: that limits drop, with its interval of 95%, in [0, 1); `most` is None for "at least".
     """
     found = np.array([numbers, lower, upper], np.float64)
-    if share > CORRECTED:
+    if most is None or share > CORRECTED:
         found[2] = np.nan
         return found
-    if share > AS_IS:
-        counted = found[0].copy()
-        found /= 1 - share
-        number, below, above = found
-        low, high = counted / (1 - least), counted / (1 - (share if most is None else most))
-        found = np.array(
-            [
-                number,
-                np.maximum(number - np.hypot(number - below, number - low), np.minimum(lower, number)),
-                number + np.hypot(above - number, high - number),
-            ]
-        )
-    if most is None:
-        found[2] = np.nan
-    return found
+    number, below, above = found
+    divisor, low, high = (1 - part if most > AS_IS else 1.0 for part in (share, least, most))
+    shown = number / divisor if share > AS_IS else number
+    least_number = shown - np.hypot((number - below) / divisor, shown - number / low)
+    if share <= AS_IS:
+        least_number = below
+    return np.array(
+        [shown, np.maximum(least_number, 0.0), shown + np.hypot((above - number) / divisor, number / high - shown)]
+    )

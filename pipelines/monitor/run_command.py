@@ -265,7 +265,7 @@ class MonitorRun:
                 counted, charge = self.run.publish(options, writes, self._write_guarantees)
             if not unbounded:
                 for each in asked:
-                    each.correct(hidden[each.name], counted)
+                    counted = each.explain(hidden[each.name], counted)
                 self._write_views(hidden, folder)
                 for each in asked:
                     move_file(hidden[each.name], each.arguments.output)

@@ -10,23 +10,31 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.views.corrected import AS_IS, corrected
+from privstream.mechanisms.views.corrected import AS_IS, CORRECTED, corrected
 from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import GUARANTEE, POSTGRESQL
 from privstream.pipelines.questions.input_end import KAFKA, is_unbounded, reads_query
 from privstream.pipelines.questions.run_report import RunReport, fault, listed
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
-from privstream.pipelines.sinks.row_files import COMPLETE, read_row_file, with_item_columns, write_json, write_row_file
+from privstream.pipelines.sinks.row_files import (
+    COMPLETE,
+    read_row_file,
+    sort_rows,
+    with_item_columns,
+    write_json,
+    write_row_file,
+)
 from privstream.pipelines.sinks.terminal_table import TERMINAL
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
 from privstream.pipelines.sources.first_records import unusable
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.frame_files import save_rows
 from privstream.pipelines.sources.normalise import OF_READING
-from privstream.pipelines.stores import join
+from privstream.pipelines.stores import filesystems, join
 from privstream.pipelines.terminal import NOTE, say
 from privstream.transforms.counters import Counters, summed
 from privstream.transforms.counts.finished import numbers_or_none
@@ -131,28 +139,33 @@ class Asked:
         found = counts.limits(self.counters(counted)) if hasattr(counts, "limits") else None
         return {} if found is None else {"limits": found}
 
-    def correct(self, path: str, counted: Counters) -> None:
-        """Write the rows of a finished run again, as numbers of all people, where limits drop much of them."""
-        limits = self.limits(counted).get("limits")
+    def raw(self, path: str) -> tuple[str, type]:
+        """Return the file and the type of the rows of a finished run before `explain` writes those that are shown."""
+        if self.transform.explained is None:
+            return path, self.row_type
+        folder, slash, name = path.rpartition("/")
+        return f"{folder}{slash}.{name}.all.parquet", self.transform.unfinished or self.transform.row_type
+
+    def explain(self, path: str, counted: Counters) -> Counters:
+        """Write the rows of a finished run as they are shown, corrected where limits drop much of them.
+
+        Returns:
+            What the run has counted, with the number of rows that are shown.
+        """
+        limits, (raw, row_type) = self.limits(counted).get("limits"), self.raw(path)
         dropped = None if limits is None else limits["dropped"]
-        if dropped is None or (dropped["upper"] is not None and dropped["share"] <= AS_IS):
-            return
-        rows = read_row_file(path, self.row_type)
-        fields = self.row_type._fields  # type: ignore[attr-defined]  # of a NamedTuple
-        shown = next(name for name in ("smoothed", "estimate", "count") if name in fields)
-        known = [row for row in rows if row.upper is not None]
-        numbers = [row.count if getattr(row, shown) is None else getattr(row, shown) for row in known]
-        ends = [row.lower for row in known], [row.upper for row in known]
-        found = corrected(numbers, *ends, dropped["share"], dropped["lower"], dropped["upper"]).round(1)
-        changed = iter(zip(*map(numbers_or_none, found), strict=True))
-
-        def with_interval(row: Any) -> Any:
-            if row.upper is None:
-                return row
-            number, lower, upper = next(changed)
-            return row._replace(**{shown: number, "lower": lower, "upper": upper})
-
-        write_row_file(path, self.row_type, map(with_interval, rows))
+        as_is = dropped is None or (dropped["upper"] is not None and dropped["upper"] <= AS_IS)
+        if raw == path and as_is:
+            return counted
+        rows = read_row_file(raw, row_type)
+        rows = rows if dropped is None or as_is else _corrected(rows, row_type, **dropped)
+        if self.transform.explained is not None:
+            rows = self.transform.explained(rows)
+        write_row_file(path, self.row_type, sort_rows(rows, self.spec.order) if self.spec.order else rows)
+        if raw != path:
+            filesystems().delete([raw])
+        own, published = self.label("Explain"), self.counters(counted).get(self.spec.published, 0)
+        return {**counted, (own, self.spec.published): len(rows) - published}
 
     def told(self, counted: Counters, *, unbounded: bool) -> Told:
         """Say what was read, what was published, and how accurate that is."""
@@ -183,6 +196,23 @@ class Asked:
         return Told(
             lines, (self.promised["accuracy"]["sentence"],), (*advice, *report.notes(), *report.warnings()), None
         )
+
+
+def _corrected(rows: list[Any], row_type: Any, share: float, lower: float, upper: float | None) -> list[Any]:
+    """Return rows with the number that they show as one of all people; see `corrected`."""
+    shown = next((name for name in ("smoothed", "estimate", "count") if name in row_type._fields), "count")
+    numbers = [row.count if shown == "smoothed" and row.smoothed is None else getattr(row, shown) for row in rows]
+    columns = (numbers, [row.lower for row in rows], [row.upper for row in rows])
+    found = corrected(*columns, share, lower, upper).round(1)
+    names, values = [shown, "lower", "upper"], [numbers_or_none(column) for column in found]
+    if "rise" in row_type._fields and AS_IS < share <= CORRECTED:
+        names += ["rise", "rise_lower", "rise_upper"]
+        rises = np.array([[row.rise, row.rise_lower, row.rise_upper] for row in rows], np.float64).T
+        values += [numbers_or_none(column) for column in (rises / (1 - share)).round(1)]
+    return [
+        row._replace(**dict(zip(names, each, strict=True)))
+        for row, each in zip(rows, zip(*values, strict=True), strict=True)
+    ]
 
 
 def limits_in_words(

@@ -93,10 +93,11 @@ class Run(Asking):
         """
         if unbounded:
             return window_writer(asked.spec, asked.arguments, asked.row_type, asked.destination)
+        path, row_type = asked.raw(path)
         return WriteRows(
             path,
-            asked.row_type,
-            order=asked.spec.order,
+            row_type,
+            order=() if asked.transform.explained is not None else asked.spec.order,
             option=files_option(asked.arguments),
             finish=asked.transform.finish,
             unfinished=asked.transform.unfinished,

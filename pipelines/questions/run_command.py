@@ -90,7 +90,7 @@ class RunCommand:
             accepted = partial(write_guarantee, guarantee_file, asked.promised)
             counted, charge = run.publish(options, [write], accepted)
             if not run.unbounded:
-                asked.correct(path, counted)
+                counted = asked.explain(path, counted)
         if arguments.output != TERMINAL and not run.unbounded:
             rows = {"rows": {"sha256": fingerprint(arguments.output)}}
             write_guarantee(guarantee_file, {**asked.promised, **rows, **asked.limits(counted)}, charge)

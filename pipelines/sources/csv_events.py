@@ -69,7 +69,7 @@ class Records:
 
     def take(self, rows: npt.NDArray[np.bool_]) -> Records:
         """Keep some of the records."""
-        if rows.all():
+        if len(rows) and rows.all():
             return self
         kept = [self[row] for row in np.flatnonzero(rows).tolist()]
         ends = np.cumsum([0, *map(len, kept)])
@@ -192,7 +192,9 @@ def _parse(
     if blank := [row for row in blank if not records[row].strip()]:
         records = records.take(~np.isin(np.arange(len(records.ends)), blank))
     if b"\r" in records.text and RETURN.search(records.text):
-        fits = np.array([not has_bare_return(records[row], header.delimiter, form) for row in range(len(records.ends))])
+        fits = np.array(
+            [not has_bare_return(records[row], header.delimiter, form) for row in range(len(records.ends))], np.bool_
+        )
         rule = "record must have a line feed behind each carriage return outside of quotes"
         for row in np.flatnonzero(~fits).tolist():
             yield Damage("carriage_return", rule, records.position(row), records.record(row))
@@ -201,7 +203,7 @@ def _parse(
     if table is None:  # pyarrow says which they are only of those that are UTF-8
         shape = f"line must be one CSV record with {len(header.names)} fields"
         pattern = _shape_of(header, form)
-        fits = np.array([pattern.fullmatch(records[row]) is not None for row in range(len(records.ends))])
+        fits = np.array([pattern.fullmatch(records[row]) is not None for row in range(len(records.ends))], np.bool_)
         for row in np.flatnonzero(~fits).tolist():
             if _is_misquoted(records[row], header.delimiter, form):
                 rule = "quotes around fields, for one makes a record of several lines"

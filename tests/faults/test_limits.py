@@ -7,6 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 import pytest
+from privstream.mechanisms.keyed_counts.dropped import DroppedShare
+from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.pipelines import cli
 
 DAY, START = 86_400, int(datetime(2030, 1, 1, tzinfo=UTC).timestamp())
@@ -173,3 +175,11 @@ def test_two_limits_drop_what_either_drops(tmp_path):
     truth = 1 - np.minimum(np.minimum(each, 4).sum(axis=1), 10).sum() / has.sum()
     assert found["max_per_window"] == 4 and truth > 0.3
     assert holds(found, truth) and found["dropped"]["lower"] > truth - 0.2
+
+
+def test_noise_of_one_share_at_two_scales_is_independent():
+    """Else two released numbers of one total would show it."""
+    total = np.array([7000, 2000, 3])
+    noise = SeededNoise(1)
+    errors = [DroppedShare(5, shift).release(1, total, noise) - total for shift in (0.1, 0.2)]
+    assert not np.all(np.abs(errors[0] - 2 * errors[1]) <= 2)

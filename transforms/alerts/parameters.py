@@ -47,6 +47,8 @@ class MetRules(CountsView):
     @override
     def of_row(self, row: Any) -> Iterator[Alert]:
         rule = self.rules[row.item]
+        if row.upper is None and rule.sign < 0:  # of a lower bound it is not known whether the number is small
+            return
         yield Alert(
             *(row.stream, row.window_start, row.window_end, rule.name, float(rule.threshold)),
             *shown(row),

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,43 @@ class LargestCounts:
         return *(-getattr(row, name) for name in self.by), row.item
 
 
+@dataclass(frozen=True)
+class ShownCounts:
+    """Chooses which rows of a finished run are shown, by the numbers that they show.
+
+    Privacy: post-processing.
+
+    Attributes:
+        at_least: rows with a smaller number are left out; None for none.
+        top: of a window of a stream so many rows are shown, those with the largest numbers or rises; None for all.
+        rising: whether only what surely rose is shown.
+    """
+
+    at_least: int | None
+    top: int | None
+    rising: bool
+
+    def __call__(self, rows: Sequence[Any]) -> list[Any]:
+        """Return those rows, in the same order."""
+        number = attrgetter("rise") if self.rising else shown_number
+        found = [row for row in rows if not self.rising or (row.rise_lower is not None and row.rise_lower > 0)]
+        if self.at_least is not None:
+            found = [row for row in found if shown_number(row) >= self.at_least]
+        if self.top is None:
+            return found
+        windows: defaultdict[Any, list[Any]] = defaultdict(list)
+        for row in found:
+            windows[row.stream, row.window_start].append(row)
+        largest = (nsmallest(self.top, of_one, key=lambda row: (-number(row), row.item)) for of_one in windows.values())
+        chosen = {id(row) for of_one in largest for row in of_one}
+        return [row for row in found if id(row) in chosen]
+
+
+def shown_number(row: Any) -> float:
+    """Return the number of a row of counts that is shown: smoothed where it is."""
+    return float(row.count if row.smoothed is None else row.smoothed)
+
+
 def _ranks(texts: pa.ChunkedArray) -> np.ndarray:
     """Return a number for each text, int64: equal ones for equal texts, in their order."""
     found = texts.combine_chunks().dictionary_encode()
@@ -81,39 +118,34 @@ class SmoothFinished:
     Attributes:
         length: of a window, in microseconds.
         stddev: standard deviation of the noise of a count.
-        rising: number of windows to look back: only what surely rose is shown; 0 for all rows.
-        at_least: rows with a smaller shown number are left out; None for none.
+        rising: number of windows to look back for what rose; 0 for none.
         windows: of which counts are to be the sum, as far as an item has so many; 1 for counts as they are.
         sums: what knows the errors of such sums.
         steps: the windows: limits begin anew with a period, so that its windows are not compared with those before it.
-        top: of a window of a stream so many rows are shown, those with the largest numbers or rises; None for all.
     """
 
     length: int
     stddev: float
     rising: int = 0
-    at_least: int | None = None
     windows: int = 1
     sums: KeyedCounts | None = None
     steps: Steps | None = None
-    top: int | None = None
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
-        """Return the rows with these fields, in the same order, but for those that are left out."""
+        """Return the rows with these fields, in the same order."""
         if not rows:
             return []
         row_type = type(rows[0])
         columns = dict(zip(row_type._fields, zip(*rows, strict=True), strict=True))
         streams, items = (_ranks(pa.chunked_array([pa.array(columns[name])])) for name in ("stream", "item"))
-        changed, shown = self._changed(
+        changed = self._changed(
             streams,
             items,
             np.array([start.micros for start in columns["window_start"]]),
             np.array([columns[name] for name in ANSWERS if name in columns], np.int64),
         )
         columns |= {name: listed(column) for name, column in changed.items()}
-        found = map(row_type._make, zip(*columns.values(), strict=True))
-        return list(found) if shown is None else list(compress(found, shown.tolist()))
+        return list(map(row_type._make, zip(*columns.values(), strict=True)))
 
     def in_columns(self, rows: pa.Table) -> pa.Table:
         """Return the rows with these fields as `__call__` does, as a table.
@@ -125,15 +157,15 @@ class SmoothFinished:
             return rows
         streams, items = (_ranks(rows[name]) for name in ("stream", "item"))
         published = np.stack([rows[name].to_numpy() for name in ANSWERS if name in rows.column_names])
-        changed, shown = self._changed(streams, items, rows["window_start"].to_numpy(), published)
+        changed = self._changed(streams, items, rows["window_start"].to_numpy(), published)
         for name, column in changed.items():
             rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(column, from_pandas=True))
-        return rows if shown is None else rows.filter(pa.array(shown))
+        return rows
 
     def _changed(
         self, streams: np.ndarray, items: np.ndarray, starts: np.ndarray, published: np.ndarray
-    ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """Return columns in place of those of rows, nan for none, and which rows are shown, bool; None for all."""
+    ) -> dict[str, np.ndarray]:
+        """Return columns in place of those of rows, nan for none."""
         keys = streams * (int(items.max()) + 1) + items
         windows = np.round((starts - starts.min()) / self.length).astype(np.int64)  # of a calendar they differ a little
         found = self._summed(keys, windows, published) if self.windows > 1 else {}
@@ -144,32 +176,7 @@ class SmoothFinished:
             if self.rising:
                 risen = self._within_periods(rises(smoothed, matrix, self.stddev, self.rising).take(place), starts)
                 found |= dict(zip(("rise", "rise_lower", "rise_upper"), risen, strict=True))
-        shown = self._shown(streams, items, windows, found)
-        if self.windows > 1:
-            found["smoothed"] = np.full(len(keys), np.nan)  # of one window, where there was one
-        if shown is not None:
-            _count("counts_published", int(shown.sum()) - len(shown))
-        return found, shown
-
-    def _shown(
-        self, streams: np.ndarray, items: np.ndarray, windows: np.ndarray, found: dict[str, np.ndarray]
-    ) -> np.ndarray | None:
-        """Return which rows are shown, bool; None for all."""
-        if self.at_least is None and self.top is None and not self.rising:
-            return None
-        numbers = found["smoothed"] if "smoothed" in found else found["count"]
-        shown = numbers >= (-np.inf if self.at_least is None else self.at_least)
-        if self.rising:
-            shown &= found["rise_lower"] > 0
-            numbers = found["rise"]
-        if self.top is not None:
-            some = np.flatnonzero(shown)
-            order = some[np.lexsort((items[some], -numbers[some], windows[some], streams[some]))]
-            place = np.arange(len(order))
-            first = np.ones(len(order), bool)
-            first[1:] = (np.diff(windows[order]) != 0) | (np.diff(streams[order]) != 0)
-            shown[order[place - np.maximum.accumulate(np.where(first, place, 0)) >= self.top]] = False
-        return shown
+        return found
 
     def _within_periods(self, risen: Rises, starts: np.ndarray) -> np.ndarray:
         """Return rises, nan for those of the first windows of a period."""

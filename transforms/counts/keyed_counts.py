@@ -25,7 +25,7 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.counts.dropped import share_in
-from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
+from privstream.transforms.counts.finished import LargestCounts, ShownCounts, SmoothFinished
 from privstream.transforms.events.bounding import Bound
 from privstream.transforms.events.coverage import (
     ALL_EVENTS,
@@ -210,7 +210,14 @@ class CountsParameters(Parameters):
         if not self._of_windows:
             return None
         windows = self.mechanism.windows if isinstance(self.mechanism, FoundKeys) else 1
-        return replace(self._finished(windows, self.rising or 0), at_least=self.at_least, top=self.top)
+        return self._finished(windows, self.rising or 0)
+
+    @property
+    @override
+    def explained(self) -> ShownCounts | None:
+        if self.finish is None or (self.at_least is None and self.top is None and not self.rising):
+            return None
+        return ShownCounts(self.at_least, self.top, bool(self.rising))
 
     @property
     def chosen(self) -> LargestCounts | None:
@@ -261,7 +268,8 @@ class CountsParameters(Parameters):
             raise ValueError(f"must be at most {MOST_SUMMED:,} windows, got {windows:,}")
         if windows > 1 and (self.mechanism.max_value or 0) > (largest := LARGEST_SUMMED // windows):
             raise ValueError(f"max_value must be at most {largest:,} for sums over {windows:,} windows")
-        return self._finished(windows, rising)
+        finish = self._finished(windows, rising)
+        return (lambda rows: ShownCounts(None, None, True)(finish(rows))) if rising else finish
 
     @property
     def row_type(self) -> type:
@@ -341,7 +349,6 @@ class CountsParameters(Parameters):
             beyond=f"the numbers of all {what} may be larger",
             looks_like="a standstill" if over == "start" else "a decline, or hide a rise",
             note=note,
-            published="The share that limits drop in the run is released" if self.mechanism.dropped else "",
         )
 
     @property

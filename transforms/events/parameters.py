@@ -109,6 +109,12 @@ class Parameters:
         another; None where rows are rows."""
         return None
 
+    @property
+    def explained(self) -> Callable[[Sequence[Any]], list[Any]] | None:
+        """What is shown of the rows of a finished run, `unfinished` ones or as they are, once numbers are corrected by
+        the share that limits drop; None for all of them."""
+        return None
+
     def in_columns(self) -> Self:
         """Return this transform with tables as its output, each under an encoded `StepKey`, if `finish` takes them."""
         return self
