@@ -117,7 +117,7 @@ def test_rows_of_all_questions_fit_into_a_terminal(word: str, width: int) -> Non
     row_type = question(word).row_type
     rows = [row_of(word, hour, name) for hour in range(3) for name in ("Gartenstühle", "Lampen")]
     if "smoothed" in row_type._fields:
-        rows = [row._replace(smoothed=100.5, smoothed_lower=90.0, smoothed_upper=1200.0) for row in rows]
+        rows = [row._replace(smoothed=100.5, lower=90.0, upper=1200.0) for row in rows]
     if "category" in row_type._fields and "query" in row_type._fields:
         rows = [row._replace(query="histogram") for row in rows]  # not the name of a category
     lines = printed(rows, row_type, width=width, title=word).splitlines()

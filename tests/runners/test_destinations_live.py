@@ -22,7 +22,10 @@ from privstream.pipelines.sinks.postgres_table import PostgresTable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
 AWAY_SECONDS = 2
-OPTIONS = "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --horizon 4 --run_id same --noise_key_file key"
+OPTIONS = (
+    "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --method clock --run_id same --noise_key_file key "
+    "--start 2024-01-01T00:00Z --end 2024-01-01T04:00Z"
+)
 
 
 def hitter(item, hour=0, count=5):
@@ -67,8 +70,8 @@ def test_hostile_texts_are_rows_like_others(postgres):
 def test_a_missing_number_is_null(postgres):
     destination = table(postgres, "missing")
     destination.check(first=True)
-    destination.send([hitter("tea"), hitter("coffee")._replace(count=None, count_stddev=None)])
-    assert postgres.ask("SELECT item FROM missing WHERE count IS NULL AND count_stddev IS NULL") == [("coffee",)]
+    destination.send([hitter("tea"), hitter("coffee")._replace(count=None, lower=None)])
+    assert postgres.ask("SELECT item FROM missing WHERE count IS NULL AND lower IS NULL") == [("coffee",)]
 
 
 def test_a_database_that_is_away_for_a_while_gets_every_row_once(postgres):
@@ -213,8 +216,8 @@ def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(brok
 
 
 COUNTED = (
-    "--window 3600 --start 2024-01-01 --windows 8 --epsilon 4 --delta 1e-3 --max_contributions 8 --run_id same "
-    "--noise_key_file key --input=incoming --watch=0.2 --watermark=marks --copy=copy --runner=FnApiRunner"
+    "--window 3600 --start 2024-01-01T00:00Z --end 2024-01-01T08:00Z --epsilon 4 --delta 1e-3 --max_contributions 8 "
+    "--run_id same --noise_key_file key --input=incoming --watch=0.2 --watermark=marks --copy=copy --runner=FnApiRunner"
 )
 
 

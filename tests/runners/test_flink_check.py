@@ -164,7 +164,8 @@ def test_a_job_server_that_jobs_may_use_is_never_replaced(tmp_path, monkeypatch)
 
 
 PRIVSTREAM = [sys.executable, "-c", "import sys; from privstream.pipelines.cli import main; sys.exit(main())"]
-PRIVACY = ["--window=3600", "--epsilon=4", "--delta=1e-6", "--max_hits=4", "--horizon=4"]
+PRIVACY = ["--window=3600", "--epsilon=4", "--delta=1e-6", "--max_hits=4", "--method=clock"]
+PRIVACY += ["--start=2024-01-01", "--end=2024-01-01T04:00", "--time_zone=UTC"]
 
 
 def call(*command: str) -> None:

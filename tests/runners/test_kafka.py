@@ -35,6 +35,10 @@ def topic(broker: str, name: str) -> str:
     return f"kafka://{broker}/{name}"
 
 
+BEGIN = int(time.time()) // 60 * 60
+SPAN = [f"--start={BEGIN}", f"--end={BEGIN + 3600}"]
+
+
 def command(source: str | Path, output: Path, key: Path) -> list[str]:
     privacy = [
         "--run_id=same",
@@ -44,8 +48,9 @@ def command(source: str | Path, output: Path, key: Path) -> list[str]:
         "--epsilon=4",
         "--delta=1e-6",
         "--max_hits=4",
+        "--method=clock",
     ]
-    where = [f"--input={source}", f"--output={output}", f"--noise_key_file={key}", "--time_unit=s", "--horizon=9"]
+    where = [f"--input={source}", f"--output={output}", f"--noise_key_file={key}", "--time_unit=s", *SPAN]
     return [*PRIVSTREAM, "heavy-hitters", *where, *privacy]
 
 

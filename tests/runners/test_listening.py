@@ -30,7 +30,8 @@ def run(folder: Path, *options: str) -> set[Listener]:
     events.write_text("".join(f'{{"user": "{n}", "item": "a", "time": "2024-01-01T00:00:00Z"}}\n' for n in range(500)))
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
-    privacy = ["--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=2", "--horizon=2"]
+    privacy = ["--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=2", "--method=clock"]
+    privacy += ["--start=2024-01-01", "--end=2024-01-01T02:00", "--time_zone=UTC"]
     files = [f"--input={events}", f"--output={folder / 'rows.jsonl'}", f"--noise_key_file={key}"]
     ran, found = run_and_look([*PRIVSTREAM, "heavy-hitters", *files, *privacy, *options])
     assert ran.returncode == 0, ran.stdout

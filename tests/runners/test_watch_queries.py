@@ -237,7 +237,7 @@ def test_queries_that_come_before_the_data_wait_for_it(tmp_path, runner):
         time.sleep(COARSE_SECONDS)
     put(incoming, "_END", Path.touch)
     domain = Domain(("a", "b"))
-    ask = PrivateQueries(epsilon=20, domain=domain, noise=KeyedNoise(bytes(range(32))))
+    ask = PrivateQueries(epsilon=20, records=2, domain=domain, noise=KeyedNoise(bytes(range(32))))
 
     def build(pipeline):
         people = pipeline | "People" >> beam.Create([0]) | beam.Map(late_person)
