@@ -446,8 +446,8 @@ class AlertState(NamedTuple):
         lower: lower end of its interval.
         upper: upper end.
         threshold: beyond which an alert begins.
-        state: "alert" or "clear"; "no data" where no row is published for the window, or a lower bound that is not above
-            the threshold.
+        state: "alert" or "clear"; "no data" where no row is published for the window, or a lower bound that does not
+            pass the threshold.
         since: start of the first window of an unbroken sequence of windows in this state.
     """
 
