@@ -35,7 +35,9 @@ def corrected(
         found = np.array(
             [
                 number,
-                np.maximum(number - np.hypot(number - below, number - low), np.minimum(lower, number)),
+                np.minimum(lower, number)
+                if least <= 0  # limits may drop nothing
+                else np.maximum(number - np.hypot(number - below, number - low), np.minimum(lower, number)),
                 number + np.hypot(above - number, high - number),
             ]
         )

@@ -180,7 +180,7 @@ def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> 
         (budget,) = plan(capsys, *options, "--over", over, *length)["budgets"]
         mechanism = (KeyedCounts if over == "start" else FoundKeys)(
             epsilon=1.0, delta=1e-6, contributions=20, over=span, horizon=30,
-            contributions_per_key=1 if over == "start" else None, dropped=True,
+            contributions_per_key=1 if over == "start" else None, dropped=over != "start",
         )  # fmt: skip
         answer = budget["methods"]["the only method"]
         assert answer["stddev"] == mechanism.stddev(30)

@@ -25,7 +25,7 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.counts.finished import LargestCounts, SmoothFinished
-from privstream.transforms.events.bounding import Bound
+from privstream.transforms.events.bound import Bound
 from privstream.transforms.events.coverage import (
     ALL_EVENTS,
     ALL_PEOPLE,
