@@ -114,4 +114,4 @@ def covers_all(lower: Any, upper: Any, parameters: Mapping[str, Any]) -> Any:
 def in_words(row: Any, parameters: Mapping[str, Any]) -> Any:
     """Return a row for people: where an interval says nothing there are words in place of its estimate."""
     nothing = hasattr(row, "estimate") and hasattr(row, "lower") and covers_all(row.lower, row.upper, parameters)
-    return row._replace(estimate=NOTHING_KNOWN) if nothing else row
+    return row._replace(**dict.fromkeys({"estimate", "smoothed"} & {*row._fields}, NOTHING_KNOWN)) if nothing else row

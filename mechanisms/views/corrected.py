@@ -29,11 +29,9 @@ def corrected(
         found[2] = np.nan
         return found
     number, below, above = found
-    divisor, low, high = (1 - part if most > AS_IS else 1.0 for part in (share, least, most))
-    shown = number / divisor if share > AS_IS else number
-    least_number = shown - np.hypot((number - below) / divisor, shown - number / low)
-    if share <= AS_IS:
-        least_number = below
-    return np.array(
-        [shown, np.maximum(least_number, 0.0), shown + np.hypot((above - number) / divisor, number / high - shown)]
-    )
+    divisor = 1 - share if share > AS_IS else 1.0
+    shown, least_shown = number / divisor, below
+    if share > AS_IS and least > 0:  # else limits may drop nothing
+        least_shown = np.maximum(shown - np.hypot((number - below) / divisor, shown - number / (1 - least)), below)
+    reach = np.hypot((above - number) / divisor, number / (1 - most) - shown)
+    return np.array([shown, np.clip(least_shown, 0.0, np.maximum(shown, 0.0)), shown + reach])

@@ -40,7 +40,7 @@ END = "end"
 
 SHARED = (
     *("window", "start", END, "renew_every", "allowed_lateness"),
-    *("max_contributions", "max_per_window", "neighbouring", "unit"),
+    *("max_contributions", "max_per_window", "unit"),
 )
 """Keys of the file that hold for each question that has such an option, unless it says otherwise."""
 

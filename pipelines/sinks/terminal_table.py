@@ -140,7 +140,7 @@ class View:
 
     def sorted(self, rows: Sequence[Any]) -> Sequence[Any]:
         """Sort rows of a window by the number that is shown; those with a rank have it by theirs."""
-        if self.number != SMOOTHED:
+        if self.number != SMOOTHED or self.known == "estimate":
             return rows
         places = {key: place for place, key in enumerate(dict.fromkeys(map(_WINDOW, rows)))}
         return sorted(rows, key=lambda row: (places[_WINDOW(row)], -(self.number_of(row) or 0.0)))

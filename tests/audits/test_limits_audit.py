@@ -11,7 +11,7 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, Names, StepKey, encode
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.dropped import is_sums
-from privstream.transforms.events.bounding import Bound
+from privstream.transforms.events.bound import Bound
 from privstream.transforms.limits.measuring import people_by_contributions
 from privstream.transforms.timing.clocked import STEP
 from privstream.transforms.timing.steps import Steps

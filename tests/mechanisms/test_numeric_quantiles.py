@@ -37,14 +37,14 @@ def test_norms_are_those_of_dense_coefficients(tree, quantile):
     assert np.abs(coefficients).max() <= 1 + 1e-9
 
 
-@pytest.mark.parametrize("tree", TREES)
-def test_the_measure_is_what_it_measures_and_never_negative(tree):
-    rng = np.random.default_rng(2)
-    exact = rng.integers(0, 9, tree.bins)
-    assert np.allclose(tree.measure(tree.estimates(tree.counts(exact))), exact)
-    noisy = tree.measure(tree.estimates(rng.integers(-50, 50, tree.nodes)))
-    assert np.all(noisy >= 0)
-    assert np.all(np.isfinite(noisy))
+def test_without_noise_cumulative_counts_are_exact():
+    mechanism = NumericQuantiles(**(LATENCY | {"epsilon": 200.0, "quantiles": (0.25, 0.5, 0.75)}), resolution=64)
+    counts = np.random.default_rng(2).integers(100, 900, 64)
+    _, rows = mechanism.step(mechanism.initial_state(), BinnedStep(step=1, counts=counts), SeededNoise(3))
+    places = np.searchsorted(np.cumsum(counts), np.array(mechanism.quantiles) * counts.sum())
+    edges = mechanism.bins.edges
+    assert np.all(rows.estimates >= edges[places] * (1 - 1e-6))
+    assert np.all(rows.estimates <= edges[places + 1] * (1 + 1e-6))
 
 
 def test_bins_have_edges_of_equal_widths_or_ratios():

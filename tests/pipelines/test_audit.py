@@ -391,7 +391,6 @@ class TestFiles:
             ("cardinality", {"leave_values": ["out"], "max_contributions": None}, "privstream audit cardinality"),
             ("counts", {"end": None, "forget": True, "delta": 1e-6}, "start, and end or windows must be given"),
             ("counts", {"domain": ["a"], "neighbouring": "replace_one"}, "attacks add or remove one unit"),
-            ("histogram", {"domain": ["a", "b"], "unit": "person"}, "question must be one of counts"),
         ],
     )
     def test_runs_that_are_not_attacked_are_refused(self, word, options, error, tmp_path, capsys):

@@ -33,8 +33,8 @@ from privstream.transforms.counts.contributions import (
 )
 from privstream.transforms.counts.finished import LargestCounts
 from privstream.transforms.counts.publishing import Pairs
+from privstream.transforms.events.bound import Bound
 from privstream.transforms.events.bounding import (
-    Bound,
     BoundAcrossWindows,
     LimitCounter,
     Used,

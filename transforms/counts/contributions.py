@@ -28,8 +28,8 @@ from privstream.transforms.batches import (
     sealed_batch,
 )
 from privstream.transforms.counts.dropped import sums_record
+from privstream.transforms.events.bound import Bound
 from privstream.transforms.events.bounding import (
-    Bound,
     BoundEvents,
     BoundOverRun,
     Charged,

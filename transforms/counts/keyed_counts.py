@@ -24,9 +24,8 @@ from privstream.mechanisms.privacy.guarantee import (
     people_hashed,
 )
 from privstream.mechanisms.views.smoothing import MOST_RISING
-from privstream.transforms.counts.dropped import share_in
 from privstream.transforms.counts.finished import LargestCounts, ShownCounts, SmoothFinished
-from privstream.transforms.events.bounding import Bound
+from privstream.transforms.events.bound import Bound
 from privstream.transforms.events.coverage import (
     ALL_EVENTS,
     ALL_PEOPLE,
@@ -369,6 +368,8 @@ class CountsParameters(Parameters):
 
         Privacy: post-processing.
         """
+        from privstream.transforms.counts.dropped import share_in  # noqa: PLC0415 - late: plans need no Beam
+
         if (bound := self.bound) is None:
             return None
         share = share_in(counters, self.mechanism.dropped_share) if self._may_leave_out else Share(0.0, 0.0, 0.0)

@@ -74,32 +74,6 @@ class LimitCounter:
         return [0, *([1] if first else []), *([2] if last else [])]
 
 
-@dataclass(frozen=True)
-class Bound:
-    """How many contributions of a person count, distinct items in windows; which ones, the person's own events decide.
-
-    Attributes:
-        in_run: in the run, or in each period that starts afresh, at most.
-        per_window: in one window, at most: random ones; None for all that `in_run` leaves.
-        sampled: whether random ones of the whole run count, which is known when the input has ended; else they are
-            paced: those that come first, but few enough by each window, so that something is left for the last one.
-    """
-
-    in_run: int
-    per_window: int | None = None
-    sampled: bool = False
-
-    def allowed(self, number: int, windows: int | None) -> int:
-        """Return how many may be used by the end of a window, 1, 2, .., of so many; what is not used is carried over.
-
-        Whatever `in_run` is, a quarter of it may be used at once, and the last window may use up the rest. Without a
-        last window all of it may be used at any time.
-        """
-        if self.sampled or windows is None:
-            return self.in_run
-        return min(self.in_run, -(-self.in_run * (windows + 3 * number) // (4 * windows)))
-
-
 ITEM_ORDER = "item order"
 """The noise that draws the random order of a person's items in a window."""
 
