@@ -188,7 +188,7 @@ class KeyCount(NamedTuple):
             than are added up.
         smoothed: the number to look at, where it is not `count`: an estimate of the same number from the counts of the
             windows up to `reported_at` (the last 64), or of a finished file all of them. None where windows forget,
-            and for counts over several windows and since the start.
+            and, unless limits drop much, for counts over several windows and since the start.
         lower: lower end of the 95% interval of `smoothed`, or else of `count`, of this row by itself; at least 0. That
             of `smoothed` rests on a model: counts stay near a level that moves.
         upper: upper end.

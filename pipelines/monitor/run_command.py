@@ -266,7 +266,7 @@ class MonitorRun:
             if not unbounded:
                 for each in asked:
                     counted = each.explain(hidden[each.name], counted)
-                self._write_views(hidden, folder)
+                self._write_views(hidden, folder, counted)
                 for each in asked:
                     move_file(hidden[each.name], each.arguments.output)
                 self._write_guarantees(charge, counted)
@@ -277,13 +277,15 @@ class MonitorRun:
                 say(send(to, path))
         return counted
 
-    def _write_views(self, files: Mapping[str, str], folder: str) -> None:
+    def _write_views(self, files: Mapping[str, str], folder: str, counted: Counters) -> None:
         """Write the views of rows that are in files: first all of them into a folder, and then into the output."""
         if not self.views:
             return
         transforms = {each.name: each.transform for each in self.run.questions}
         rows = {each.name: read_row_file(files[each.name], each.row_type) for each in self.run.questions}
-        tables = tables_of(self.monitor, transforms, rows)
+        limits = {each.name: each.limits(counted).get("limits") for each in self.run.questions}
+        dropped = {name: found["dropped"] for name, found in limits.items() if found is not None}
+        tables = tables_of(self.monitor, transforms, rows, dropped=dropped)
         found = answer_views(self.views, tables)
         hidden = replace(self.output, folder=folder)
         for name, table in found.items():

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Questi
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
 from privstream.pipelines.yaml_file import Document
-from privstream.transforms.counts.finished import LargestCounts, numbers_or_none
+from privstream.transforms.counts.finished import LargestCounts, corrected_rows, numbers_or_none
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.item_columns import column_names, join_item
@@ -61,6 +62,7 @@ class Table:
         listed: the public list of items that rows are about; None where items are found.
         transform: what has published the rows; None for a view.
         time: makes times of microseconds, as for `read_row_file`.
+        dropped: the share that limits drop, as guarantee files have it; None where it is not known.
     """
 
     row_type: Any
@@ -73,6 +75,7 @@ class Table:
     listed: Domain | None = None
     transform: Any = None
     time: Callable[[int], Any] = timestamp
+    dropped: Mapping[str, float | None] | None = None
 
     @classmethod
     def of(cls, question: Question, transform: Any, rows: Sequence[Any], time: Callable[[int], Any]) -> Table:
@@ -241,7 +244,7 @@ class OfCounts(OfOne):
             rows: list[Any] = table.transform.view(**{argument: windows})(table.rows)
         except ValueError as error:
             raise self.error("of" if str(error).startswith("must be counts") else key, str(error)) from None
-        return rows
+        return corrected_rows(rows, table.dropped)
 
     def _windows(self, table: Table) -> int:
         """Return over or against how many windows it is."""
@@ -488,6 +491,7 @@ def tables_of(
     transforms: Mapping[str, Any],
     rows: Mapping[str, Sequence[Any]],
     time: Callable[[int], Any] = timestamp,
+    dropped: Mapping[str, Mapping[str, float | None] | None] = MappingProxyType({}),
 ) -> dict[str, Table]:
     """Return the tables of the questions that have windows, by name.
 
@@ -496,9 +500,12 @@ def tables_of(
         transforms: that answer them, by name.
         rows: that they have published, by name; none for those that are left out.
         time: makes times of microseconds, as for `read_row_file`.
+        dropped: the share that limits drop of each, by name, where it is known.
     """
     return {
-        each.name: Table.of(each, transforms[each.name], rows.get(each.name, ()), time)
+        each.name: replace(
+            Table.of(each, transforms[each.name], rows.get(each.name, ()), time), dropped=dropped.get(each.name)
+        )
         for each in monitor.questions
         if each.spec.has_windows
     }

@@ -55,8 +55,10 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
                     if not arguments.overwrite:
                         check_new(path, f"the rows of {name}")
                 transforms = {each.name: each.transform for each in shared_out(monitor).questions}
-                rows = {each.name: _published(monitor, each, transforms[each.name]) for each in monitor.questions}
-                tables = tables_of(monitor, transforms, rows)
+                results = {each.name: _published(monitor, each, transforms[each.name]) for each in monitor.questions}
+                rows = {name: result.rows for name, result in results.items()}
+                dropped = {name: result.promise.maybe("limits", "dropped") for name, result in results.items()}
+                tables = tables_of(monitor, transforms, rows, dropped=dropped)
                 found = answer_views(views, tables)
                 sent = _sent_anew(monitor, views, found, output, overwrite=arguments.overwrite)
         except (ValueError, TypeError, OSError, OverflowError) as error:
@@ -105,8 +107,8 @@ def _describe(output: Output, described: Mapping[str, Mapping[str, Any]]) -> Non
     write_json(whole.path, {**whole.content, VIEWS: views})
 
 
-def _published(monitor: MonitorFile, question: Question, transform: Any) -> list[Any]:
-    """Return the rows of a question.
+def _published(monitor: MonitorFile, question: Question, transform: Any) -> Result:
+    """Return what has been published of a question.
 
     Raises:
         UsageError, ValueError: there are none yet, or a run with other options has published them.
@@ -117,7 +119,7 @@ def _published(monitor: MonitorFile, question: Question, transform: Any) -> list
     if changed := _changed(question, transform, result):
         message = f"must be as in the run that has published {result.path}: {', '.join(changed)} differs"
         raise monitor.document.error(("questions", question.name), message)
-    return result.rows
+    return result
 
 
 def _changed(question: Question, transform: Any, result: Result) -> list[str]:

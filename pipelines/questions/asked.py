@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.views.corrected import AS_IS, CORRECTED, corrected
 from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import GUARANTEE, POSTGRESQL
@@ -37,7 +35,7 @@ from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.stores import filesystems, join
 from privstream.pipelines.terminal import NOTE, say
 from privstream.transforms.counters import Counters, summed
-from privstream.transforms.counts.finished import numbers_or_none
+from privstream.transforms.counts.finished import corrected_rows
 from privstream.transforms.events.parameters import MOST_SHARDS, Parameters
 
 if TYPE_CHECKING:
@@ -154,11 +152,9 @@ class Asked:
         """
         limits, (raw, row_type) = self.limits(counted).get("limits"), self.raw(path)
         dropped = None if limits is None else limits["dropped"]
-        as_is = dropped is None or (dropped["upper"] is not None and dropped["upper"] <= AS_IS)
-        if raw == path and as_is:
+        if raw == path and dropped is None:
             return counted
-        rows = read_row_file(raw, row_type)
-        rows = rows if dropped is None or as_is else _corrected(rows, row_type, **dropped)
+        rows = corrected_rows(read_row_file(raw, row_type), dropped)
         if self.transform.explained is not None:
             rows = self.transform.explained(rows)
         write_row_file(path, self.row_type, sort_rows(rows, self.spec.order) if self.spec.order else rows)
@@ -196,23 +192,6 @@ class Asked:
         return Told(
             lines, (self.promised["accuracy"]["sentence"],), (*advice, *report.notes(), *report.warnings()), None
         )
-
-
-def _corrected(rows: list[Any], row_type: Any, share: float, lower: float, upper: float | None) -> list[Any]:
-    """Return rows with the number that they show as one of all people; see `corrected`."""
-    shown = next((name for name in ("smoothed", "estimate", "count") if name in row_type._fields), "count")
-    numbers = [row.count if shown == "smoothed" and row.smoothed is None else getattr(row, shown) for row in rows]
-    columns = (numbers, [row.lower for row in rows], [row.upper for row in rows])
-    found = corrected(*columns, share, lower, upper).round(1)
-    names, values = [shown, "lower", "upper"], [numbers_or_none(column) for column in found]
-    if "rise" in row_type._fields and AS_IS < share <= CORRECTED:
-        names += ["rise", "rise_lower", "rise_upper"]
-        rises = np.array([[row.rise, row.rise_lower, row.rise_upper] for row in rows], np.float64).T
-        values += [numbers_or_none(column) for column in (rises / (1 - share)).round(1)]
-    return [
-        row._replace(**dict(zip(names, each, strict=True)))
-        for row, each in zip(rows, zip(*values, strict=True), strict=True)
-    ]
 
 
 def limits_in_words(

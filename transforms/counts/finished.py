@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import attrgetter
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
+from privstream.mechanisms.views.corrected import AS_IS, CORRECTED, corrected
 from privstream.mechanisms.views.smoothing import Rises, rises, series, smooth
 from privstream.transforms.timing.steps import Steps
 
@@ -226,3 +227,31 @@ def numbers_or_none(column: np.ndarray) -> list[float | None]:
     for place in np.flatnonzero(np.isnan(column)).tolist():
         numbers[place] = None
     return numbers
+
+
+def corrected_rows(rows: Sequence[Any], dropped: Mapping[str, float | None] | None) -> list[Any]:
+    """Return rows with the number that they show, and what rose of it, as those of all people; see `corrected`.
+
+    Privacy: post-processing.
+
+    Args:
+        rows: of one type, with an interval.
+        dropped: the share that limits drop, as guarantee files have it; None where it is not known.
+    """
+    if dropped is None or not rows:
+        return list(rows)
+    share, least, most = (dropped[name] for name in ("share", "lower", "upper"))
+    assert share is not None and least is not None
+    if most is not None and most <= AS_IS:
+        return list(rows)
+    fields = rows[0]._fields
+    shown = next(name for name in ("smoothed", "estimate", "count") if name in fields)
+    numbers = [row.count if shown == "smoothed" and row.smoothed is None else getattr(row, shown) for row in rows]
+    ends = [row.lower for row in rows], [row.upper for row in rows]
+    names, columns = [shown, "lower", "upper"], corrected(numbers, *ends, share, least, most)
+    if "rise" in fields and AS_IS < share <= CORRECTED:
+        names += ["rise", "rise_lower", "rise_upper"]
+        risen = np.array([[row.rise, row.rise_lower, row.rise_upper] for row in rows], np.float64).T
+        columns = np.concatenate([columns, risen / (1 - share)])
+    changed = zip(*map(numbers_or_none, columns.round(1)), strict=True)
+    return [row._replace(**dict(zip(names, each, strict=True))) for row, each in zip(rows, changed, strict=True)]
