@@ -24,14 +24,14 @@ USUAL: dict[str, tuple[str, str]] = {
     "cardinality": (f"{DAY} --timeout 2h", "estimate"),
     "ranges": (f"{DAY} --universe 64 --queries ranges", "estimate"),
     "predecessor": (f"{DAY} --universe 64 --queries points", "answer"),
-    "queries": ("--epsilon 2 --queries linear --domain items", "answer"),
+    "queries": ("--epsilon 2 --queries linear --domain items --records 2000", "answer"),
 }
 """Of each question a run, and the column with its noise; flags have times alone."""
 
-FREE = ("--shards 2", "--dead_letter letters.csv", "--workers 1", "--dataset default")
+FREE = ("--dead_letter letters.csv", "--workers 1", "--dataset default")
 """Options that no question draws anything by."""
 
-VIEWS = {"counts": ("--rising 1", "--at_least 9", "--beta 0.2", "--over 12h")}
+VIEWS = {"counts": ("--rising 1", "--at_least 9", "--over 12h")}
 SUMS = "--over 12h"
 """Whose cells are sums of the others."""
 DRAWN = {
@@ -42,7 +42,7 @@ DRAWN = {
     "ranges": ("--universe 128", "--epsilon 3"),
     "predecessor": ("--universe 128", "--epsilon 3"),
 }
-SOME = ("--where item!='7'", "--epsilon 3", "--null 3")
+SOME = ("--where item!='7'", "--epsilon 3", "--null 99")
 """Options that every question draws, or reads, by."""
 
 
@@ -100,9 +100,7 @@ def _releases() -> set[tuple[str, ...]]:
 
 def option_sets(word: str) -> st.SearchStrategy[tuple[str, ...]]:
     """Return sets of options of a question that differ in what is drawn, in how it is read, or in neither."""
-    of_points = {"ranges", "predecessor"}
-    free = [option for option in FREE if not (word in of_points and "shards" in option)]
-    some = [*free[:1], *free[-2:], *VIEWS.get(word, ()), *DRAWN.get(word, ()), *SOME]
+    some = [*FREE, *VIEWS.get(word, ()), *DRAWN.get(word, ()), *SOME]
     named = st.sampled_from(sorted(some))
     return st.one_of(st.just(()), named.map(lambda one: (one,)))
 
@@ -138,7 +136,7 @@ def test_p1_what_draws_nothing_is_free_and_all_else_is_charged() -> None:
     for option in (*VIEWS["counts"][:3], FREE[0], FREE[1]):
         label, _, charged, _ = drawn("counts", (option,))
         assert (label, charged) == (plain[0], False), option
-    for option in ("--max_contributions 3", SOME[0]):
+    for option in ("--max_contributions 3", "--max_per_window 1", "--end 2026-01-01T18:00:00Z", SOME[0]):
         label, _, charged, _ = drawn("counts", (option,))
         assert charged and label != plain[0], option
 

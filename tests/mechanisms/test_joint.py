@@ -41,7 +41,7 @@ def test_other_parts_are_composed() -> None:
     assert max(part.epsilon(1e-6) for part in parts) < found <= sum(part.epsilon(5e-7) for part in parts) + 1e-3
 
 
-POINTS = (PointCurve(at_epsilon=0.8, at_delta=3e-7), PureDp(0.3), PureDp(0.3))
+POINTS = (PointCurve(at_epsilon=0.8, at_delta=3e-3), PureDp(0.3), PureDp(0.3))
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.2, 1.5])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
 from privstream.mechanisms.checks import HorizonExceeded
+from privstream.mechanisms.counters.trees import best_base
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.keyed_counts import ShardSteps, means_with_ends
 from privstream.mechanisms.noise import correlated
@@ -220,6 +221,20 @@ def test_bare_keys_are_published_as_seldom_as_stated(people):
     assert 0.3 * allowed < len(rows.keys) < allowed + 6 * math.sqrt(allowed)
     fewer = given(1, counts - 1)
     assert not len(mechanism.step(mechanism.initial_state(), fewer, SeededNoise(4))[1].keys)
+
+
+def test_the_least_count_that_is_published_is_the_threshold():
+    mechanism = made(contributions=40)
+    counts = np.full(20_000, mechanism.threshold(1))
+    _, rows = mechanism.step(mechanism.initial_state(), given(1, counts), SeededNoise(6))
+    assert rows.counts.min() == mechanism.threshold(1)
+
+
+def test_nodes_of_a_tree_have_noise_of_their_own():
+    base, keys = best_base(200), np.arange(1_000, dtype=np.uint64)
+    noise = TreeNoise(200, DiscreteLaplace(50.0))
+    first, node, both = (noise.advance(None, step, keys, (), SeededNoise(1)) for step in (1, base, base + 1))
+    assert abs(np.corrcoef(first, both - node)[0, 1]) < 0.2  # of the first step, and of the one after a node
 
 
 def test_detection_is_as_likely_as_stated():

@@ -37,16 +37,6 @@ def test_norms_are_those_of_dense_coefficients(tree, quantile):
     assert np.abs(coefficients).max() <= 1 + 1e-9
 
 
-@pytest.mark.parametrize("tree", TREES)
-def test_the_measure_is_what_it_measures_and_never_negative(tree):
-    rng = np.random.default_rng(2)
-    exact = rng.integers(0, 9, tree.bins)
-    assert np.allclose(tree.measure(tree.estimates(tree.counts(exact))), exact)
-    noisy = tree.measure(tree.estimates(rng.integers(-50, 50, tree.nodes)))
-    assert np.all(noisy >= 0)
-    assert np.all(np.isfinite(noisy))
-
-
 def test_bins_have_edges_of_equal_widths_or_ratios():
     assert Bins(0, 10, 4, "linear").edges.tolist() == [0, 2.5, 5, 7.5, 10]
     assert np.allclose(Bins(1, 1000, 3, "log").edges, [1, 10, 100, 1000])

@@ -6,11 +6,12 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import HolderBatch, InStreams, Names, StepKey, seal_encoded, sealed_key
 from privstream.transforms.counts import random_contributions
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists, unsealed_counts
+from privstream.transforms.counts.contributions import CountContributions, PeopleLists, lists_of, unsealed_counts
 from privstream.transforms.counts.dropped import ReleaseDropped, is_sums
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.events import bounding
@@ -199,12 +200,22 @@ def test_where_nobody_has_too_much_a_sample_is_as_if_counted_step_by_step(given)
         assert one[:2] == other[:2] and one[0]
 
 
+def test_values_are_clipped_at_their_limits_and_a_list_has_as_many_keys_as_it_pays_for():
+    assert stage(False, limits=(0, 5))._clip(np.array([-3.0, 4.0, 99.0])).tolist() == [0, 4, 5]
+    for contributions in (3, 60):
+        mechanism = FoundKeys(epsilon=1.0, delta=1e-6, contributions=contributions, horizon=40)
+        assert lists_of(mechanism) == (min(16, contributions), 40)
+
+
 def test_limits_start_afresh_with_a_period():
     steps = Steps.of(window=10.0, start=0.0, end=120.0, renew_every=60.0)
     for sampled in (False, True):
         fn, given = stage(sampled, steps=steps, in_run=3), people()
         found = by_person(fn, {step: pairs for step, pairs in given.items() if step >= 6})
         assert max(counted.total() for counted in found.values()) == 3
+    of_both = by_person(fn, given).values()
+    assert max(sum(number for step, number in counted.items() if step < 6) for counted in of_both) == 3
+    assert max(counted.total() for counted in of_both) == 6
 
 
 def test_parts_of_people_meet_where_one_is_in_the_other():
