@@ -447,6 +447,7 @@ def test_long_runs_are_drawn_from_four_buffers():
         ({"unit": "event", "contributions": 2}, "contributions must be 1 for the unit of an event"),
         ({"unit": "household"}, "unit must be one of person, event"),
         ({"contributions_per_key": 0}, "contributions_per_key must be >= 1"),
+        ({"delta": 0.2}, "delta must be <= 0.1 unless the list of items is public"),
     ],
 )
 def test_parameters_are_checked(fields, message):

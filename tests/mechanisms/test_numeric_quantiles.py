@@ -101,7 +101,7 @@ def test_intervals_contain_the_quantiles_of_a_window(fields):
     assert np.mean(held) >= 0.9
 
 
-@pytest.mark.parametrize(("contributions", "per_step"), [(1, 1), (4, 1), (4, 2), (4, 9)])
+@pytest.mark.parametrize(("contributions", "per_step"), [(1, 1), (4, 1), (4, 9), (60, 2)])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_noise_covers_the_worst_life_of_a_person(contributions, per_step, delta):
     """All values in one bin, as many in a step as may be; noise without levels, or for one in a step, is too little."""
