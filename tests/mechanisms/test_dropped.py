@@ -132,7 +132,7 @@ def test_counts_sums_list_and_share_spend_the_budget_once(kind, fields):
         spent += 60 * largest**2 / noise.law.sigma**2
     if kind is FoundKeys and mechanism.law.people is not None:
         spent += sum(mechanism.listed / noise.law.sigma**2 for noise in mechanism.law.people.noises)
-    assert 0.97 < spent / mechanism.law.curve.curve.shift ** 2 <= 1
+    assert 0.97 < spent / mechanism.law.curve.curve.shift**2 <= 1
 
 
 def test_nothing_is_released_where_public_parameters_leave_nothing_to_drop():

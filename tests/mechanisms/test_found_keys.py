@@ -547,10 +547,9 @@ def test_no_threshold_finds_a_key_of_fewer_people_than_the_least():
         mechanism.__dict__["law"] = replace(law, scales=scales, people=people)
         state = mechanism.initial_state()
         for step in range(1, 9):
-            given = KeyedStep(
-                step=step, keys=np.arange(2, dtype=np.uint64), counts=np.array(counts), listed=np.array([3, 0]) * (step == 1)
-            )
-            state, _ = mechanism.step(state, given, SeededNoise(1))
+            keys, listed = np.arange(2, dtype=np.uint64), np.array([3, 0]) * (step == 1)
+            one_step = KeyedStep(step=step, keys=keys, counts=np.array(counts), listed=listed)
+            state, _ = mechanism.step(state, one_step, SeededNoise(1))
         assert not len(state.found)
 
 
