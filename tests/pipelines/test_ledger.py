@@ -130,7 +130,7 @@ def test_a_run_is_written_down_without_persons_items_or_keys(capsys: pytest.Capt
     assert first.release == second.release
     assert first.output == "1.jsonl"
     promised = json.loads(Path("1.jsonl.guarantee.json").read_text())
-    assert promised["guarantee"]["curve"] == {"type": "PureDp", "at_epsilon": 1.0, "at_delta": 0.0}
+    assert promised["guarantee"]["curve"] == {"type": "PointCurve", "at_epsilon": 1.0, "at_delta": 0.0}
     assert promised["parameters"]["run_id"] == first.name
     assert stat.S_IMODE(os.stat("key.ledger.jsonl").st_mode) == 0o600
 

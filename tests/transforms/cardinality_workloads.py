@@ -140,5 +140,6 @@ def expected(made: SetCardinality, events) -> list[CardinalityEstimate]:
             spread = made.mechanism.algorithm.spread
             reach = bound if spread is None else spread
             interval = (None, None) if exhausted else (max(0, estimate - reach), max(0, estimate + reach))
-            rows.append(CardinalityEstimate(stream, *ends, max(0, estimate), -1 if exhausted else bound, *interval))
+            shown = max(0, estimate) if spread is None else estimate
+            rows.append(CardinalityEstimate(stream, *ends, shown, -1 if exhausted else bound, *interval))
     return sorted(rows, key=lambda row: row[:3])
