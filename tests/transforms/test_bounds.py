@@ -126,6 +126,14 @@ def test_sampled_contributions_are_as_many_as_there_may_be(kind, in_run, per_win
         assert max(counted.values(), default=0) <= (per_window or in_run)
 
 
+def test_a_sample_is_taken_of_everybody_who_has_more_than_a_limit():
+    in_run = {step: {(one << 57, step) for one in range(1, 10) if one > step} for step in range(9)}
+    at_once = {0: {(one << 57, item) for one in range(1, 10) for item in range(one)}}
+    for given, limit in ((in_run, {"in_run": 5}), (at_once, {"in_run": 5}), (at_once, {"in_run": 9, "per_window": 5})):
+        counted = by_person(stage(True, **limit), given)
+        assert [each.total() for each in counted.values()] == [min(one, 5) for one in range(1, 10)]
+
+
 def test_each_window_keeps_the_same_part_of_a_sample_and_any_two_are_kept_together_as_often():
     """With a false alarm below 1e-9 for each window."""
     number, fn = 3_000, stage(True)
