@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--frozen", action="store_true", help="the frozen list (there is no other)")
     parser.add_argument("--only", default="", help="modules by the beginning of their paths")
     parser.add_argument("--quick", action="store_true", help="leave out slow tests")
-    parser.add_argument("--output", type=Path, help="JSON: what noticed each changed line")
+    parser.add_argument("--output", type=Path, help="JSON: what noticed each mutant")
     options = parser.parse_args()
     markers = ["not slow"] if options.quick else ["not slow", "slow"]
     found: dict[str, str] = {}
@@ -101,7 +101,7 @@ def main() -> None:
                     continue
                 path.write_text(changed, "utf-8")
                 by = next(filter(None, (noticed(folder, module["tests"], each) for each in markers)), "")
-                found[mutant["instead"]] = by or "nothing"
+                found[f"{module['path']}: {mutant['why']}"] = by or "nothing"
                 print(f"{'noticed' if by else 'lives'}: {module['path']}: {mutant['why']} {by}", flush=True)
                 if options.output:
                     options.output.write_text(json.dumps(found, indent=1))

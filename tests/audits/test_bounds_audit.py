@@ -125,6 +125,25 @@ def test_a_limit_of_a_window_that_is_off_by_one_is_seen(sampled, measured):
     assert max(windows.values()) == 3
 
 
+@both
+def test_one_person_moves_each_reading_of_the_list_by_16_items_at_most(sampled, monkeypatch):
+    """In items that enough others have to be tested, and too few to be found."""
+    items = [f"item {number}" for number in range(20)]
+    others = [(f"other {one}", items[(one + more) % 20], SECOND, "") for one in range(40) for more in range(10)]
+    suspect = [("suspect", item, 10 * window * SECOND, "") for window in range(WINDOWS) for item in items]
+    made = KeyedCounts(**RUN | {"domain": None, "max_contributions": 80}, noise=SeededNoise(3))
+    made, recorder, runs = made.to_finish() if sampled else made, Recorder(monkeypatch), []
+    for events in (others, others + suspect):
+        run_bounded("fn_api", as_arrow(events), made)
+        runs.append(recorder.take())
+    people, moved = made.mechanism.law.people, Counter()
+    for label in runs[0].keys() & runs[1].keys():
+        numbers, law = runs[0][label]
+        if law in [noise.law for noise in people.noises]:
+            moved[label[-1]] += int(np.abs(runs[1][label][0] - numbers).sum())
+    assert set(moved) == set(people.steps) and max(moved.values()) == people.keys == 16
+
+
 class BrokenQuantiles(NumericQuantiles):
     """Lets a person have one value more in the run."""
 

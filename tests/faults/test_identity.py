@@ -136,7 +136,7 @@ def test_p1_what_draws_nothing_is_free_and_all_else_is_charged() -> None:
     for option in (*VIEWS["counts"][:2], *FREE[:2]):
         label, _, charged, _ = drawn("counts", (option,))
         assert (label, charged) == (plain[0], False), option
-    for option in ("--max_contributions 3", SOME[0]):
+    for option in ("--max_contributions 3", "--max_per_window 1", "--end 2026-01-01T18:00:00Z", SOME[0]):
         label, _, charged, _ = drawn("counts", (option,))
         assert charged and label != plain[0], option
 

@@ -25,6 +25,10 @@ def budget(**changes):
     return MonitorBudget(**{"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "tests": MILLION, "beta": 0.01, **changes})
 
 
+def test_a_person_is_charged_in_each_stream():
+    assert budget(streams_per_person=3).charges == 12
+
+
 def exact_divergences(eta, k, epsilon):
     """Both hockey-stick divergences of k clocks, by finite and infinite sums of positive terms at 120 digits."""
     with mpmath.workdps(120):

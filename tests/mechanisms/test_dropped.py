@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.mechanisms.keyed_counts.dropped import _PARTS, BEYOND, CLIP, COUNTED, DROPPED, DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 
@@ -119,6 +120,19 @@ def test_noise_has_the_law_that_the_budget_pays_for():
     for place in (DROPPED, COUNTED, BEYOND):
         assert drawn[:, place].std() == pytest.approx(made.laws[place].sigma, rel=0.05)
         assert abs(drawn[:, place].mean()) < 4 * made.laws[place].sigma / math.sqrt(4_000)
+
+
+@pytest.mark.parametrize("fields", [{"max_value": 5}, {"horizon": 1}, {}])
+@pytest.mark.parametrize("kind", [KeyedCounts, FoundKeys])
+def test_counts_sums_list_and_share_spend_the_budget_once(kind, fields):
+    """What each is moved by at most, in deviations of its noise, against the shift that is stated."""
+    mechanism = kind(**{"epsilon": 1.0, "delta": 1e-6, "contributions": 60, "horizon": 40, "dropped": True} | fields)
+    spent = mechanism.dropped_share.shift**2
+    for noise, largest in zip(mechanism.law.noises, (1, 5), strict=False):
+        spent += 60 * largest**2 / noise.law.sigma**2
+    if kind is FoundKeys and mechanism.law.people is not None:
+        spent += sum(mechanism.listed / noise.law.sigma**2 for noise in mechanism.law.people.noises)
+    assert 0.97 < spent / mechanism.law.curve.curve.shift**2 <= 1
 
 
 def test_nothing_is_released_where_public_parameters_leave_nothing_to_drop():

@@ -14,6 +14,7 @@ from privstream.mechanisms.privacy.accounting import (
     PureDp,
     SlackCurve,
     joint_curve,
+    largest_shift,
 )
 from scipy import stats
 
@@ -23,6 +24,13 @@ def test_gaussian_parts_add_up_by_squares() -> None:
     curve = joint_curve([GaussianCurve(shift=0.3), GaussianCurve(shift=0.4)])
     assert isinstance(curve, GaussianCurve)
     assert curve.shift == pytest.approx(0.5, rel=1e-9) and curve.shift >= 0.5
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.3])
+def test_the_largest_shift_keeps_its_delta(delta: float) -> None:
+    """It leaves hardly anything of it."""
+    for epsilon in (0.1, 1.0, 8.0):
+        assert 0.999 * delta < GaussianCurve(shift=largest_shift(epsilon, delta)).delta(epsilon) <= delta
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
@@ -41,7 +49,7 @@ def test_other_parts_are_composed() -> None:
     assert max(part.epsilon(1e-6) for part in parts) < found <= sum(part.epsilon(5e-7) for part in parts) + 1e-3
 
 
-POINTS = (PointCurve(at_epsilon=0.8, at_delta=3e-7), PureDp(0.3), PureDp(0.3))
+POINTS = (PointCurve(at_epsilon=0.8, at_delta=3e-3), PureDp(0.3), PureDp(0.3))
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.2, 1.5])

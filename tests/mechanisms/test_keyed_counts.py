@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
 from privstream.mechanisms.checks import HorizonExceeded
+from privstream.mechanisms.counters.trees import best_base
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.keyed_counts import ShardSteps, means_with_ends
 from privstream.mechanisms.noise import correlated
@@ -222,6 +223,20 @@ def test_bare_keys_are_published_as_seldom_as_stated(people):
     assert not len(mechanism.step(mechanism.initial_state(), fewer, SeededNoise(4))[1].keys)
 
 
+def test_the_least_count_that_is_published_is_the_threshold():
+    mechanism = made(contributions=40)
+    counts = np.full(20_000, mechanism.threshold(1))
+    _, rows = mechanism.step(mechanism.initial_state(), given(1, counts), SeededNoise(6))
+    assert rows.counts.min() == mechanism.threshold(1)
+
+
+def test_nodes_of_a_tree_have_noise_of_their_own():
+    base, keys = best_base(200), np.arange(1_000, dtype=np.uint64)
+    noise = TreeNoise(200, DiscreteLaplace(50.0))
+    first, node, both = (noise.advance(None, step, keys, (), SeededNoise(1)) for step in (1, base, base + 1))
+    assert abs(np.corrcoef(first, both - node)[0, 1]) < 0.2  # of the first step, and of the one after a node
+
+
 def test_detection_is_as_likely_as_stated():
     mechanism = made(contributions=30)
     counts = np.full(50_000, mechanism.detection(1, 0.02))
@@ -432,6 +447,7 @@ def test_long_runs_are_drawn_from_four_buffers():
         ({"unit": "event", "contributions": 2}, "contributions must be 1 for the unit of an event"),
         ({"unit": "household"}, "unit must be one of person, event"),
         ({"contributions_per_key": 0}, "contributions_per_key must be >= 1"),
+        ({"delta": 0.2}, "delta must be <= 0.1 unless the list of items is public"),
     ],
 )
 def test_parameters_are_checked(fields, message):

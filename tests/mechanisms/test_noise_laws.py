@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise import discrete
 from privstream.mechanisms.noise.continuous import Exponential, Gaussian, Gumbel, Laplace, signs, uniforms
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, IntegerLaw
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, IntegerLaw, WideGaussian
 from privstream.mechanisms.noise.sources import KeyedNoise
 from scipy import special, stats
 
@@ -72,6 +72,13 @@ def test_the_law_is_accepted_and_one_30_percent_off_is_rejected(law, scale, surv
     assert sample.dtype == np.int64
     assert p_value(sample, survival(scale)) > FALSE_ALARM
     assert p_value(sample, survival(1.3 * scale)) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("sigma", [3e3, 1e9])
+def test_wide_noise_is_as_wide_as_it_says_down_to_the_lowest_bits(sigma):
+    sample = WideGaussian(sigma).draw(NOISE.derive("width"), 2 * DRAWS)
+    assert sample.var() == pytest.approx(sigma**2, rel=0.02)  # six deviations
+    assert np.bincount(sample % 8).max() < 1.1 * len(sample) / 8
 
 
 @pytest.mark.parametrize(("law", "scale"), [(Geometric, 1e5), (DiscreteLaplace, 1e4), (DiscreteGaussian, 1500.0)])

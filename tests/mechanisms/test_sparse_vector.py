@@ -200,6 +200,9 @@ def test_scales_and_accuracy_are_the_formulas(delta):
     if delta == 0:
         assert mechanism.noise_scale == pytest.approx(2 * c / (8 / 9 * epsilon), rel=1e-12)
         assert mechanism.value_scale == pytest.approx(9 * c / epsilon, rel=1e-12)
+    else:
+        of_values = PureComposition(rounds=c, round_epsilon=1 / mechanism.value_scale)
+        assert 0.99 * delta / 2 < of_values.delta(epsilon / 9) <= delta / 2
     assert mechanism.accuracy(k, beta) == max(
         mechanism.choice.accuracy(k, beta / 2), mechanism.value_scale * math.log(2 * c / beta)
     )

@@ -288,6 +288,10 @@ class TestUnboundedHorizon:
         whole = -np.expm1(-hazard)
         assert 0.8 * 0.2 < whole < UNBOUNDED.delta / 2
 
+    def test_in_a_run_that_ends_they_add_up_over_all_items_of_all_steps(self):
+        alone = float(UNKNOWN.calibrated.hit_probability(1))
+        assert 0.999 * UNKNOWN.delta / 2 < 1 - (1 - alone) ** (6 * 3) <= UNKNOWN.delta / 2 * (1 + 1e-9)
+
 
 @pytest.mark.parametrize(
     ("changes", "scales", "thresholds"),

@@ -1,5 +1,6 @@
 """Over files the noise is bound to the data and to all that shapes answers: nothing can be learned from two runs."""
 
+import argparse
 import gzip
 import json
 import os
@@ -11,7 +12,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from privstream.pipelines import cli, stores
-from privstream.pipelines.accounts.run_identity import content_digest, data_digest
+from privstream.pipelines.accounts.run_identity import RunIdentity, content_digest, data_digest, identify
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.found_files import EventFile, check_unchanged, match_files
 from privstream.pipelines.sources.readers import ReadEvents
@@ -139,6 +140,16 @@ def test_data_are_the_multiset_of_contents_and_how_they_are_read() -> None:
     assert content_digest("a.jsonl.gz") != content_digest("gz.jsonl"), "one is unpacked, the other is not"
     with pytest.raises(InputFileError, match="cannot read none: No such file"):
         content_digest("none")
+
+
+def test_what_has_other_data_or_goes_elsewhere_is_another_run_whatever_it_is_called() -> None:
+    one, other = (RunIdentity(releases={}, readings={}, data=data).label("mine") for data in "ab")
+    assert one != other
+    labels = set()
+    for output in ("here", "there"):
+        options = argparse.Namespace(input="watched", output=output)
+        labels |= {identify({}, {}, options, [], watched).label("mine") for watched in (None, "input")}
+    assert len(labels) == 3, "a run without an end is bound to its place, others are not"
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "same time", "another file", "gone"])

@@ -36,6 +36,7 @@ from privstream.transforms.counts.publishing import Pairs
 from privstream.transforms.events.bound import Bound
 from privstream.transforms.events.bounding import (
     BoundAcrossWindows,
+    BoundPerWindow,
     LimitCounter,
     Used,
     added_up,
@@ -250,6 +251,14 @@ def test_values_of_one_person_and_item_are_added_up_exactly():
     order = np.array([4, 2, 0, 3, 1])
     assert added_up(users[order], items[order], values[order]).tolist() == [0, LARGE - 1, LARGE - 1, 3, 0]
     assert added_up(users[:0], items[:0], values[:0]).tolist() == []
+
+
+def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
+    fn = BoundPerWindow(steps=Steps.of(window=10), noise=NOISE, timer_offset=1, items_per_step=2, item_shards=1)
+    batch = EventBatch(hashes(1, 2, 1), hashes(7, 7, 7), integers(0, 1, 2), Names.none(), np.array([4.0, 1.0, 3.0]))
+    ((_, found),) = fn.bound(StepKey("0", 0, 0), InStreams.of("", batch))
+    held = InStreams.from_bytes(HolderBatch, found)
+    assert (held.users.tolist(), held.batch.values.tolist()) == ([1, 2], [7, 1])
 
 
 def test_columns_that_are_not_there_leave_no_trace():

@@ -6,11 +6,12 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import HolderBatch, InStreams, Names, StepKey, seal_encoded, sealed_key
 from privstream.transforms.counts import random_contributions
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists, unsealed_counts
+from privstream.transforms.counts.contributions import CountContributions, PeopleLists, lists_of, unsealed_counts
 from privstream.transforms.counts.dropped import ReleaseDropped, is_sums
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.events import bounding
@@ -102,7 +103,7 @@ def test_the_pace_is_exact_and_leaves_something_for_the_last_window(in_run, wind
 
 
 @pytest.mark.parametrize("kind", ["spread", "one", "few"])
-@pytest.mark.parametrize(("in_run", "per_window"), [(1, None), (5, None), (5, 1), (7, 2), (1_000, 3), (1_000, None)])
+@pytest.mark.parametrize(("in_run", "per_window"), [(1, None), (5, None), (5, 1), (7, 2), (1_000, None), (1_000, 3)])
 def test_paced_contributions_are_those_of_a_plain_reference(kind, in_run, per_window):
     given, bound = people(kind=kind), Bound(in_run, per_window)
     for person, counted in by_person(stage(False, bound=bound), given).items():
@@ -117,13 +118,21 @@ def test_paced_contributions_are_those_of_a_plain_reference(kind, in_run, per_wi
 
 
 @pytest.mark.parametrize("kind", ["spread", "one", "few"])
-@pytest.mark.parametrize(("in_run", "per_window"), [(1, None), (5, None), (5, 1), (7, 2), (1_000, 3), (1_000, None)])
+@pytest.mark.parametrize(("in_run", "per_window"), [(1, None), (5, None), (5, 1), (7, 2), (1_000, None), (1_000, 3)])
 def test_sampled_contributions_are_as_many_as_there_may_be(kind, in_run, per_window):
     given = people(kind=kind)
     for person, counted in by_person(stage(True, in_run=in_run, per_window=per_window), given).items():
         came = [sum(1 for one, _ in pairs if one == person) for pairs in given.values()]
         assert counted.total() == min(in_run, sum(min(number, per_window or number) for number in came))
         assert max(counted.values(), default=0) <= (per_window or in_run)
+
+
+def test_a_sample_is_taken_of_everybody_who_has_more_than_a_limit():
+    in_run = {step: {(one << 57, step) for one in range(1, 10) if one > step} for step in range(9)}
+    at_once = {0: {(one << 57, item) for one in range(1, 10) for item in range(one)}}
+    for given, limit in ((in_run, {"in_run": 5}), (at_once, {"in_run": 5}), (at_once, {"in_run": 9, "per_window": 5})):
+        counted = by_person(stage(True, **limit), given)
+        assert [each.total() for each in counted.values()] == [min(one, 5) for one in range(1, 10)]
 
 
 def test_each_window_keeps_the_same_part_of_a_sample_and_any_two_are_kept_together_as_often():
@@ -200,12 +209,22 @@ def test_where_nobody_has_too_much_a_sample_is_as_if_counted_step_by_step(given)
         assert one[:2] == other[:2] and one[0]
 
 
+def test_values_are_clipped_at_their_limits_and_a_list_has_as_many_keys_as_it_pays_for():
+    assert stage(False, limits=(0, 5))._clip(np.array([-3.0, 4.0, 99.0])).tolist() == [0, 4, 5]
+    for contributions in (3, 60):
+        mechanism = FoundKeys(epsilon=1.0, delta=1e-6, contributions=contributions, horizon=40)
+        assert lists_of(mechanism) == (min(16, contributions), 40)
+
+
 def test_limits_start_afresh_with_a_period():
     steps = Steps.of(window=10.0, start=0.0, end=120.0, renew_every=60.0)
     for sampled in (False, True):
         fn, given = stage(sampled, steps=steps, in_run=3), people()
         found = by_person(fn, {step: pairs for step, pairs in given.items() if step >= 6})
         assert max(counted.total() for counted in found.values()) == 3
+    of_both = by_person(fn, given).values()
+    assert max(sum(number for step, number in counted.items() if step < 6) for counted in of_both) == 3
+    assert max(counted.total() for counted in of_both) == 6
 
 
 def test_parts_of_people_meet_where_one_is_in_the_other():
