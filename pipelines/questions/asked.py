@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 READ = "Read"
 """What stages are called that read for all questions."""
 
+LIKELY = "likely_in_"
+"""How names of numbers begin that items need to be found, in so many windows, with a probability of 95%."""
+
 ROWS_OF_QUERY = "rows of the query.parquet"
 SHARDS, LEAST_SHARDS = "shards", 4
 BYTES_OF_SHARD = 1 << 30
@@ -194,7 +197,7 @@ class Asked:
         if nothing is not None:
             return Told(lines, (), (), nothing)
         return Told(
-            lines, (self.promised["accuracy"]["sentence"],), (*advice, *report.notes(), *report.warnings()), None
+            lines, (accuracy_in_words(self.promised["accuracy"]),), (*advice, *report.notes(), *report.warnings()), None
         )
 
 
@@ -213,6 +216,26 @@ def _corrected(rows: list[Any], row_type: Any, share: float, lower: float, upper
         row._replace(**dict(zip(names, each, strict=True)))
         for row, each in zip(rows, zip(*values, strict=True), strict=True)
     ]
+
+
+def privacy_in_words(guarantee: Mapping[str, Any]) -> str:
+    """Say what a guarantee file promises, as shortly as a terminal does."""
+    unit, delta = str(guarantee["unit"]), guarantee["delta"]
+    whose = unit.replace("one person over", "all that one person does in") if unit.startswith("one person over") else unit
+    return f"privacy    epsilon {guarantee['epsilon']:g}{f', delta {delta:g}' if delta else ''}, for {whose}"
+
+
+def accuracy_in_words(accuracy: Mapping[str, Any]) -> str:
+    """Say how accurate the rows of a guarantee file are, likewise."""
+    if (stddev := accuracy.get("stddev")) is None:
+        return f"accuracy   {accuracy['sentence'].split('. ')[0].rstrip('.')}"
+    likely = {int(name.removeprefix(LIKELY)): number for name, number in accuracy.items() if name.startswith(LIKELY)}
+    found = ""
+    if likely:
+        first, *others = sorted(likely)
+        each = "".join(f", or {likely[number]:,} in each of {number:,}" for number in others[-1:])
+        found = f"; items are found as a rule from {likely[first]:,} in one window on{each}"
+    return f"accuracy   typically within {stddev:,.3g} (standard deviation of a count){found}"
 
 
 def limits_in_words(

@@ -26,6 +26,7 @@ from privstream.pipelines.questions.asked import (
     files_option,
     guarantee_path,
     is_sent,
+    privacy_in_words,
     promise,
     row_type_of,
     shared_evenly,
@@ -171,7 +172,7 @@ class RunCommand:
         (asked,), arguments = run.questions, run.arguments
         told = asked.told(counted, unbounded=run.unbounded)
         dry = [DRY] if arguments.dry_run else []
-        lines = [*told.counted, *dry, asked.promised["guarantee"]["paragraph"], *told.accurate]
+        lines = [*told.counted, *dry, privacy_in_words(asked.promised["guarantee"]), *told.accurate]
         if arguments.output != TERMINAL and not arguments.dry_run:
             lines.append(f"rows: {arguments.output}, guarantee: {guarantee_path(arguments)}")
         say("\n".join([*lines, *told.warnings]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -64,6 +65,17 @@ AS_READ = {
     "(--quote none takes quotes as text)",
 }
 """Counters of values that are not read as they are written, and how to say it."""
+
+ONE = (
+    (r"^(\w+)ies\b", r"\1y"),
+    (r"^(\w+)s\b", r"\1"),
+    (r"^(run of tests|record of CSV) have\b", r"\1 has"),
+    (r"\bdo not\b", "does not"),
+    (r"\bwere\b", "was"),
+    (r"\bcount with 0$", "counts with 0"),
+    (r"\bneither (\w+) nor (\w+)$", r"neither \1s nor \2s"),
+)
+"""How words about several things become those about one."""
 
 AFTER_READING = "point_type"
 """A fault that is found in records that have been read, and counted as such."""
@@ -261,9 +273,9 @@ class RunReport:
             kept = f"see {dead_letter}" if dead_letter else "--dead_letter PATH keeps them"
             why = f": {listed(self._faults)}" if self._faults else ""
             lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
-        lines += [f"{number:,} {what} ({_percent(number / self.records)})" for number, what in self._outside]
+        lines += [f"{numbered(number, what)} ({_percent(number / self.records)})" for number, what in self._outside]
         return lines + [
-            f"{number:,} {what}"
+            numbered(number, what)
             for number, what in self._counted(FILTERED) + self._counted(AS_READ) + self._unanswered + self._beyond
         ]
 
@@ -296,4 +308,12 @@ def _percent(share: float) -> str:
 
 def listed(reasons: list[tuple[int, str]]) -> str:
     """Write reasons, the most frequent one first."""
-    return ", ".join(f"{number:,} {what}" for number, what in sorted(reasons, key=lambda reason: -reason[0]))
+    return ", ".join(numbered(number, what) for number, what in sorted(reasons, key=lambda reason: -reason[0]))
+
+
+def numbered(number: int, what: str) -> str:
+    """Write a number of things, and what is said of them; the words are those of several."""
+    if number == 1:
+        for several, one in ONE:
+            what = re.sub(several, one, what, count=1)
+    return f"{number:,} {what}"
