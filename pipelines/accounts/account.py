@@ -26,7 +26,7 @@ NONE = "none"
 """The value of `--ledger` that goes without."""
 
 KEPT = "the limit of data set {!r} is in the ledger from now on, and every later run must keep it: {}"
-NEW = "this ledger is new: what was published earlier is not in its totals (--ledger PATH continues another one)"
+NEW = "this ledger is new: earlier releases are not in its totals"
 
 
 class Charge(NamedTuple):
@@ -173,7 +173,7 @@ class Account:
             setting = (
                 f"privstream budget set --ledger {quote(path)} --dataset {quote(self.dataset)} --limit EPSILON,DELTA"
             )
-            return f"{every} epsilon {total(own, *unit).epsilon:g}, and no limit is set ({setting})"
+            return f"{every} epsilon {total(own, *unit).epsilon:g}; no limit is set ({setting})"
         if limit.period is None:
             charges = [charge for one in own if (charge := one.about(*unit)) is not None]
             return f"{every} epsilon {spent(charges, limit.delta):g} of {limit.epsilon:g}"

@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 READ = "Read"
 """What stages are called that read for all questions."""
 
-LIKELY = "likely_in_"
-"""How names of numbers begin that items need to be found, in so many windows, with a probability of 95%."""
-
 ROWS_OF_QUERY = "rows of the query.parquet"
 SHARDS, LEAST_SHARDS = "shards", 4
 BYTES_OF_SHARD = 1 << 30
@@ -221,20 +218,17 @@ def _corrected(rows: list[Any], row_type: Any, share: float, lower: float, upper
 def privacy_in_words(guarantee: Mapping[str, Any]) -> str:
     """Say what a guarantee file promises, as shortly as a terminal does."""
     unit, delta = str(guarantee["unit"]), guarantee["delta"]
-    whose = unit.replace("one person over", "all that one person does in") if unit.startswith("one person over") else unit
+    whose = unit.replace("one person over the whole run", "all that one person does in the run")
     return f"privacy    epsilon {guarantee['epsilon']:g}{f', delta {delta:g}' if delta else ''}, for {whose}"
 
 
 def accuracy_in_words(accuracy: Mapping[str, Any]) -> str:
     """Say how accurate the rows of a guarantee file are, likewise."""
     if (stddev := accuracy.get("stddev")) is None:
-        return f"accuracy   {accuracy['sentence'].split('. ')[0].rstrip('.')}"
-    likely = {int(name.removeprefix(LIKELY)): number for name, number in accuracy.items() if name.startswith(LIKELY)}
-    found = ""
-    if likely:
-        first, *others = sorted(likely)
-        each = "".join(f", or {likely[number]:,} in each of {number:,}" for number in others[-1:])
-        found = f"; items are found as a rule from {likely[first]:,} in one window on{each}"
+        claim = re.sub(r" \([^()]*\)$", "", accuracy["sentence"].split(". ")[0].rstrip("."))
+        return f"accuracy   {claim[0].lower()}{claim[1:]}"
+    likely = accuracy.get("likely_in_1")
+    found = "" if likely is None else f"; items found as a rule from {likely:,} in a window"
     return f"accuracy   typically within {stddev:,.3g} (standard deviation of a count){found}"
 
 

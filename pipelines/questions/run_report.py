@@ -95,7 +95,6 @@ MOST = 0.5
 NAMED = 0.01
 """A warning names the limits that leave out such a share, or a larger one."""
 
-NOT_BY_THIS = "Choose it by what you know of people: these numbers are exact, and no guarantee covers a choice by them."
 
 
 class Share(NamedTuple):
@@ -174,9 +173,13 @@ class RunReport:
         self._unanswered = self._counted(spec.unanswered)
         self._limits = [limit for limit in spec.limits if counters.get(limit.left_out)]
         self._clipped = [limit for limit in spec.clipped if counters.get(limit.left_out)]
-        whole = [limit for limit in (*self._limits, *self._clipped) if not limit.amounts]
+        whole = [limit for limit in (*self._limits, *self._clipped) if not limit.amounts and not self._much(limit)]
         beyond = {limit.left_out: limit.text for limit in whole} | dict(spec.beyond)
         self._beyond = self._counted(beyond)
+
+    def _much(self, limit: Excess) -> bool:
+        """Tell whether a limit leaves out so much that there is a warning of it."""
+        return self.counters[limit.left_out] >= MUCH * self.counters.get(limit.came, 0)
 
     @property
     def known(self) -> bool:
@@ -227,14 +230,14 @@ class RunReport:
         named = {options: share for options, share in shares.items() if share.largest >= NAMED}
         looks = f", {self._coverage.later}" if any(share.rises for share in named.values()) else ""
         larger = " or ".join(options for options in named if options.startswith("--"))
-        cost = f" A larger {larger} leaves out less, for more noise (privstream plan {self._spec.word})." * bool(larger)
+        cost = f" A larger {larger} leaves out less, for more noise: choose it by what you know of people." * bool(larger)
         # Since the start, an item that never counts is left out in each window.
         since_start = self._given.get("over") == "start"
         repeats = since_start or any(limit.repeats and limit.of == of for limit in self._limits)
         by = "; ".join(f"{options} ({share})" for options, share in named.items())
         return (
-            f"limits have left out {'up to ' * repeats}{_percent(lost)} of all {of}: {by}. What is published, and its "
-            f"intervals, is about the rest: {self._coverage.beyond}{looks}{self._coverage.more}.{cost} {NOT_BY_THIS}"
+            f"limits have left out {'up to ' * repeats}{_percent(lost)} of all {of}{looks}: {by}. What is published is "
+            f"about the rest.{cost}"
         )
 
     def _options(self, limit: Excess) -> Sequence[str]:
@@ -260,7 +263,7 @@ class RunReport:
             )
         for limit in self._clipped:
             number, came = self.counters[limit.left_out], self.counters.get(limit.came, 0)
-            if number >= MUCH * came:
+            if self._much(limit):
                 share = _percent(number / max(number, came))
                 of = " " if limit.amounts else f" ({number:,} of {came:,}): "
                 yield f"{share}{of}{limit.text}. {limit.instead}"
