@@ -78,7 +78,8 @@ class Coverage:
         note: a sentence on what is published for its noise, and the like; empty if there is nothing to say.
         probability: with which they are right, if it is not that of the statement.
         periods: whether all limits start afresh at public moments.
-        published: how much limits leave out, where that is published, as a sentence; empty if it is not.
+        allowed: what intervals hold of what limits leave out, where runs publish how much that is; a sentence without
+            its stop, true whatever they publish. Empty if they do not.
     """
 
     holds: str = "the numbers of all usable events"
@@ -90,7 +91,7 @@ class Coverage:
     note: str = ""
     probability: float | None = None
     periods: bool = False
-    published: str = ""
+    allowed: str = ""
 
     @property
     def leaves_out(self) -> str:
@@ -99,7 +100,9 @@ class Coverage:
             return ""
         later = f", {self.later}" if any(limit.lasting for limit in self.limits) else ""
         texts = "; ".join(limit.text for limit in self.limits)
-        return f"{texts}; {self.beyond}{later}{self.more}. {self.published or NOT_PUBLISHED}"
+        if self.allowed:
+            return f"{texts}. {self.allowed}"
+        return f"{texts}; {self.beyond}{later}{self.more}. {NOT_PUBLISHED}"
 
     @property
     def later(self) -> str:
@@ -123,6 +126,7 @@ class Coverage:
             "hold": self.holds,
             "scope": self.scope,
             "leave_out": self.leaves_out,
+            "allow": self.allowed if self.limits else "",
             "note": self.note,
             "probability": self.probability,
             "limits": [limit.option for limit in self.limits if limit.option],

@@ -20,6 +20,7 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.show.plot import write
+from privstream.pipelines.simulate.searches import LEAST
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
 from privstream.pipelines.sinks.terminal_table import LEAST_TEXT
@@ -33,6 +34,7 @@ from rich.text import Text
 KEY_BYTES = 32
 MARK = "# Made by: privstream demo"
 SHOWN = 6
+UNCOMPARED = f"the truth has no items of fewer than {LEAST} people in a window"
 START = "2024-01-01"
 TITLE = "What a simulated city searches for"
 
@@ -188,6 +190,8 @@ def _verdict(rows: Sequence[KeyCount], truth: Sequence[ItemHolders], promise: Pr
     yield Text(
         f"Of {len(judged):,} published counts with a known truth, {held:,} have it between the ends that are given."
     )
+    if len(rows) > len(judged):
+        yield Text(f"{len(rows) - len(judged):,} others are not compared: {UNCOMPARED}.")
 
 
 def _found_and_missed(found: set[str], truth: Sequence[ItemHolders], sure: int) -> str:

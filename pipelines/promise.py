@@ -51,8 +51,9 @@ class Promise:
 
     @property
     def limited(self) -> bool:
-        """Whether limits may leave something out of the numbers."""
-        return bool(self.maybe("accuracy", "intervals", "leave_out"))
+        """Whether limits may leave something out of the numbers for which intervals do not allow."""
+        intervals = self.maybe("accuracy", "intervals") or {}
+        return bool(intervals.get("leave_out") and not intervals.get("allow"))
 
     def number(self, *names: str) -> Any:
         """Return what stands at a place of the file, which must be there.
@@ -84,8 +85,9 @@ def shown_in_words(row_type: Any, promise: Promise, shown: Sequence[str]) -> str
         stated = promise.maybe("accuracy", "intervals", "probability")
         sure = f", with probability {100 * stated:.8g}% for all together" if isinstance(stated, float) else ""
         texts.append(f"Error bound: how far numbers are off at most{sure}.")
-    left_out = promise.maybe("accuracy", "intervals", "leave_out")
-    texts += [f"Not counted: {printable(left_out)}."] if isinstance(left_out, str) and left_out else []
+    left_out, allowed = (promise.maybe("accuracy", "intervals", name) for name in ("leave_out", "allow"))
+    if isinstance(left_out, str) and left_out:
+        texts.append(f"{printable(allowed)}." if allowed else f"Not counted: {printable(left_out)}.")
     return " ".join(texts)
 
 
@@ -112,6 +114,6 @@ def covers_all(lower: Any, upper: Any, parameters: Mapping[str, Any]) -> Any:
 
 
 def in_words(row: Any, parameters: Mapping[str, Any]) -> Any:
-    """Return a row for people: where an interval says nothing there are words in place of its estimate."""
+    """Return a row for people: where an interval says nothing there are words in place of its numbers."""
     nothing = hasattr(row, "estimate") and hasattr(row, "lower") and covers_all(row.lower, row.upper, parameters)
     return row._replace(**dict.fromkeys({"estimate", "smoothed"} & {*row._fields}, NOTHING_KNOWN)) if nothing else row

@@ -102,9 +102,14 @@ class Document:
                 raise self.error((*keys, key), f"unknown key{hint}")
 
 
+ALSO_CALLED = {"ranks": "quantiles", "percentiles": "quantiles"}
+"""What people may call a key, where that is not near to its name."""
+
+
 def meant(key: Any, known: Iterable[str]) -> str:
     """Return what was meant, if something is near."""
-    near = difflib.get_close_matches(str(key), list(known), 1)
+    names = list(known)
+    near = [name for name in [ALSO_CALLED.get(key)] if name in names] or difflib.get_close_matches(str(key), names, 1)
     return f"; did you mean `{near[0]}`?" if near else ""
 
 

@@ -467,16 +467,16 @@ class LimitShare(NamedTuple):
     """How many people have a number of contributions in a cell of a public grid, and what a limit at its end keeps.
 
     All numbers are noisy or follow from noisy ones. Each interval by itself holds the truth with probability 0.95.
-    People far from all others cannot be seen: shares are of those in rows with a `limit`. The last row has none; its
-    interval says how many people may have more.
+    Few people with far more than all others cannot be seen: `kept` is about those in rows with a `limit`, and its
+    interval allows for the others. The last row has no limit; its interval says how many people may have more.
 
     Attributes:
         above: people in this row have more contributions than this, items in windows.
         limit: and at most this; None for no bound.
         people: estimated number of them.
         people_lower, people_upper: its interval.
-        kept: share of all contributions that counts if of each person at most `limit` do.
-        kept_lower, kept_upper: its interval.
+        kept: share of contributions that counts if of each person at most `limit` do, by the people who can be seen.
+        kept_lower, kept_upper: the interval of that share of all people's contributions, of a person 65,536 at most.
         stddev: standard deviation of the noise of a count in the later run with this limit.
         found_in_one: people whose contributions of an item must count in one window of that run for the item to be
             found, with an even chance.

@@ -128,11 +128,11 @@ class NoisyHistogram:
 
     Cells far from all people have noise alone, which counts as much as that of others. So people are looked for up to
     the last cell in which there are more than noise explains but with probability 0.001, by itself or with its
-    neighbours, and in cells behind it that seem to go on. Statements are about these people; the row of all others
-    bounds how many there may be.
+    neighbours, and in cells behind it that seem to go on. Estimates are about these people; intervals, and the row of
+    all others, allow for those whom noise hides.
 
-    Privacy: post-processing. Accuracy: each interval holds the truth with probability 0.95, about the people who can be
-    seen; who can be depends on the same noise.
+    Privacy: post-processing. Accuracy: each interval holds the truth with probability 0.95; of a person with more
+    contributions than the last edge so many count in it.
 
     Args:
         edges: of the grid.
@@ -168,25 +168,28 @@ class NoisyHistogram:
         return found
 
     def in_cells(self, cells: range) -> Interval:
-        """Return how many people are in some cells together."""
+        """Return how many people are in some cells together.
+
+        The upper end of a sum below 0 is that of 0: by the law of Laplace all such sums say the same of people.
+        """
         total = int(self.counts[cells.start : cells.stop].sum())
         reach = math.ceil(_DEVIATIONS * self._stddev(math.sqrt(len(cells))))
-        return Interval(max(0, total), max(0, total - reach), max(0, total + reach))
+        return Interval(max(0, total), max(0, total - reach), max(0, total) + reach)
 
     def kept(self, cell: int) -> Part:
         """Return the share of all contributions that a limit at the upper edge of a cell keeps.
 
-        Of people in a cell it is only known that they have more than its lower edge and at most its upper one; the
-        interval holds either way.
+        The estimate is about the people who can be seen. The interval holds for all: at its lower end people in a cell
+        have as many as they can, and cells beyond the last seen one have as many people as noise may hide.
         """
-        ends = np.array([*self.edges, self.edges[-1]], np.float64)
-        lowest = np.minimum(np.array([0.0, *self.edges]) + 1, ends)
-        limit = float(self.edges[cell])
+        top = np.array([*self.edges, self.edges[-1]], np.float64)
+        lowest = np.minimum(np.array([0.0, *self.edges]) + 1, top)
+        limit, places = float(self.edges[cell]), np.arange(len(self.counts))
+        above, inside = places > cell, places < self.seen.stop
         estimated = 1.0 - self.dropped(limit)
-        above = np.arange(len(self.counts)) > cell
-        least = self._interval(np.where(above, limit, lowest), np.where(above, ends, lowest))
-        most = self._interval(np.where(above, limit, ends), np.where(above, lowest, ends))
-        return Part(estimated, min(estimated, least[0], most[0]), max(estimated, least[1], most[1]))
+        lower, _ = self._interval(np.where(above, limit, lowest), np.where(above, top, lowest), places >= 0)
+        _, upper = self._interval(np.where(above, limit, top), np.where(above, lowest, top), inside)
+        return Part(estimated, min(estimated, lower), max(estimated, upper))
 
     def dropped(self, limit: float) -> float:
         """Return the share of all contributions that a limit drops, by the estimated people.
@@ -211,17 +214,19 @@ class NoisyHistogram:
         terms = np.where(falls, np.expm1(rate * number) / np.where(falls, np.expm1(rate), 1.0), number)
         return float(at_begin @ terms)
 
-    def _interval(self, part: Floats, whole: Floats) -> tuple[float, float]:
-        """Return the ends of the interval of a sum over people by another one: part - r whole is 0 but for noise."""
-        inside = np.arange(len(self.counts)) < self.seen.stop
-        part, whole = part * inside, whole * inside
-        sums = float(self.counts @ part), float(self.counts @ whole)
-        if sums[1] <= 0:
-            return 0.0, 1.0
-        middle = min(1.0, max(0.0, sums[0] / sums[1]))
-        spread = self._stddev(float(np.sqrt(np.square(part - middle * whole).sum())))
-        reach = _DEVIATIONS * spread / sums[1]
-        return max(0.0, middle - reach), min(1.0, middle + reach)
+    def _interval(self, part: Floats, whole: Floats, cells: NDArray[np.bool_]) -> tuple[float, float]:
+        """Return the ends of the interval of a share r of sums over people: sum(part - r whole) is 0 but for noise.
+
+        A cell that is not seen, and has fewer than nobody, counts as empty where that makes the share smaller.
+        """
+        each = part * cells - _SHARES[:, None] * (whole * cells)
+        hidden = (np.arange(len(self.counts)) >= self.seen.stop) & (self.counts < 0)
+        sums = np.where(hidden & (each < 0), 0.0, each) @ self.counts
+        reach = _DEVIATIONS * self._stddev(1.0) * np.sqrt(np.square(each).sum(axis=1))
+        least, most = np.flatnonzero(sums <= reach), np.flatnonzero(sums >= -reach)
+        lower = _SHARES[least[0]] - _STEP if len(least) else 1.0 - _STEP
+        upper = _SHARES[most[-1]] + _STEP if len(most) else 1.0
+        return max(0.0, float(lower)), min(1.0, float(upper))
 
     def _stddev(self, norm: float) -> float:
         """Return the standard deviation of a weighted sum of noises whose weights have this L2 norm."""
@@ -242,6 +247,9 @@ class NoisyHistogram:
         enough = [edge for edge in self.edges[: self.seen.stop] if self.dropped(edge) <= MOST_DROPPED]
         return max(enough, key=lambda edge: (1 - self.dropped(edge)) / stddev(edge), default=None)
 
+
+_STEP = 0.001
+_SHARES = np.arange(0.0, 1.0 + _STEP / 2, _STEP)
 
 _DEVIATIONS = max(math.log(1 / BETA) / math.sqrt(2), float(special.ndtri(1 - BETA / 2)))
 """Standard deviations to the ends of an interval: of one Laplace number, or of a normal one if that is more."""

@@ -26,7 +26,7 @@ NONE = "none"
 """The value of `--ledger` that goes without."""
 
 KEPT = "the limit of data set {!r} is in the ledger from now on, and every later run must keep it: {}"
-NEW = "this ledger is new: what was published earlier is not in its totals (--ledger PATH continues another one)"
+NEW = "this ledger is new: earlier releases are not in its totals"
 
 
 class Charge(NamedTuple):
@@ -134,15 +134,17 @@ class Account:
         before = ledger.contents() if ledger.exists() else Contents.none()
         accept = partial(self._accept, entry)
         receipt = ledger.foresee(entry, accept) if arguments.dry_run else ledger.append(entry, accept, self.limit)
+        dry: bool = arguments.dry_run
         how = (
             "a repetition, which costs nothing more"
             if receipt.repeats
             else f"a release about data set {self.dataset!r}"
         )
         lines = [f"run id: {entry.name}; ledger: {path}: {how}"]
-        if arguments.dry_run:
+        if dry:
             lines[0] += " (foreseen, not recorded)"
-        lines.append(f"budget: {self._budget(path, entry, before, receipt.repeats)}")
+        costs = "would cost" if dry else "costs"
+        lines.append(f"budget: {self._budget(path, entry, before, receipt.repeats, costs)}")
         if not before.records:
             lines.append(NEW)
         if self.limit is not None and self.dataset not in before.limits and not arguments.dry_run:
@@ -157,13 +159,13 @@ class Account:
         if self.limit is not None:
             check_limit(self.limit, entry, earlier)
 
-    def _budget(self, path: str, entry: Entry, before: Contents, repeats: bool) -> str:
+    def _budget(self, path: str, entry: Entry, before: Contents, repeats: bool, costs: str) -> str:
         """Say what a run costs, what all runs on its data set have cost, and what a limit leaves."""
         cost = "nothing more" if repeats else f"epsilon {entry.guarantee.epsilon:g}, delta {entry.guarantee.delta:g}"
         earlier = [one for one in before.entries if one.dataset == self.dataset]
         own = [release[0].guarantee for release in distinct([*earlier, entry])]
         releases = f"{len(own):,} releases" if len(own) > 1 else "1 release"
-        every = f"this run costs {cost}; {releases} on {self.dataset!r} cost"
+        every = f"this run {costs} {cost}; {releases} on {self.dataset!r} {costs.removesuffix('s')}"
         unit = entry.guarantee.unit, entry.guarantee.neighbouring
         stored = before.limits.get(self.dataset)
         limit = self.limit if stored is None else limit_of(stored)
@@ -171,12 +173,13 @@ class Account:
             setting = (
                 f"privstream budget set --ledger {quote(path)} --dataset {quote(self.dataset)} --limit EPSILON,DELTA"
             )
-            return f"{every} epsilon {total(own, *unit).epsilon:g}, and no limit is set ({setting})"
+            return f"{every} epsilon {total(own, *unit).epsilon:g}; no limit is set ({setting})"
         if limit.period is None:
             charges = [charge for one in own if (charge := one.about(*unit)) is not None]
             return f"{every} epsilon {spent(charges, limit.delta):g} of {limit.epsilon:g}"
         left = min(each.epsilon for each in left_of(limit, [*earlier, entry]) if (each.unit, each.neighbouring) == unit)
-        return f"this run costs {cost}; at least epsilon {left:g} of {limit.in_words()} is left in each period"
+        stays = "is left" if costs == "costs" else "would be left"
+        return f"this run {costs} {cost}; at least epsilon {left:g} of {limit.in_words()} {stays} in each period"
 
     def _names(self, entry: Entry, before: Contents) -> Iterator[str]:
         """Say what speaks against the name of the data set."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 
 from privstream.pipelines.accounts.budget_command import add_place, ledger_path
+from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.accounts.limit_options import limit, period
-from privstream.pipelines.accounts.spending import Limit
+from privstream.pipelines.accounts.spending import Limit, distinct, fullest, totals
 from privstream.pipelines.command import Command, UsageError, parsed
-from privstream.pipelines.terminal import say
+from privstream.pipelines.terminal import NOTE, say
 
 EXPLAINED = """\
 From then on each run about the data set is refused that would bring its total above the limit, and each run about a
@@ -54,6 +56,20 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         raise UsageError(str(error)) from error
     how = "had this limit already" if receipt.repeats else "has a limit from now on"
     say(f"data set {arguments.dataset!r} {how}: {wanted.in_words()}; ledger: {path}, line {receipt.line}")
+    entries = [entry for entry in Ledger(path).contents().entries if entry.dataset == arguments.dataset]
+    for text in _overspent(wanted, [release[0] for release in distinct(entries)]):
+        say(f"{NOTE}{text}")
+
+
+def _overspent(limit: Limit, entries: Sequence[Entry]) -> Iterator[str]:
+    """Say for each unit and period what is spent already of a limit, where nothing is left of it."""
+    for period, about in [(None, entries)] if limit.period is None else fullest(limit.period, entries):
+        for found in totals(about):
+            if not limit.left(found):
+                when = "" if period is None else f" in {period}"
+                spent = f"epsilon {found.epsilon:g}, delta {found.delta:g}"
+                runs = f"{found.releases:,} release{'s' * (found.releases > 1)}"
+                yield f"already spent{when}, for {found.unit}: {spent} ({runs}); new runs about it are refused"
 
 
 COMMAND = Command(

@@ -122,7 +122,7 @@ def _lines(arguments: argparse.Namespace, fields: list[str]) -> Iterator[str]:
     yield "privacy: {epsilon: 1, delta: 1.0e-6}  # delta must be far below 1 / (number of people)"
     yield "questions:  # `share` divides the budget"
     yield "  items: {question: counts, share: 2}"
-    yield "  # prices: {question: quantiles, value: price, ranks: [0.5, 0.99], low: 1, high: 1000}"
+    yield "  # prices: {question: quantiles, value: price, quantiles: [0.5, 0.99], low: 1, high: 1000}"
     yield "views:  # cost nothing"
     yield "  largest: {of: items, largest: 10}"
     yield "# noise_key_file: key  # openssl rand -out key 32 && chmod 600 key"

@@ -48,6 +48,7 @@ from privstream.pipelines.questions.asked import (
     check_apart,
     check_usable,
     guarantee_path,
+    privacy_in_words,
     promise,
     row_type_of,
     shared_evenly,
@@ -328,7 +329,7 @@ class MonitorRun:
             nothing += [] if said.nothing is None else [f"{each.name}: {words(said.nothing)}"]
         dry = self.run.arguments.dry_run
         lines += [DRY] if dry else []
-        lines.append(self.promised["guarantee"]["paragraph"])
+        lines.append(privacy_in_words(self.promised["guarantee"]))
         if self.views and not dry:
             lines.append(f"views, at no cost: {', '.join(view.name for view in self.views)}")
         if not dry:

@@ -190,8 +190,25 @@ class Asked:
         if nothing is not None:
             return Told(lines, (), (), nothing)
         return Told(
-            lines, (self.promised["accuracy"]["sentence"],), (*advice, *report.notes(), *report.warnings()), None
+            lines, (accuracy_in_words(self.promised["accuracy"]),), (*advice, *report.notes(), *report.warnings()), None
         )
+
+
+def privacy_in_words(guarantee: Mapping[str, Any]) -> str:
+    """Say what a guarantee file promises, as shortly as a terminal does."""
+    unit, delta = str(guarantee["unit"]), guarantee["delta"]
+    whose = unit.replace("one person over the whole run", "all that one person does in the run")
+    return f"privacy    epsilon {guarantee['epsilon']:g}{f', delta {delta:g}' if delta else ''}, for {whose}"
+
+
+def accuracy_in_words(accuracy: Mapping[str, Any]) -> str:
+    """Say how accurate the rows of a guarantee file are, likewise."""
+    if (stddev := accuracy.get("stddev")) is None:
+        claim = re.sub(r" \([^()]*\)$", "", accuracy["sentence"].split(". ")[0].rstrip("."))
+        return f"accuracy   {claim[0].lower()}{claim[1:]}"
+    likely = accuracy.get("likely_in_1")
+    found = "" if likely is None else f"; items found as a rule from {likely:,} in a window"
+    return f"accuracy   typically within {stddev:,.3g} (standard deviation of a count){found}"
 
 
 def limits_in_words(

@@ -7,10 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
-from privstream.pipelines.local_time import moment
-from privstream.pipelines.questions.readings import by_clocks
-from privstream.pipelines.sinks.row_files import iso_8601
-from privstream.transforms.timing.steps import Steps
 
 FORMS = {"user_field": "user", "item_field": "item", "time_field": "time", "value_field": "value", "stream_field": None}
 FORMS |= dict.fromkeys(("delimiter", "encoding", "time_unit", "time_format", "time_zone", "decimal", "value_unit"))
@@ -25,15 +21,14 @@ PROMISED = {"neighbouring": "add_remove", "dataset": DEFAULT_DATASET, "streams":
 
 
 def windows(parameters: Mapping[str, Any]) -> str:
-    """Return the options that name the windows of a run; the end is one of a window, also where a number was given."""
-    zone, window = parameters.get("time_zone"), parameters["window"]
-    start, end = (
-        None if (at := parameters.get(name)) is None else moment(name, at, zone or "UTC") for name in ("start", "end")
-    )
-    steps = Steps.of(window=by_clocks(window, zone), start=start, end=end, windows=parameters.get("windows"))
-    assert steps.first is not None and steps.end is not None  # both must be given
-    first, last = (iso_8601(at) for at in (steps.bounds_micros(steps.first)[0], steps.bounds_micros(steps.end - 1)[1]))
-    return f"--window {window if isinstance(window, str) else f'{window:g}'} --start {first} --end {last}"
+    """Return the options that name the windows of a run, as they were given."""
+    names = ("window", "start", "end", "windows")
+    return " ".join(_options({name: _plain(parameters.get(name)) for name in names}, dict.fromkeys(names)))
+
+
+def _plain(value: Any) -> Any:
+    """Write a number without an exponent."""
+    return f"{value:.15g}" if isinstance(value, float) else value
 
 
 def forms(parameters: Mapping[str, Any], unused: tuple[str, ...] = ()) -> Iterator[str]:

@@ -80,7 +80,7 @@ def read_rules(path: str, reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
     """
     rules = []
     try:
-        for lines in read_lines(path, reading.encoding):
+        for lines in read_lines(path):
             if isinstance(lines, Damage):
                 raise ValueError(f"--rules: {lines.position} of {path}: {lines.reason}")
             for row, text in enumerate(lines.texts):
@@ -148,7 +148,7 @@ def _rule_of_columns(name: str, rule: AlertRule, columns: int) -> AlertRule:
 
 def thresholds(name: str, value: Any, reading: Reading = AS_UTF_8) -> int | dict[str, int]:
     """Return a number, or a number for each category; a category that is an integer is its decimal text."""
-    found = _read_json(value, reading.encoding) if isinstance(value, str) else value
+    found = _read_json(value) if isinstance(value, str) else value
     if isinstance(found, Mapping):
         return {reading.spelling.item(str(category)): number for category, number in found.items()}
     if isinstance(found, bool) or not isinstance(found, int):
@@ -156,12 +156,12 @@ def thresholds(name: str, value: Any, reading: Reading = AS_UTF_8) -> int | dict
     return found
 
 
-def _read_json(path: str, encoding: str) -> Any:
+def _read_json(path: str) -> Any:
     """Return the JSON object in a file, or None."""
     if not os.path.isfile(path):  # a device may never end
         return None
     try:
-        with open(path, encoding=encoding) as file:
+        with open(path, encoding="utf-8") as file:
             found = json.loads(file.read().removeprefix("\ufeff"))
     except (OSError, ValueError):
         return None

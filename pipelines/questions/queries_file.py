@@ -94,7 +94,7 @@ class ReadLines(beam.DoFn):
 
         Without a `start`, each must have a time.
         """
-        for lines in read_lines(path, self.reading.encoding):
+        for lines in read_lines(path):
             if isinstance(lines, Damage):
                 yield self._refuse(DeadLetter(lines.reason, path, lines.position, lines.record))
                 continue

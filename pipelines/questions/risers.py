@@ -36,7 +36,7 @@ def newest(rows: Sequence[KeyCount]) -> list[KeyCount]:
     return [row for row in rows if row.window_end.micros == last]
 
 
-def below(rows: Sequence[KeyCount], promise: Promise) -> Iterator[Any]:
+def below(rows: Sequence[KeyCount], promise: Promise, arguments: Any = None) -> Iterator[Any]:
     """Yield what a terminal shows below the rows: for each stream, what surely rose most in the last window."""
     back = promise.maybe("parameters", "rising")
     if back is not None and not rows:

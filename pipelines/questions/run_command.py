@@ -26,6 +26,7 @@ from privstream.pipelines.questions.asked import (
     files_option,
     guarantee_path,
     is_sent,
+    privacy_in_words,
     promise,
     row_type_of,
     shared_evenly,
@@ -79,7 +80,9 @@ class RunCommand:
         shown = partial(in_words, parameters=vars(arguments))
         promised = Promise(guarantee_file, asked.promised)
         note = partial(shown_in_words, row_type, promised)
-        below = None if self.spec.below is None else partial(loaded(self.spec.below), promise=promised)
+        below = (
+            None if self.spec.below is None else partial(loaded(self.spec.below), promise=promised, arguments=arguments)
+        )
         words = (self.spec.title, shown, note, below)
         clocks, table = promised.clocks, self.spec.table
         with file_or_terminal(arguments.output, row_type, *words, table=table, clocks=clocks) as path:
@@ -171,7 +174,7 @@ class RunCommand:
         (asked,), arguments = run.questions, run.arguments
         told = asked.told(counted, unbounded=run.unbounded)
         dry = [DRY] if arguments.dry_run else []
-        lines = [*told.counted, *dry, asked.promised["guarantee"]["paragraph"], *told.accurate]
+        lines = [*told.counted, *dry, privacy_in_words(asked.promised["guarantee"]), *told.accurate]
         if arguments.output != TERMINAL and not arguments.dry_run:
             lines.append(f"rows: {arguments.output}, guarantee: {guarantee_path(arguments)}")
         say("\n".join([*lines, *told.warnings]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -65,6 +66,17 @@ AS_READ = {
 }
 """Counters of values that are not read as they are written, and how to say it."""
 
+ONE = (
+    (r"^(\w+)ies\b", r"\1y"),
+    (r"^(\w+)s\b", r"\1"),
+    (r"^(run of tests|record of CSV) have\b", r"\1 has"),
+    (r"\bdo not\b", "does not"),
+    (r"\bwere\b", "was"),
+    (r"\bcount with 0$", "counts with 0"),
+    (r"\bneither (\w+) nor (\w+)$", r"neither \1s nor \2s"),
+)
+"""How words about several things become those about one."""
+
 AFTER_READING = "point_type"
 """A fault that is found in records that have been read, and counted as such."""
 
@@ -82,8 +94,6 @@ MOST = 0.5
 
 NAMED = 0.01
 """A warning names the limits that leave out such a share, or a larger one."""
-
-NOT_BY_THIS = "Choose it by what you know of people: these numbers are exact, and no guarantee covers a choice by them."
 
 
 class Share(NamedTuple):
@@ -162,9 +172,13 @@ class RunReport:
         self._unanswered = self._counted(spec.unanswered)
         self._limits = [limit for limit in spec.limits if counters.get(limit.left_out)]
         self._clipped = [limit for limit in spec.clipped if counters.get(limit.left_out)]
-        whole = [limit for limit in (*self._limits, *self._clipped) if not limit.amounts]
+        whole = [limit for limit in (*self._limits, *self._clipped) if not limit.amounts and not self._much(limit)]
         beyond = {limit.left_out: limit.text for limit in whole} | dict(spec.beyond)
         self._beyond = self._counted(beyond)
+
+    def _much(self, limit: Excess) -> bool:
+        """Tell whether a limit leaves out so much that there is a warning of it."""
+        return self.counters[limit.left_out] >= MUCH * self.counters.get(limit.came, 0)
 
     @property
     def known(self) -> bool:
@@ -215,14 +229,16 @@ class RunReport:
         named = {options: share for options, share in shares.items() if share.largest >= NAMED}
         looks = f", {self._coverage.later}" if any(share.rises for share in named.values()) else ""
         larger = " or ".join(options for options in named if options.startswith("--"))
-        cost = f" A larger {larger} leaves out less, for more noise (privstream plan {self._spec.word})." * bool(larger)
+        cost = f" A larger {larger} leaves out less, for more noise: choose it by what you know of people." * bool(
+            larger
+        )
         # Since the start, an item that never counts is left out in each window.
         since_start = self._given.get("over") == "start"
         repeats = since_start or any(limit.repeats and limit.of == of for limit in self._limits)
         by = "; ".join(f"{options} ({share})" for options, share in named.items())
         return (
-            f"limits have left out {'up to ' * repeats}{_percent(lost)} of all {of}: {by}. What is published, and its "
-            f"intervals, is about the rest: {self._coverage.beyond}{looks}{self._coverage.more}.{cost} {NOT_BY_THIS}"
+            f"limits have left out {'up to ' * repeats}{_percent(lost)} of all {of}{looks}: {by}. What is published is "
+            f"about the rest.{cost}"
         )
 
     def _options(self, limit: Excess) -> Sequence[str]:
@@ -248,7 +264,7 @@ class RunReport:
             )
         for limit in self._clipped:
             number, came = self.counters[limit.left_out], self.counters.get(limit.came, 0)
-            if number >= MUCH * came:
+            if self._much(limit):
                 share = _percent(number / max(number, came))
                 of = " " if limit.amounts else f" ({number:,} of {came:,}): "
                 yield f"{share}{of}{limit.text}. {limit.instead}"
@@ -261,9 +277,9 @@ class RunReport:
             kept = f"see {dead_letter}" if dead_letter else "--dead_letter PATH keeps them"
             why = f": {listed(self._faults)}" if self._faults else ""
             lines = [f"{letters:,} record{'s' * (letters > 1)} could not be used, {kept}{why}"]
-        lines += [f"{number:,} {what} ({_percent(number / self.records)})" for number, what in self._outside]
+        lines += [f"{numbered(number, what)} ({_percent(number / self.records)})" for number, what in self._outside]
         return lines + [
-            f"{number:,} {what}"
+            numbered(number, what)
             for number, what in self._counted(FILTERED) + self._counted(AS_READ) + self._unanswered + self._beyond
         ]
 
@@ -296,4 +312,12 @@ def _percent(share: float) -> str:
 
 def listed(reasons: list[tuple[int, str]]) -> str:
     """Write reasons, the most frequent one first."""
-    return ", ".join(f"{number:,} {what}" for number, what in sorted(reasons, key=lambda reason: -reason[0]))
+    return ", ".join(numbered(number, what) for number, what in sorted(reasons, key=lambda reason: -reason[0]))
+
+
+def numbered(number: int, what: str) -> str:
+    """Write a number of things, and what is said of them; the words are those of several."""
+    if number == 1:
+        for several, one in ONE:
+            what = re.sub(several, one, what, count=1)
+    return f"{number:,} {what}"

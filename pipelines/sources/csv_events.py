@@ -22,7 +22,6 @@ from privstream.pipelines.sources.event_files import (
     LONG_RECORDS,
     MANY_LINES,
     PLAIN,
-    UTF_8,
     Damage,
     InputFileError,
     Part,
@@ -317,12 +316,12 @@ def _names(line: bytes, path: str, form: TextForm) -> tuple[list[str], bytes] | 
         if form.quote and any(not each["end"] for each in quoted(delimiter).finditer(line)):
             continue
         if has_bare_return(line + b"\n", delimiter, form):
-            raise _no_header(path, form, b"\r")
+            raise _no_header(path, form, line + b"\n")
         options = _parse_options(delimiter, form)
         try:
             found[delimiter] = list(pa_csv.read_csv(pa.BufferReader(line + b"\n"), parse_options=options).column_names)
         except (pa.ArrowInvalid, UnicodeDecodeError):
-            raise _no_header(path, form, line) from None
+            raise _no_header(path, form, line + b"\n") from None
     if not found:
         return None
     fitting = [each for each in found if set(form.names) <= set(found[each])]
@@ -334,12 +333,12 @@ def _names(line: bytes, path: str, form: TextForm) -> tuple[list[str], bytes] | 
 
 def _no_header(path: str, form: TextForm, text: bytes) -> InputFileError:
     """Word the error of a file whose first line is no header."""
-    if RETURN.search(text):
-        rule = "must end with a line feed: it has a carriage return without one"
-        return InputFileError(f"{path}: the first line {rule}; write the file with line feeds, or CR and LF")
     try:
         text.decode()
     except UnicodeDecodeError:
-        other = "" if form.encoding != UTF_8 else ", unless --encoding names another encoding"
-        return InputFileError(f"{path}: the first line must be a CSV header in {form.encoding.upper()}{other}")
+        rule = f"must be text in {form.encoding.upper()}, and is not: name its encoding, as in --encoding windows-1252"
+        return InputFileError(f"{path}: the first line {rule}")
+    if RETURN.search(text):
+        rule = "must end with a line feed: it has a carriage return without one"
+        return InputFileError(f"{path}: the first line {rule}; write the file with line feeds, or CR and LF")
     return InputFileError(f"{path}: the first line must be a CSV header, with each quote closed")

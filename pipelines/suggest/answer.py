@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,10 +28,15 @@ NOBODY = (
     "alike numbers; with --epsilon {epsilon:g} it would take 100."
 )
 MEANS = (
-    "kept: of the contributions (items in windows) of people who can be seen; {beyond} may have more. noise: standard "
-    "deviation of a count. found: people of an item who must count, in one window or in each, for an even chance."
+    "kept: of all contributions (items in windows), of a person 65,536 at most; {beyond} may have more than is in this "
+    "table. noise: standard deviation of a count. found: people of an item who must count, in one window or in each, "
+    "for an even chance."
 )
-CHOSEN = "It keeps most in relation to noise among the limits that drop at most {most:.0%}, whichever items there are."
+CHOSEN = (
+    "Of the limits that drop at most {most:.0%} of what people with at most {seen:,.0f} contributions have, it keeps "
+    "most in relation to noise."
+)
+NOT_KNOWN, WIDE = "not known", 0.5  # an interval that is wider says nothing
 
 
 def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
@@ -40,11 +46,11 @@ def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
         return
     promise = Promise.read(f"{arguments.output}.guarantee.json")
     assert promise is not None  # it has just been written
-    for line in suggestions(read_rows("--output", arguments.output, SPEC.row_type), promise):
+    for line in suggestions(read_rows("--output", arguments.output, SPEC.row_type), promise, arguments):
         Console().print(line, soft_wrap=True)
 
 
-def below(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Any]:
+def below(rows: Sequence[LimitShare], promise: Promise, arguments: argparse.Namespace) -> Iterator[Any]:
     """Yield what a terminal shows: the table, and the option."""
     table = Table(box=SIMPLE_HEAD)
     for name in ("limit", "people", "kept by this limit", "noise", "found in one", "found in all"):
@@ -52,17 +58,25 @@ def below(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Any]:
     for row in rows:
         if row.limit is not None:
             people = f"{row.people:,} ({row.people_lower:,} to {row.people_upper:,})"
-            kept = f"{row.kept:.0%} ({row.kept_lower:.0%} to {row.kept_upper:.0%})"
+            kept = kept_in_words(row) or NOT_KNOWN
             numbers = (f"{row.stddev:,.3g}", f"{row.found_in_one:,}", f"{row.found_in_all:,}")
             table.add_row(f"{row.limit:,.15g}", people, kept, *numbers)
     if table.row_count:
         yield table
         rest = rows[-1]
         yield Text(MEANS.format(beyond=f"{rest.people_lower:,} to {rest.people_upper:,} people"))
-    yield from suggestions(rows, promise)
+    yield from suggestions(rows, promise, arguments)
 
 
-def suggestions(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Text]:
+def kept_in_words(row: LimitShare) -> str | None:
+    """Say which share of all contributions a limit keeps; None where that is not known."""
+    assert row.kept is not None and row.kept_lower is not None and row.kept_upper is not None  # the row has a limit
+    if row.kept_upper - row.kept_lower > WIDE:
+        return None
+    return f"{row.kept:.0%} ({row.kept_lower:.0%} to {row.kept_upper:.0%})"
+
+
+def suggestions(rows: Sequence[LimitShare], promise: Promise, arguments: argparse.Namespace) -> Iterator[Text]:
     """Yield what the rows suggest: the option on a line of its own, what it keeps and finds, and the command."""
     parameters = promise.number("parameters")
     found = next((row for row in rows if row.suggested), None)
@@ -73,16 +87,23 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise) -> Iterator[Text]:
         return
     yield Text(f"For epsilon {parameters['for_epsilon']:g} and delta {parameters['delta']:g}:")
     yield Text(found.suggested)
+    seen, rest = max(row.limit or 0.0 for row in rows), rows[-1]
+    beyond = f"{rest.people_lower:,} to {rest.people_upper:,} people may have more than {seen:,.0f}"
+    kept = kept_in_words(found) or f"a share of all contributions that is not known ({beyond})"
     yield Text(
-        f"  keeps {found.kept:.0%} ({found.kept_lower:.0%} to {found.kept_upper:.0%}); finds items of "
-        f"{found.found_in_one:,} people in one window, or {found.found_in_all:,} in each of all. "
-        f"{CHOSEN.format(most=MOST_DROPPED)}"
+        f"  keeps {kept}; finds items of {found.found_in_one:,} people in one window, or {found.found_in_all:,} in "
+        f"each of all. {CHOSEN.format(most=MOST_DROPPED, seen=seen)}"
     )
-    yield Text(f"Then: {printable(command_line(found, parameters))}")
+    yield Text(f"Then: {printable(command_line(found, parameters, arguments))}")
 
 
-def command_line(found: LimitShare, parameters: Mapping[str, Any]) -> str:
-    """Return the command that uses what is suggested."""
-    files = " ".join(["--input FILE --output ROWS --noise_key_file KEY", *forms(parameters, OF_VALUES)])
+def command_line(found: LimitShare, parameters: Mapping[str, Any], arguments: argparse.Namespace) -> str:
+    """Return the command that uses what is suggested; its rows go beside those of this one, or to the terminal."""
+    folder, slash, name = arguments.output.rpartition("/")
+    rows = TERMINAL if arguments.output == TERMINAL else f"{folder}{slash}counts.{name.rpartition('.')[2]}"
+    named = ("noise_key_file", "noise_key_variable")
+    places = {"input": arguments.input, "output": rows, **{name: getattr(arguments, name) for name in named}}
+    files = [f"--{option} {shlex.quote(str(place))}" for option, place in places.items() if place is not None]
     budget = f"--epsilon {parameters['for_epsilon']:g} --delta {parameters['delta']:g}"
-    return f"privstream counts {files} {windows(parameters)} {budget}{promised(parameters)} {found.suggested}"
+    line = [*files, *forms(parameters, OF_VALUES), windows(parameters), f"{budget}{promised(parameters)}"]
+    return " ".join(["privstream counts", *line, found.suggested])

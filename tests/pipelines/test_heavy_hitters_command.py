@@ -117,8 +117,7 @@ def test_what_is_told_on_the_terminal(city: City, tmp_path: Path, capsys: pytest
     rows = read_row_file(str(output), HeavyHitter)
     assert shown.out == ""
     assert f" events usable, {len(rows):,} heavy hitters published" in shown.err
-    assert "(epsilon = 8, delta = 1e-06)-differential privacy for one person over the whole run" in shown.err
-    assert "With probability 0.95, in" in shown.err
+    assert "privacy    epsilon 8, delta 1e-06, for all that one person does in the run" in shown.err
     assert f"rows: {output}, guarantee: {output}.guarantee.json" in shown.err
     assert "could not be used" not in shown.err
     assert "noise key" not in shown.err

@@ -122,7 +122,7 @@ def test_a_run_is_written_down_without_persons_items_or_keys(capsys: pytest.Capt
     assert run("1.jsonl") == 0
     assert run("2.jsonl") == 0
     begun, _, repeated = capsys.readouterr().err.partition("key.ledger.jsonl: a repetition, which costs nothing more")
-    assert "this ledger is new: what was published earlier is not in its totals" in begun
+    assert "this ledger is new: earlier releases are not in its totals" in begun
     assert repeated and "this ledger is new" not in repeated
     text = Path("key.ledger.jsonl").read_text()
     assert not any(word in text for word in (SECRET, "wish", bytes(range(32)).hex()))

@@ -51,7 +51,7 @@ def test_what_is_printed_is_taken_by_the_command(shop, tmp_path, capsys):
     shown = capsys.readouterr()
     (option,) = re.findall(r"^--max_contributions \d+$", shown.out, re.M)
     assert 2 <= int(option.split()[1]) <= 8
-    assert re.search(r"^  keeps \d+% \(.*\); finds items of \d+ people in one window, or \d+ in each", shown.out, re.M)
+    assert re.search(r"^  keeps .*; finds items of \d+ people in one window, or \d+ in each", shown.out, re.M)
     rows = read_row_file(str(output), LimitShare)
     assert [row.suggested for row in rows if row.suggested] == [option]
     promise = json.loads((tmp_path / "limits.jsonl.guarantee.json").read_text())
@@ -59,8 +59,7 @@ def test_what_is_printed_is_taken_by_the_command(shop, tmp_path, capsys):
     assert promise["guarantee"]["delta"] == 0
     assert promise["guarantee"]["unit"] == "one person over the whole run"
     (then,) = re.findall(r"^Then: privstream (.*)$", shown.out, re.M)
-    named = {"FILE": f"{shop}/events.jsonl", "ROWS": str(tmp_path / "rows.jsonl"), "KEY": f"{shop}/key"}
-    assert cli.main([*(named.get(word, word) for word in shlex.split(then)), "--ledger", "none"]) == 0
+    assert cli.main([*shlex.split(then), "--ledger", "none"]) == 0 and (tmp_path / "counts.jsonl").exists()
 
 
 @pytest.mark.slow
@@ -82,7 +81,7 @@ def test_windows_of_the_calendar_are_those_of_the_command(shop, tmp_path, capsys
     weeks = "--window 1week --time_zone Europe/Berlin --start 2024-01-01"
     assert suggest(shop, f"--epsilon 0.8 --ledger none --output {tmp_path}/a.jsonl", f"{weeks} --end 2024-04-08") == 0
     (then,) = re.findall(r"^Then: privstream (.*)$", capsys.readouterr().out, re.M)
-    window = "--window 1week --start 2023-12-31T23:00:00Z --end 2024-04-07T22:00:00Z"
+    window = "--window 1week --start 2024-01-01 --end 2024-04-08"
     assert window in then and "--time_zone Europe/Berlin" in then
     assert suggest(shop, f"--epsilon 0.8 --ledger none --output {tmp_path}/b.jsonl", f"{weeks} --end 2024-04-08") == 0
     assert window in capsys.readouterr().out

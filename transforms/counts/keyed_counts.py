@@ -46,6 +46,12 @@ MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
 EACH_ROW = "each row by itself"
+ALLOWED = (
+    "Intervals of numbers of {} allow for what limits drop, as far as the run says how much that is; else they are of "
+    "what counts"
+)
+NOT_ALLOWED = "Numbers of {} are of what counts; the run says how much limits drop, where that is known"
+"""What is said of limits where the share that they drop is released: of input that ends, and of streams."""
 
 
 class CountsParameters(Parameters):
@@ -348,6 +354,7 @@ class CountsParameters(Parameters):
             beyond=f"the numbers of all {what} may be larger",
             looks_like="a standstill" if over == "start" else "a decline, or hide a rise",
             note=note,
+            allowed=(ALLOWED if self._to_finish else NOT_ALLOWED).format(what),
         )
 
     @property

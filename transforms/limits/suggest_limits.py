@@ -36,7 +36,8 @@ class SuggestLimits(Parameters):
         numbers. Public: all arguments but `noise`.
 
     Accuracy:
-        Each interval by itself holds the truth with probability 0.95, about the people who can be seen.
+        Each interval by itself holds the truth with probability 0.95; estimated shares are about the people who can be
+        seen. Of a person 65,536 contributions count.
 
     Args:
         window: length of a window of the later run in seconds, or so many days, weeks, months or years of a calendar.
@@ -108,7 +109,7 @@ class SuggestLimits(Parameters):
 
     @property
     def coverage(self) -> Coverage:
-        """What intervals hold: numbers of people, and shares among those who can be seen."""
+        """What intervals hold: numbers of people, and shares of their contributions."""
         return Coverage(holds="the numbers of people in all records that are usable", scope=EACH)
 
     @property
