@@ -389,8 +389,6 @@ class TestFiles:
         ("word", "options", "error"),
         [
             ("cardinality", {"leave_values": ["out"], "max_contributions": None}, "privstream audit cardinality"),
-            ("counts", {"end": None, "forget": True, "delta": 1e-6}, "start, and end or windows must be given"),
-            ("counts", {"domain": ["a"], "neighbouring": "replace_one"}, "attacks add or remove one unit"),
         ],
     )
     def test_runs_that_are_not_attacked_are_refused(self, word, options, error, tmp_path, capsys):

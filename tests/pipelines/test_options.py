@@ -15,6 +15,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.command import HelpPage, Parser
 from privstream.pipelines.option_checks import check_texts
 from privstream.pipelines.questions import run_command
+from privstream.pipelines.questions.asked import Asked
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.option_types import OPTION_TYPES, RULE, comma_separated, seconds
 from privstream.pipelines.runners import launch
@@ -227,6 +228,7 @@ def folder_hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "run", lambda *_: {})
     monkeypatch.setattr(run_command, "fingerprint", lambda path: "of what is not there")
+    monkeypatch.setattr(Asked, "explain", lambda asked, path, counted: counted)
 
 
 def named(words: list[str]) -> list[str]:
@@ -435,6 +437,7 @@ def folder_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "run", lambda *_: {})
     monkeypatch.setattr(run_command, "fingerprint", lambda path: "of what is not there")
+    monkeypatch.setattr(Asked, "explain", lambda asked, path, counted: counted)
 
 
 @some_quick("name", WORDS, "top-k", "ranges")

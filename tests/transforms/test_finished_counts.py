@@ -7,11 +7,12 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.views.smoothing import rises, smooth
-from privstream.transforms.counts.finished import SmoothFinished
+from privstream.transforms.counts.finished import ShownCounts, SmoothFinished
 from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.steps import Steps
 
 NOISE, LENGTH = 10.0, 60
+RISERS = ShownCounts(None, None, True)
 
 
 def row(item, start, count, stream=""):
@@ -48,18 +49,18 @@ def test_each_item_and_stream_is_smoothed_by_itself_in_any_order():
 
 def test_only_what_surely_rose_is_shown_with_rises():
     counts = np.array([[100, 500, 300], [100, 400, 300], [400, 300, 300], [400, 200, 310]])
-    found = SmoothFinished(LENGTH * SECOND, NOISE, rising=1)(rows_of(counts))
+    found = RISERS(SmoothFinished(LENGTH * SECOND, NOISE, rising=1)(rows_of(counts)))
     assert [(one.item, one.window_start.micros // SECOND) for one in found] == [("item 0", 120)]
     expected = rises(smooth(counts, NOISE), counts, NOISE, 1)
     assert found[0].rise == expected.differences[2, 0] and found[0].rise_lower == expected.lower[2, 0] > 0
     falls = np.arange(1000, 300, -50)[:, None] * np.ones(8, int)
-    assert SmoothFinished(LENGTH * SECOND, NOISE, rising=1, top=3)(rows_of(falls)) == []
+    assert RISERS(SmoothFinished(LENGTH * SECOND, NOISE, rising=1)(rows_of(falls))) == []
 
 
 def test_the_top_and_small_numbers_are_decided_by_the_shown_number():
     counts = counts_of()
     every = SmoothFinished(LENGTH * SECOND, NOISE)(rows_of(counts))
-    some = SmoothFinished(LENGTH * SECOND, NOISE, at_least=150, top=2)(rows_of(counts))
+    some = ShownCounts(150, 2, False)(every)
     expected = []
     for start in sorted({one.window_start for one in every}):
         of_window = [one for one in every if one.window_start == start and one.smoothed >= 150]
@@ -70,7 +71,7 @@ def test_the_top_and_small_numbers_are_decided_by_the_shown_number():
 def test_periods_are_not_compared():
     steps = Steps.of(window=LENGTH, start=0, end=8 * LENGTH, renew_every=4 * LENGTH)
     counts = np.array([[100], [100], [400], [400], [900], [900], [1400], [1400]])
-    found = SmoothFinished(LENGTH * SECOND, NOISE, rising=1, steps=steps)(rows_of(counts))
+    found = RISERS(SmoothFinished(LENGTH * SECOND, NOISE, rising=1, steps=steps)(rows_of(counts)))
     assert [one.window_start.micros // (LENGTH * SECOND) for one in found] == [2, 6]
 
 
@@ -95,7 +96,7 @@ def test_sums_are_of_as_many_windows_as_an_item_has_and_have_their_own_interval(
 
 def test_a_table_is_finished_as_its_rows_are():
     rows = rows_of(counts_of())
-    view = SmoothFinished(LENGTH * SECOND, NOISE, rising=2, top=2)
+    view = SmoothFinished(LENGTH * SECOND, NOISE, rising=2)
     plain = [tuple(v.micros if isinstance(v, Timestamp) else v for v in one) for one in rows]
     table = pa.table(dict(zip(KeyCount._fields, map(list, zip(*plain, strict=True)), strict=True)))
     found = view.in_columns(table).to_pylist()
