@@ -80,7 +80,9 @@ class RunCommand:
         shown = partial(in_words, parameters=vars(arguments))
         promised = Promise(guarantee_file, asked.promised)
         note = partial(shown_in_words, row_type, promised)
-        below = None if self.spec.below is None else partial(loaded(self.spec.below), promise=promised, arguments=arguments)
+        below = (
+            None if self.spec.below is None else partial(loaded(self.spec.below), promise=promised, arguments=arguments)
+        )
         words = (self.spec.title, shown, note, below)
         clocks, table = promised.clocks, self.spec.table
         with file_or_terminal(arguments.output, row_type, *words, table=table, clocks=clocks) as path:

@@ -68,8 +68,8 @@ AS_READ = {
 
 ONE = (
     (r"^(\w+)ies\b", r"\1y"),
-    (r"^(\w+)s\b", r"\1"),
-    (r"^(run of tests|record of CSV) have\b", r"\1 has"),
+    (r"^(\w+)s\b(?! of CSV)", r"\1"),
+    (r"^(run of tests) have\b", r"\1 has"),
     (r"\bdo not\b", "does not"),
     (r"\bwere\b", "was"),
     (r"\bcount with 0$", "counts with 0"),
@@ -94,7 +94,6 @@ MOST = 0.5
 
 NAMED = 0.01
 """A warning names the limits that leave out such a share, or a larger one."""
-
 
 
 class Share(NamedTuple):
@@ -230,7 +229,9 @@ class RunReport:
         named = {options: share for options, share in shares.items() if share.largest >= NAMED}
         looks = f", {self._coverage.later}" if any(share.rises for share in named.values()) else ""
         larger = " or ".join(options for options in named if options.startswith("--"))
-        cost = f" A larger {larger} leaves out less, for more noise: choose it by what you know of people." * bool(larger)
+        cost = f" A larger {larger} leaves out less, for more noise: choose it by what you know of people." * bool(
+            larger
+        )
         # Since the start, an item that never counts is left out in each window.
         since_start = self._given.get("over") == "start"
         repeats = since_start or any(limit.repeats and limit.of == of for limit in self._limits)

@@ -22,7 +22,6 @@ from privstream.pipelines.sources.event_files import (
     LONG_RECORDS,
     MANY_LINES,
     PLAIN,
-    UTF_8,
     Damage,
     InputFileError,
     Part,

@@ -30,7 +30,7 @@ def test_an_interval_says_nothing_if_it_covers_nearly_the_whole_range(lower, upp
 
 
 def test_a_row_has_words_in_place_of_its_estimate() -> None:
-    assert in_words(ROW, FEW) == ROW._replace(estimate=NOTHING_KNOWN)  # type: ignore[arg-type]
+    assert in_words(ROW, FEW) == ROW._replace(estimate=NOTHING_KNOWN, smoothed=NOTHING_KNOWN)  # type: ignore[arg-type]
     assert in_words(ROW, {"low": 0.0, "high": 1000.0}) is ROW
     other = row_of("counts", 0, "tea")
     assert in_words(other, FEW) is other

@@ -120,7 +120,7 @@ def test_much_that_is_left_out_is_said_first(folder: Path, capsys: pytest.Captur
         f"{SYNTAX}.\n"
     )
     assert told.endswith(warned), "last, where it is seen"
-    assert "60 of 150 events usable" in told and "With probability" in told
+    assert "60 of 150 events usable" in told and "accuracy   with probability" in told
 
 
 def report(word: str = "cardinality", coverage: Coverage = NOTHING, over: str = "window", **counters: int) -> RunReport:
@@ -155,101 +155,16 @@ def test_what_was_not_asked_for_is_noted_where_it_may_be_a_mistake() -> None:
     assert rules.left_out(None) == ["98 events of items that no rule names (98%)"]
 
 
-def of_totals(kept: int, left_out: int, *, without_full: int = 0, noise: int = 100) -> tuple[list[str], str]:
-    """What is warned of by totals whose noise has this standard deviation, and what else is said of them."""
-    numbers = {"kept_with_noise": kept, "left_out_with_noise": left_out, "counts_published": 9}
-    numbers |= {"kept_variance": noise**2, "left_out_variance": noise**2, "rows_without_full": without_full}
-    found = report("counts", Coverage(limits=(Limit("max_it", ""),), published="Told"), **numbers)
-    (line,) = found.left_out(None)
-    return found.warnings(), line
-
-
-def test_totals_with_noise_warn_with_their_interval_of_what_noise_does_not_explain() -> None:
-    (sure,), line = of_totals(8000, 2000)
-    assert sure.startswith("WARNING: limits leave out about 20% (between 18% and 22%) of all contributions, by the")
-    assert "(of a person with far more than limits allow, only a part is in this): --max_it. Counts" in sure
-    assert "Full numbers estimate all, if what limits leave out is like what counts, and little of it is of" in sure
-    assert "A larger --max_it leaves out less" in sure
-    assert line.startswith("how much limits leave out is told in the rows") and "by these totals" not in line
-    assert of_totals(9000, 400) == ([], line), "surely something, but less than 5%"
-
-
-def test_what_noise_explains_is_no_warning_and_its_bound_is_said_once() -> None:
-    warned, line = of_totals(3700, 730, noise=400, without_full=4)
-    assert not warned
-    assert line.endswith(
-        "; by these totals they leave out at most 30%, if anything "
-        "(of a person with far more than limits allow, only a part is in this). "
-        "4 of 9 rows have no full number: noise hides whether enough counts; the others estimate all."
-    )
-    warned, line = of_totals(100, -900, noise=400, without_full=9)
-    assert not warned and line.endswith(
-        "; by these totals noise hides how much it is. No row has a full number: noise hides whether enough counts."
-    )
-    part = "(of a person with far more than limits allow, only a part is in this)"
-    assert [of_totals(*pair) for pair in ((9900, 20), (9900, -300))] == [
-        ([], f"{of_totals(9000, 400)[1]}; by these totals they leave out at most {most}, if anything {part}")
-        for most in ("2%", "0%")
-    ]
-
-
 def limits(*options: str) -> Coverage:
     return Coverage(limits=tuple(Limit(option, "") for option in options))
 
 
 def test_limits_that_bind_are_named_with_their_option() -> None:
-    came = {"items_before_limit": 1000, "holdings_before_limit": 900}
-    both = limits("items_per_step", "participation_cap")
-    assert report("top-k", both, **came, items_over_limit=49).warnings() == []
-    (window,) = report("top-k", both, **came, items_over_limit=50).warnings()
-    assert window == (
-        "WARNING: limits have left out 5% of all contributions: --items_per_step (50 of 1,000). What is published, and "
-        "its intervals, is about the rest: the numbers of all people may be larger. A larger --items_per_step leaves "
-        "out less, for more noise (privstream plan top-k). Choose it by what you know of people: these numbers are "
-        "exact, and no guarantee covers a choice by them."
-    )
-    (more,) = report("top-k", both, **came, items_over_limit=100, holdings_over_limit=450).warnings()
-    assert "55% of all contributions: --items_per_step (100 of 1,000); --participation_cap (450 of 900). " in more
-    assert "decline" not in more, "where it is not known to rise"
-    (few,) = report("top-k", both, **came, items_over_limit=100, holdings_over_limit=8).warnings()
-    assert "participation_cap" not in few
-    (values,) = report("quantiles", limits(""), values_before_limit=10, values_over_limit=5).warnings()
-    assert "--unit event none (5 of 10)" in values and "A larger" not in values
-
-
-def test_limits_of_one_option_are_one_and_what_they_do_at_the_end_is_told() -> None:
-    came = {"items_before_limit": 100, "items_over_limit": 20, "contributions_before_limit": 80}
-    came |= {"contributions_over_limit": 30, "items_over_limit_at_first": 1, "contributions_before_limit_at_first": 9}
-    came |= {"contributions_over_limit_at_last": 7, "contributions_before_limit_at_last": 10}
-    (told,) = report("counts", limits("max_contributions"), **came).warnings()
-    assert "50% of all contributions: --max_contributions (50 of 100; 1e" not in told
-    assert "(50 of 100; 10% in the first quarter of the windows, 70% in the last)" in told
-    assert "may be larger, most so in later windows, which can look like a decline. A larger" in told
-    (since,) = report("counts", limits("max_contributions"), "start", **came).warnings()
-    assert "limits have left out up to 50%" in since
-    even = came | {"contributions_over_limit_at_last": 1}
-    (as_much,) = report("counts", limits("max_contributions"), **even).warnings()
-    assert "(50 of 100; 10% in the first quarter of the windows, 10% in the last)" in as_much
-    nearly = came | {"items_over_limit_at_first": 190, "contributions_before_limit_at_first": 810}
-    nearly |= {"contributions_over_limit_at_last": 200, "contributions_before_limit_at_last": 1_000}
-    (more,) = report("counts", limits("max_contributions"), **nearly).warnings()
-    assert "19% in the first quarter of the windows, 20% in the last" in more
-    for told in (as_much, more):
-        assert "decline" not in told and "later windows" not in told
-
-
-def test_a_limit_that_leaves_out_little_but_most_at_the_end_is_told() -> None:
-    came = {"contributions_before_limit": 1000, "contributions_over_limit": 40}
-    came |= {"contributions_before_limit_at_last": 100, "contributions_over_limit_at_last": 40}
-    (told,) = report("counts", limits("max_contributions"), **came).warnings()
-    assert "limits have left out 4% of all contributions" in told and "40% in the last" in told
-
-
-def test_people_who_are_charged_are_another_whole() -> None:
-    came = {"items_before_limit": 1000, "items_over_limit": 100, "charged_before_limit": 20, "charged_over_limit": 10}
-    first, second = report("heavy-hitters", limits("items_per_step", "max_hits"), **came).warnings()
-    assert "left out 10% of all contributions: --items_per_step" in first
-    assert "left out 50% of all people who have something that may be reported: --max_hits (10 of 20)" in second
+    assert report("quantiles", limits("max_per_window"), values_before_limit=100, values_over_limit=4).warnings() == []
+    found = report("quantiles", limits("max_per_window"), values_before_limit=100, values_over_limit=5)
+    (told,) = found.warnings()
+    assert "5% of all contributions: --max_per_window (5 of 100)" in told and "A larger --max_per_window" in told
+    assert not found.left_out(None), "it is said once"
 
 
 @pytest.mark.parametrize(("left_out", "told"), [(96, "10%"), (94, "9%"), (500, "50%")])

@@ -55,7 +55,6 @@ NOT_ALLOWED = "Numbers of {} are of what counts; the run says how much limits dr
 """What is said of limits where the share that they drop is released: of input that ends, and of streams."""
 
 
-
 class CountsParameters(Parameters):
     """Publish, window by window, how many people have each item, and perhaps the sum and the mean of their values.
 
