@@ -66,9 +66,10 @@ def _overspent(limit: Limit, entries: Sequence[Entry]) -> Iterator[str]:
     for when, about in [(None, entries)] if limit.period is None else fullest(limit.period, entries):
         for found in totals(about):
             if not limit.left(found):
+                during = "" if when is None else f" in {when}"
                 spent = f"epsilon {found.epsilon:g}, delta {found.delta:g}"
                 runs = f"{found.releases:,} release{'s' * (found.releases > 1)}"
-                yield f"already spent{'' if when is None else f' in {when}'}, for {found.unit}: {spent} ({runs}); new runs about it are refused"
+                yield f"already spent, for {found.unit}{during}: {spent} ({runs}); new runs about it are refused"
 
 
 COMMAND = Command(
