@@ -146,7 +146,7 @@ def test_what_was_not_asked_for_is_noted_where_it_may_be_a_mistake() -> None:
     assert most.warnings() == []
     assert most.notes() == [
         "NOTE: 50% of the records are not asked for: 50 events of items that are not in --domain. Is that meant? See "
-        "--start, --end, --windows, --streams, --domain."
+        "--start, --end, --streams, --domain."
     ]
     (several,) = report("quantiles", events_read=100, events_outside_run=90, events_of_other_streams=90).notes()
     assert several.startswith("NOTE: 100% of") and several.endswith("See --start, --end, --streams.")
@@ -175,8 +175,8 @@ def test_shares_are_written_in_percent(left_out: int, told: str) -> None:
 
 def test_values_beyond_their_limits_are_a_warning() -> None:
     came = {"events_usable": 200, "contributions_before_limit": 100}
-    (sums,) = report("counts", **came, values_clipped=9, contributions_clipped=5).warnings()
-    assert sums.startswith("WARNING: 5% (5 of 100): times the values of a person for an item in a window added up")
+    (sums,) = report("counts", **came, values_clipped=9, contributions_clipped=10).warnings()
+    assert sums.startswith("WARNING: 5% (10 of 200): times the values of a person for an item in a window added up")
     assert sums.endswith("a larger --max_value changes fewer, for more noise.")
     few = report("counts", **came, values_clipped=1, sums_before_limit=1000, sums_over_limit=150)
     (of_all,) = few.warnings()
