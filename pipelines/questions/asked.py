@@ -207,7 +207,7 @@ def accuracy_in_words(accuracy: Mapping[str, Any]) -> str:
         claim = re.sub(r" \([^()]*\)$", "", accuracy["sentence"].split(". ")[0].rstrip("."))
         return f"accuracy   {claim[0].lower()}{claim[1:]}"
     likely = accuracy.get("likely_in_1")
-    found = "" if likely is None else f"; items found as a rule from {likely:,} in a window"
+    found = "" if likely is None else f"; items found from {likely:,} on"
     return f"accuracy   typically within {stddev:,.3g} (standard deviation of a count){found}"
 
 

@@ -68,8 +68,8 @@ AS_READ = {
 
 ONE = (
     (r"^(\w+)ies\b", r"\1y"),
-    (r"^(\w+)s\b", r"\1"),
-    (r"^(run of tests|record of CSV) have\b", r"\1 has"),
+    (r"^(\w+)s\b(?! of CSV)", r"\1"),
+    (r"^(run of tests) have\b", r"\1 has"),
     (r"\bdo not\b", "does not"),
     (r"\bwere\b", "was"),
     (r"\bcount with 0$", "counts with 0"),

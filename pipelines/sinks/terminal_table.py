@@ -64,6 +64,11 @@ SAME_LINE = ("stream", "item", "category", "query", "quantile", "low", "high")
 SECOND, MINUTE = 1_000_000, 60_000_000
 
 
+def _size(number: Any) -> float:
+    """Return a number by which rows are sorted; words in place of one come last."""
+    return float(number) if isinstance(number, int | float) else 0.0
+
+
 def _has_ends(rows: Sequence[Any]) -> bool:
     """Tell whether rows have intervals."""
     return any(row.lower is not None or row.upper is not None for row in rows)
@@ -143,7 +148,7 @@ class View:
         if self.number != SMOOTHED or self.known == "estimate":
             return rows
         places = {key: place for place, key in enumerate(dict.fromkeys(map(_WINDOW, rows)))}
-        return sorted(rows, key=lambda row: (places[_WINDOW(row)], -(self.number_of(row) or 0.0)))
+        return sorted(rows, key=lambda row: (places[_WINDOW(row)], -_size(self.number_of(row))))
 
     def interval(self, row: Any) -> str:
         """Write the interval of a row."""

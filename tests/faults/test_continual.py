@@ -111,7 +111,13 @@ def test_t3_the_weekly_dip_is_plain_to_see(tmp_path: Path) -> None:
     most = max(np.unique([user for user, _ in rows], return_counts=True)[1])
     asked = ("--end", "2024-05-31", "--max_contributions", str(most))
     found = answers(tmp_path, rows, "user,time", "cardinality", *DAYS, *asked)
+<<<<<<< HEAD
     held = np.array([float(row["lower"]) <= n <= float(row["upper"]) for row, n in zip(found, present, strict=True)])
+=======
+    held = [float(row["lower"]) <= size <= float(row["upper"]) for row, size in zip(found, present, strict=True)]
+    assert np.mean(held) >= 0.9
+    estimates = np.array([float(row["estimate"]) for row in found])
+>>>>>>> w-mend1
     dip = np.array(present) == 14
     assert held.mean() >= 0.9 and held[dip].mean() >= 0.85
     estimates = np.array([float(row["smoothed"]) for row in found])
@@ -135,5 +141,5 @@ def test_t14_a_limit_makes_set_sizes_as_exact_as_counts(tmp_path: Path) -> None:
     rows = [(f"u{user}", time) for (_, time), user in zip(weekdays(present), np.arange(9000) % 3000, strict=True)]
     asked = ("--end", "2024-03-31", "--delta", "1e-6", "--max_contributions", "3")
     found = answers(tmp_path, rows, "user,time", "cardinality", *DAYS, *asked)
-    errors = np.array([int(row["estimate"]) for row in found]) - present
+    errors = np.array([float(row["estimate"]) for row in found]) - present
     assert np.sqrt(np.mean(np.square(errors))) < 1.5 * 4.2247 * np.sqrt(3)

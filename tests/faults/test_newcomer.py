@@ -1,0 +1,126 @@
+"""What somebody who tries it for the first time meets: each sentence is true, and each line works."""
+
+import json
+import re
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from privstream.pipelines import cli
+
+START = int(datetime(2030, 1, 1, tzinfo=UTC).timestamp())
+FIRST = "this ledger is new: earlier releases are not in its totals\n"
+RUN = "--window 1day --start 2030-01-01 --end 2030-01-11 --ledger none"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("key").write_bytes(bytes(range(32)))
+    Path("key").chmod(0o600)
+    return tmp_path
+
+
+def write(has, name="e.csv"):
+    """Write so many contributions of each person, of different items."""
+    rng = np.random.default_rng(1)
+    rows = [
+        f"u{u},i{k},{START + 60 + int(rng.integers(10)) * 86_400},{1 + k % 90}"
+        for u, n in enumerate(has)
+        for k in range(n)
+    ]
+    Path(name).write_text("\n".join(["user,item,time,value", *rows]))
+
+
+def call(line, capsys, status=0):
+    assert cli.main(shlex.split(line)) == status
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_suggest_says_a_limit_keeps_holds_where_noise_hides_people(folder, capsys, seed):
+    rng = np.random.default_rng(seed)
+    has = rng.geometric(1 / 14, 4_000)
+    has[:40] = rng.integers(300, 901, 40)
+    write(has)
+    asked = f"--input e.csv --time_unit s --noise_key_file key {RUN} --run_id {seed}"
+    said = call(f"suggest {asked} --output limits.jsonl --overwrite", capsys).out
+    rows = [json.loads(line) for line in Path("limits.jsonl").read_text().splitlines()]
+    held = [
+        row["kept_lower"] <= np.minimum(has, row["limit"]).sum() / has.sum() <= row["kept_upper"] for row in rows[:-1]
+    ]
+    people = [
+        row["people_lower"] <= np.sum((has > row["above"]) & (has <= (row["limit"] or 1e9))) <= row["people_upper"]
+        for row in rows
+    ]
+    assert all(held) and np.mean(people) >= 0.8
+    assert "not known" in said and not re.search(r"keeps \d+%", said)
+    (then,) = re.findall(r"^Then: privstream (.*)$", said, re.M)
+    assert "--input e.csv" in then and "--noise_key_file key" in then and "--start 2030-01-01 --end 2030-01-11" in then
+    assert cli.main([*shlex.split(then), "--ledger", "none", "--overwrite"]) == 0
+
+
+def test_a_header_in_another_encoding_is_said_to_be_one(folder, capsys):
+    for line in (b"a;Gr\xf6\xdfe\r\n", b"a;Preis \x80\r\n", b"a;Gr\xf6\xdfe\n"):
+        Path("g.csv").write_bytes(line + b"1;2\r\n")
+        said = call("init g.csv", capsys, 2).err
+        assert "--encoding" in said and "carriage return" not in said
+    assert cli.main(["init", "g.csv", "--encoding", "windows-1252"]) == 0
+    Path("g.csv").write_bytes(b"a;b\r1;2\r")
+    assert "carriage return" in call("init g.csv --output other.yaml", capsys, 2).err
+
+
+def test_each_commented_key_of_the_template_is_accepted(folder, capsys):
+    Path("e.csv").write_text("who,what,when,price\nu,i,2026-01-01T00:00:00Z,3\n")
+    assert cli.main(["init", "e.csv"]) == 0
+    text = Path("monitor.yaml").read_text()
+    for filled in ("who", "what", "when", "2026-01-01", "2026-02-01", "30"):
+        text = text.replace("FILL_IN", filled, 1)
+    text = re.sub(r"^  # where texts need them: \{(.*)\}$", lambda found: found[0], text, flags=re.M)
+    forms = re.findall(r"^  # where texts need them: (.*)$", text, re.M)[0]
+    keys = re.sub(r", (?=\w+: )", "\n  ", forms)
+    text = text.replace(f"  # where texts need them: {forms}", f"  {keys}")
+    text = re.sub(r"^(\s*)# (?=(prices|noise_key_file): )", r"\1", text, flags=re.M)
+    Path("monitor.yaml").write_text(text)
+    call("plan monitor.yaml", capsys)
+    Path("monitor.yaml").write_text(text.replace("quantiles: [", "ranks: ["))
+    assert "did you mean `quantiles`" in call("plan monitor.yaml", capsys, 2).err
+
+
+def test_json_beside_the_input_is_always_utf_8(folder, capsys):
+    rows = [f"u{n},Größe,{START + 60}" for n in range(300)]
+    Path("e.csv").write_bytes("\n".join(["user,item,time", *rows]).encode("windows-1252"))
+    rule = json.dumps({"name": "r", "at_least": 100, "items": ["Größe"]}, ensure_ascii=False)
+    Path("rules.jsonl").write_text(rule, encoding="utf-8")
+    asked = "--input e.csv --encoding windows-1252 --time_unit s --noise_key_file key --rules rules.jsonl"
+    call(f"alerts {asked} {RUN} --epsilon 8 --delta 1e-6 --output a.jsonl", capsys)
+    assert "started" in Path("a.jsonl").read_text()
+
+
+def test_a_limit_below_what_is_spent_says_so_and_a_dry_run_spends_nothing(folder, capsys):
+    write([3] * 300)
+    window = RUN.replace("--ledger none", "--ledger book")
+    line = f"counts --input e.csv --time_unit s --noise_key_file key {window} --epsilon 1 --delta 1e-6 --output c.jsonl"
+    assert re.search(r"would cost epsilon 1.*would cost epsilon 1", call(f"{line} --dry_run", capsys).err)
+    call(line, capsys)
+    said = call("budget set --ledger book --dataset default --limit 0.5,1e-6", capsys).err
+    assert "already spent" in said and "epsilon 1" in said and "refused" in said
+    assert "already spent" not in call("budget set --ledger book --dataset default --limit 4,1e-5 --change", capsys).err
+
+
+def test_a_run_prints_little_beside_its_rows(folder, capsys):
+    write(np.random.default_rng(1).geometric(1 / 6, 2_000))
+    with Path("e.csv").open("a") as file:
+        file.write(f"\nu1,i1,{START - 86_400},1\n")
+    asked = f"--input e.csv --time_unit s --noise_key_file key {RUN.replace('--ledger none', '')} --epsilon 1"
+    for line in (
+        "counts --delta 1e-6 --max_contributions 8",
+        "quantiles --low 1 --high 100",
+        "cardinality --delta 1e-6",
+    ):
+        word, _, more = line.partition(" ")
+        said = call(f"{word} {asked} {more} --output {word}.jsonl", capsys).err.replace(FIRST, "")
+        assert "1 event outside of the windows" in said and "privacy    epsilon 1" in said and "accuracy   " in said
+        assert len(said.splitlines()) <= 12 and len(said.split()) <= (150 if "WARNING" in said else 110)
