@@ -63,17 +63,10 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 def _overspent(limit: Limit, entries: Sequence[Entry]) -> Iterator[str]:
     """Say for each unit and period what is spent already of a limit, where nothing is left of it."""
-<<<<<<< HEAD
-    for span, about in [(None, entries)] if limit.period is None else fullest(limit.period, entries):
-        for found in totals(about):
-            if not limit.left(found):
-                when = "" if span is None else f" in {span}"
-=======
     for when, about in [(None, entries)] if limit.period is None else fullest(limit.period, entries):
         for found in totals(about):
             if not limit.left(found):
                 during = "" if when is None else f" in {when}"
->>>>>>> w-mend1
                 spent = f"epsilon {found.epsilon:g}, delta {found.delta:g}"
                 runs = f"{found.releases:,} release{'s' * (found.releases > 1)}"
                 yield f"already spent, for {found.unit}{during}: {spent} ({runs}); new runs about it are refused"

@@ -111,13 +111,7 @@ def test_t3_the_weekly_dip_is_plain_to_see(tmp_path: Path) -> None:
     most = max(np.unique([user for user, _ in rows], return_counts=True)[1])
     asked = ("--end", "2024-05-31", "--max_contributions", str(most))
     found = answers(tmp_path, rows, "user,time", "cardinality", *DAYS, *asked)
-<<<<<<< HEAD
     held = np.array([float(row["lower"]) <= n <= float(row["upper"]) for row, n in zip(found, present, strict=True)])
-=======
-    held = [float(row["lower"]) <= size <= float(row["upper"]) for row, size in zip(found, present, strict=True)]
-    assert np.mean(held) >= 0.9
-    estimates = np.array([float(row["estimate"]) for row in found])
->>>>>>> w-mend1
     dip = np.array(present) == 14
     assert held.mean() >= 0.9 and held[dip].mean() >= 0.85
     estimates = np.array([float(row["smoothed"]) for row in found])

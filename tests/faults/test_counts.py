@@ -57,11 +57,7 @@ def test_t5_one_number_with_its_own_interval(run, capsys):
     rows, _ = run(crowd(), *WEEK, "--epsilon", "1", "--max_contributions", "5")
     assert not {"full", "kept", "left_out", "error_bound", "smoothed_lower"} & rows[0].keys()
     for row in rows:
-<<<<<<< HEAD
         assert float(row["lower"]) <= float(row["smoothed"]) and row["upper"] == "", "limits drop two thirds"
-=======
-        assert float(row["lower"]) <= float(row["smoothed"]) <= float(row["upper"] or "inf")
->>>>>>> w-mend1
     summed, _ = run(crowd(), *WEEK, "--epsilon", "1", "--over", "2d", name="summed")
     assert all(
         row["smoothed"] == "" and float(row["lower"]) <= float(row["count"]) <= float(row["upper"] or "inf")

@@ -140,18 +140,8 @@ def test_what_was_not_asked_for_is_noted_where_it_may_be_a_mistake() -> None:
     few = report(events_read=100, events_usable=10, events_of_other_values=90)
     assert few.notes() == few.warnings() == []
     most = report("counts", events_read=100, events_usable=50, events_outside_domain=50)
-<<<<<<< HEAD
     assert most.warnings() == [] and len(most.notes()) == 1
     assert len(report("quantiles", events_read=100, events_outside_run=90, events_of_other_streams=90).notes()) == 1
-=======
-    assert most.warnings() == []
-    assert most.notes() == [
-        "NOTE: 50% of the records are not asked for: 50 events of items that are not in --domain. Is that meant? See "
-        "--start, --end, --streams, --domain."
-    ]
-    (several,) = report("quantiles", events_read=100, events_outside_run=90, events_of_other_streams=90).notes()
-    assert several.startswith("NOTE: 100% of") and several.endswith("See --start, --end, --streams.")
->>>>>>> w-mend1
     rules = report("alerts", events_read=100, events_usable=2, events_outside_domain=98)
     assert rules.warnings() == rules.notes() == [], "items that no rule names are none of its business"
     assert rules.left_out(None) == ["98 events of items that no rule names (98%)"]
@@ -161,38 +151,12 @@ def limits(*options: str) -> Coverage:
     return Coverage(limits=tuple(Limit(option, "") for option in options))
 
 
-<<<<<<< HEAD
-=======
-def test_limits_that_bind_are_named_with_their_option() -> None:
-    assert report("quantiles", limits("max_per_window"), values_before_limit=100, values_over_limit=4).warnings() == []
-    found = report("quantiles", limits("max_per_window"), values_before_limit=100, values_over_limit=5)
-    (told,) = found.warnings()
-    assert "5% of all contributions: --max_per_window (5 of 100)" in told and "A larger --max_per_window" in told
-    assert not found.left_out(None), "it is said once"
-
-
->>>>>>> w-mend1
 @pytest.mark.parametrize(("left_out", "told"), [(96, "10%"), (94, "9%"), (500, "50%")])
 def test_shares_are_written_in_percent(left_out: int, told: str) -> None:
     (warning,) = report("top-k", limits(), items_before_limit=1000, items_over_limit=left_out).warnings()
     assert f"limits have left out {told} of all" in warning
 
 
-<<<<<<< HEAD
-=======
-def test_values_beyond_their_limits_are_a_warning() -> None:
-    came = {"events_usable": 200, "contributions_before_limit": 100}
-    (sums,) = report("counts", **came, values_clipped=9, contributions_clipped=10).warnings()
-    assert sums.startswith("WARNING: 5% (10 of 200): times the values of a person for an item in a window added up")
-    assert sums.endswith("a larger --max_value changes fewer, for more noise.")
-    few = report("counts", **came, values_clipped=1, sums_before_limit=1000, sums_over_limit=150)
-    (of_all,) = few.warnings()
-    assert of_all.startswith("WARNING: 15% of the sum of all values is beyond the limits of --max_value, and in no sum")
-    assert not any("150" in line for line in few.left_out(None)), "amounts are no numbers of anything"
-    assert not report("counts", **came, sums_before_limit=1000, sums_over_limit=49).warnings()
-
-
->>>>>>> w-mend1
 def test_reasons_come_by_their_number() -> None:
     told = report(
         events_read=7, events_of_other_values=7, events_malformed=12, events_malformed_user_missing=2,
