@@ -27,7 +27,9 @@ def write(has, name="e.csv"):
     """Write so many contributions of each person, of different items."""
     rng = np.random.default_rng(1)
     rows = [
-        f"u{u},i{k},{START + 60 + int(rng.integers(10)) * 86_400},{1 + k % 90}" for u, n in enumerate(has) for k in range(n)
+        f"u{u},i{k},{START + 60 + int(rng.integers(10)) * 86_400},{1 + k % 90}"
+        for u, n in enumerate(has)
+        for k in range(n)
     ]
     Path(name).write_text("\n".join(["user,item,time,value", *rows]))
 
@@ -116,7 +118,7 @@ def test_a_run_prints_little_beside_its_rows(folder, capsys):
     for line in (
         "counts --delta 1e-6 --max_contributions 8",
         "quantiles --low 1 --high 100",
-        "cardinality --delta 1e-6",
+        "cardinality --delta 1e-6 --timeout 1d",
     ):
         word, _, more = line.partition(" ")
         said = call(f"{word} {asked} {more} --output {word}.jsonl", capsys).err.replace(FIRST, "")
