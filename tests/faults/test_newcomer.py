@@ -118,7 +118,7 @@ def test_a_run_prints_little_beside_its_rows(folder, capsys):
     for line in (
         "counts --delta 1e-6 --max_contributions 8",
         "quantiles --low 1 --high 100",
-        "cardinality --delta 1e-6",
+        "cardinality --delta 1e-6 --timeout 1d",
     ):
         word, _, more = line.partition(" ")
         said = call(f"{word} {asked} {more} --output {word}.jsonl", capsys).err.replace(FIRST, "")
