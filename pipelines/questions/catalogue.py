@@ -26,23 +26,6 @@ about_points = partial(
 )
 
 
-OF_COUNTS = (
-    Excess(
-        "items_over_limit",
-        "items_before_limit",
-        "times an item of a person was left out, of whom one window has more than --max_contributions",
-        ("max_contributions",),
-    ),
-    Excess(
-        "contributions_over_limit",
-        "contributions_before_limit",
-        "times an item of a person was left out, who has contributed as often as limits allow",
-        ("max_contributions", "max_per_window"),
-        lasting=True,
-    ),
-)
-"""What limits of `counts` leave out."""
-
 COUNTED_COLUMNS = {
     "detection_threshold": "surely found in one window",
     "threshold": "threshold",
@@ -128,7 +111,7 @@ HEAVY_HITTERS = QuestionSpec(
     title="heavy hitters",
     published="hits_published",
     why_nothing="no item surely has more people than the threshold, so nothing is published",
-    limits=(*OF_COUNTS, CHARGES),
+    limits=(CHARGES,),
     files=("domain", "public_items"),
     unplanned=("public_items", "threshold"),
     sizes=LISTED,
@@ -156,7 +139,7 @@ TOP_K = QuestionSpec(
     title="ranks",
     published="ranks_published",
     why_nothing="no item was found, so nothing is published",
-    limits=(*OF_COUNTS, WINDOWS),
+    limits=(WINDOWS,),
     files=("domain", "public_items"),
     unplanned=("public_items",),
     sizes=LISTED,
@@ -191,7 +174,7 @@ ALERTS = QuestionSpec(
     title="alerts",
     published="alerts_published",
     unusable={"events_outside_domain": "events of items that no rule names"},
-    limits=(*OF_COUNTS, CHARGES),
+    limits=(CHARGES,),
     beyond={
         "runs_stopped": "runs of tests have stopped, because their budget is spent",
         "rules_stopped": "times the rules with at_most have stopped, since people may be used up",

@@ -138,12 +138,10 @@ class QuantilesParameters(Parameters):
     @property
     @override
     def finish(self) -> SmoothWindows | None:
-        logarithmic = self.mechanism.scale == "log"
-        return (
-            SmoothWindows(("quantile",), logarithmic=logarithmic, digits=None, length=self.steps.size)
-            if self._to_finish
-            else None
-        )
+        if not self._to_finish:
+            return None
+        made, common = self.mechanism, {"digits": None, "length": self.steps.size}
+        return SmoothWindows(("quantile",), logarithmic=made.scale == "log", ends=(made.low, made.high), **common)
 
     @property
     @override
