@@ -20,19 +20,19 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (20_676, 89),
-    "transforms": (21_483, 87),
-    "pipelines": (32_611, 157),
-    "tests": (67_320, 281),
-    "benchmarks": (1_721, 7),
-    "deploy": (1_264, 9),
+    "mechanisms": (15_980, 80),
+    "transforms": (16_450, 86),
+    "pipelines": (25_410, 129),
+    "tests": (48_830, 233),
+    "benchmarks": (1_730, 7),
+    "deploy": (460, 3),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 88_000
+WORDS = 86_200
 """Of all pages, *.md."""
 
-WALK = (435, 47)
+WALK = (400, 50)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
 
 LARGE = {

@@ -82,7 +82,7 @@ def test_counts_of_each_span(options, truth, shop, tmp_path, monkeypatch):
     assert promise["guarantee"]["delta"] == (1e-6 if "--delta" in options else 0)
 
 
-def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sums_and_means(shop: Path, tmp_path: Path) -> None:
     limits = ["--value_field", "cents", "--max_value", "2000"]
     rows = count(shop, tmp_path / "rows.jsonl", *LIMITED, *limits, "--dead_letter", str(tmp_path / "dead.jsonl"))
     assert tuple(rows[0]) == (*FIELDS, "sum", "sum_stddev", "mean", "mean_lower", "mean_upper")
@@ -91,9 +91,6 @@ def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert abs(row["count"] - people) <= 5 * row["count_stddev"]
         assert abs(row["sum"] - people * value) < 8 * row["sum_stddev"]
         assert row["mean_lower"] - 30 <= value <= row["mean_upper"] + 30
-    told = capsys.readouterr().err
-    assert "270 values were beyond the limits of --max_value" in told
-    assert "1 record with a value that is not a number" in told and "1 values were rounded to whole numbers" in told
     assert [json.loads(line)["reason"] for line in (tmp_path / "dead.jsonl").read_text().splitlines()] == [
         "value must be a number, with a point before decimals"
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from grids import some_quick
-from privstream.mechanisms.accuracy import Coverage, Limit
+from privstream.mechanisms.accuracy import Coverage
 from privstream.pipelines import cli
 from privstream.pipelines.questions import run_command
 from privstream.pipelines.questions.catalogue import question
@@ -145,16 +145,6 @@ def test_what_was_not_asked_for_is_noted_where_it_may_be_a_mistake() -> None:
     rules = report("alerts", events_read=100, events_usable=2, events_outside_domain=98)
     assert rules.warnings() == rules.notes() == [], "items that no rule names are none of its business"
     assert rules.left_out(None) == ["98 events of items that no rule names (98%)"]
-
-
-def limits(*options: str) -> Coverage:
-    return Coverage(limits=tuple(Limit(option, "") for option in options))
-
-
-@pytest.mark.parametrize(("left_out", "told"), [(96, "10%"), (94, "9%"), (500, "50%")])
-def test_shares_are_written_in_percent(left_out: int, told: str) -> None:
-    (warning,) = report("top-k", limits(), items_before_limit=1000, items_over_limit=left_out).warnings()
-    assert f"limits have left out {told} of all" in warning
 
 
 def test_reasons_come_by_their_number() -> None:

@@ -255,7 +255,7 @@ def test_a_header_that_is_too_long_or_not_one_line_is_refused(tmp_path, monkeypa
         'user,"item,time': "be a CSV header, with each quote closed",
         "user,item,time\rv,i,2024-01-01": "end with a line feed: it has a carriage return",
         "user,item,time\r\r": "end with a line feed: it has a carriage return",
-        "user,\xff": "be a CSV header in UTF-8",
+        "user,\xff": "be text in UTF-8",
     }
     for header, rule in headers.items():
         (tmp_path / "a.csv").write_text(header + "\nu,i,2024-01-01\n", encoding="latin-1", newline="")
