@@ -104,8 +104,8 @@ def measure(
     key.write_bytes(bytes(range(32)))
     start = int(time.time()) // WINDOW * WINDOW
     command = ["privstream", "heavy-hitters", *reading, f"--output={output}", f"--noise_key_file={key}"]
-    command += ["--epsilon=2", "--delta=1e-6", "--max_hits=64", "--items_per_step=2", "--method=clock"]
-    command += [f"--window={WINDOW}", f"--allowed_lateness={LATENESS}", "--horizon=2000", "--ledger=none"]
+    command += ["--epsilon=2", "--delta=1e-6", "--max_hits=64", "--max_per_window=2", "--method=clock"]
+    command += [f"--window={WINDOW}", f"--allowed_lateness={LATENESS}", "--renew_every=1h", "--ledger=none"]
     command += [f"--start={datetime.fromtimestamp(start, UTC).isoformat()}", f"--run_id={source} {start}"]
     options = [option for option in running.options("--unbounded") if "checkpointing_interval" not in option]
     command += [*options, f"--checkpointing_interval={interval * 1000}"]

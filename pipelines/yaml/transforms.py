@@ -62,7 +62,7 @@ ADDED: Mapping[str, Option] = {
         Option(
             "stream_field",
             "str",
-            "field with the stream. Default: stream, if streams or streams_per_person is given, else none.",
+            "field with the stream. Default: stream, if streams are given, else none.",
         ),
         Option(
             "value_field",

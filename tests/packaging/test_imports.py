@@ -229,7 +229,7 @@ privacy: {epsilon: 2, delta: 1e-6}
 questions:
   people: {question: counts}
   listed: {question: counts, domain: [i, j]}
-  places: {question: top-k, items_per_step: 3, top: 3, window: 4h}
+  places: {question: top-k, max_per_window: 3, top: 3, window: 4h}
 views:
   risen: {of: people, against: 1h}
   alarm: {of: people, item: i, above: 9}

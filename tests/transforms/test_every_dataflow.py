@@ -163,7 +163,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
     "late events",
     cases(
         sets=["doors", "streams"],
-        histograms=["several categories", "people", "published flags"],
+        histograms=["several categories", "people", "flags"],
         counts=["found, people", "start, public"],
     ),
     runners=["prism"],
