@@ -13,7 +13,7 @@ from privstream.pipelines.questions.catalogue import question
 FILES = "--input events.jsonl --output rows.jsonl"
 KEY = "--noise_key_file key"
 ON_A_CLOCK = "--window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z --epsilon 1"
-EVENT = {"user": "5", "item": "a", "time": "2024-01-01T00:00:01Z"}
+EVENT = {"user": "5", "item": "a", "time": "2024-01-01T00:00:01Z", "value": 5}
 PUBLIC_FILES = {
     "domain": "a\nb\nc",
     "rules": '{"name": "r", "at_least": 5}',
@@ -111,7 +111,7 @@ EXAMPLES = {
         refused_plans={
             "--over 7d": "window must be given where over is a duration",
             "--over 7d --window 5d": "over must be a multiple of window",
-            "--over start --windows 2000000": "horizon must be <= 1048576, got 2000000",
+            "--over start --windows 2000000": "--window must make at most 1,048,576 windows, got 2,000,000",
             "--delta 0": "delta must be > 0 unless the list of items is public, got 0",
         },
         without_end="end or --renew_every must be given",
@@ -188,7 +188,7 @@ EXAMPLES = {
             "--max_contributions 5": "when the unit is an event",
             "--categories_per_row 2": "separator must be given",
             "--streams a --input other.csv": "--stream_field must name a field of other.csv",
-            "--start 1970-01-01 --window 1": "end must be at most 1,048,576 windows after start, got 1,704,",
+            "--start 1970-01-01 --window 1": "--window must make at most 1,048,576 windows, got 1,704,",
         },
         refused_plans={"--windows 2000000000000": "windows must be between -2**40 and 2**40, got 2000000000000"},
     ),
@@ -238,7 +238,7 @@ EXAMPLES = {
             "--timeout 0": "--timeout must be > 0 and a whole number of milliseconds, got 0.0 seconds",
             "--max_updates 0": "--max_updates must be >= 1, got 0",
             "--max_contributions 0": "--max_contributions must be >= 1, got 0",
-            "--max_contributions 1 --method sparse_counter": "must not be given with --method sparse_counter",
+            "--max_contributions 1 --method sparse_counter": "must not be given with method sparse_counter",
         },
         refused_plans={
             "--windows 0": "windows must be >= 1, got 0",
@@ -247,27 +247,23 @@ EXAMPLES = {
     ),
     "ranges": QuestionExample(
         options=f"{ON_A_CLOCK} --universe 64 --queries ranges",
-        plan="--epsilon 1 --universe 64 --windows 5 --ranges 2",
+        plan="--epsilon 1 --universe 64 --windows 5 --queries ranges",
         refused={
             "--universe 0": "universe must be >= 1, got 0",
-            "--queries points": "fields must be low, high, time, stream, got 'point'",
-            "--answers 0": "answers must be >= 1, got 0",
+            "--queries points": "fields must be low, high, got 'point'",
             "--queries none": "--queries must be a readable file: cannot read none",
             "--delete_values ,": "--delete_values: must be texts",
         },
         refused_plans={
             "--universe 0": "universe must be >= 1, got 0",
             "--windows 0": "windows must be >= 1, got 0",
-            "--ranges 100001": "ranges must be <= 100000, got 100001",
-            "--queries ranges": "one of --ranges and --queries must be given",
         },
     ),
     "predecessor": QuestionExample(
         options=f"{ON_A_CLOCK} --universe 64 --queries points",
-        plan="--epsilon 1 --universe 64 --windows 5",
+        plan="--epsilon 1 --universe 64 --windows 5 --queries points",
         refused={
-            "--queries ranges": "fields must be point, time, stream",
-            "--answers 0": "answers must be >= 1, got 0",
+            "--queries ranges": "fields must be point, got",
         },
         values={"delta": "1e-6 --delete_values out"},
     ),

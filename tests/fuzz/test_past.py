@@ -59,9 +59,9 @@ def test_names_of_fields_do_not_steer_terminals(name, tmp_path, capfd):
 EXPORTED = [getattr(privstream.transforms, name) for name in privstream.transforms.__all__]
 TRANSFORMS = [one for one in EXPORTED if inspect.isclass(one) and issubclass(one, PrivateTransform)]
 ARGUMENTS = {
-    **{"epsilon": 1.0, "delta": 1e-6, "window": 10, "start": 0, "end": 100, "max_hits": 1, "horizon": 5, "top": 1},
-    **{"thresholds": 3, "low": 0, "high": 9, "max_contributions": 1, "timeout": 5.0, "universe": 9, "records": 100},
-    **{"alpha": 0.3, "rules": [AlertRule(name="r", at_least=3)], "domain": Domain(["a", "b"])},
+    **{"epsilon": 1.0, "delta": 1e-6, "window": 10, "start": 0, "end": 100, "max_hits": 1, "top": 1, "low": 0},
+    **{"thresholds": 3, "high": 9, "max_contributions": 1, "timeout": 5.0, "universe": 9, "records": 100},
+    **{"alpha": 0.3, "standing": [(1, 2)], "rules": [AlertRule(name="r", at_least=3)], "domain": Domain(["a", "b"])},
 }
 """Of any transform, as far as it takes them."""
 

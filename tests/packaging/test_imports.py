@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 from example_results import write
-from questions import EXAMPLES
+from questions import EXAMPLES, write_folder
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("mechanisms", "transforms", "pipelines")
@@ -193,12 +193,11 @@ def test_budgets_need_no_beam(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("question", ["counts", "quantiles"])
-def test_limits_are_suggested_without_beam(question: str, tmp_path: Path) -> None:
+def test_limits_are_suggested_without_beam(tmp_path: Path) -> None:
     """Also where something can be suggested, and where a line cannot be used."""
     lines = [f"u{user},i{item},2024-01-01T0{item}:00:00Z,{item}" for user in range(300) for item in range(3)]
     (tmp_path / "events.csv").write_text("\n".join(["user,item,time,value", *lines, "u,i,never,1"]))
-    options = f"--question {question} --window 1h --start 2024-01-01 --end 2024-01-02 --epsilon 2 --input events.csv"
+    options = "--window 1h --start 2024-01-01 --end 2024-01-02 --epsilon 2 --input events.csv"
     files = "--output limits.jsonl --dead_letter letters.jsonl --ledger ledger"
     assert loaded_by(tmp_path, "suggest", *shlex.split(f"{options} {files}")) <= {"pyarrow", "scipy"}
     assert len((tmp_path / "letters.jsonl").read_text().splitlines()) == 1
@@ -206,6 +205,7 @@ def test_limits_are_suggested_without_beam(question: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_no_plan_needs_beam(tmp_path: Path) -> None:
+    write_folder(tmp_path)
     plans = [f"plan {word} {example.plan}" for word, example in EXAMPLES.items()]
     loaded = loaded_by_each(tmp_path, *plans)
     for plan, found in zip(plans, loaded, strict=True):

@@ -46,20 +46,15 @@ def truth_of(building: Path) -> dict[int, int]:
 
 
 @pytest.mark.slow
-def test_all_formats_give_the_same_rows_which_keep_their_promise(building: Path, tmp_path: Path) -> None:
-    answers = []
+def test_all_formats_keep_their_promise(building: Path, tmp_path: Path) -> None:
     for format, ending in {"parquet": "parquet", "jsonl": "avro", "csv": "jsonl", "avro": "jsonl"}.items():
         output = tmp_path / f"{format}.{ending}"
-        same = ["--run_id", "same", "--ledger", "none"]
-        assert command(building, output, *DOORS, *same, format=format) == 0
-        answers.append(read(output))
-    assert answers[0] == answers[1] == answers[2] == answers[3]
-    rows, truth = answers[0], truth_of(building)
-    assert [row.window_end.micros for row in rows] == sorted(truth)
-    promised = SetCardinality(epsilon=1.0, horizon=WINDOWS).error(WINDOWS)
-    assert {row.error_bound for row in rows} == {promised}
-    errors = [abs(row.estimate - truth[row.window_end.micros]) for row in rows]
-    assert 0 < max(errors) <= promised
+        assert command(building, output, *DOORS, "--ledger", "none", format=format) == 0
+        rows, truth = read(output), truth_of(building)
+        assert [row.window_end.micros for row in rows] == sorted(truth)
+        (promised,) = {row.error_bound for row in rows}
+        errors = [abs(row.estimate - truth[row.window_end.micros]) for row in rows]
+        assert 0 < max(errors) <= promised
     promise = json.loads((tmp_path / "parquet.parquet.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
     assert promise["accuracy"]["error_bound"] == promised
@@ -68,9 +63,7 @@ def test_all_formats_give_the_same_rows_which_keep_their_promise(building: Path,
 
 @pytest.mark.slow
 def test_users_have_noise_for_their_whole_life(building, tmp_path, capsys):
-    for shards in ("1", "3"):
-        assert command(building, tmp_path / f"{shards}.jsonl", *DOORS, "--shards", shards) == 0
-    assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "3.jsonl").read_bytes()
+    assert command(building, tmp_path / "1.jsonl", *DOORS) == 0
     promise = json.loads((tmp_path / "1.jsonl.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
     assert promise["accuracy"]["method"] == "counts"

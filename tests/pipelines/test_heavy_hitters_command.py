@@ -83,25 +83,23 @@ def answer(city: City, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_all_formats_give_the_same_rows(city: City, tmp_path: Path) -> None:
-    """One key, the same events from four formats, rows to three: one answer, which keeps its promise."""
-    answers = []
+def test_all_formats_keep_their_promise(city: City, tmp_path: Path) -> None:
+    """The same events from four formats, rows to three."""
+    true = {(row.item, row.window_start): row.holders for row in city.truth}
     for format, ending in zip(FORMATS, ("jsonl", "parquet", "avro", "jsonl"), strict=True):
         output = tmp_path / f"rows-of-{format}.{ending}"
-        assert watch(city, output, "--run_id", "same", "--ledger", "none", format=format) == 0
-        answers.append(read_row_file(str(output), HeavyHitter))
-    assert answers[0] == answers[1] == answers[2] == answers[3]
+        assert watch(city, output, "--ledger", "none", format=format) == 0
+        rows = read_row_file(str(output), HeavyHitter)
+        order = [(row.window_start, -row.count) for row in rows]
+        assert order == sorted(order)
+        assert all(row.lower <= row.count <= row.upper for row in rows)
     promise = json.loads((tmp_path / "rows-of-parquet.jsonl.guarantee.json").read_text())
     assert promise["guarantee"]["epsilon"] == 8.0
     assert "one person over the whole run" in promise["guarantee"]["paragraph"]
     threshold = promise["accuracy"]["detection_threshold"]
     assert f"every item is reported that at least {threshold:,} people have" in promise["accuracy"]["sentence"]
-    true = {(row.item, row.window_start): row.holders for row in city.truth}
-    people = [true[row.item, row.window_start] for row in answers[0]]
+    people = [true[row.item, row.window_start] for row in rows]
     assert sum(number >= threshold for number in people) >= 3
-    assert all(row.lower <= row.count <= row.upper for row in answers[0])
-    order = [(row.window_start, -row.count) for row in answers[0]]
-    assert order == sorted(order)
 
 
 @pytest.mark.slow
@@ -150,7 +148,6 @@ def test_a_table_on_the_terminal(city, answer, tmp_path, monkeypatch, capsys):
     for row in read_row_file(str(answer), HeavyHitter):
         assert f"{row.count:,.0f}" in shown.out
     assert "heavy hitters" in shown.out
-    assert "differential privacy" in shown.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -172,8 +169,7 @@ def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[
     events = tmp_path / "events.jsonl"
     events.write_text(Path(city.events("jsonl")).read_text() + f"{BAD_LINE}\nno json\n")
     rows, letters = tmp_path / "rows.jsonl", tmp_path / "letters.jsonl"
-    same = ["--run_id", "same", "--ledger", "none"]  # the same events in other files
-    assert watch(city, rows, "--input", str(events), "--dead_letter", str(letters), *same) == 0
+    assert watch(city, rows, "--input", str(events), "--dead_letter", str(letters)) == 0
     shown = capsys.readouterr()
     assert f"2 records could not be used, see {letters}" in shown.err
     assert "u000007" not in shown.out + shown.err
@@ -182,8 +178,6 @@ def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert len(found) == 2
     assert letters.stat().st_mode & 0o077 == 0
     assert any("u000007" in letter["record"] for letter in found), "a dead letter holds its record"
-    assert watch(city, tmp_path / "clean.jsonl", *same, format="jsonl") == 0
-    assert rows.read_bytes() == (tmp_path / "clean.jsonl").read_bytes()
     assert watch(city, tmp_path / "more.jsonl", "--input", str(events)) == 0
     assert "2 records could not be used, --dead_letter PATH keeps them" in capsys.readouterr().err
 
@@ -208,7 +202,7 @@ def test_a_process_whose_workers_fail_prints_one_line(city: City, tmp_path: Path
     command = [sys.executable, "-c", code, "heavy-hitters", "--noise_key_file", city.key, *OPTIONS]
     command += ["--input", str(tmp_path / "*.csv*"), "--output", str(tmp_path / "rows.jsonl")]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert found.returncode == 1
+    assert found.returncode == 2, "before anything is charged"
     assert found.stdout == ""
     assert re.fullmatch(r"privstream heavy-hitters: error: [^\n]*b\.csv\.gz [^\n]*\n", found.stderr)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv.gz"]

@@ -170,7 +170,8 @@ EDGES = [
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("word", "options"), EDGES, ids=" ".join)
-def test_a_plan_at_the_edge_of_what_is_allowed_answers_or_says_why(word, options, capsys):
+def test_a_plan_at_the_edge_of_what_is_allowed_answers_or_says_why(word, options, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(write_folder(tmp_path))
     status = cli.main(shlex.split(f"{plan_line(word)} {options} --json"))
     shown = capsys.readouterr()
     if status:
@@ -391,7 +392,7 @@ VALUES = {
     "streams": "a,b --stream_field land",
     "streams_per_person": "1 --streams a,b --stream_field land",
     "time_field": "when",
-    "time_format": "'%d.%m.%Y' --time_zone UTC",
+    "time_format": "%Y-%m-%dT%H:%M:%SZ --time_zone UTC",
     "time_unit": "s",
     "time_zone": "Europe/Berlin",
     "timeout": "30",

@@ -71,8 +71,6 @@ def test_a_plan_says_that_a_run_without_delta_is_more_accurate(capsys: pytest.Ca
     assert nothing is None
     noisy, better = least("--windows", "60", "--delta", "1e-6")
     assert noisy > pure == better
-    assert least("--windows", "4", "--delta", "1e-6") == least("--windows", "4"), "short runs have the same noise"
-    assert least("--windows", "1000", "--delta", "1e-6")[1] is None
     asked = ["plan", "histogram", "--epsilon", "1", "--categories", "2", "--windows", "60", "--delta", "1e-6"]
     assert cli.main(asked) == 0
     assert f"Without --delta the error is smaller: {pure} events." in printed(capsys)

@@ -85,7 +85,6 @@ def test_a_query_without_rows_has_columns(shop, tmp_path):
     ("query", "message"),
     [
         ("SELECT who, page FROM visits", "--time_field must name a field of the query: no `seen` there, only: page"),
-        ("SELECT page, seen, amount AS who FROM visits", "field `who` of the query must be text or an integer, got"),
         ("SELECT who, page, seen::TIMESTAMP AS seen FROM visits", "--time_zone must be given, .* field `seen` of the"),
         ("SELECT who, who, page, seen FROM visits", "called `who`|Binder"),
         ("SELECT who FRM visits", "query must be one that DuckDB can answer: Parser Error: syntax error"),

@@ -203,8 +203,8 @@ def test_a_browser_follows_a_run_runs_no_other_script_and_shows_all_in_a_narrow_
         browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         assert json.loads(browser.run(outside)) == []
         add_window(windows, 9, "a late comer")
-        browser.wait("document.body.textContent.includes('a late comer')")
-        assert browser.run("document.querySelector('details').open"), "what was open stays open"
+        browser.wait("document.body?.textContent.includes('a late comer')")
+        assert browser.run("document.querySelector('details')?.open"), "what was open stays open"
         server.shutdown()
 
 

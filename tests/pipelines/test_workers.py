@@ -40,7 +40,7 @@ QUESTIONS = {
     "heavy hitters": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 --delta 1e-6 "
     "--max_hits 3 --method clock",
     "heavy hitters by status": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 "
-    "--delta 1e-6 --method status --max_contributions 3",
+    "--delta 1e-6 --method status --max_hits 3",
     "heavy hitters of a list": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 "
     "--delta 1e-6 --max_hits 3 --domain items --method clock",
     "top-k": f"top-k {ON_A_CLOCK} --epsilon 20 --delta 1e-6 --domain items --top 2",

@@ -17,7 +17,7 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from event_forms import stamped
 from every_runner import Streamed, one_job
-from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
+from privstream.transforms import HeavyHitter
 from privstream.transforms.timing.clocked import AtWindowEnds, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
 
@@ -52,16 +52,13 @@ def workload(name: str) -> tuple[beam.PTransform, list[TimestampedValue]]:
     """Return a transform, and events for it at their own times."""
     kind, configuration, changes = (OF_PEOPLE | OF_SETS)[name]
     made = workloads.transform(configuration) if kind is workloads else kind.transform(configuration, **changes)
-    events = kind.random_events if kind is not test_range_transforms else lambda *both: kind.random_input(*both)[0]
-    found = events(configuration, random.Random(SEED))
+    found = kind.random_events(configuration, random.Random(SEED))
     return made, [stamped(event) for event in found]
 
 
 def with_lateness(made: beam.PTransform, lateness: int) -> beam.PTransform:
     other = copy.copy(made)
     other.steps = dataclasses.replace(made.steps, allowed_lateness=lateness)
-    if isinstance(made, ShiftingHeavyHitters):
-        other.answer = dataclasses.replace(made.answer, steps=other.steps)
     return other
 
 

@@ -51,8 +51,8 @@ def transform(name, **changes):
     return kind(**{**COMMON, "noise": KeyedNoise(KEY), **options, **changes})
 
 
-def random_input(name, chance, n=900):
-    """Events and queries of which some lie outside of the run, the universe, the actions and the streams."""
+def random_events(name, chance, n=900):
+    """Events of which some lie outside of the run, the universe, the actions and the streams."""
     _, options = CONFIGURATIONS[name]
     streams = [*STREAMS, "elsewhere"] if "streams" in options else [""]
 
@@ -66,7 +66,7 @@ def random_input(name, chance, n=900):
         events.append((str(point), action, moment(), chance.choice(streams)))
         if chance.random() < 0.1:  # another update of the point at the same moment
             events.append((str(point), chance.choice(["in", "out"]), *events[-1][2:]))
-    return events, None
+    return events
 
 
 def batches_of(made, events, stream):
@@ -81,7 +81,7 @@ def batches_of(made, events, stream):
     return [sorted(window) for window in windows]
 
 
-def expected(made, events, queries):
+def expected(made, events):
     """Return the rows, from mechanisms that are fed window by window."""
     rows = []
     for stream in made.streams:
@@ -134,15 +134,15 @@ def as_arrow(events, size=100, integers=False):
     return batches
 
 
-def asked(made, elements, queries):
+def asked(made, elements):
     def build(pipeline):
         return pipeline | "Elements" >> beam.Create(elements) | made.with_dead_letters()
 
     return build
 
 
-def run(made, elements, queries):
-    return runner_harness.run("fn_api", asked(made, elements, queries))
+def run(made, elements):
+    return runner_harness.run("fn_api", asked(made, elements))
 
 
 @one_job(
@@ -153,11 +153,11 @@ def run(made, elements, queries):
     elsewhere=["ranges gaussian", "ranges, streams", "predecessors, streams"],
 )
 def test_rows_are_those_of_the_reference(name):
-    events, queries = random_input(name, random.Random(1))
+    events = random_events(name, random.Random(1))
     made = transform(name)
     elements = as_arrow(events, integers=name == "predecessors") if "streams" not in name else as_rows(events)
-    results = yield asked(made, elements, queries)
-    rows = expected(made, events, queries)
+    results = yield asked(made, elements)
+    rows = expected(made, events)
     assert len(rows) >= 12
     assert sorted(results.elements("rows")) == rows
     assert results.elements("dead") == []
@@ -166,7 +166,7 @@ def test_rows_are_those_of_the_reference(name):
 
 @some_quick("name", ["ranges", "predecessors dynamic", "predecessors"], "ranges", "predecessors")
 def test_answers_are_right_where_there_is_no_noise(name):
-    events, queries = random_input(name, random.Random(2))
+    events = random_events(name, random.Random(2))
     made = transform(name, epsilon=1e8)
     held: set[int] = set()
     truth = {}
@@ -174,7 +174,7 @@ def test_answers_are_right_where_there_is_no_noise(name):
         for _, inserts, point in window:
             (held.add if inserts else held.discard)(point)
         truth[Timestamp(START + 10 * number)] = set(held)
-    rows = run(made, as_arrow(events), queries).elements("rows")
+    rows = run(made, as_arrow(events)).elements("rows")
     assert len(rows) >= 12
     for row in rows:
         members = truth[row.window_start]
@@ -188,14 +188,14 @@ def test_answers_are_right_where_there_is_no_noise(name):
 @one_job("points", ["ranges", "predecessors"], "ranges", "predecessors")
 def test_standing_queries_are_answered_in_every_window_whatever_the_data(name):
     made = transform(name)
-    results = yield asked(made, as_arrow([("7", "in", 5, "")]), None)
-    assert sorted(results.elements("rows")) == expected(made, [], [])
+    results = yield asked(made, as_arrow([("7", "in", 5, "")]))
+    assert sorted(results.elements("rows")) == expected(made, [])
     assert len(results.elements("rows")) == 12 * len(made.standing)
 
 
-def drive(made, events, queries, chance, *, crashes):
+def drive(made, events, chance, *, crashes):
     """Run the stages by hand, with bundles that fail, in random order along a random watermark."""
-    fns = dofns_of_two(made)
+    fns = dofns_of(made)
     stage = Stage(
         fns["CountRanges" if isinstance(made, RangeCounts) else "AnswerPredecessors"],
         chance,
@@ -203,17 +203,15 @@ def drive(made, events, queries, chance, *, crashes):
         workers=2,
     )
     stage.feed(call_all(StartClocks(tuple(by_clock(made.streams))), [b""]))
-    waiting = [(e[2], e) for e in events] + [(q.time.micros, q) for q in queries]
+    waiting = list(events)
 
     def arrive(most_events, now, early):
         """Feed all until now, and some of what lies up to `early` ahead; equal events may come apart."""
         come, left = [], []
-        for time, element in waiting:
-            (come if time <= now + chance.choice([0, early]) else left).append((time, element))
+        for event in waiting:
+            (come if event[2] <= now + chance.choice([0, early]) else left).append(event)
         waiting[:] = left
-        arrow = as_arrow([e for _, e in come if type(e) is tuple], most_events)
-        stage.feed(call_all(fns["PackUpdates"], checked(made, arrow)))
-        stage.feed(call_all(fns["PackQueries"], [e for _, e in come if type(e) is not tuple]))
+        stage.feed(call_all(fns["PackUpdates"], checked(made, as_arrow(come, most_events))))
 
     watermark = START * SECOND
     while watermark < (END + 5) * SECOND:
@@ -224,25 +222,15 @@ def drive(made, events, queries, chance, *, crashes):
     return stage
 
 
-def dofns_of_two(made):
-    """Return the DoFns of a transform with two inputs, by class name."""
-
-    class OnOneInput(beam.PTransform):
-        def expand(self, pcoll):
-            return {"events": pcoll, "queries": pcoll} | made
-
-    return dofns_of(OnOneInput())
-
-
 @some_quick("seed", range(2), 0)
 @every_configuration
 @pytest.mark.slow
 def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     chance = random.Random(seed)
-    events, queries = random_input(name, chance, 200)
+    events = random_events(name, chance, 200)
     made = transform(name)
-    stage = drive(made, events, queries, chance, crashes=0.2)
-    assert sorted(stage.outputs) == expected(made, events, queries)
+    stage = drive(made, events, chance, crashes=0.2)
+    assert sorted(stage.outputs) == expected(made, events)
     assert stage.dead == []
     left = {place for (_, place), values in stage.cells.states.items() if values}
     assert all(place.endswith("_progress") for place in left)
@@ -253,58 +241,37 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
 def test_late_updates_and_queries_are_set_aside(name):
     made = transform(name, allowed_lateness=5)
     chance = random.Random(3)
-    events, queries = random_input(name, chance, 150)
+    events = random_events(name, chance, 150)
     events = [e for e in events if START * SECOND <= e[2] < END * SECOND]
-    queries = [q for q in queries if START * SECOND <= q.time.micros < END * SECOND]
     late = [(str(20 + i), "in", (START + 8) * SECOND + i, "") for i in range(9)]
-    late_query = queries[0]._replace(time=Timestamp(START + 12))
 
     def stamped(element):
-        if isinstance(element, tuple) and not hasattr(element, "_fields"):
-            row = beam.Row(user=element[0], item=element[1], time=Timestamp(micros=element[2]), stream="")
-            return TimestampedValue(("event", row), Timestamp(micros=element[2]))
-        return TimestampedValue(("query", element), element.time)
+        row = beam.Row(user=element[0], item=element[1], time=Timestamp(micros=element[2]), stream="")
+        return TimestampedValue(row, Timestamp(micros=element[2]))
 
     source = test_stream.TestStream()
-    waiting = [(e[2], e) for e in events] + [(q.time.micros, q) for q in queries]
+    waiting = events
     for now in range(START, END + 20, 7):
-        ready = [e for t, e in waiting if t // SECOND // 10 * 10 + 10 <= now]
-        waiting = [(t, e) for t, e in waiting if e not in ready]
+        ready = [e for e in waiting if e[2] // SECOND // 10 * 10 + 10 <= now]
+        waiting = [e for e in waiting if e not in ready]
         if now >= START + 63 and late:
-            ready, late, told = [*ready, *late, late_query], [], late
+            ready, late, told = [*ready, *late], [], late
         if ready:
             source = source.add_elements([stamped(e) for e in ready])
         source = source.advance_watermark_to(now)
-    source = source.add_elements([stamped(e) for _, e in waiting]).advance_watermark_to_infinity()
+    source = source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity()
 
-    def build(both):
-        published = {
-            "events": both | "Events" >> beam.ParDo(OnlyKind("event")),
-            "queries": both | "Queries" >> beam.ParDo(OnlyKind("query")),
-        } | made.with_dead_letters()
+    def build(given):
+        published = given | made.with_dead_letters()
         return {"rows": published.rows, "dead": published.dead_letters}
 
     results = yield Streamed(source, build)
-    assert sorted(results.elements("rows")) == expected(made, events, queries)
+    assert sorted(results.elements("rows")) == expected(made, events)
     letters = results.elements("dead")
-    assert sorted(letter.record for letter in letters if letter.source == "late event") == sorted(
-        f"insert {point}" for point, *_ in told
-    )
-    assert [letter.source for letter in letters].count("late query") == 1
+    assert sorted(letter.record for letter in letters) == sorted(f"insert {point}" for point, *_ in told)
     assert {letter.reason for letter in letters} == {
         "time must not be later than the end of the window plus the allowed lateness"
     }
-
-
-class OnlyKind(beam.DoFn):
-    """Keeps one kind of a stream's elements."""
-
-    def __init__(self, kind):
-        self.kind = kind
-
-    def process(self, element):
-        if element[0] == self.kind:
-            yield element[1]
 
 
 class TestPacking:
@@ -315,7 +282,7 @@ class TestPacking:
         ]  # fmt: skip
         made = transform("ranges")
         elements = as_arrow([(*event, (START + 1) * SECOND, "") for event in events])
-        results = run(made, elements, [])
+        results = run(made, elements)
         letters = results.elements("dead")
         assert sorted(re.search(r"'user': '([^']*)'", letter.record)[1] for letter in letters) == sorted(
             event[0] for event in events[:4]
@@ -328,7 +295,7 @@ class TestPacking:
             for name in ("points_outside_universe", "events_of_other_actions", "events_malformed")
         }
         assert counters == {"points_outside_universe": 3, "events_of_other_actions": 1, "events_malformed": 4}
-        assert sorted(results.elements("rows")) == expected(made, [("7", "in", (START + 1) * SECOND, "")], [])
+        assert sorted(results.elements("rows")) == expected(made, [("7", "in", (START + 1) * SECOND, "")])
 
     def test_of_one_moment_an_insertion_counts_in_any_order_and_batches(self):
         one = PointBatch(np.array([5, 5, 6, 6]), np.array([9, 9, 3, 4]), np.array([True, False, True, False]))
@@ -370,7 +337,6 @@ class TestArguments:
                 "streams must be distinct names, at least one, got 2, 1 of them distinct",
             ),
             ("ranges", {"insert_values": ("out",)}, "insert_values and delete_values must have no text in common"),
-            ("ranges", {"queries": -1}, "queries must be >= 0, got -1"),
             ("predecessors", {"standing": [301]}, "point must be in 1 .. 300"),
             ("predecessors", {"delta": 1e-6}, "delta must be 0 without delete_values, got 1e-06"),
             ("predecessors", {"start": None}, "start must be given: windows are counted from it"),
