@@ -37,7 +37,7 @@ def command(requests: Path, output: Path, *options: str, format: str = "parquet"
 
 
 @pytest.mark.slow
-def test_intervals_contain_the_truth(requests: Path, tmp_path: Path) -> None:
+def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = []
     for format in ("parquet", "csv"):
         output = tmp_path / f"{format}.jsonl"
@@ -49,6 +49,7 @@ def test_intervals_contain_the_truth(requests: Path, tmp_path: Path) -> None:
     for row in rows[0]:  # few people have two values in a window, of which one counts
         assert row.lower * 0.97 <= truth[row.window_end, row.quantile] <= row.upper * 1.03
         assert abs(np.log(row.estimate / truth[row.window_end, row.quantile])) < 0.1
+    capsys.readouterr()
     promise = json.loads((tmp_path / "csv.jsonl.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
     assert promise["parameters"]["quantiles"] == [0.1, 0.5, 0.9]
