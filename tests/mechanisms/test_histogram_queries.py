@@ -376,8 +376,7 @@ class TestErrors:
                 rows = np.minimum(rows, 1)
             sums = np.cumsum(rows, axis=0)
             _, published = tested.run(tested.initial_state(), rows, SeededNoise(seed))
-            steps = len(rows) if mode == "direct" else int(sums.max())
-            bound = tested.error(max(steps, int(sums.max())) if horizon is None else int(sums.max()))
+            bound = tested.error(int(sums.max()))
             failures += int(np.abs(published - all_values(tested.queries, sums)).max() > bound)
         assert stats.binom.sf(failures - 1, runs, tested.beta) > FALSE_ALARM
 
