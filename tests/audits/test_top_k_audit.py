@@ -140,13 +140,6 @@ class TestFalls:
         made = ranking(epsilon=1.0, top=1, end=1)
         self.caught(made, [(SUSPECT, 1)] * 8, [], levels, 1.0)
 
-    def test_a_budget_that_is_spent_in_every_window_anew(self):
-        """One item stands clear of the others, so its count is told twenty-four times."""
-        made = ranking(epsilon=2.0, top=1, end=1)
-        crowd = [(person, 1) for person in range(100, 120)]
-        worlds = [[*crowd, (SUSPECT, 1)], crowd]
-        self.caught(made, *worlds, total, made.mechanism.epsilon, windows=24, runs=800)
-
     def test_a_candidate_list_made_from_the_data(self):
         """Only held items compete: an item that is there tells of its holder."""
         made = ranking(epsilon=1.0, top=1, end=1)
