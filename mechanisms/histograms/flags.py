@@ -128,7 +128,8 @@ class FlagState(PartitionState):
 class AnchoredFlags(HistogramQueries):
     """Publishes after every step for every column whether its estimate has reached its threshold; flags stay up.
 
-    Flags are a function of the answers of `HistogramQueries`, whose guarantee and parameters they have.
+    Privacy:
+        Unit: as of `HistogramQueries`; flags are a function of its answers.
 
     Accuracy:
         `error_bound(step, interval)`: with probability 1 - beta, at all steps, a flag that is up has a sum of at least
@@ -136,6 +137,8 @@ class AnchoredFlags(HistogramQueries):
 
     Attributes:
         thresholds: one integer from 1 to 2**53 for each column; public.
+
+    All other attributes are those of `HistogramQueries`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -168,7 +171,7 @@ class AnchoredFlags(HistogramQueries):
         assert isinstance(state, FlagState) and isinstance(after, FlagState)
         raised = np.concatenate([state.raised[None, :], sums >= np.array(self.thresholds, np.int64)])
         np.logical_or.accumulate(raised, axis=0, out=raised)
-        return replace(after, raised=raised[-1]), raised[1:]
+        return replace(after, raised=raised[-1].copy()), raised[1:]
 
     @override
     def _fields(self, state: PartitionState) -> dict[str, Any]:

@@ -154,6 +154,8 @@ class KeyedCounts(Mechanism[KeyedState]):
                 raise ValueError(f"contributions_per_window must be <= {self.contributions}, contributions, got {most}")
         if self.contributions_per_key is not None:
             checks.integer("contributions_per_key", self.contributions_per_key, minimum=1)
+        if self.possible is not None:
+            checks.integer("possible", self.possible, minimum=1)
         if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
             raise ValueError(f"min_people must be 1 if the list of items is public, got {self.min_people}")
 

@@ -327,7 +327,7 @@ def nearly_all(seen: Seen) -> int:
     return int(seen.units == 1)
 
 
-LIMIT, MANY_EVENTS = 2, 20
+MANY_EVENTS = 20
 
 
 def many_events(seen: Seen) -> Iterable[Sent]:
@@ -346,19 +346,6 @@ HISTOGRAM = (
         others=many_events,
         suspect=first_window(Sent(SUSPECT, "a")),
         score=total("estimate"),
-        told_by="category",
-    ),
-    Attack(
-        name="limits of a person",
-        text=f"the unit is a person, of whom {LIMIT} events may count. With D, one person sends 2 events in each of 3 "
-        "windows. The adversary sees the counts. The control has the same noise, and all events count.",
-        options={"epsilon": EPSILON, "domain": ONE, "unit": "person", "max_contributions": LIMIT, "largest": 1},
-        control={"epsilon": 3 * EPSILON, "max_contributions": 3 * LIMIT},
-        others=many_events,
-        suspect=all_windows(Sent(SUSPECT, "a"), Sent(SUSPECT, "a")),
-        score=total("estimate"),
-        windows=3,
-        times=4,
         told_by="category",
     ),
 )

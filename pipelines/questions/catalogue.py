@@ -242,7 +242,7 @@ HISTOGRAM = QuestionSpec(
     error_unit="events",
     chart="histogram",
     simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
-    audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits of a person"),
+    audit=Part("audit.attacks.HISTOGRAM", "noise of counts"),
 )
 
 

@@ -82,10 +82,6 @@ def test_a_person_in_many_windows_shows_no_more_than_epsilon(rules, others):
     stands(worlds(alerts(rules, **others), (4, 4, 4), (5, 5, 5)), CLAIMED)
 
 
-def test_a_person_in_some_windows_shows_a_part_of_epsilon():
-    stands(worlds(alerts(ONE), (4, 4, 5), (5, 5, 5), runs=1_500), CLAIMED, visible=0.01)
-
-
 def test_events_in_place_of_people_are_caught():
     """Counting events is no query of sensitivity 1: the person has nine in each window."""
 

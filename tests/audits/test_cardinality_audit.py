@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from attacks import stands
 from laws import FALSE_ALARM
 from privstream.mechanisms.cardinality.algorithms import GapChanges
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
@@ -146,31 +145,3 @@ class TestExactLaw:
         worst = worst_loss(made, np.array([3, 6, 2]), (3, 0, 3))
         print(f"\nnot deduplicated: {worst:.3f} against {made.epsilon}")
         assert worst > 1.2 * made.epsilon
-
-
-def outcomes(sizes, seed, *, epsilon, updates, horizon):
-    made = GapChanges(epsilon=epsilon, beta=0.9, horizon=horizon, max_updates=updates)
-    state = SetCardinality(epsilon=1.0, horizon=9).initial_state()
-    noise = SeededNoise(seed)
-    found = np.array([made.run(state, sizes, noise.derive("run", i))[1].estimates for i in range(RUNS)], dtype=np.int64)
-    return found
-
-
-def codes(found, centres, clip=6):
-    """Code all estimates of a run as one number."""
-    near = np.clip(found - centres, -clip, clip) + clip
-    return near @ (2 * clip + 1) ** np.arange(found.shape[1])
-
-
-@pytest.mark.slow
-class TestSamples:
-    def worlds(self, epsilon, updates):
-        """A set that is full and empty in turn: a hit at each step; one person more in the full ones."""
-        sizes = np.array([60, 0, 60])
-        one = outcomes(sizes, 1, epsilon=epsilon, updates=updates, horizon=3)
-        other = outcomes(np.array([61, 0, 61]), 2, epsilon=epsilon, updates=updates, horizon=3)
-        centres = np.median(one, axis=0).astype(np.int64)
-        return codes(one[:, [0, 2]], centres[[0, 2]]), codes(other[:, [0, 2]], centres[[0, 2]])
-
-    def test_the_mechanism_stands(self):
-        stands(self.worlds(2.0, 50), 2.0, visible=0.1)

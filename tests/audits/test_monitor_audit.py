@@ -69,16 +69,6 @@ class TestAddRemove:
         monitor = monitor_of(parameters, max_hits=2)
         stands(monitor, outcomes(monitor, fading(most), steps=40), tight=0.3)
 
-    @pytest.mark.parametrize(("parameters", "others", "steps"), [(KNOWN, 2, 40)])
-    def test_several_items_per_step(self, parameters, others, steps):
-        monitor = monitor_of(parameters, max_hits=2, items_per_step=4)
-        together = constant([others] * 4, [1] * 4)
-        stands(monitor, outcomes(monitor, together, steps=steps, items=4), tight=0.2)
-
-    def test_streams(self):
-        monitor = monitor_of(KNOWN, streams_per_person=2)
-        stands(monitor, outcomes(monitor, constant([1], [1]), steps=80, streams=2), tight=0.3)
-
     @pytest.mark.parametrize(("strategy", "tight"), [(ALONE, 0.35), (constant([8], [1]), 0.2), (first_alone, 0.2)])
     def test_unknown_domain(self, strategy, tight):
         """Alone the suspect uses up the domain's half of delta, in a crowd the clock's: by events of opposite kinds."""
@@ -111,11 +101,6 @@ class TestReplaceOne:
     def test_unknown_domain(self):
         monitor = monitor_of(UNKNOWN, neighbouring="replace_one")
         stands(monitor, outcomes(monitor, constant([0, 0], [1, 0], [0, 1]), steps=20, items=2), tight=0.15)
-
-    def test_noisy_counts(self):
-        monitor = monitor_of(KNOWN, neighbouring="replace_one", count_share=0.5)
-        moved = constant([0, 0], [1, 0], [0, 1])
-        stands(monitor, outcomes(monitor, moved, steps=60, items=2), tight=0.1)
 
 
 class TestMistakesAreFound:

@@ -79,8 +79,7 @@ def test_above_threshold(integer):
     falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
 
 
-@pytest.mark.parametrize("integer", [False, True])
-@pytest.mark.parametrize("max_hits", [1, 2])
+@pytest.mark.parametrize(("max_hits", "integer"), [(1, True), (2, False)])
 def test_sparse(max_hits, integer):
     claimed, runs = 1.0 * max_hits, 20_000
     mechanism = Sparse(epsilon=claimed, max_hits=max_hits, integer=integer)

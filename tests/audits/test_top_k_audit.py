@@ -109,7 +109,7 @@ def test_stands_whatever_one_person_holds():
 
 def test_stands_over_all_windows_of_a_person():
     made = ranking(epsilon=3.0, top=1)
-    stands([outcomes(made, held, 2, levels, runs=3_700) for held in ([(SUSPECT, 1)], [])], 3.0, visible=0.05)
+    stands([outcomes(made, held, 2, levels, runs=2_000) for held in ([(SUSPECT, 1)], [])], 3.0)
 
 
 def test_stands_with_many_items_on_top():
@@ -119,17 +119,11 @@ def test_stands_with_many_items_on_top():
     stands([outcomes(made, each, 1, total) for each in (held, crowd)], 3.0, visible=0.1)
 
 
-def test_duplicates_and_more_items_than_allowed_tell_no_more():
-    made = ranking(epsilon=2.0, top=1, end=1)
-    greedy = [(SUSPECT, item) for item in (0, 0, 1, 1, 1, 2, 3)]
-    stands([outcomes(made, held, 1, levels) for held in (greedy, [])], 2.0)
-
-
 class TestFalls:
     """The same attacks on what leaves out one of the precautions."""
 
-    def caught(self, made, one, other, encode, claimed, windows=1, runs=1_500):
-        falls([outcomes(made, held, windows, encode, runs=runs) for held in (one, other)], claimed)
+    def caught(self, made, one, other, encode, claimed):
+        falls([outcomes(made, held, 1, encode, runs=1_500) for held in (one, other)], claimed)
 
     def test_people_who_are_not_bounded(self, monkeypatch):
         """Each event counts, as often as the suspect sends it."""
@@ -139,13 +133,6 @@ class TestFalls:
         )
         made = ranking(epsilon=1.0, top=1, end=1)
         self.caught(made, [(SUSPECT, 1)] * 8, [], levels, 1.0)
-
-    def test_a_budget_that_is_spent_in_every_window_anew(self):
-        """One item stands clear of the others, so its count is told twenty-four times."""
-        made = ranking(epsilon=2.0, top=1, end=1)
-        crowd = [(person, 1) for person in range(100, 120)]
-        worlds = [[*crowd, (SUSPECT, 1)], crowd]
-        self.caught(made, *worlds, total, made.mechanism.epsilon, windows=24, runs=800)
 
     def test_a_candidate_list_made_from_the_data(self):
         """Only held items compete: an item that is there tells of its holder."""

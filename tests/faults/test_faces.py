@@ -43,7 +43,7 @@ def test_e5_nothing_is_out_of_sight_at_390_pixels(page: Path, tmp_path: Path) ->
     with Chromium(tmp_path / "profile") as browser:
         browser.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
         browser.call("Page.navigate", url=f"file://{page}")
-        browser.wait("document.readyState == 'complete'")
+        browser.wait("document.readyState == 'complete' && document.querySelectorAll('details').length > 0")
         browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
         browser.picture(tmp_path / "narrow.png")
         outside = "[...document.querySelectorAll('body *')].filter(x => x.getBoundingClientRect().right > 391).length"

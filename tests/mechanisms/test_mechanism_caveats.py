@@ -45,7 +45,6 @@ EXAMPLES = {
     "UnknownHorizonCounter": [({}, EXACT)],
     "HistogramQueries": [
         (COLUMNS | {"mode": "anchored"}, EXACT),
-        (COLUMNS | {"mode": "direct", "queries": MONOTONE}, EXACT),
         (COLUMNS | {"mode": "anchored", "queries": MONOTONE}, (*EXACT, caveats.GIVEN_FUNCTIONS)),
         (COLUMNS | {"mode": "paper", "queries": MONOTONE}, (*COMPARED, caveats.GIVEN_FUNCTIONS)),
     ],

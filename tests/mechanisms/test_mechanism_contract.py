@@ -147,6 +147,11 @@ def keyed_steps():
     ]
 
 
+def found_steps():
+    """The same with as many different people on the list as have a key."""
+    return [dataclasses.replace(given, listed=given.counts.copy()) for given in keyed_steps()]
+
+
 def binned_steps():
     """Bins with few, many and no values."""
     return [BinnedStep(step=i + 1, counts=np.full(20, count)) for i, count in enumerate((3, 0, 40, 1))]
@@ -191,7 +196,7 @@ EXAMPLES = {
         KeyedCounts(epsilon=1.0, delta=1e-3, over="start", horizon=5, min_people=5, max_value=4), keyed_steps
     ),
     FoundKeys: Example(
-        FoundKeys(epsilon=1.0, delta=1e-3, contributions=2, horizon=5, min_people=2, max_value=4), keyed_steps
+        FoundKeys(epsilon=1.0, delta=1e-3, contributions=2, horizon=5, min_people=2, max_value=4), found_steps
     ),
     IncrementalPredecessor: Example(
         IncrementalPredecessor(epsilon=1.0, universe=1 << 10, group=3), lambda: predecessor_steps(deletions=False)
@@ -279,10 +284,19 @@ def run_once(mechanism):
 # Not one field each, but lists of rules; a name; and a switch that is used as it is.
 UNCHECKED = {"starts", "ends", "many", "label", "repeatable"}
 COUNTED = {"columns", "contributions", "domain_size", "horizon", "items_per_release", "items_per_step", "max_hits"}
-COUNTED |= {"max_updates", "min_hits", "min_people", "releases", "row_columns", "rows_per_unit", "streams_per_person"}
+COUNTED |= {
+    "max_updates",
+    "min_hits",
+    "min_people",
+    "possible",
+    "releases",
+    "row_columns",
+    "rows_per_unit",
+    "streams_per_person",
+}
 COUNTED |= {"tests", "top", "universe", "updates_per_unit"}
-SHARES = {"beta", "counter_share", "measure_share", "threshold_share", "value_share"}
-SWITCHES = {"consistent", "integer", "monotone", "public_keys", "signed"}
+SHARES = {"beta", "counter_share", "measure_share", "threshold_share"}
+SWITCHES = {"dropped", "integer", "monotone", "public_keys", "smooths"}
 
 
 class TestWhateverPromises:

@@ -17,7 +17,7 @@ DRAWS = 4000
 MOST = 0.0715
 """Of 4,000 draws of which 5% are outside so many are, but with probability 1e-9; of a law 1 / 0.7 as wide 17% are."""
 
-LEAST = 0.03
+LEAST = 0.02
 LEVELS = 8
 Found = tuple[np.ndarray, float]
 """Errors of answers to independent questions, and their spread."""
