@@ -101,7 +101,7 @@ class Stream:
             listed = counts(epsilon=1.5, max_contributions=80)
             return renewed | {LASTING: charging(method="status"), FOUND: found, LISTED: listed}
         made = {method: charging(method=method) for method in METHODS[:2]}
-        made[METHODS[2]] = hitters(method="counts", max_contributions=8, end=end)
+        made[METHODS[2]] = hitters(method="counts", max_contributions=3 * MAX_HITS, threshold=100, end=end)
         if not self.more:
             return made
         rules = tuple(
