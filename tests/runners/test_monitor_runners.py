@@ -15,6 +15,7 @@ import pytest
 import runner_harness
 import test_watch_command
 from privstream.pipelines import cli
+from test_watch_command import same_noise  # noqa: F401 - of a stream its output folder counts
 
 FILES = """\
 data: {{input: {input}, user: customer, time: ts{watch}}}
