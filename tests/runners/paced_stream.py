@@ -83,29 +83,25 @@ class Stream:
         Items that stay found have longer periods: rare ones are found late in them, over several windows. Where a list
         of different people stands beside them, there are none: it is read after half of the windows.
         """
-        common = {
-            "epsilon": 8, "delta": 1e-4, "max_hits": MAX_HITS, "window": WINDOW, "start": START,
-            "noise": KeyedNoise(b"a key for tests, known to all...", "faults"),
-        }  # fmt: skip
-        hitters = partial(ShiftingHeavyHitters, **common, horizon=100)
+        noise = KeyedNoise(b"a key for tests, known to all...", "faults")
+        common = {"delta": 1e-4, "window": WINDOW, "start": START, "noise": noise}
+        end = START + self.windows * WINDOW
+        hitters = partial(ShiftingHeavyHitters, **common, epsilon=8)
+        charging = partial(hitters, max_hits=MAX_HITS)
         if self.renewal is not None:
             every = self.renewal * WINDOW
-            renewed = {method: hitters(method=method, renew_every=every) for method in METHODS[:2]}
-            counts = partial(
-                KeyedCounts,
-                **{name: common[name] for name in ("delta", "window", "start", "noise")},
-                end=START + self.windows * WINDOW,
-            )
+            renewed = {method: charging(method=method, renew_every=every) for method in METHODS[:2]}
+            counts = partial(KeyedCounts, **common, end=end)
             found = counts(
                 epsilon=1,
                 max_contributions=FOUND_PERIOD,
                 renew_every=FOUND_PERIOD * WINDOW,
-                rising=2,
                 public_items=Domain([PUBLIC]),
             )
             listed = counts(epsilon=1.5, max_contributions=80)
-            return renewed | {LASTING: hitters(method="status"), FOUND: found, LISTED: listed}
-        made = {method: hitters(method=method) for method in METHODS}
+            return renewed | {LASTING: charging(method="status"), FOUND: found, LISTED: listed}
+        made = {method: charging(method=method) for method in METHODS[:2]}
+        made[METHODS[2]] = hitters(method="counts", max_contributions=3 * MAX_HITS, threshold=100, end=end)
         if not self.more:
             return made
         rules = tuple(
@@ -114,8 +110,8 @@ class Stream:
             )
             for first, name in enumerate(("even windows", "odd windows"))
         )
-        end = START + self.windows * WINDOW
-        return made | {ALERTS: SparseVectorAlerts(**common, rules=rules, method="status", end=end)}
+        alerts = SparseVectorAlerts(**common, epsilon=8, rules=rules, method="status", max_hits=MAX_HITS, end=end)
+        return made | {ALERTS: alerts}
 
     def release(self, windows: float | None = None) -> None:
         """Let the source go on to so many windows, or to its end."""

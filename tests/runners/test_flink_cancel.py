@@ -20,15 +20,19 @@ RUN = "import sys; from privstream.pipelines.cli import main; sys.exit(main())"
 
 @contextlib.contextmanager
 def watching(cluster, folder: Path):
-    """Run counts over a folder on the cluster, in a process of its own; give it, and what it says."""
+    """Run heavy hitters over a folder on the cluster, in a process of its own; give it, and what it says."""
     (folder / "key").touch(mode=0o600)
     (folder / "key").write_bytes(bytes(range(32)))
     for name in ("incoming", "rows"):
         (folder / name).mkdir()
     command = [sys.executable, "-c", RUN, "heavy-hitters", f"--input={folder / 'incoming'}", "--watch=1"]
     command += [f"--output={folder / 'rows'}", "--time_unit=s", "--window=2", "--allowed_lateness=2", "--epsilon=1"]
-    command += ["--delta=1e-6", "--max_hits=4", "--participation_cap=100", f"--noise_key_file={folder / 'key'}"]
-    command += ["--run_id=cancelled", f"--flink_job_server_jar={flink_job_server.jar()}"]
+    command += ["--delta=1e-6", f"--start={time.time() // 2 * 2:.0f}", "--method=clock", "--max_hits=4"]
+    command += [
+        f"--noise_key_file={folder / 'key'}",
+        "--run_id=cancelled",
+        f"--flink_job_server_jar={flink_job_server.jar()}",
+    ]
     command += cluster.call("options", "--unbounded").split()
     said = folder / "said"
     with (
