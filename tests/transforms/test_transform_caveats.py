@@ -6,8 +6,6 @@ import privstream.transforms
 import pytest
 from privstream.mechanisms import Monotone, SeededNoise
 from privstream.mechanisms.privacy.guarantee import (
-    COMPARED_FLOATS,
-    GIVEN_FUNCTIONS,
     KEYED_NOISE,
     contributions_hashed,
     items_hashed,
@@ -27,7 +25,6 @@ PERSON = {"unit": "person", "max_contributions": 3}
 MOVES = {"leave_values": ("out",)}
 FUNCTION = {"queries": (Monotone(lambda sums: sums[:, 0]),)}
 NUMERIC = {"low": 0, "high": 10, "resolution": 8}
-PUBLISHED = {"method": "henzinger_sricharan_steiner"}
 
 # For each transform: arguments, and what applies beside keyed noise.
 EXAMPLES = {
@@ -56,13 +53,11 @@ EXAMPLES = {
     "ContinualHistogram": [
         (WINDOWS | LIST, ()),
         (WINDOWS | LIST | PERSON | TWO, (people_hashed,)),
-        (WINDOWS | LIST | PERSON | PUBLISHED, (COMPARED_FLOATS, people_hashed)),
-        (WINDOWS | LIST | FUNCTION | PUBLISHED, (COMPARED_FLOATS, GIVEN_FUNCTIONS)),
+        (WINDOWS | LIST | FUNCTION, ()),
     ],
     "ThresholdFlags": [
         (WINDOWS | LIST | {"thresholds": 50}, ()),
-        (WINDOWS | LIST | {"thresholds": 50} | PUBLISHED, (COMPARED_FLOATS,)),
-        (WINDOWS | LIST | {"thresholds": 50} | PUBLISHED | PERSON, (COMPARED_FLOATS, people_hashed)),
+        (WINDOWS | LIST | {"thresholds": 50} | PERSON, (people_hashed,)),
     ],
     "SetCardinality": [
         (WINDOWS | MOVES, (people_hashed,)),
@@ -72,8 +67,8 @@ EXAMPLES = {
         (WINDOWS | NUMERIC | TWO | {"max_contributions": 3}, (people_hashed,)),
         (WINDOWS | NUMERIC | {"unit": "event"}, ()),
     ],
-    "RangeCounts": [(WINDOWS | {"universe": 100} | TWO, ())],
-    "PredecessorQueries": [(WINDOWS | {"universe": 100}, ())],
+    "RangeCounts": [(WINDOWS | {"universe": 100, "standing": ((1, 2),)} | TWO, ())],
+    "PredecessorQueries": [(WINDOWS | {"universe": 100, "standing": (1,)}, ())],
     "PrivateQueries": [(LIST | {"epsilon": 1.0, "records": 1000, "alpha": 0.1}, ())],
 }
 CASES = [(name, *case) for name, cases in EXAMPLES.items() for case in cases]
