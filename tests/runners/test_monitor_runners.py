@@ -145,7 +145,7 @@ def test_a_watched_folder_gives_the_same_rows(runner: str, shop: Path, capsys: p
         end.unlink()
     Path("monitor.yaml").write_text(text.replace("high: 60000", "high: 50000"))
     assert cli.main(["run", "monitor.yaml", *chosen]) == 2
-    assert "found/latency/_guarantee.json promises something else, which differs in high:" in capsys.readouterr().err
+    assert "is of another one, which differs in what is read or drawn" in capsys.readouterr().err
 
 
 @pytest.mark.slow
