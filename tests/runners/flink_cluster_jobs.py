@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -217,16 +217,20 @@ class Job:
 
         self.wait(restored, "a restart")
 
-    def state_bytes(self, name: str) -> int:
-        """Return the size of the state in the newest savepoint, of the vertices whose name contains something.
+    def state_bytes(self, watched: Iterable[str]) -> dict[str, int]:
+        """Take a savepoint, and return the size of the state in it of what watches for each name.
 
         A savepoint has what is alive; a checkpoint of RocksDB also has what was deleted since it last tidied up.
         """
         jobs = self.cluster.jobs
+        path = f"/jobs/{self.number}/savepoints"
+        trigger = jobs.script.rest(jobs.run, path, "POST", {"cancel-job": False})["request-id"]
+        self.wait(lambda: jobs.rest(f"{path}/{trigger}")["status"]["id"] == "COMPLETED", "a savepoint")
         names = {vertex["id"]: vertex["name"] for vertex in jobs.rest(f"/jobs/{self.number}")["vertices"]}
         newest = jobs.checkpoints(self.number)["latest"]["savepoint"]["id"]
         found = jobs.rest(f"/jobs/{self.number}/checkpoints/details/{newest}")["tasks"]
-        return sum(task["state_size"] for vertex, task in found.items() if name in names[vertex])
+        sizes = [(names[vertex], task["state_size"]) for vertex, task in found.items()]
+        return {name: sum(size for vertex, size in sizes if f"Watch {name}" in vertex) for name in watched}
 
     def finish(self) -> None:
         """Let the stream go on to its end, wait for the last window and for what goes on beside it, and end the job."""
