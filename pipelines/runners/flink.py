@@ -246,9 +246,16 @@ def submitted_job(
     job = SubmittedJob(master, named.job_name)
     try:
         yield job
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not _interrupted(error):
+            raise
         tell(job.cancel())
-        raise
+        raise KeyboardInterrupt from error
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Tell whether an error is Ctrl-C, or came up while that was handled: Beam's clients raise errors of their own."""
+    return error is not None and (isinstance(error, KeyboardInterrupt) or _interrupted(error.__context__))
 
 
 def _place(path: str) -> str:
