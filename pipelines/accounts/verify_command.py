@@ -9,9 +9,8 @@ from typing import Any
 
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.budget_command import add_place, ledger_path
+from privstream.pipelines.accounts.budget_command import add_place, ledger_of
 from privstream.pipelines.accounts.entries import Contents, Entry
-from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.command import Command, RunError
 
 EXPLAINED = """\
@@ -37,15 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Read all lines, and compare them with guarantee files."""
-    path = ledger_path(arguments)
+    ledger = ledger_of(arguments)
+    path = ledger.path
     try:
-        contents = Ledger(path).contents()
+        contents = ledger.contents()
+        if not contents.lines:
+            raise ValueError(f"ledger must have at least one line, and {path} has none")
         for name in arguments.guarantee:
             _check(contents, path, _file(name))
     except ValueError as error:
         raise RunError(str(error)) from error
-    lines, limits = len(contents.records), len(contents.named) - len(contents.entries)
-    print(f"{path}: {lines:,} lines, {limits:,} of them about limits, all as they were written")
+    print(f"{path}: {len(contents.lines):,} lines, {len(contents.entries):,} of them runs, all as they were written")
     if arguments.guarantee:
         print(f"{len(arguments.guarantee):,} guarantee files agree")
     else:
@@ -68,8 +69,8 @@ def _check(contents: Contents, ledger: str, path: str) -> None:
         raise ValueError(f"ledger {ledger}: line {line} must be there, since {path} names it: lines were deleted")
     if contents.heads[line] != head:
         raise ValueError(f"ledger {ledger}: line {line} must be the one that {path} names: the ledger was changed")
-    record = contents.records[line - 1]
-    if not isinstance(record, Entry) or record.guarantee != _promised(found):
+    entry, promised = contents.lines[line - 1], _promised(found)
+    if not isinstance(entry, Entry) or promised is None or not entry.promises(promised):
         raise ValueError(f"{path} must promise what line {line} of the ledger does: the guarantee file was changed")
 
 
