@@ -113,6 +113,10 @@ class Ledger:
         with self._store.opened(write=False) as lines:
             return read_lines(lines.read(), self.path)
 
+    def read(self) -> list[Entry]:
+        """Return all runs, in the order in which they were started."""
+        return self.contents().entries
+
     def append(self, entry: Entry, *, dry: bool = False) -> Receipt:
         """Write a run, if it agrees with all earlier ones and the limit of its data set is kept; not if it is `dry`.
 
