@@ -74,7 +74,7 @@ def _of_curve(curve: PrivacyCurve, slack: float) -> Shift:
         return shift_of_point(point.at_epsilon, point.at_delta)
     if isinstance(curve, SlackCurve):
         inner = _of_curve(curve.curve, slack - curve.slack)
-        rest = 1 - GaussianCurve(shift=inner.mu).delta(0.0) if inner.mu < math.inf else 0.0
+        rest = 1 - GaussianCurve(shift=inner.mu).delta(0.0) if 0 < inner.mu < math.inf else float(inner.mu == 0)
         return Shift(inner.mu, inner.slack + curve.slack / rest * UP) if rest else Shift(math.inf, 1.0)
     if isinstance(curve, ComposedCurve):
         return added(_of_curve(part, slack / len(curve.curves)) for part in curve.curves)
