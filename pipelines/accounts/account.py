@@ -14,7 +14,6 @@ from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.spending import Standing, standings_of
 from privstream.pipelines.locations import TABLE
-from privstream.pipelines.terminal import NOTE
 
 NONE = "none"
 """The value of `--ledger` that goes without."""
@@ -44,7 +43,6 @@ class Charge:
         repeats: whether it does.
         standing: what all runs on the data set have cost, with this one; None without a ledger.
         mark: line and head of the ledger for the guarantee file; None if nothing was written.
-        notes: what speaks against the name of the data set.
     """
 
     account: Account
@@ -52,11 +50,6 @@ class Charge:
     repeats: bool = False
     standing: Standing | None = None
     mark: Mapping[str, Any] | None = None
-    notes: tuple[str, ...] = ()
-
-    def lines(self) -> list[str]:
-        """Return what there is to say: what the run costs and what is spent, and notes."""
-        return [f"budget     {self.in_words()}", *(f"{NOTE}{note}" for note in self.notes)]
 
     def in_words(self) -> str:
         """Return in one line what the run costs, and what is spent."""
@@ -153,7 +146,6 @@ class Account:
             repeats=receipt.repeats,
             standing=_standing(receipt.contents, self.dataset, guarantee),
             mark=None if dry else {"line": receipt.line, "head": receipt.head},
-            notes=() if receipt.repeats else _notes(entry, receipt.contents),
         )
 
     def spent(self, guarantee: PrivacyGuarantee) -> Standing | None:
@@ -169,17 +161,3 @@ def _standing(contents: Contents, dataset: str, guarantee: PrivacyGuarantee) -> 
     wanted = guarantee.unit, guarantee.neighbouring
     found = standings_of(contents, dataset)
     return next((each for each in found if (each.unit, each.neighbouring) == wanted), None)
-
-
-def _notes(entry: Entry, contents: Contents) -> tuple[str, ...]:
-    """Return what speaks against the name of the data set of the last entry of a ledger."""
-    earlier = contents.entries[:-1]
-    known = dict.fromkeys([*contents.limits, *(one.dataset for one in earlier)])
-    same = dict.fromkeys(one.dataset for one in earlier if one.data == entry.data)
-    if contents.limits and entry.dataset not in contents.limits:
-        return (f"data set {entry.dataset!r} has no limit; in this ledger {', '.join(contents.limits)} have one",)
-    if known and entry.dataset not in known:
-        return (f"data set {entry.dataset!r} is new in this ledger, which has {', '.join(map(repr, known))}",)
-    if same and entry.dataset not in same:
-        return (f"these data are in this ledger as {', '.join(map(repr, same))}, too, whose total is without this run",)
-    return ()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -21,35 +20,18 @@ from privstream.pipelines.accounts.entries import (
     read_lines,
     record_digest,
 )
-from privstream.pipelines.accounts.ledger_file import LedgerFile
+from privstream.pipelines.accounts.ledger_file import FileLines, LedgerFile
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.spending import check_limit
+
+if TYPE_CHECKING:
+    from privstream.pipelines.accounts.ledger_table import LedgerTable, TableLines
 
 ENDING = ".ledger.jsonl"
 """What the ledger beside a key is called: the name of the key's file, and this."""
 
 DATABASE = "postgresql://"
 """What the place of a ledger in a database begins with."""
-
-
-class Lines(Protocol):
-    """The lines of a ledger that nobody else changes meanwhile."""
-
-    def read(self) -> list[bytes]:
-        """Return all lines."""
-
-    def append(self, line: bytes) -> None:
-        """Write a line, all of it or nothing."""
-
-
-class Store(Protocol):
-    """Where the lines of a ledger are."""
-
-    def exists(self) -> bool:
-        """Tell whether there are any."""
-
-    def opened(self, *, write: bool) -> AbstractContextManager[Lines]:
-        """Open it; what was appended is safe when the block has ended well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +233,7 @@ def is_database(path: str) -> bool:
     return path.startswith(DATABASE)
 
 
-def _store(path: str) -> Store:
+def _store(path: str) -> LedgerFile | LedgerTable:
     """Return where the lines are.
 
     Raises:
@@ -262,14 +244,13 @@ def _store(path: str) -> Store:
     try:
         module = importlib.import_module("privstream.pipelines.accounts.ledger_table")
     except ImportError:
-        raise ValueError(
-            "ledger must be a file, unless PostgreSQL's driver is installed: pip install 'privstream[postgresql]'"
-        ) from None
-    store: Store = module.LedgerTable(path)
+        rule = "ledger must be a file, unless PostgreSQL's driver is installed: pip install 'privstream[postgresql]'"
+        raise ValueError(rule) from None
+    store: LedgerTable = module.LedgerTable(path)
     return store
 
 
-def _write(lines: Lines, contents: Contents, line: AnyLine, repeats: bool) -> Receipt:
+def _write(lines: FileLines | TableLines, contents: Contents, line: AnyLine, repeats: bool) -> Receipt:
     """Append a line to the chain."""
     written, after = contents.after(line)
     lines.append(written)

@@ -149,7 +149,7 @@ class Run(Asking):
         with alone_in(map(os.path.dirname, ends)) if ends else nullcontext():
             counters = self._run(options, build, ends, accepted if self.unbounded else None)
         for charge in recorded:
-            say("\n".join(charge.lines()))
+            say(f"budget     {charge.in_words()}")
         return counters, recorded[0] if recorded else Charge(account=Account(path=None), cost=0.0)
 
     def try_out(self, options: PipelineOptions) -> Counters:
@@ -168,7 +168,7 @@ class Run(Asking):
 
         counters = self._run(options, build)
         for charge in foreseen:
-            say("\n".join(charge.lines()))
+            say(f"budget     {charge.in_words()}")
         return counters
 
     @property

@@ -139,14 +139,14 @@ def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: p
     assert budget(*verify) == 0
     whole = Path("key.ledger.jsonl").read_bytes()
     first, last = whole.splitlines(keepends=True)
-    for text, message in (
-        (first, "line 2 must be there"),
-        (first + last.replace(b'"output":"2', b'"output":"3'), "line 2 must be the one"),
+    for text in (
+        first,
+        first + last.replace(b'"output":"2', b'"output":"3'),
     ):
         Path("key.ledger.jsonl").write_bytes(text)
         assert budget(*verify[:3]) == 0, "without the guarantee file nobody knows"
         assert budget(*verify) == 1
-        assert message in capsys.readouterr().err
+        assert "lines were changed or deleted" in capsys.readouterr().err
     Path("key.ledger.jsonl").write_bytes(whole)
     promised = json.loads(Path("2.jsonl.guarantee.json").read_text())
     promised["guarantee"]["epsilon"] = 0.2
