@@ -111,9 +111,9 @@ def test_e3_a_data_set_gets_a_name_with_its_runs_and_its_limit(capsys) -> None:
     capsys.readouterr()
     assert spend("shop", "1") == 0
     assert "a repetition" in capsys.readouterr().err
-    assert spend("shop", "2.5") == 2 and spend(None, "1") == 2
+    assert spend("shop", "3.2") == 2 and spend(None, "1") == 2
     assert cli.main(["budget", "rename", "--key", "key", "--dataset", "shop", "--to", "store"]) == 0
-    assert spend("store", "2.5") == 2 and spend("store", "2") == 0
+    assert spend("store", "3.2") == 2 and spend("store", "2") == 0
     assert cli.main(["budget", "rename", "--key", "key", "--dataset", "none", "--to", "store"]) == 2
     assert cli.main(["budget", "verify", "--key", "key", "--guarantee", "rows.csv"]) == 0
     capsys.readouterr()

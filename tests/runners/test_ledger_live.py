@@ -96,7 +96,7 @@ version: 1
 data: {{input: a.csv}}
 window: 1d
 start: 2024-01-01
-windows: 1
+end: 2024-01-02
 privacy: {{epsilon: 1, delta: 1e-6}}
 dataset: shop
 ledger: {place}
