@@ -75,10 +75,10 @@ def write(
         "guarantee": guarantee_record(guarantee),
         "accuracy": {"sentence": "Accuracy <of the run>.", "detection_threshold": 90, "threshold": 80},
     }
-    Path(f"{path}.guarantee.json").write_text(json.dumps(promise))
-    entry = Entry(
+    entry = Entry.of(
+        guarantee,
         time="2030-01-31T12:00:00+00:00",
-        run_id=f"data-{word}",
+        label=f"data-{word}",
         digest=word,
         name=f"run-{word}",
         dataset="shop",
@@ -86,10 +86,11 @@ def write(
         version="0.1.0",
         data="0123secretdigest",
         key=KeyedNoise(KEY).fingerprint,
-        guarantee=guarantee,
         output="",
     )
-    Ledger(str(folder / "key.ledger.jsonl")).append(entry, lambda earlier: None)
+    receipt = Ledger(str(folder / "key.ledger.jsonl")).append(entry)
+    mark = {"line": receipt.line, "head": receipt.head}
+    Path(f"{path}.guarantee.json").write_text(json.dumps(promise | {"ledger": mark}))
     return path
 
 

@@ -291,7 +291,7 @@ ONE_FOR_ALL = ("cardinality", "queries")
 """The questions with which the tests try what all commands have from the same place: one in windows, one without."""
 SHARED_OPTIONS = (
     *("dataset", "dead_letter", "input_format", "item_field", "ledger", "noise_key_file", "noise_key_variable"),
-    *("output_format", "run_id", "time_field", "time_unit", "user_field", "budget_limit", "overwrite", "dry_run"),
+    *("output_format", "run_id", "time_field", "time_unit", "user_field", "overwrite", "dry_run"),
     "workers",
     *("delimiter", "encoding", "quote", "time_format", "time_zone", "null", "trim", "normalize", "fold_case"),
 )

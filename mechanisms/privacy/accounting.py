@@ -252,7 +252,7 @@ class ComposedCurve:
         return parts[0]
 
 
-def _point(curve: PrivacyCurve) -> PointCurve | None:
+def point_of(curve: PrivacyCurve) -> PointCurve | None:
     """Return what is known of one point alone; None of other curves."""
     if isinstance(curve, SlackCurve) and isinstance(curve.curve, PointCurve):
         return PointCurve(at_epsilon=curve.curve.at_epsilon, at_delta=curve.curve.at_delta + curve.slack)
@@ -450,7 +450,7 @@ def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> Priva
         squares.append(inner.shift**2)
         lost.append(slack / rest)
     shift = math.sqrt(math.fsum(squares)) * (1 + FUNCTION_ERROR)
-    points = tuple(point for part in parts if (point := _point(part)) is not None)
+    points = tuple(point for part in parts if (point := point_of(part)) is not None)
     together: PrivacyCurve
     if len(points) == len(parts) and 1 <= len(points) <= MOST_POINTS and len(parts) + len(squares) > 1:
         together = GaussianWithPoints(shift=shift, points=points)

@@ -1,39 +1,65 @@
-"""The account of a run: where it is written down before it publishes anything."""
+"""The account of a run: where it is written down before it publishes anything, and what it costs."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
-from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import Contents, Entry
-from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database, limit_of
+from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
-from privstream.pipelines.accounts.run_identity import RunIdentity
-from privstream.pipelines.accounts.spending import Limit, check_limit, distinct, left_of, spent, total
+from privstream.pipelines.accounts.spending import Standing, standings_of
 from privstream.pipelines.locations import TABLE
-from privstream.pipelines.terminal import NOTE
-from privstream.transforms.events.times import TimeForm, read_micros
 
 NONE = "none"
 """The value of `--ledger` that goes without."""
 
-KEPT = "the limit of data set {!r} is in the ledger from now on, and every later run must keep it: {}"
-NEW = "this ledger is new: earlier releases are not in its totals"
+NO_LIMIT = "no limit is set (privstream budget set)"
 
 
-class Charge(NamedTuple):
-    """What was written down: a line that says so, and line and head of the ledger for the guarantee file."""
+class Identity(Protocol):
+    """What a run draws, and of which data."""
 
-    told: str
-    mark: Mapping[str, Any] | None
+    @property
+    def digest(self) -> str:
+        """Of all of it."""
+
+    @property
+    def data(self) -> str:
+        """Digest of the data alone, or their source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What was written down.
+
+    Attributes:
+        account: where.
+        cost: epsilon of the run by itself; 0 if it repeats one.
+        repeats: whether it does.
+        standing: what all runs on the data set have cost, with this one; None without a ledger.
+        mark: line and head of the ledger for the guarantee file; None if nothing was written.
+    """
+
+    account: Account
+    cost: float
+    repeats: bool = False
+    standing: Standing | None = None
+    mark: Mapping[str, Any] | None = None
+
+    def in_words(self) -> str:
+        """Return in one line what the run costs, and what is spent."""
+        this = "a repetition, which costs nothing more" if self.repeats else f"epsilon {self.cost:.4g}"
+        if self.standing is None:
+            return f"this run: {this}; no ledger ({self.account.why})"
+        runs, limit = len(self.standing.costs), self.standing.limit
+        every = f"all {runs:,} runs" if runs > 1 else "the only run"
+        spent = f"{every} on {self.account.dataset!r}: epsilon {self.standing.epsilon:.4g}"
+        return f"this run: {this}; {spent}{f'; {NO_LIMIT}' if limit is None else f' of {limit.epsilon:.4g}'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,169 +70,94 @@ class Account:
         path: of the ledger, or None to go without.
         why: why there is none.
         dataset: whose budget is spent.
-        limit: what the total of the data set must not pass, if there is a limit.
     """
 
     path: str | None
-    why: str
-    dataset: str
-    limit: Limit | None
+    why: str = ""
+    dataset: str = DEFAULT_DATASET
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Account:
-        """Return the account that options name.
+    def prepare(cls, ledger: str | None, key_file: str | None, dataset: str = DEFAULT_DATASET) -> Account:
+        """Return the account that is named: the ledger, or the one beside the key.
 
         Raises:
             ValueError: naming the option.
         """
-        given = arguments.ledger
-        path, why = given, ""
-        if given == NONE:
+        path, why = ledger, ""
+        if ledger == NONE:
             path, why = None, "--ledger none"
-        elif given is None and arguments.noise_key_file is not None:
-            path = f"{arguments.noise_key_file}{ENDING}"
-        elif given is None:
+        elif ledger is None and key_file is not None:
+            path = f"{key_file}{ENDING}"
+        elif ledger is None:
             why = "the noise key is in no file; --ledger PATH keeps one"
         if path is not None and (not path or ("://" in path and not is_database(path))):
             raise ValueError(f"ledger must be a file of this machine, {TABLE}, or {NONE}, got {path!r}")
         if path is not None:
             Ledger(path)  # refuses an address of another form
-        if not arguments.dataset or not arguments.dataset.isprintable():
-            raise ValueError(f"dataset must be a name of printable letters, got {arguments.dataset!r}")
-        if arguments.budget_limit is not None and path is None:
-            raise ValueError(f"budget_limit must be given with a ledger, and there is none: {why}")
-        return cls(
-            path=path,
-            why=why,
-            dataset=arguments.dataset,
-            limit=None if arguments.budget_limit is None else Limit(*arguments.budget_limit),
-        )
+        if not dataset or not dataset.isprintable():
+            raise ValueError(f"dataset must be a name of printable letters, got {dataset!r}")
+        return cls(path=path, why=why, dataset=dataset)
 
     def charge(
         self,
-        identity: RunIdentity,
-        run_id: str,
-        command: str,
-        arguments: argparse.Namespace,
+        identity: Identity,
+        label: str,
+        word: str,
+        output: str,
         noise: KeyedNoise,
         guarantee: PrivacyGuarantee,
-        parts: Mapping[str, PrivacyGuarantee] | None = None,
+        *,
+        name: str = "",
+        dry: bool = False,
     ) -> Charge:
         """Write a run into the ledger, unless it is a dry run.
 
         Args:
             identity: what it draws, and of what.
-            run_id: what its noise depends on.
-            command: such as "histogram".
-            arguments: its options.
+            label: what its noise depends on.
+            word: its command, such as "histogram".
+            output: where its rows go.
             noise: its noise, for the fingerprint of the key.
             guarantee: what all of its questions promise together.
-            parts: what each question promises by itself, by name, if there are several.
+            name: what its rows and guarantee file call it.
+            dry: refuse what would be refused, and write nothing.
 
         Raises:
-            ValueError: the ledger, or a limit, refuses it.
+            ValueError: the ledger, or the limit of the data set, refuses it.
         """
         if self.path is None:
-            how = f"run id: {arguments.run_id}; ledger: none ({self.why}): no account is kept of what this run costs"
-            return Charge(how, None)
-        begin, end = span_of(arguments)
-        entry = Entry(
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-            run_id=run_id,
+            return Charge(account=self, cost=guarantee.epsilon)
+        entry = Entry.of(
+            guarantee,
+            label=label,
             digest=identity.digest,
-            name=arguments.run_id,
+            name=name or label,
             dataset=self.dataset,
-            command=command,
+            command=word,
             version=version("privstream"),
             data=identity.data,
             key=noise.fingerprint,
-            guarantee=guarantee,
-            output=arguments.output,
-            begin=begin,
-            end=end,
-            parts=dict(parts or {}),
+            output=output,
         )
-        return self._written(self.path, entry, arguments)
-
-    def _written(self, path: str, entry: Entry, arguments: argparse.Namespace) -> Charge:
-        """Write a run into the ledger, unless it is a dry run."""
-        ledger = Ledger(path)
-        before = ledger.contents() if ledger.exists() else Contents.none()
-        accept = partial(self._accept, entry)
-        receipt = ledger.foresee(entry, accept) if arguments.dry_run else ledger.append(entry, accept, self.limit)
-        dry: bool = arguments.dry_run
-        how = (
-            "a repetition, which costs nothing more"
-            if receipt.repeats
-            else f"a release about data set {self.dataset!r}"
+        receipt = Ledger(self.path).append(entry, dry=dry)
+        return Charge(
+            account=self,
+            cost=0.0 if receipt.repeats else guarantee.epsilon,
+            repeats=receipt.repeats,
+            standing=_standing(receipt.contents, self.dataset, guarantee),
+            mark=None if dry else {"line": receipt.line, "head": receipt.head},
         )
-        lines = [f"run id: {entry.name}; ledger: {path}: {how}"]
-        if dry:
-            lines[0] += " (foreseen, not recorded)"
-        costs = "would cost" if dry else "costs"
-        lines.append(f"budget: {self._budget(path, entry, before, receipt.repeats, costs)}")
-        if not before.records:
-            lines.append(NEW)
-        if self.limit is not None and self.dataset not in before.limits and not arguments.dry_run:
-            lines.append(KEPT.format(self.dataset, self.limit.in_words()))
-        if not receipt.repeats:
-            lines += [f"{NOTE}{text}" for text in self._names(entry, before)]
-        mark = None if arguments.dry_run else {"line": receipt.line, "head": receipt.head}
-        return Charge("\n".join(lines), mark)
 
-    def _accept(self, entry: Entry, earlier: Sequence[Entry]) -> None:
-        """Refuse what the limit of this run does not allow."""
-        if self.limit is not None:
-            check_limit(self.limit, entry, earlier)
+    def spent(self, guarantee: PrivacyGuarantee) -> Standing | None:
+        """Return what all runs on the data set have cost the unit of a guarantee; None if there is nothing to tell.
 
-    def _budget(self, path: str, entry: Entry, before: Contents, repeats: bool, costs: str) -> str:
-        """Say what a run costs, what all runs on its data set have cost, and what a limit leaves."""
-        cost = "nothing more" if repeats else f"epsilon {entry.guarantee.epsilon:g}, delta {entry.guarantee.delta:g}"
-        earlier = [one for one in before.entries if one.dataset == self.dataset]
-        own = [release[0].guarantee for release in distinct([*earlier, entry])]
-        releases = f"{len(own):,} releases" if len(own) > 1 else "1 release"
-        every = f"this run {costs} {cost}; {releases} on {self.dataset!r} {costs.removesuffix('s')}"
-        unit = entry.guarantee.unit, entry.guarantee.neighbouring
-        stored = before.limits.get(self.dataset)
-        limit = self.limit if stored is None else limit_of(stored)
-        if limit is None:
-            setting = (
-                f"privstream budget set --ledger {quote(path)} --dataset {quote(self.dataset)} --limit EPSILON,DELTA"
-            )
-            return f"{every} epsilon {total(own, *unit).epsilon:g}; no limit is set ({setting})"
-        if limit.period is None:
-            charges = [charge for one in own if (charge := one.about(*unit)) is not None]
-            return f"{every} epsilon {spent(charges, limit.delta):g} of {limit.epsilon:g}"
-        left = min(each.epsilon for each in left_of(limit, [*earlier, entry]) if (each.unit, each.neighbouring) == unit)
-        stays = "is left" if costs == "costs" else "would be left"
-        return f"this run {costs} {cost}; at least epsilon {left:g} of {limit.in_words()} {stays} in each period"
-
-    def _names(self, entry: Entry, before: Contents) -> Iterator[str]:
-        """Say what speaks against the name of the data set."""
-        earlier, own = before.entries, self.dataset
-        known = dict.fromkeys([*before.limits, *(one.dataset for one in earlier)])
-        if before.limits and own == DEFAULT_DATASET and own not in before.limits and self.limit is None:
-            yield (
-                f"the data set is '{DEFAULT_DATASET}', which has no limit in this ledger; --dataset names another one, "
-                f"and limits are set for {', '.join(map(repr, before.limits))}"
-            )
-        elif known and own not in known:
-            others = ", ".join(map(repr, known))
-            yield f"data set {own!r} is new in this ledger, which has {others}: it begins a budget of its own"
-        same = sorted({one.dataset for one in earlier if one.data == entry.data})
-        if same and own not in same:
-            others = ", ".join(map(repr, same))
-            yield f"these data are in this ledger as data set {others}, too, whose total is without this run"
+        `Standing.left` is the epsilon that is left, and `Standing.more` counts the runs that fit.
+        """
+        return None if self.path is None else _standing(Ledger(self.path).contents(), self.dataset, guarantee)
 
 
-def span_of(arguments: argparse.Namespace) -> tuple[int | None, int | None]:
-    """Return the time of the data that a run over windows is about: what is outside of it is left out.
-
-    Without `start` it is not known, and without `end` it has none; a run that knows neither is about any time.
-    """
-    form = TimeForm(unit="s", zone=getattr(arguments, "time_zone", None) or "UTC")
-    begin, end = (
-        None if (given := getattr(arguments, name, None)) is None else read_micros(name, given, form)
-        for name in ("start", "end")
-    )
-    return begin, None if begin is None else end
+def _standing(contents: Contents, dataset: str, guarantee: PrivacyGuarantee) -> Standing | None:
+    """Return the standing of the unit of a guarantee."""
+    wanted = guarantee.unit, guarantee.neighbouring
+    found = standings_of(contents, dataset)
+    return next((each for each in found if (each.unit, each.neighbouring) == wanted), None)

@@ -1,19 +1,21 @@
-"""The lines of a ledger: runs and limits, chained, so that a line that was changed or deleted is found."""
+"""The lines of a ledger: runs, limits and names, chained, so that a line that was changed or deleted is found."""
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import blake2b, sha256
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple
 
-from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, group_point
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-
-VERSION = 4
-"""Of the lines."""
+from privstream.mechanisms.privacy.shift import shift_of, shift_of_point
+from privstream.mechanisms.privacy.units import PrivacyUnit
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 BEFORE_ALL = "0" * 64
 """What stands for the head of a ledger without lines."""
@@ -25,208 +27,202 @@ SALT_BYTES = 32
 WATCHED = "watched: "
 """What data begin with that have no end."""
 
-TEXTS = ("time", "run_id", "digest", "name", "dataset", "command", "version", "data", "key", "output")
-SPAN = ("begin", "end")
 MINUTES = len("2030-01-31T12:00")
 """Letters of a time that people read; the others are seconds, and that it is in UTC."""
 
-CHAIN = ("salt", "previous")
-RUN, LIMIT, RENAME = "run", "limit", "rename"
-LIMIT_FIELDS = ("time", "dataset", "epsilon", "delta", "period")
-RENAME_FIELDS = ("time", "dataset", "new")
+Unit = Annotated[
+    PrivacyUnit,
+    PlainValidator(lambda value: value if isinstance(value, PrivacyUnit) else PrivacyUnit.from_dict(value)),
+    PlainSerializer(PrivacyUnit.to_dict),
+]
+Budget = Annotated[float, Field(ge=0)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One run.
+def now() -> str:
+    """Return the time of a line, ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Cost(NamedTuple):
+    """What a release costs one unit: (epsilon, delta), and the Gaussian shift and the slack that dominate it."""
+
+    epsilon: float
+    delta: float
+    mu: float
+    slack: float
+
+
+class Limit(NamedTuple):
+    """The largest total of all releases about a data set."""
+
+    epsilon: float
+    delta: float
+
+    def in_words(self) -> str:
+        """Return the limit as people read it."""
+        return f"epsilon {self.epsilon:g}, delta {self.delta:g}"
+
+
+class Line(BaseModel):
+    """A line of a ledger about a data set.
 
     Attributes:
-        time: when it was started, ISO 8601 in UTC.
-        run_id: what its noise depends on, beside the key.
-        digest: of what it draws, how it reads and what it reads; runs of a command have it in `run_id` as well.
+        ledger: version of the lines.
+        time: when it was written.
+        dataset: whose budget it is about.
+        salt: random, so that the digest of the line shows nothing of it.
+        previous: digest of all lines before it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    ledger: Literal[1] = 1
+    time: str = Field(default_factory=now)
+    dataset: str
+    salt: str = Field(default_factory=lambda: secrets.token_hex(SALT_BYTES), repr=False)
+    previous: str = Field(default=BEFORE_ALL, repr=False)
+
+
+class Entry(Line):
+    """A run.
+
+    Attributes:
+        label: what its noise depends on, beside the key.
+        digest: of what it draws, how it reads and what it reads.
         name: what its rows and guarantee file call it.
-        dataset: whose budget it spends.
         command: such as "histogram".
         version: of privstream.
         data: digest of the input files, or the source, if that has no end.
         key: the noise key's public fingerprint.
-        guarantee: what it promises, with the whole privacy curve.
         output: where rows go.
-        begin, end: the time of the data that it is about, without `end`; microseconds since 1970 UTC. None: not known,
-            or without an end.
-        parts: what each question of a run promises by itself, by name, if it has several; `guarantee` is of all.
+        unit, neighbouring, epsilon, delta: what it promises.
+        mu, slack: the Gaussian shift and the slack that dominate it.
     """
 
-    time: str
-    run_id: str
+    kind: Literal["run"] = "run"
+    label: str
     digest: str
     name: str
-    dataset: str
     command: str
     version: str
     data: str
     key: str
-    guarantee: PrivacyGuarantee
     output: str
-    begin: int | None = None
-    end: int | None = None
-    parts: Mapping[str, PrivacyGuarantee] = field(default_factory=dict)
+    unit: Unit
+    neighbouring: str
+    epsilon: Budget
+    delta: Annotated[float, Field(ge=0, lt=1)]
+    mu: Budget
+    slack: Budget
+
+    @classmethod
+    def of(cls, guarantee: PrivacyGuarantee, **given: Any) -> Entry:
+        """Return the entry of a run with this guarantee."""
+        mu, slack = shift_of(guarantee)
+        promised = {name: getattr(guarantee, name) for name in ("unit", "neighbouring", "epsilon", "delta")}
+        return cls(**given, **promised, mu=mu, slack=slack)
 
     @property
-    def release(self) -> tuple[str, ...]:
+    def release(self) -> tuple[str, str, str]:
         """What two runs have in common that draw the same noise for the same totals: the second one costs nothing."""
-        return self.run_id, self.key, self.digest
+        return self.label, self.key, self.digest
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the entry as plain values."""
-        plain = {name: getattr(self, name) for name in (*TEXTS, *SPAN)}
-        parts = {name: guarantee_record(part) for name, part in self.parts.items()}
-        rest = {"guarantee": guarantee_record(self.guarantee), "parts": parts}
-        return {"kind": RUN} | plain | rest
+    def promises(self, guarantee: PrivacyGuarantee) -> bool:
+        """Tell whether a guarantee is that of this run."""
+        names = ("unit", "neighbouring", "epsilon", "delta")
+        return all(getattr(self, name) == getattr(guarantee, name) for name in names)
 
-    @classmethod
-    def from_record(cls, found: dict[str, Any]) -> Entry:
-        """Return the entry of plain values.
-
-        Raises:
-            ValueError, TypeError: it is none.
-        """
-        if set(found) != {*TEXTS, *SPAN, "guarantee", "parts"}:
-            raise ValueError("line must be complete")
-        if not all(isinstance(found[name], str) for name in TEXTS):
-            raise TypeError("fields must be texts")
-        if not all(found[name] is None or type(found[name]) is int for name in SPAN):
-            raise TypeError("begin and end must be whole numbers")
-        if not all(isinstance(found[name], dict) for name in ("guarantee", "parts")):
-            raise TypeError("guarantee and parts must be objects")
-        parts = {name: read_guarantee(part) for name, part in found["parts"].items()}
-        return cls(**(found | {"guarantee": read_guarantee(found["guarantee"]), "parts": parts}))
+    def about(self, unit: PrivacyUnit, neighbouring: str) -> Cost | None:
+        """Return what it costs another unit, or None if nothing is proved: docs/proofs/budget.md, section 3."""
+        changes = self.unit.changes(self.neighbouring, unit, neighbouring)
+        if changes is None:
+            return None
+        if changes == 1:
+            return Cost(self.epsilon, self.delta, self.mu, self.slack)
+        if self.delta > 0 == self.slack:
+            mu = changes * self.mu
+            return Cost(GaussianCurve(shift=mu).epsilon(self.delta), self.delta, mu, 0.0)
+        curve = PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)
+        point = group_point(curve, self.epsilon, self.delta, changes)
+        if point is None:
+            return None
+        return Cost(point.at_epsilon, point.at_delta, *shift_of_point(point.at_epsilon, point.at_delta))
 
 
-@dataclass(frozen=True, kw_only=True)
-class LimitRecord:
-    """A limit of a data set, which holds until the next one.
+class LimitLine(Line):
+    """The limit of a data set, which holds until the next one."""
 
-    Attributes:
-        time: when it was set, ISO 8601 in UTC.
-        dataset: whose budget it limits.
-        epsilon, delta: the largest total; without a delta, of the plain sum of the epsilons.
-        period: for which time of the data each total is: "year", "month", days such as "30d"; None for all.
-    """
-
-    time: str
-    dataset: str
-    epsilon: float
-    delta: float | None
-    period: str | None
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the limit as plain values."""
-        return {"kind": LIMIT} | {name: getattr(self, name) for name in LIMIT_FIELDS}
-
-    @classmethod
-    def from_record(cls, found: dict[str, Any]) -> LimitRecord:
-        """Return the limit of plain values.
-
-        Raises:
-            ValueError, TypeError: it is none.
-        """
-        if set(found) != {*LIMIT_FIELDS}:
-            raise ValueError("line must be complete")
-        if not all(isinstance(found[name], str) for name in ("time", "dataset")):
-            raise TypeError("fields must be texts")
-        epsilon, delta, period = (found[name] for name in ("epsilon", "delta", "period"))
-        if type(epsilon) not in (int, float) or not (delta is None or type(delta) in (int, float)):
-            raise TypeError("epsilon and delta must be numbers")
-        if epsilon <= 0 or not (delta is None or 0 <= delta < 1) or not (period is None or isinstance(period, str)):
-            raise ValueError("a limit must have an epsilon > 0, a delta in [0, 1) and a period")
-        return cls(**found)
+    kind: Literal["limit"] = "limit"
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(ge=0, lt=1)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RenameRecord:
-    """Another name of a data set: what earlier lines say of the old one is of the new one.
+class NameLine(Line):
+    """Another name of a data set: what earlier lines say of the old one is of the new one."""
 
-    Attributes:
-        time: when it was given, ISO 8601 in UTC.
-        dataset: the old name.
-        new: the new name.
-    """
-
-    time: str
-    dataset: str
+    kind: Literal["rename"] = "rename"
     new: str
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the names as plain values."""
-        return {"kind": RENAME} | {name: getattr(self, name) for name in RENAME_FIELDS}
 
-    @classmethod
-    def from_record(cls, found: dict[str, Any]) -> RenameRecord:
-        """Return the names of plain values.
-
-        Raises:
-            ValueError, TypeError: they are none.
-        """
-        if set(found) != {*RENAME_FIELDS}:
-            raise ValueError("line must be complete")
-        if not all(isinstance(value, str) for value in found.values()):
-            raise TypeError("fields must be texts")
-        return cls(**found)
+AnyLine = Entry | LimitLine | NameLine
+READ: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="kind")])
 
 
-Record = Entry | LimitRecord | RenameRecord
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Contents:
     """What a ledger says.
 
     Attributes:
-        records: a run, a limit or another name for each line.
+        lines: all of them.
         heads: the digest of each line and all before it; the first one is of no line.
     """
 
-    records: list[Record]
-    heads: list[str]
+    lines: tuple[AnyLine, ...] = ()
+    heads: tuple[str, ...] = (BEFORE_ALL,)
 
-    @classmethod
-    def none(cls) -> Contents:
-        """Return what a ledger without lines says."""
-        return cls(records=[], heads=[BEFORE_ALL])
+    @cached_property
+    def named(self) -> list[AnyLine]:
+        """All lines, by the names that data sets have now."""
+        found: list[AnyLine] = []
+        for line in self.lines:
+            if isinstance(line, NameLine):
+                found = [_renamed(each, line) for each in found]
+            found.append(line)
+        return found
 
     @property
-    def named(self) -> list[Entry | LimitRecord]:
-        """All runs and limits, in the order in which they were written, by the names that data sets have now."""
-        found: list[Entry | LimitRecord] = []
-        for record in self.records:
-            if isinstance(record, RenameRecord):
-                old, new = record.dataset, record.new
-                found = [replace(each, dataset=new) if each.dataset == old else each for each in found]
-            else:
-                found.append(record)
-        return found
+    def datasets(self) -> list[str]:
+        """The names of all data sets."""
+        return list(dict.fromkeys(line.dataset for line in self.named if not isinstance(line, NameLine)))
 
     @property
     def entries(self) -> list[Entry]:
         """All runs, in the order in which they were started."""
-        return [record for record in self.named if isinstance(record, Entry)]
+        return [line for line in self.named if isinstance(line, Entry)]
 
     @property
-    def limits(self) -> dict[str, LimitRecord]:
+    def limits(self) -> dict[str, Limit]:
         """By data set, the limit that holds."""
-        return {record.dataset: record for record in self.named if isinstance(record, LimitRecord)}
+        return {line.dataset: Limit(line.epsilon, line.delta) for line in self.named if isinstance(line, LimitLine)}
+
+    def about(self, dataset: str) -> list[Entry]:
+        """Return all runs about a data set."""
+        return [entry for entry in self.entries if entry.dataset == dataset]
+
+    def after(self, line: AnyLine) -> tuple[bytes, Contents]:
+        """Return a line as it is written behind all others, and what the ledger says then."""
+        chained = line.model_copy(update={"previous": self.heads[-1]})
+        written = chained.model_dump_json().encode() + b"\n"
+        return written, Contents((*self.lines, chained), (*self.heads, head_after(self.heads[-1], written)))
+
+
+def _renamed(line: AnyLine, by: NameLine) -> AnyLine:
+    """Return a line by the name that its data set has after another line."""
+    return line.model_copy(update={"dataset": by.new}) if line.dataset == by.dataset else line
 
 
 def record_digest(value: Any) -> str:
     """Return a digest of plain values."""
     return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=DIGEST_BYTES).hexdigest()
-
-
-def to_line(record: Mapping[str, Any], head: str) -> bytes:
-    """Return a line whose record follows the line of a head."""
-    chain = {"salt": secrets.token_hex(SALT_BYTES), "previous": head}
-    return json.dumps({"ledger": VERSION} | dict(record) | chain, allow_nan=False).encode() + b"\n"
 
 
 def head_after(head: str, line: bytes) -> str:
@@ -240,40 +236,20 @@ def read_lines(lines: Iterable[bytes], place: str) -> Contents:
     Raises:
         ValueError: a line is damaged, or the chain is broken; the message names place and line.
     """
-    records: list[Record] = []
+    found: list[AnyLine] = []
     heads = [BEFORE_ALL]
     for number, line in enumerate(lines, 1):
         try:
-            record, previous = _record(line)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            rule = f"must be an entry as privstream writes it; it is damaged, or from somebody else ({error})"
-            raise ValueError(f"ledger {place}: line {number} {rule}") from None
-        if previous != heads[-1]:
+            found.append(READ.validate_json(line, strict=True))
+            if not line.endswith(b"\n"):
+                raise ValueError("its end is missing")
+        except (ValueError, TypeError) as error:
+            why = "a field is wrong" if isinstance(error, ValidationError) else str(error)
+            raise ValueError(f"ledger {place}: line {number} must be as privstream writes it: {why}") from None
+        if found[-1].previous != heads[-1]:
             raise ValueError(
                 f"ledger {place}: line {number} must follow the lines before it as they were when it was written: one "
                 "of them was changed, added or deleted"
             )
-        records.append(record)
         heads.append(head_after(heads[-1], line))
-    return Contents(records=records, heads=heads)
-
-
-def _record(line: bytes) -> tuple[Record, str]:
-    """Return what a line says, and the head that it names."""
-    found = json.loads(line, parse_constant=_refuse)
-    if not isinstance(found, dict) or found.pop("ledger", None) != VERSION:
-        raise ValueError(f"ledger must be {VERSION}")
-    if not line.endswith(b"\n"):
-        raise ValueError("line must be complete")
-    salt, previous = (found.pop(name) for name in CHAIN)
-    if not isinstance(salt, str) or not isinstance(previous, str):
-        raise TypeError("salt and previous must be texts")
-    kind = found.pop("kind")
-    kinds: dict[str, type[Record]] = {RUN: Entry, LIMIT: LimitRecord, RENAME: RenameRecord}
-    if kind not in kinds:
-        raise ValueError(f"kind must be one of {', '.join(kinds)}")
-    return kinds[kind].from_record(found), previous
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"numbers must be finite, got {constant}")
+    return Contents(tuple(found), tuple(heads))

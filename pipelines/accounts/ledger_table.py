@@ -23,20 +23,12 @@ class TableLines:
     table: sql.Identifier
 
     def read(self) -> list[bytes]:
-        """Return all lines.
-
-        Raises:
-            ValueError: a number is missing.
-        """
-        query = sql.SQL("SELECT number, line FROM {table} ORDER BY number").format(table=self.table)
-        rows = self.connection.execute(query).fetchall()
-        for wanted, (number, _) in enumerate(rows, 1):
-            if number != wanted:
-                raise ValueError(f"ledger must have all of its lines, but there is no line {wanted}")
-        return [line.encode() + b"\n" for _, line in rows]
+        """Return all lines; the chain finds what is missing."""
+        query = sql.SQL("SELECT line FROM {table} ORDER BY number").format(table=self.table)
+        return [line.encode() + b"\n" for (line,) in self.connection.execute(query)]
 
     def append(self, line: bytes) -> None:
-        """Insert a line after all others."""
+        """Insert a line after all others; the primary key is there for whoever does not wait."""
         query = sql.SQL("INSERT INTO {table} SELECT coalesce(max(number), 0) + 1, %s FROM {table}")
         self.connection.execute(query.format(table=self.table), [line.decode().removesuffix("\n")])
 
@@ -53,43 +45,34 @@ class LedgerTable:
         self.table = sql.Identifier(*self.names)
 
     def exists(self) -> bool:
-        """Tell whether there is such a table.
-
-        Raises:
-            ValueError: the database does not answer.
-        """
-        try:
-            with connect(self.where) as connection:
-                return self._is_there(connection)
-        except psycopg.Error as error:
-            raise ValueError(f"ledger must be a database that answers: {reason(error)}") from None
+        """Tell whether there is such a table."""
+        with self._connected() as connection:
+            return self._is_there(connection)
 
     @contextmanager
     def opened(self, *, write: bool) -> Iterator[TableLines]:
-        """Begin a transaction, which ends with the block; those that write wait for each other.
+        """Begin a transaction, which ends with the block; those that write wait for each other, and make the table."""
+        with self._connected() as connection:
+            if write:
+                digest = blake2b(".".join(self.names).encode(), digest_size=8).digest()
+                connection.execute("SET LOCAL synchronous_commit TO on")
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [int.from_bytes(digest, signed=True)])
+                if not self._is_there(connection):  # a role that may not make tables needs none
+                    connection.execute(sql.SQL(CREATE).format(table=self.table))
+            yield TableLines(connection, self.table)
 
-        That two of them cannot write a line of the same number is the primary key's, whoever does not wait.
+    @contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection[Any]]:
+        """Open a transaction.
 
         Raises:
             ValueError: the database does not answer, or refuses.
         """
         try:
             with connect(self.where) as connection:
-                if write:
-                    self._prepare(connection)
-                elif not self._is_there(connection):
-                    raise ValueError(f"ledger must be a table that exists, and there is no {'.'.join(self.names)}")
-                yield TableLines(connection, self.table)
+                yield connection
         except psycopg.Error as error:
             raise ValueError(f"ledger must be a table that can be used: {reason(error)}") from None
-
-    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
-        """Wait until nobody else writes, and make the table if it is missing."""
-        digest = blake2b(".".join(self.names).encode(), digest_size=8).digest()
-        connection.execute("SET LOCAL synchronous_commit TO on")
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [int.from_bytes(digest, signed=True)])
-        if not self._is_there(connection):
-            connection.execute(sql.SQL(CREATE).format(table=self.table))
 
     def _is_there(self, connection: psycopg.Connection[Any]) -> bool:
         """Tell whether there is such a table."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from privstream.pipelines.accounts.budget_command import add_place, ledger_path
-from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.accounts.budget_command import add_place, ledger_of
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.terminal import say
@@ -15,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.epilog = (
         "All earlier runs of the data set, and its limit, are those of the new name, which later runs give as "
-        "--dataset. Where there are runs of that name already, the total has all of them."
+        "--dataset. Where there are runs of that name already, and no limit, the total has all of them."
     )
     add_place(parser)
     parser.add_argument(
@@ -26,14 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the name into the ledger."""
-    path = ledger_path(arguments)
     if not arguments.to or not arguments.to.isprintable():
         raise UsageError(f"to must be a name of printable letters, got {arguments.to!r}")
     try:
-        receipt = Ledger(path).rename(arguments.dataset, arguments.to)
+        ledger_of(arguments).rename(arguments.dataset, arguments.to)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    say(f"data set {arguments.dataset!r} is called {arguments.to!r} from now on; ledger: {path}, line {receipt.line}")
+    say(f"data set {arguments.dataset!r} is called {arguments.to!r} from now on")
 
 
 COMMAND = Command(

@@ -8,10 +8,8 @@ import os
 from typing import Any
 
 from privstream.mechanisms.guarantee_records import guarantee_of
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.budget_command import add_place, ledger_path
+from privstream.pipelines.accounts.budget_command import add_place, ledger_of
 from privstream.pipelines.accounts.entries import Contents, Entry
-from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.command import Command, RunError
 
 EXPLAINED = """\
@@ -37,15 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Read all lines, and compare them with guarantee files."""
-    path = ledger_path(arguments)
+    ledger = ledger_of(arguments)
     try:
-        contents = Ledger(path).contents()
-        for name in arguments.guarantee:
-            _check(contents, path, _file(name))
+        contents = ledger.contents()
+        if not contents.lines:
+            raise ValueError(f"ledger must have at least one line, and {ledger.path} has none")
+        for path in arguments.guarantee:
+            _check(contents, path)
     except ValueError as error:
         raise RunError(str(error)) from error
-    lines, limits = len(contents.records), len(contents.named) - len(contents.entries)
-    print(f"{path}: {lines:,} lines, {limits:,} of them about limits, all as they were written")
+    lines, runs = len(contents.lines), len(contents.entries)
+    print(f"{ledger.path}: {lines:,} lines, {runs:,} of them runs, all as they were written")
     if arguments.guarantee:
         print(f"{len(arguments.guarantee):,} guarantee files agree")
     else:
@@ -53,49 +53,31 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     print(f"head: {contents.heads[-1]}")
 
 
-def _file(path: str) -> str:
-    """Return the guarantee file that belongs to a path."""
-    if os.path.isdir(path):
-        return os.path.join(path, "_guarantee.json")
-    return path if path.endswith(".json") else f"{path}.guarantee.json"
-
-
-def _check(contents: Contents, ledger: str, path: str) -> None:
+def _check(contents: Contents, path: str) -> None:
     """Refuse a guarantee file whose run the ledger does not have as it was."""
-    mark, found = _mark(path)
-    line, head = mark["line"], mark["head"]
-    if line >= len(contents.heads):
-        raise ValueError(f"ledger {ledger}: line {line} must be there, since {path} names it: lines were deleted")
-    if contents.heads[line] != head:
-        raise ValueError(f"ledger {ledger}: line {line} must be the one that {path} names: the ledger was changed")
-    record = contents.records[line - 1]
-    if not isinstance(record, Entry) or record.guarantee != _promised(found):
+    if os.path.isdir(path):
+        path = os.path.join(path, "_guarantee.json")
+    path = path if path.endswith(".json") else f"{path}.guarantee.json"
+    promised = _read(path)
+    try:
+        head, guarantee = promised["ledger"]["head"], guarantee_of(promised)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ValueError(f"{path} must name a line of a ledger and promise something: it was changed") from None
+    if head not in contents.heads[1:]:
+        raise ValueError(f"the ledger must have the line that {path} names: lines were changed or deleted")
+    line = contents.heads.index(head)
+    entry = contents.lines[line - 1]
+    if not isinstance(entry, Entry) or not entry.promises(guarantee):
         raise ValueError(f"{path} must promise what line {line} of the ledger does: the guarantee file was changed")
 
 
-def _promised(found: dict[str, Any]) -> PrivacyGuarantee | None:
-    """Return the guarantee of a guarantee file, or None if it has none that can be."""
-    try:
-        return guarantee_of(found)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-
-
-def _mark(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a guarantee file says of the ledger, and all of it."""
+def _read(path: str) -> Any:
+    """Return what a guarantee file says."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except OSError as error:
-        raise ValueError(f"guarantee must be files that can be read, got {path} ({error.strerror})") from None
-    except ValueError:
-        raise ValueError(f"guarantee must be files that privstream has written, got {path}") from None
-    mark = found.get("ledger") if isinstance(found, dict) else None
-    if mark is None:
-        raise ValueError(f"{path} must name a line of a ledger: its run had none")
-    if not isinstance(mark, dict) or type(mark.get("line")) is not int or mark["line"] < 1 or "head" not in mark:
-        raise ValueError(f"guarantee must be files that privstream has written, got {path}")
-    return mark, found
+            return json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"guarantee must be files that can be read, got {path} ({type(error).__name__})") from None
 
 
 COMMAND = Command(

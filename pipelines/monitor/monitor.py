@@ -139,7 +139,6 @@ class Monitor(beam.PTransform[Any, Any]):
             data=data,
             dataset=self.options.get("dataset", DEFAULT_DATASET),
             question=COMMAND_NAME,
-            parts=self.guarantees,
         )
         self._recorded = True
         return receipt
@@ -192,7 +191,7 @@ class Monitor(beam.PTransform[Any, Any]):
             sent_to=(),
             dead_letter=None,
         )
-        options = dict.fromkeys(("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset", "budget_limit"))
+        options = dict.fromkeys(("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset"))
         options |= {"overwrite": False, "dry_run": False, "dead_letter": None} | self.options
         runner = launch.parse_beam_options([])
         made = MonitorRun.of(replace(monitor, output=place), argparse.Namespace(**options), runner, folder)

@@ -95,7 +95,7 @@ WITHOUT_ACCOUNT = (
 HEAD = 5
 """Rows of each question that a run prints."""
 
-GIVEN = ("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset", "budget_limit")
+GIVEN = ("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset")
 """Options that hold for a run as a whole."""
 
 OPTION = re.compile(r"--([a-z][a-z_]*)")
@@ -184,7 +184,7 @@ class MonitorRun:
         fields = {each.name: input_fields(each.spec, given[each.name]) for each in monitor.questions}
         read = _reader(monitor, given, fields, folder)
         workers = workers_of(common, options, read)
-        account = Account.of(common)
+        account = Account.prepare(common.ledger, common.noise_key_file, common.dataset)
         if account.path is None and common.ledger is None:
             raise ValueError(WITHOUT_ACCOUNT)
         _check_places(monitor, given, views, common, output, [file.path for file in read.files], account.path)
@@ -225,8 +225,6 @@ class MonitorRun:
         sent = destinations_of_views(views, answers, common, next(iter(given.values())), output)
         if unbounded:
             _check_same_views(monitor, described, output)
-        charged = _charged(common, given, output)
-        parts = {each.name: each.guarantee for each in planned.questions}
         return cls(
             run=Run(
                 arguments=common,
@@ -235,7 +233,15 @@ class MonitorRun:
                 fields=read.fields,
                 questions=asked,
                 charge=partial(
-                    account.charge, identity, label, COMMAND_NAME, charged, noise, planned.guarantee, parts=parts
+                    account.charge,
+                    identity,
+                    label,
+                    COMMAND_NAME,
+                    output.folder,
+                    noise,
+                    planned.guarantee,
+                    name=common.run_id,
+                    dry=common.dry_run,
                 ),
                 letters=Run.letters_to(common.dead_letter, unbounded=unbounded),
                 workers=workers,
@@ -652,15 +658,6 @@ def _asked(
         more={} if question.spec.inputs is None else loaded(question.spec.inputs)(options),
         destination=sent,
     )
-
-
-def _charged(common: argparse.Namespace, given: Mapping[str, argparse.Namespace], output: Output) -> argparse.Namespace:
-    """Return what the ledger notes of options: the time of the data, if it is that of all questions."""
-    span = {}
-    for name in ("start", "end", "time_zone"):
-        values = {getattr(options, name, None) for options in given.values()}
-        span[name] = values.pop() if len(values) == 1 else None
-    return argparse.Namespace(**vars(common), **span, output=output.folder)
 
 
 def _promised(

@@ -65,7 +65,6 @@ PLACES = (
     "dry_run",
     "workers",
     "ledger",
-    "budget_limit",
 )
 """Options that say where things are and how to get there, not what is promised."""
 

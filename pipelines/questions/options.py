@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET, limit
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.command import parsed
 from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, QUOTES, READ, TIME_UNITS, WRITTEN
 from privstream.pipelines.questions.option_types import OPTION_TYPES
@@ -310,12 +310,4 @@ def add_key(parser: argparse.ArgumentParser) -> None:
             f"file in which each run is written down (default: the key file's name and {LEDGER_ENDING}), or none",
         ),
         Option("dataset", "str", "public name of the data whose budget this run spends", DEFAULT_DATASET),
-    )
-    account.add_argument(
-        "--budget_limit",
-        type=limit,
-        metavar="EPSILON[,DELTA]",
-        help="refuse a run that would exceed this budget of the data set. EPSILON alone limits the sum of all "
-        "epsilons; with DELTA, all releases together must be (EPSILON, DELTA)-differentially private. If the ledger "
-        "has no limit of the data set, this one is kept in it",
     )

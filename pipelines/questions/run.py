@@ -12,7 +12,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-from privstream.pipelines.accounts.account import Charge
+from privstream.pipelines.accounts.account import Account, Charge
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.questions.asked import READ, Asked, Asking, InputRead, files_option
 from privstream.pipelines.questions.input_output import check_workers, end_paths, prepare, reader, window_writer
@@ -148,9 +148,9 @@ class Run(Asking):
         ends += [view.write.end for view in self.views]
         with alone_in(map(os.path.dirname, ends)) if ends else nullcontext():
             counters = self._run(options, build, ends, accepted if self.unbounded else None)
-        for line in recorded:
-            say(line.told)
-        return counters, recorded[0] if recorded else Charge("", None)
+        for charge in recorded:
+            say(f"budget     {charge.in_words()}")
+        return counters, recorded[0] if recorded else Charge(account=Account(path=None), cost=0.0)
 
     def try_out(self, options: PipelineOptions) -> Counters:
         """Run the pipeline for its counters alone, and return them; rows are let go unseen.
@@ -167,8 +167,8 @@ class Run(Asking):
                 raise UsageError(str(error)) from error
 
         counters = self._run(options, build)
-        for line in foreseen:
-            say(line.told)
+        for charge in foreseen:
+            say(f"budget     {charge.in_words()}")
         return counters
 
     @property

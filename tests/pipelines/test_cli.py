@@ -322,8 +322,7 @@ def test_input_is_counted_and_nothing_is_written(name: str, folder: Path, capsys
     assert "2 events outside of the windows of the run" in told
     assert "1 record could not be used, --dead_letter PATH keeps them: 1 record without a time in --time_field" in told
     assert "dry run: nothing was published, recorded or spent." in told
-    assert "ledger: key.ledger.jsonl: a release about data set 'default' (foreseen, not recorded)\n" in told
-    assert "this ledger is new" in told
+    assert "on 'default': epsilon" in told
     assert "rows.jsonl" not in told
     assert sorted(file.name for file in folder.iterdir()) == before
 
@@ -342,15 +341,15 @@ def test_the_run_itself_is_as_if_there_had_been_none(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_what_the_limit_would_refuse_is_refused_and_nothing_is_recorded(folder, capsys):
-    limit = ["--budget_limit=1.5,0"]
-    assert run("histogram", "--dry_run", *limit) == 0
-    assert run("histogram", *limit) == 0
-    assert run("histogram", "--dry_run", "--overwrite", *limit) == 0
-    assert "a repetition, which costs nothing more (foreseen, not recorded)" in capsys.readouterr().err
+    key = ["--key", str(folder / "key"), "--dataset", "default"]
+    assert cli.main(["budget", "set", *key, "--limit", "1.5,0"]) == 0
+    assert run("histogram", "--dry_run") == 0
+    assert run("histogram") == 0
+    assert run("histogram", "--dry_run", "--overwrite") == 0
+    assert "a repetition, which costs nothing more" in capsys.readouterr().err
     before = (folder / "key.ledger.jsonl").read_bytes()
-    for given in (limit, []):
-        assert run("top-k", "--dry_run", "--overwrite", *given) == 2, "the first limit is in the ledger"
-        assert "the limit in the ledger must not be exceeded" in capsys.readouterr().err
+    assert run("top-k", "--dry_run", "--overwrite") == 2
+    assert "the limit of data set 'default' must not be exceeded" in capsys.readouterr().err
     assert (folder / "key.ledger.jsonl").read_bytes() == before
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from privstream.pipelines import cli
+from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.sources import text_lines
 from privstream.pipelines.sources.event_files import InputFileError, RawEvents
 from privstream.pipelines.sources.fields import FieldMapping
@@ -353,7 +354,7 @@ def test_decimals_without_a_unit_are_rounded_and_the_run_says_so(tmp_path, capsy
 
 
 @pytest.mark.slow
-def test_forms_are_a_part_of_what_a_run_is(tmp_path, capsys):
+def test_forms_are_a_part_of_what_a_run_is(tmp_path):
     (tmp_path / "a.csv").write_text("user;item;time\nu;i;01.02.2024 00:30\n")
     runs = set()
     for zone, form in (("UTC", "%d.%m.%Y %H:%M"), ("Europe/Berlin", "%d.%m.%Y %H:%M"), ("UTC", "%m.%d.%Y %H:%M")):
@@ -363,7 +364,7 @@ def test_forms_are_a_part_of_what_a_run_is(tmp_path, capsys):
         (tmp_path / "key").chmod(0o600)
         period = ["--start", "2024-01-01", "--end", "2024-03-01"]
         cli.main([*COMMAND, *period, *output, *key, "--time_zone", zone, "--time_format", form])
-        runs |= {line.split()[2] for line in capsys.readouterr().err.splitlines() if "run id: " in line}
+        runs |= {entry.label for entry in Ledger(str(tmp_path / "key.ledger.jsonl")).read()}
     assert len(runs) == 3
 
 

@@ -1,50 +1,40 @@
 """The ledger: every run is written down before it publishes anything, and nothing in it is ever passed over."""
 
 import json
+import multiprocessing
 import os
 import stat
-from dataclasses import replace
-from functools import reduce
+from contextlib import suppress
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
-from privstream.mechanisms.histograms.mechanism import HistogramMechanism
-from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms import KeyedNoise
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.entries import BEFORE_ALL, Entry, head_after, to_line
+from privstream.pipelines.accounts import ledger_file
+from privstream.pipelines.accounts.account import Account
+from privstream.pipelines.accounts.entries import Entry, Limit
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.accounts.spending import Limit
 from privstream.pipelines.runners import launch
 
-GUARANTEE = PrivacyGuarantee(
-    unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5), limits=("One.",), horizon=7
-)
-ENTRY = Entry(
-    time="2030-01-01T00:00:00+00:00",
-    run_id="run",
-    digest="0e1f",
-    name="run",
-    dataset="default",
-    command="histogram",
-    version="0.1.0",
-    data="cd34",
-    key="0123456789abcdef",
-    guarantee=GUARANTEE,
-    output="rows.jsonl",
-)
 LINE = "histogram --input a.jsonl --output {} --window 3600 --start 2024-01-01 --end 2024-01-01T03:00:00Z --epsilon 1"
 SECRET = "somebody"
 
 
-def line_of(entry: Entry, *before: bytes) -> bytes:
-    return to_line(entry.to_record(), reduce(head_after, before, BEFORE_ALL))
+def pure(epsilon: float) -> PrivacyGuarantee:
+    return PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon))
 
 
-def accept(earlier: object) -> None:
-    """Take everything."""
+def entry(label: str, epsilon: float = 1.0, **changed: str) -> Entry:
+    texts = {
+        **dict.fromkeys(("digest", "name"), label),
+        **dict.fromkeys(("command", "version", "data", "output"), "counts"),
+        "dataset": "shop",
+        "key": "0123456789abcdef",
+    }
+    return Entry.of(pure(epsilon), label=label, **(texts | changed))
 
 
 @pytest.fixture(autouse=True)
@@ -57,40 +47,40 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger("key.ledger.jsonl")
+
+
 def run(output: str, *options: str) -> int:
     return cli.main([*LINE.format(output).split(), "--domain", "domain", "--noise_key_file", "key", *options])
 
 
-def test_an_entry_comes_back_as_it_was() -> None:
-    ledger = Ledger("ledger")
-    assert not ledger.append(ENTRY, accept).repeats
-    (found,) = ledger.read()
-    assert found == ENTRY
-    assert found.guarantee.curve == PureDp(0.5)
-    assert stat.S_IMODE(os.stat("ledger").st_mode) == 0o600
+def budget(*options: str) -> int:
+    return cli.main(["budget", *options])
 
 
-def test_what_repeats_a_run_and_what_does_not() -> None:
-    ledger = Ledger("ledger")
-    assert not ledger.append(ENTRY, accept).repeats
-    assert ledger.append(replace(ENTRY, time="later", output="other", version="0.2.0"), accept).repeats
-    assert not ledger.append(replace(ENTRY, key="fedcba9876543210"), accept).repeats, "another key is another release"
-    assert not ledger.append(replace(ENTRY, run_id="run 2", digest="aa"), accept).repeats
-    ledger.set_limit("other", Limit(9.0))
-    assert not ledger.append(replace(ENTRY, dataset="other"), accept).repeats, (
-        "another data set has an account of its own"
-    )
-    assert len(ledger.read()) == 5
+def test_an_entry_comes_back_as_it_was_and_its_file_is_of_its_owner(ledger: Ledger) -> None:
+    ledger.append(entry("one"))
+    (found,) = ledger.contents().entries
+    assert (found.unit, found.epsilon, found.mu) == (PERSON, 1.0, pytest.approx(1.232, abs=1e-3))
+    assert found.release == entry("one").release
+    assert stat.S_IMODE(os.stat(ledger.path).st_mode) == 0o600
 
 
-def test_one_noise_is_for_one_release() -> None:
-    """Only pipelines of one's own can have two releases under one label: commands have the digest in it."""
-    ledger = Ledger("ledger")
-    ledger.append(ENTRY, accept)
-    before = Path("ledger").read_bytes()
-    with pytest.raises(ValueError, match=r"run_id must be another one: the run run of 2030.* both would get the same"):
-        ledger.append(replace(ENTRY, digest="ffff", dataset="other"), accept)
-    assert Path("ledger").read_bytes() == before
+def test_what_repeats_a_run_and_what_does_not(ledger: Ledger) -> None:
+    ledger.set_limit("shop", Limit(2.0, 0.0))
+    ledger.set_limit("other", Limit(9.0, 0.0))
+    assert not ledger.append(entry("one")).repeats
+    assert ledger.append(entry("one", output="other", version="2")).repeats
+    assert not ledger.append(entry("one", key="fedcba9876543210")).repeats, "another key is another release"
+    assert ledger.append(entry("one")).repeats, "the limit is reached, and a repetition is free"
+    assert not ledger.append(entry("one", dataset="other")).repeats, "another data set has an account of its own"
+    with pytest.raises(ValueError, match="the limit of data set 'shop' must not be exceeded"):
+        ledger.append(entry("two", 0.1))
+    with pytest.raises(ValueError, match=r"run_id must be another one: .* both would get the same noise"):
+        ledger.append(entry("one", digest="two", dataset="other"))
+    assert len(ledger.contents().entries) == 5
 
 
 @pytest.mark.parametrize(
@@ -99,179 +89,228 @@ def test_one_noise_is_for_one_release() -> None:
         lambda line: line[:-1],
         lambda line: line[: len(line) // 2] + b"\n",
         lambda line: b"\n",
-        lambda line: b'{"ledger": 4}\n',
         lambda line: b"[]\n",
         lambda line: b"\xff\xfe\n",
-        lambda line: line.replace(b'"ledger": 4', b'"ledger": 3'),
-        lambda line: line.replace(b'"epsilon": 0.5, "delta"', b'"epsilon": NaN, "delta"'),
-        lambda line: line.replace(b'"run_id": "run"', b'"run_id": 7'),
-        lambda line: line.replace(b"PureDp", b"dict"),
-        lambda line: line.replace(b'"at_epsilon": 0.5', b'"at_epsilon": "0.5"'),
+        lambda line: line.replace(b'"ledger":1', b'"ledger":2'),
+        lambda line: line.replace(b'"epsilon":1.0', b'"epsilon":NaN'),
+        lambda line: line.replace(b'"epsilon":1.0', b'"epsilon":"1.0"'),
+        lambda line: line.replace(b'"mu":', b'"more":'),
+        lambda line: line.replace(b'"what":"person"', b'"what":"nobody"'),
+        lambda line: line.replace(b'"label":"two"', b'"label":7'),
         lambda line: b"[" * 100_000 + b"\n",
     ],
 )
-def test_a_damaged_line_is_refused_by_its_number(damage) -> None:
-    first = line_of(ENTRY)
-    Path("ledger").write_bytes(first + damage(line_of(ENTRY, first)))
-    for use in (Ledger("ledger").read, lambda: Ledger("ledger").append(ENTRY, accept)):
-        with pytest.raises(ValueError, match="ledger ledger: line 2 must be an entry as privstream writes it"):
+def test_a_damaged_line_is_refused_by_its_number(ledger: Ledger, damage) -> None:
+    ledger.append(entry("one"))
+    ledger.append(entry("two"))
+    first, second = Path(ledger.path).read_bytes().splitlines(keepends=True)
+    assert damage(second) != second
+    Path(ledger.path).write_bytes(first + damage(second))
+    for use in (ledger.contents, lambda: ledger.append(entry("one"))):
+        with pytest.raises(ValueError, match="line 2 must be as privstream writes it"):
             use()
 
 
-def test_a_run_is_written_down_without_persons_items_or_keys(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (3, lambda lines: [lines[0], lines[1].replace(b'"output":"counts"', b'"output":"more"'), *lines[2:]]),
+        (2, lambda lines: [lines[0], *lines[2:]]),
+        (1, lambda lines: lines[1:]),
+        (1, lambda lines: [lines[1], lines[0], *lines[2:]]),
+        (4, lambda lines: [*lines[:3], lines[1], lines[3]]),
+    ],
+)
+def test_a_changed_or_deleted_line_is_found_by_the_next_one(ledger: Ledger, number, change) -> None:
+    for label in "abcd":
+        ledger.append(entry(label))
+    assert budget("verify", "--ledger", ledger.path) == 0
+    Path(ledger.path).write_bytes(b"".join(change(Path(ledger.path).read_bytes().splitlines(keepends=True))))
+    for use in (ledger.contents, lambda: ledger.append(entry("new")), lambda: ledger.set_limit("a", Limit(1.0, 0.0))):
+        with pytest.raises(ValueError, match=f"line {number} must follow the lines before it"):
+            use()
+    assert budget("verify", "--ledger", ledger.path) == 1
+
+
+def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (1, 2):
+        assert run(f"{number}.jsonl", "--epsilon", str(number)) == 0
+    verify = ["verify", "--key", "key", "--guarantee", "1.jsonl", "2.jsonl.guarantee.json"]
+    assert budget(*verify) == 0
+    whole = Path("key.ledger.jsonl").read_bytes()
+    first, last = whole.splitlines(keepends=True)
+    for text in (
+        first,
+        first + last.replace(b'"output":"2', b'"output":"3'),
+    ):
+        Path("key.ledger.jsonl").write_bytes(text)
+        assert budget(*verify[:3]) == 0, "without the guarantee file nobody knows"
+        assert budget(*verify) == 1
+        assert "lines were changed or deleted" in capsys.readouterr().err
+    Path("key.ledger.jsonl").write_bytes(whole)
+    promised = json.loads(Path("2.jsonl.guarantee.json").read_text())
+    promised["guarantee"]["epsilon"] = 0.2
+    for text in (json.dumps(promised), "no JSON", "[]", '{"ledger": {"line": -1, "head": ""}}'):
+        Path("2.jsonl.guarantee.json").write_text(text)
+        assert budget(*verify) == 1
+
+
+def test_a_head_shows_nothing_of_its_line() -> None:
+    """Who guesses the data of a line cannot test the guess by the head in a guarantee file."""
+    heads = {Ledger(name).append(entry("same")).head for name in "abcd"}
+    assert len(heads) == 4
+
+
+def test_nothing_is_half_written_when_the_disk_is_full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.append(entry("one"))
+    before, write = Path(ledger.path).read_bytes(), os.write
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match="No space left on device"):
+        patch.setattr(ledger_file.os, "write", lambda file, line: write(file, line[: len(line) // 2]))
+        ledger.append(entry("two"))
+    assert Path(ledger.path).read_bytes() == before
+    assert ledger.append(entry("two")).line == 2
+
+
+def _append_many(path, barrier, name) -> None:
+    barrier.wait()
+    for number in range(15):
+        with suppress(ValueError):
+            Ledger(path).append(entry(f"{name} {number}"))
+
+
+def test_two_launches_at_once_do_not_pass_the_limit(ledger: Ledger) -> None:
+    context = multiprocessing.get_context("fork")
+    ledger.set_limit("shop", Limit(12.0, 0.0))
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=_append_many, args=(ledger.path, barrier, name)) for name in "ab"]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert len({one.label for one in ledger.contents().entries}) == len(ledger.contents().lines) - 1 == 12
+
+
+def test_a_run_is_written_down_without_persons_items_or_keys() -> None:
     assert run("1.jsonl") == 0
     assert run("2.jsonl") == 0
-    begun, _, repeated = capsys.readouterr().err.partition("key.ledger.jsonl: a repetition, which costs nothing more")
-    assert "this ledger is new: earlier releases are not in its totals" in begun
-    assert repeated and "this ledger is new" not in repeated
     text = Path("key.ledger.jsonl").read_text()
     assert not any(word in text for word in (SECRET, "wish", bytes(range(32)).hex()))
-    first, second = Ledger("key.ledger.jsonl").read()
-    assert first.release == second.release
-    assert first.output == "1.jsonl"
-    promised = json.loads(Path("1.jsonl.guarantee.json").read_text())
-    assert promised["parameters"]["run_id"] == first.name
-    assert stat.S_IMODE(os.stat("key.ledger.jsonl").st_mode) == 0o600
+    first, second = Ledger("key.ledger.jsonl").contents().entries
+    assert first.release == second.release and first.output == "1.jsonl"
+    assert json.loads(Path("1.jsonl.guarantee.json").read_text())["parameters"]["run_id"] == first.name
 
 
-def test_without_a_key_in_a_file_there_is_none_and_that_is_said(monkeypatch, capsys):
-    line = LINE.format("1.jsonl").split()
-    assert cli.main([*line, "--domain", "domain"]) == 0
-    assert "ledger: none (the noise key is in no file; --ledger PATH keeps one)" in capsys.readouterr().err
-    assert run("2.jsonl", "--ledger", "none") == 0
-    said = capsys.readouterr().err
-    assert "ledger: none (--ledger none)" in said
-    assert run("named.jsonl", "--ledger", "none", "--run_id", "mine") == 0
-    assert not list(Path().glob("*ledger*"))
-    assert cli.main([*LINE.format("3.jsonl").split(), "--domain", "domain", "--ledger", "mine"]) == 0
-    assert len(Ledger("mine").read()) == 1
+def test_the_entry_is_written_before_anything_is_published(monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
+    def fail(result: object, end: object) -> None:
+        assert len(ledger.contents().entries) == 1
+        raise RuntimeError("the machine is lost")
+
+    monkeypatch.setattr(launch, "_wait", fail)
+    assert run("rows.jsonl") == 1
+    assert len(ledger.contents().entries) == 1
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            "--ledger none/ledger",
-            "ledger must be a file that can be written, got none/ledger (No such file or directory)",
-        ),
-        ("--ledger .", "ledger must be a file that can be used, got . (Is a directory)"),
+        ("--ledger none/ledger", "ledger must be a file that can be written"),
+        ("--ledger .", "(Is a directory)"),
         ("--ledger /dev/null", "ledger must be a file that keeps its lines, got /dev/null"),
-        (
-            "--ledger gs://a/b",
-            "ledger must be a file of this machine, postgresql://user@host:port/database/table, or none, got 'gs://a/b'",
-        ),
-        ("--ledger a.jsonl", "--ledger must not be written over --input"),
+        ("--ledger gs://a/b", "ledger must be a file of this machine"),
         ("--ledger key", "--ledger must not be written over --noise_key_file"),
-        ("--ledger rows.jsonl", "--output must not be written over --ledger"),
-        ("--ledger domain", "--ledger must not be written over --domain"),
-        ("--ledger bad", "ledger bad: line 1 must be an entry"),
-        (
-            "--ledger none --budget_limit 5",
-            "budget_limit must be given with a ledger, and there is none: --ledger none",
-        ),
+        ("--ledger bad", "ledger bad: line 1 must be as"),
         ("--dataset ''", "dataset must be a name of printable letters, got"),
-        (
-            "--budget_limit 0.5",
-            "budget_limit must not be exceeded: data set 'default' has spent epsilon 0 for one",
-        ),
     ],
 )
-def test_what_cannot_be_written_down_is_not_run(options, message, monkeypatch, capsys):
+def test_what_cannot_be_written_down_is_not_run(options, message, capsys) -> None:
     Path("bad").write_text("no entry\n")
     before = {path.name: path.read_bytes() for path in Path().iterdir()}
     assert run("rows.jsonl", *[word.strip("'") for word in options.split()]) == 2
-    shown = capsys.readouterr().err
-    assert message in shown
-    assert len(shown.splitlines()) == 1
-    after = {path.name: path.read_bytes() for path in Path().iterdir()}
-    assert {name for name in after if name not in before} <= {"key.ledger.jsonl"}
-    assert not after.get("key.ledger.jsonl")
+    assert message in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
 
 
-def test_the_entry_is_written_before_anything_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(result: object, end: object) -> None:
-        assert len(Ledger("key.ledger.jsonl").read()) == 1
-        raise RuntimeError("the machine is lost")
-
-    monkeypatch.setattr(launch, "_wait", fail)
-    assert run("rows.jsonl") == 1
-    assert len(Ledger("key.ledger.jsonl").read()) == 1
-
-
-def test_another_budget_on_the_same_run_id_is_another_release(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("1.jsonl", "--run_id", "mine") == 0
-    assert run("2.jsonl", "--run_id", "mine", "--end", "2024-01-01T04:00:00Z") == 0
-    assert capsys.readouterr().err.count("run id: mine; ledger: key.ledger.jsonl: a release") == 2
-    assert run("3.jsonl", "--run_id", "mine") == 0
-    assert "a repetition" in capsys.readouterr().err
-    first, second, third = Ledger("key.ledger.jsonl").read()
-    assert first.run_id == third.run_id != second.run_id, "their noise is independent"
+def test_a_limit_is_set_once_and_every_later_run_must_keep_it(ledger: Ledger, capsys) -> None:
+    setting = ["set", "--key", "key", "--dataset", "shop"]
+    assert budget(*setting, "--limit", "1.5,1e-6") == 0
+    assert run("1.jsonl", "--epsilon", "1", "--dataset", "shop") == 0
+    assert "this run: epsilon 1; the only run on 'shop': epsilon 1 of 1.5" in capsys.readouterr().err
+    assert run("2.jsonl", "--epsilon", "0.7", "--dataset", "shop") == 2
+    assert not Path("2.jsonl").exists()
+    assert run("3.jsonl", "--epsilon", "0.5", "--dataset", "shop", "--dry_run") == 0
+    assert run("1.jsonl", "--epsilon", "1", "--dataset", "shop", "--overwrite") == 0, "a repetition costs nothing"
+    for name in ("default", "Shop"):
+        assert run("4.jsonl", "--epsilon", "0.1", "--dataset", name) == 2, "a mistyped name opens no account"
+    before = Path(ledger.path).read_bytes()
+    assert budget(*setting, "--limit", "3,1e-6") == 2 and Path(ledger.path).read_bytes() == before
+    assert budget(*setting, "--limit", "3,1e-6", "--change") == 0
+    assert run("2.jsonl", "--epsilon", "0.7", "--dataset", "shop") == 0
+    assert "all 2 runs on 'shop': epsilon 1.7 of 3" in capsys.readouterr().err
 
 
-def test_results_are_not_replaced_unless_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("rows.jsonl") == 0
-    before = Path("rows.jsonl").read_bytes()
-    assert run("rows.jsonl", "--epsilon", "2") == 2
-    assert "--output must be a new file, but rows.jsonl exists; --overwrite replaces it" in capsys.readouterr().err
-    Path("rows.jsonl").unlink()
-    assert run("rows.jsonl", "--epsilon", "2") == 2
-    assert "the guarantee must be a new file, but rows.jsonl.guarantee.json exists" in capsys.readouterr().err
-    assert len(Ledger("key.ledger.jsonl").read()) == 1
-    assert run("rows.jsonl", "--epsilon", "2", "--overwrite") == 0
-    assert Path("rows.jsonl").read_bytes() != before
-    assert json.loads(Path("rows.jsonl.guarantee.json").read_text())["guarantee"]["epsilon"] == 2
+def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    ledger.set_limit("shop", Limit(3.25, 0.0))
+    for label in ("one", "one", "two"):
+        ledger.append(entry(label, 1.015625))
+    assert budget("--ledger", ledger.path) == 0
+    shown = capsys.readouterr().out
+    assert "2.031" in shown and "1.219" in shown and "1 more" in shown and "…" not in shown
+    assert budget("show", "--ledger", ledger.path, "--json") == 0
+    (account,) = json.loads(capsys.readouterr().out)["datasets"]
+    (found,) = account["totals"]
+    assert (found["epsilon"], found["left"], found["more"]) == (2.03125, 1.21875, 1)
+    assert [one["repeats"] for one in account["runs"]] == [1, 0]
+    spent = Account.prepare(ledger.path, None, "shop").spent(pure(1.0))
+    assert spent is not None and spent.left == 1.21875
 
 
-def watched_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make folders, and let a run without an end be taken as soon as its pipeline is built."""
-    run_to_the_end = launch.run
-
-    def taken(options: object, build, end: object, accepted) -> dict[str, int]:
-        if accepted is None:  # the input ends
-            return run_to_the_end(options, build, end, accepted)
-        build(beam.Pipeline(runner="FnApiRunner"))
-        accepted()
-        return {}
-
-    monkeypatch.setattr(launch, "run", taken)
-    for name in ("in", "out", "other", "elsewhere"):
-        Path(name).mkdir()
-
-
-@pytest.mark.slow
-def test_a_folder_of_another_promise_is_refused_and_a_restart_is_not(monkeypatch, capsys):
-    watched_folders(monkeypatch)
-    watch = ["--input", "in", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
-    assert run("out", *watch) == 0
-    assert run("out", *watch, "--watch", "2") == 0
-    capsys.readouterr()
-    assert run("out", *watch, "--epsilon", "2") == 2
-    told = capsys.readouterr().err
-    assert "out/_guarantee.json is of another one, which differs in" in told and "epsilon" in told
-    promised = json.loads(Path("out/_guarantee.json").read_text())
-    assert promised["guarantee"]["epsilon"] == 1
-    promised["made_by"]["version"], promised["guarantee"]["paragraph"] = "0.0.9", "in the words of another version"
-    Path("out/_guarantee.json").write_text(json.dumps(promised))
-    assert run("out", *watch) == 0
-    for damaged in ("{}", "[]", "no JSON", '{"parameters": 5}'):
-        Path("out/_guarantee.json").write_text(damaged)
-        assert run("out", *watch) == 2
+def test_fit_counts_by_the_same_filter(ledger: Ledger, capsys) -> None:
+    one = largest_shift(1.0, 1e-6)
+    promised = pure(1.0).__class__(
+        unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=1e-6, curve=GaussianCurve(shift=one)
+    )
+    fit = ["fit", "--limit", "3.55,1.2e-5", "--epsilon", "1", "--delta", "1e-6"]
+    counted = []
+    for more in ([], ["--gaussian"]):
+        assert budget(*fit, *more, "--json") == 0
+        counted.append(json.loads(capsys.readouterr().out)["runs"])
+    assert counted == [3, 12]
+    ledger.set_limit("shop", Limit(3.55, 1.2e-5))
+    noise = [KeyedNoise(bytes(range(32)), str(number)) for number in range(13)]
+    for number in range(12):
+        ledger.record(promised, noise=noise[number], run_id=str(number), data="visits", dataset="shop")
+    with pytest.raises(ValueError, match="must not be exceeded"):
+        ledger.record(promised, noise=noise[12], run_id="12", data="visits", dataset="shop")
+    for wrong in (["fit", "--limit", "1,0"], ["fit", "--epsilon", "1"], ["fit", "--limit", "1,0", "--like", "nowhere"]):
+        assert budget(*wrong) == 2
 
 
-@pytest.mark.slow
-def test_a_run_without_an_end_that_begins_again_with_other_noise_is_another_release(monkeypatch, capsys):
-    watched_folders(monkeypatch)
-    watch = ["--input", "in", "--watch", "1", "--run_id", "watched", "--input_format", "jsonl"]
+def test_rename_takes_runs_and_limit_along_and_never_brings_runs_under_a_limit(ledger: Ledger) -> None:
+    ledger.append(entry("one", dataset="default"))
+    assert budget("rename", "--ledger", ledger.path, "--to", "shop") == 0
+    ledger.set_limit("shop", Limit(2.5, 0.0))
+    ledger.rename("shop", "store")
+    assert [one.dataset for one in ledger.contents().entries] == ["store"]
+    with pytest.raises(ValueError, match="must not be exceeded"):
+        ledger.append(entry("two", 2.0, dataset="store"))
+    ledger.set_limit("other", Limit(1.0, 0.0))
+    for old, new in (("other", "store"), ("none", "new"), ("store", "store")):
+        with pytest.raises(ValueError, match=r"must be"):
+            ledger.rename(old, new)
+    assert budget("verify", "--ledger", ledger.path) == 0
 
-    def repeats(folder: str) -> bool:
-        assert run(folder, *watch) == 0
-        return "a repetition" in capsys.readouterr().err
 
-    assert not repeats("out") and repeats("out")
-    assert not repeats("other"), "it would publish other answers about the same windows"
-    monkeypatch.setattr(HistogramMechanism, "NOISE_VERSION", 2)
-    assert run("out", *watch) == 2
-    Path("out/_guarantee.json").unlink()
-    assert not repeats("out") and repeats("out")
-    first, second = [entry.run_id for entry in Ledger("key.ledger.jsonl").read()][1::3]
-    assert first != second
+def test_a_pipeline_of_ones_own_has_an_account(ledger: Ledger) -> None:
+    noise = KeyedNoise(bytes(range(32)), "visits")
+    given = {"noise": noise, "run_id": "visits", "data": "visits of 2026", "dataset": "shop"}
+    assert not ledger.record(pure(0.75), **given).repeats
+    assert ledger.record(pure(0.75), **given).repeats
+    for wrong, message in (
+        ({"data": "visits of 2027"}, "run_id must be another one"),
+        ({"run_id": "January"}, "run_id must be that of the noise"),
+        ({"data": " "}, "data must say what is read"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ledger.record(pure(0.75), **(given | wrong))

@@ -65,7 +65,6 @@ OF_FILES = {
     "--kafka_setting a=b": "kafka_setting must be given with an --input or --output of kafka:// only",
     "--max-hits 3": "unknown option --max-hits",
     "--runner Foo": "--runner must be a runner that Beam knows",
-    "--budget_limit 0": "must be EPSILON or EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1), got '0'",
 }
 """What a run checks before it asks of which question it is."""
 OF_PEOPLE = {
@@ -335,7 +334,6 @@ VALUES = {
     "beta": "0.1",
     "branches": "3",
     "budget": "per_rule",
-    "budget_limit": "2,1e-3 --ledger accounts.jsonl",
     "categories_per_row": "2 --separator ,",
     "count_share": "0.5",
     "dataset": "people",
