@@ -209,7 +209,7 @@ def _found_and_missed(found: set[str], truth: Sequence[ItemHolders], sure: int) 
 
 def _estimate(row: KeyCount) -> float:
     """Return the number that is shown of a row."""
-    return float(row.count) if row.smoothed is None else row.smoothed
+    return row.people
 
 
 def _hour(row: KeyCount) -> str:

@@ -17,22 +17,24 @@ from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Questi
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
 from privstream.pipelines.yaml_file import Document
-from privstream.transforms.counts.finished import LargestCounts, corrected_rows, numbers_or_none
+from privstream.transforms.counts.finished import LargestCounts, corrected_rows, numbers_or_none, released_rows
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.item_columns import column_names, join_item
-from privstream.transforms.row_types import AlertState, RatioEstimate
+from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate
 from privstream.transforms.timing.steps import Steps, timestamp, windows_in
 from typing_extensions import override
 
 DIGITS = 6
 ESTIMATES = (
-    ("smoothed", "lower", "upper"),
-    ("count", "lower", "upper"),
+    ("people", "lower", "upper"),
     ("ratio", "lower", "upper"),
+    ("smoothed", "lower", "upper"),
     ("estimate", "lower", "upper"),
 )
 """Fields of rows with a number and its interval; the first that a row has is its number."""
+
+RISEN = ("stream", "window_start", "-rise", "item")
 
 BOUNDED = ("estimate", "error_bound")
 """Fields of rows that have a number and how far it is off at most."""
@@ -40,7 +42,7 @@ BOUNDED = ("estimate", "error_bound")
 HISTORY = 128
 """Windows before those of a sum or a comparison from which smoothed numbers are made where input has no end."""
 
-COMPARED = {"KeyCount", "KeySum", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
+COMPARED = {"KeyCount", "KeyRise", "KeySum", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
 """Rows whose number an alert may be about: each window has one, unless nothing is known of the item."""
 
 NAMED_BY = ("item", "quantile")
@@ -241,7 +243,7 @@ class OfCounts(OfOne):
         key, _, argument = self.span
         windows = self._windows(table)
         try:
-            rows: list[Any] = table.transform.view(**{argument: windows})(table.rows)
+            rows: list[Any] = table.transform.view(**{argument: windows})(released_rows(table.rows, table.dropped))
         except ValueError as error:
             raise self.error("of" if str(error).startswith("must be counts") else key, str(error)) from None
         return corrected_rows(rows, table.dropped)
@@ -295,7 +297,7 @@ class Risers(OfCounts):
 
     @override
     def answer(self, tables: Mapping[str, Table]) -> Table:
-        return tables[self.of].having(self.viewed(tables[self.of]), order=("stream", "window_start", "-rise", "item"))
+        return tables[self.of].having(self.viewed(tables[self.of]), KeyRise, RISEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +319,7 @@ class Ratios(View):
     def answer(self, tables: Mapping[str, Table]) -> Table:
         above, below = (tables[name] for name in self.ratio)
         for name, table in zip(self.ratio, (above, below), strict=True):
-            if not {"item", "count_stddev"} <= {*table.row_type._fields}:
+            if not {"item", "noisy"} <= {*table.row_type._fields}:
                 raise self.error("ratio", f"must be of counts, which {name} is not")
         if above.columns != below.columns:
             raise self.error("ratio", "must be of tables with the same item columns")
