@@ -53,9 +53,9 @@ class HeavyHitter(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        count: number of people who had the item: by counts the number that `counts` shows; else that of the people who
+        people: number of people who had the item: by counts the number that `counts` shows; else that of the people who
             were charged for the row, with noise. None where nothing pays for it.
-        lower: lower end of its interval of 95%; None without a count.
+        lower: lower end of its interval of 95%; None without a number.
         upper: upper end.
         since: start of the first window of an unbroken sequence of windows in which the item is reported.
         status: "started" in that window and "continues" in those that follow; with the method "status" also "ended" in
@@ -66,7 +66,7 @@ class HeavyHitter(NamedTuple):
     window_start: Timestamp
     window_end: Timestamp
     item: str
-    count: Optional[float]  # type: ignore[assignment]  # the field's name wins over tuple.count
+    people: Optional[float]
     lower: Optional[float]
     upper: Optional[float]
     since: Timestamp
@@ -157,7 +157,7 @@ class RankedItem(NamedTuple):
         item: the item.
         gap: number of people by which it is ahead of the next item, published or not, with noise. None where there is
             no other item.
-        estimate: number of people who had the item: by counts the number that `counts` shows, by which items are
+        people: number of people who had the item: by counts the number that `counts` shows, by which items are
             ranked; with the method "gaps" one made of a count and the gaps.
         lower: lower end of its interval of 95%, of this row by itself.
         upper: upper end.
@@ -169,7 +169,7 @@ class RankedItem(NamedTuple):
     rank: int
     item: str
     gap: Optional[float]
-    estimate: float
+    people: float
     lower: float
     upper: Optional[float]
 

@@ -562,7 +562,7 @@ def _texts(kind: type, column: Column, write: Callable[[Any], str]) -> list[str]
     if kind is Time:
         say = lambda value: write(iso_8601(value))  # noqa: E731
     elif kind is float:
-        say = lambda value: write(float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value)  # noqa: E731
+        say = lambda value: write(_plain_number(value))  # noqa: E731
     if isinstance(column, pa.Array):
         found = column.dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
         different = np.array([*map(say, found.dictionary.to_pylist())], object)
@@ -571,6 +571,14 @@ def _texts(kind: type, column: Column, write: Callable[[Any], str]) -> list[str]
     shown = [*map(repr, column)]  # which tells 0.0 from -0.0, and 1 from True: these are equal
     made = {text: say(value) for text, value in dict(zip(shown, column, strict=True)).items()}
     return [made[text] for text in shown]
+
+
+def _plain_number(value: float | None) -> float | int | None:
+    """Return a number without what binary fractions add; whole ones are written without a fraction."""
+    if not isinstance(value, float):
+        return value
+    number = float(f"{value:.{DIGITS}g}")
+    return int(number) if number.is_integer() and abs(number) < 10**DIGITS else number
 
 
 def _cell(value: Any) -> str:

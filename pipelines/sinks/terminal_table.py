@@ -34,7 +34,7 @@ COSTS = ("epsilon_left", "stopped")
 NOTHING = "-"
 """What is written where there is no value."""
 
-NUMBERS = ("people", "count", "estimate")
+NUMBERS = ("people", "estimate")
 SMOOTHED, BETWEEN, RISE, RISE_BETWEEN = "smoothed", "between", "rise", "rise_between"
 MEAN, MEAN_BETWEEN = "mean", "mean_between"
 IN_FILES = ("noisy", "value_lower", "value_upper")

@@ -13,7 +13,15 @@ from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of, short
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.transforms.rows import Alert, AlertState, CategoryFlag, KeyCount, NearestPoints, QuantileEstimate
+from privstream.transforms.rows import (
+    Alert,
+    AlertState,
+    CategoryFlag,
+    KeyCount,
+    KeyRise,
+    NearestPoints,
+    QuantileEstimate,
+)
 
 KINDS = {
     "counts": ["area", "line", "point"],
@@ -49,14 +57,13 @@ def domain(spec: dict[str, Any], channel: str) -> list[Any]:
 
 
 def count(hour: int, item: str, people: float, **fields: Any) -> KeyCount:
-    row = row_of("counts", hour, item)._replace(smoothed=people, lower=max(0.0, people - 20), upper=people + 20)
+    row = row_of("counts", hour, item)._replace(people=people, lower=max(0.0, people - 20), upper=people + 20)
     changed: KeyCount = row._replace(**fields)
     return changed
 
 
-def rises(item: str, rise: float | None) -> KeyCount:
-    ends = (None, None) if rise is None else (rise - 10, rise + 10)
-    return count(1, item, 100, rise=rise, rise_lower=ends[0], rise_upper=ends[1])
+def rises(item: str, rise: float | None) -> KeyRise:
+    return KeyRise(*count(1, item, 100), *((None,) * 3 if rise is None else (rise, rise - 10, rise + 10)))
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -99,8 +99,8 @@ def test_all_formats_give_the_same_rows(city: City, tmp_path: Path) -> None:
     true = {(row.item, row.window_start): row.holders for row in city.truth}
     people = [true[row.item, row.window_start] for row in answers[0]]
     assert sum(number >= threshold for number in people) >= 3
-    assert all(row.lower <= row.count <= row.upper for row in answers[0])
-    order = [(row.window_start, -row.count) for row in answers[0]]
+    assert all(row.lower <= row.people <= row.upper for row in answers[0])
+    order = [(row.window_start, -row.people) for row in answers[0]]
     assert order == sorted(order)
 
 
@@ -148,7 +148,7 @@ def test_a_table_on_the_terminal(city, answer, tmp_path, monkeypatch, capsys):
     assert watch(city, "-") == 0
     shown = capsys.readouterr()
     for row in read_row_file(str(answer), HeavyHitter):
-        assert f"{row.count:,.0f}" in shown.out
+        assert f"{row.people:,.0f}" in shown.out
     assert "heavy hitters" in shown.out
     assert "differential privacy" in shown.err
     assert list(tmp_path.iterdir()) == []

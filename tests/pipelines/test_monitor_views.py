@@ -86,7 +86,7 @@ def count(number: int, item: str, value: int, *, stddev: float = 10.0, smoothed:
     middle, reach = (value, math.ceil(1.96 * stddev)) if smoothed is None else (smoothed, 9)
     bounds = max(0.0, middle - reach), max(0.0, middle + reach)
     start, end = window(number)
-    return KeyCount("", start, end, item, value, stddev, smoothed, *bounds, end, False)
+    return KeyCount("", start, end, item, middle, *bounds, value)
 
 
 def series(item: str, values: Sequence[int]) -> list[KeyCount]:
@@ -200,13 +200,13 @@ def test_sums_and_rises_are_those_of_the_question_with_these_options(tmp_path: P
     rows = [row for item, column in zip("ab", values.T, strict=True) for row in series(item, column.tolist())]
     views = "  sums: {of: pages, over: 3h}\n  top: {of: sums, largest: 1}\n  up: {of: pages, against: 2h}\n"
     found = answered(tmp_path, PAGES, views, {"pages": rows}, made)
-    counts = {(row.window_start, row.item): row.count for row in found["sums"].rows}
+    counts = {(row.window_start, row.item): row.noisy for row in found["sums"].rows}
     for item, column in zip("ab", values.T, strict=True):
         for number in range(WINDOWS):
             assert counts[window(number)[0], item] == column[max(0, number - 2) : number + 1].sum()
     top = {row.window_start: row for row in found["top"].rows}
     assert len(top) == len(found["top"].rows) == WINDOWS
-    assert all(row.count <= top[row.window_start].count for row in found["sums"].rows)
+    assert all(row.noisy <= top[row.window_start].noisy for row in found["sums"].rows)
     assert all(row.rise_lower > 0 for row in found["up"].rows)
 
 
@@ -231,9 +231,8 @@ def test_sums_of_a_list_have_the_errors_of_sums(tmp_path: Path, made: dict[str, 
     found = answered(tmp_path, questions, "  sums: {of: pages, over: 4h}\n", {"pages": rows}, made)
     stddev = made["pages", questions].mechanism.stddev(1)
     last = {row.item: row for row in found["sums"].rows if row.window_start == window(5)[0]}
-    assert (last["a"].count, last["b"].count) == (40, 80)
-    assert last["a"].count_stddev == pytest.approx(2 * stddev)
-    assert last["a"].upper - last["a"].count == pytest.approx(1.96 * 2 * stddev, rel=0.05)
+    assert (last["a"].noisy, last["b"].noisy) == (40, 80)
+    assert last["a"].upper - last["a"].noisy == pytest.approx(1.96 * 2 * stddev, rel=0.05)
 
 
 def test_alerts_have_a_state_in_every_window(tmp_path: Path, made: dict[str, Any]) -> None:
@@ -315,9 +314,9 @@ def live(folder: Path, views: str, rows: Sequence[Any], made: dict[str, Any]) ->
     tables = tables_of(monitor, {"pages": made["pages", PAGES]}, {})
     output = folder / "written"
     output.mkdir()
-    for end in {row.reported_at for row in rows}:
+    for end in {end for _, end in rows}:
         name = file_name("", end.micros - HOUR * 1_000_000, end.micros, "jsonl")
-        write_row_file(str(output / name), KeyCount, [row for row in rows if row.reported_at == end])
+        write_row_file(str(output / name), KeyCount, [row for row, reported in rows if reported == end])
     return {each.name: each for each in followed(found, tables, answer_views(found, tables))}, output
 
 
@@ -334,22 +333,20 @@ def follow(view: Any, output: Path) -> list[Any]:
     return found
 
 
-def found_later(item: str, values: Sequence[int], at: int) -> list[KeyCount]:
+def found_later(item: str, values: Sequence[int], at: int = 0) -> list[tuple[KeyCount, Timestamp]]:
     """Return the rows of an item that is found in a window, and then has those of the windows before, too."""
-    reported = window(at)[1]
-    rows = series(item, values)
-    return [*(row._replace(reported_at=reported, backfilled=True) for row in rows[:at]), *rows[at:]]
+    return [(row, max(row.window_end, window(at)[1])) for row in series(item, values)]
 
 
 def test_views_of_a_run_that_goes_on_say_what_was_known_by_each_window(tmp_path: Path, made: dict[str, Any]) -> None:
     """Rows that are published later count from then on; windows without rows have states; an alert needs two."""
-    rows = [*found_later("a", [40, 50, 60, 70, 20, 90], 2), *series("b", [10, 20, 30, 40, 50])]
+    rows = [*found_later("a", [40, 50, 60, 70, 20, 90], 2), *found_later("b", [10, 20, 30, 40, 50])]
     views = (
         "  sums: {of: pages, over: 3h}\n  top: {of: sums, largest: 1}\n"
         "  high: {of: pages, item: a, above: 55, clear_below: 30, for: 2}\n  b: {of: pages, item: b, below: 25}\n"
     )
     by_name, output = live(tmp_path, views, rows, made)
-    sums = {(row.window_start, row.item): row.count for row in follow(by_name["sums"], output)}
+    sums = {(row.window_start, row.item): row.noisy for row in follow(by_name["sums"], output)}
     assert sums == {
         **{(window(number)[0], "a"): value for number, value in ((2, 150), (3, 180), (4, 150), (5, 180))},
         **{(window(number)[0], "b"): value for number, value in enumerate((10, 30, 60, 90, 120))},
@@ -563,14 +560,14 @@ def test_windows_of_a_calendar_are_counted_in_its_units(tmp_path: Path, made: di
     """Months are added up and compared by their number; days are not."""
     months = PAGES.replace("4}", "4, window: 1month, end: 2026-07-01}")
     rows = [
-        KeyCount("", Timestamp(start), Timestamp(end), "a", 10, 5.0, None, 0, 20, Timestamp(end), False)
+        KeyCount("", Timestamp(start), Timestamp(end), "a", 10, 0, 20, 10)
         for start, end in (
             (datetime(2026, month, 1, tzinfo=UTC).timestamp(), datetime(2026, month + 1, 1, tzinfo=UTC).timestamp())
             for month in range(1, 7)
         )
     ]
     found = answered(tmp_path, months, "  sums: {of: pages, over: 3months}\n", {"pages": rows}, made)
-    assert [row.count for row in found["sums"].rows] == [10, 20, 30, 30, 30, 30]
+    assert [row.noisy for row in found["sums"].rows] == [10, 20, 30, 30, 30, 30]
     for span in ("90d", "3weeks"):
         with pytest.raises(UsageError, match="over: must be a multiple of window, got"):
             answered(tmp_path, months, f"  sums: {{of: pages, over: {span}}}\n", {}, made)

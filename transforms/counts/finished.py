@@ -229,9 +229,10 @@ def unsmoothed_columns(found: KeyedRows, max_value: int | None) -> dict[str, np.
     if found.sums is None or max_value is None:
         return columns
     value, lower, upper = meaningful(found.sums, found.sums - sum_margin, found.sums + sum_margin, finest=0)
-    ends = {"value_lower": np.maximum(lower, 0.0), "value_upper": np.maximum(upper, 0.0)}
+    ends = {"value_lower": lower, "value_upper": upper}
     ratios = np.array(ratio_bounds(found.sums, sum_margin / NORMAL, counts, margin / NORMAL))
-    mean, least, most = meaningful(*np.where(found.sums > 0, ratios.clip(0, max_value), np.nan))
+    ratios[0] = ratios[0].clip(0, max_value)
+    mean, least, most = meaningful(*np.where(found.sums > 0, ratios, np.nan))
     margin = np.maximum(mean - least, most - mean).round(-FINEST)
     return columns | {"value": value.astype(np.int64)} | ends | {"mean": mean, "mean_margin": margin}
 
