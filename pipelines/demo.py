@@ -22,7 +22,8 @@ from privstream.pipelines.report.result import read_result
 from privstream.pipelines.show.plot import write
 from privstream.pipelines.simulate.searches import LEAST
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.row_formats import iso_8601
 from privstream.pipelines.sinks.terminal_table import LEAST_TEXT
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import KeyCount

@@ -222,9 +222,9 @@ class KeyRise(NamedTuple):
     lower: float
     upper: Optional[float]
     noisy: int
-    rise: Optional[float] = None
-    rise_lower: Optional[float] = None
-    rise_upper: Optional[float] = None
+    rise: Optional[float]
+    rise_lower: Optional[float]
+    rise_upper: Optional[float]
 
 
 class KeySum(NamedTuple):

@@ -14,8 +14,10 @@ from privstream.mechanisms.postprocess import NORMAL, ratio_bounds
 from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
+from privstream.pipelines.questions.arguments import input_fields
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
+from privstream.pipelines.sinks.row_formats import PLAIN, Layout
 from privstream.pipelines.yaml_file import Document
 from privstream.transforms.counts.finished import LargestCounts, corrected_rows, numbers_or_none, released_rows
 from privstream.transforms.counts.keyed_counts import CountsParameters
@@ -65,6 +67,7 @@ class Table:
         transform: what has published the rows; None for a view.
         time: makes times of microseconds, as for `read_row_file`.
         dropped: the share that limits drop, as guarantee files have it; None where it is not known.
+        layout: how rows are written.
     """
 
     row_type: Any
@@ -78,11 +81,12 @@ class Table:
     transform: Any = None
     time: Callable[[int], Any] = timestamp
     dropped: Mapping[str, float | None] | None = None
+    layout: Layout = PLAIN
 
     @classmethod
     def of(cls, question: Question, transform: Any, rows: Sequence[Any], time: Callable[[int], Any]) -> Table:
         """Return the table of a question that has been answered by a transform."""
-        spec = question.spec
+        spec, fields = question.spec, input_fields(question.spec, question.options)
         return cls(
             row_type=spec.row_type_of(transform),
             rows=rows,
@@ -94,6 +98,7 @@ class Table:
             listed=getattr(transform, "domain", None),
             transform=transform,
             time=time,
+            layout=Layout.of(fields.time_zone, fields.delimiter, fields.decimal),
         )
 
     def bounds(self, step: int) -> tuple[Any, Any]:
@@ -104,7 +109,7 @@ class Table:
     @property
     def written_type(self) -> type:
         """The type of rows as they are written: with the columns of an item in place of the item."""
-        return with_item_columns(self.row_type, self.columns)
+        return with_item_columns(self.row_type, self.columns, self.layout)
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -1,28 +1,41 @@
 """Files of rows, which appear whole or not at all: how they are named, written, read and compared."""
 
-import csv
 import glob
 import hashlib
 import io
 import json
 import os
-import re
 import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache, partial
-from hashlib import blake2b
 from itertools import islice
 from operator import attrgetter
-from typing import Any, BinaryIO, NoReturn, TypeAlias, TypeVar, get_args
+from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
 
 import fastavro
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
+from privstream.pipelines.sinks.row_formats import (
+    ARROW_TYPES,
+    EPOCH,
+    PLAIN,
+    Column,
+    Layout,
+    arrow_schema,
+    iso_8601,
+    openpyxl,
+    read_csv,
+    read_xlsx,
+    write_avro,
+    write_csv,
+    write_json_lines,
+    write_parquet,
+    write_xlsx,
+)
 from privstream.pipelines.stores import (
     check_store,
     delete,
@@ -205,29 +218,7 @@ def move_file(partial: str, path: str) -> None:
 CHUNK_ROWS = 1 << 14
 MOST_ROWS = 5_000_000
 """Rows that are read from a file at once."""
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-QUOTED = re.compile(r'[",\r\n]|^$|^\s|\s$')
-"""Texts that CSV sets in quotes."""
-
-ARROW_TYPES: dict[type, pa.DataType] = {
-    str: pa.string(),
-    int: pa.int64(),
-    float: pa.float64(),
-    bool: pa.bool_(),
-    Time: pa.timestamp("us", "UTC"),
-}
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
-
-Column: TypeAlias = pa.Array | tuple[Any, ...]
-"""Values of some rows: of a table, or of rows."""
-
-AVRO_TYPES: dict[type, Any] = {
-    str: "string",
-    int: "long",
-    float: "double",
-    bool: "boolean",
-    Time: {"type": "long", "logicalType": "timestamp-micros"},
-}
 
 
 def output_format(path: str, option: str = "--output") -> str:
@@ -235,6 +226,8 @@ def output_format(path: str, option: str = "--output") -> str:
     ending = path.rpartition(".")[2].lower()
     if ending not in WRITTEN:
         raise ValueError(f"{option} must end in {', '.join('.' + known for known in WRITTEN)}, got {path}")
+    if ending == "xlsx":
+        openpyxl()
     return ending
 
 
@@ -242,7 +235,7 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any] | pa.Table, *,
     """Write rows as one file, whole or not at all.
 
     Args:
-        path: where, on any of Beam's filesystems; ends in .avro, .parquet, .jsonl or .csv.
+        path: where, on any of Beam's filesystems; ends in .avro, .parquet, .jsonl, .csv or .xlsx.
         row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp, numbers perhaps Optional.
         rows: its rows, which are never in memory together; or a table of its fields, times in microseconds.
         private: whether the file is for its owner alone.
@@ -254,18 +247,22 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any] | pa.Table, *,
 
 def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table, format: str) -> None:
     """Write rows, or a table of them, into an open file; equal rows give equal bytes."""
-    fields = column_types(row_type)
+    fields, layout = column_types(row_type), layout_of(row_type)
     if format == "parquet":
-        schema = _arrow_schema(fields)
+        schema = arrow_schema(fields, layout)
         tables = _cut(row_type, rows) if isinstance(rows, pa.Table) else _tables(schema, _plain_rows(row_type, rows))
-        return _write_parquet(stream, schema, tables)
+        return write_parquet(stream, schema, tables)
     pieces: Iterator[list[Column]]
     if isinstance(rows, pa.Table):
         pieces = ([column.combine_chunks() for column in piece.columns] for piece in _cut(row_type, rows))
     else:
         plain = _plain_rows(row_type, rows)
         pieces = ([*zip(*chunk, strict=True)] for chunk in iter(lambda: [*islice(plain, CHUNK_ROWS)], []))
-    return _write_avro(stream, row_type, pieces) if format == "avro" else _write_lines(stream, fields, pieces, format)
+    if format == "avro":
+        return write_avro(stream, row_type.__name__, fields, optional_fields(row_type), pieces)
+    if format == "jsonl":
+        return write_json_lines(stream, fields, pieces)
+    return (write_csv if format == "csv" else write_xlsx)(stream, fields, pieces, layout)
 
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
@@ -276,7 +273,7 @@ def json_values(row_type: type, row: Any) -> dict[str, Any]:
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table; times are timestamps in microseconds, UTC."""
-    return _table(_arrow_schema(column_types(row_type)), list(_plain_rows(row_type, rows)))
+    return _table(arrow_schema(column_types(row_type), layout_of(row_type)), list(_plain_rows(row_type, rows)))
 
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
@@ -324,7 +321,9 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
             _check_number(file.metadata.num_rows)
             records = file.read().to_pylist()
         elif kind == "csv":
-            records = list(csv.DictReader((line.decode() for line in stream), strict=True))
+            records = read_csv(stream, next(iter(fields)))
+        elif kind == "xlsx":
+            records = read_xlsx(stream, fields)
         else:
             records = [json.loads(line) for line in stream]
     _check_number(len(records))
@@ -412,30 +411,35 @@ ALIKE = "names_alike"
 """Counter of published names that differ from another one only in large and small letters, or in how they are composed.
 """
 
-DIGITS = 12
-"""So many digits of a number are written as text: what binary fractions add is left out."""
-
 TAKEN = ("run_id", "row_key")
 """Columns that destinations add."""
 
 
-def with_item_columns(row_type: type, names: Sequence[str]) -> type:
+def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLAIN) -> type:
     """Return a type of the same rows that are written with the columns of an item in place of the item.
 
     Args:
         row_type: a NamedTuple.
         names: of the columns; if there is but one, or rows have no item, the type stays.
+        layout: how they are written.
 
     Raises:
         ValueError: rows have another column of such a name.
     """
     item = item_field(row_type)
-    if item is None or len(names) < 2:
+    names = () if item is None or len(names) < 2 else tuple(names)
+    if not names and layout == PLAIN:
         return row_type
     for name in names:
         if name != item and name in (*field_types(row_type), *TAKEN):
             raise ValueError(f"item_field must not name `{name}`, which is another column of the rows: rename that one")
-    return type(row_type.__name__, (row_type,), {"__slots__": (), "item_columns": tuple(names)})
+    return type(row_type.__name__, (row_type,), {"__slots__": (), "item_columns": names, "layout": layout})
+
+
+def layout_of(row_type: type) -> Layout:
+    """Return how rows of a type are written."""
+    found: Layout = getattr(row_type, "layout", PLAIN)
+    return found
 
 
 def item_field(row_type: type) -> str | None:
@@ -485,31 +489,6 @@ def optional_fields(row_type: type) -> dict[str, type]:
     return {name: kinds[0] for name, kinds in hints.items() if kinds in OPTIONAL_NUMBERS}
 
 
-def iso_8601(micros: int) -> str:
-    """Write a time in UTC."""
-    return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
-
-
-def _write_avro(stream: BinaryIO, row_type: type, pieces: Iterator[list[Column]]) -> None:
-    """Write an Avro container."""
-    fields = column_types(row_type)
-    types = {name: AVRO_TYPES[kind] for name, kind in fields.items()}
-    types |= {name: ["null", types[name]] for name in optional_fields(row_type)}
-    described = [{"name": name, "type": type} for name, type in types.items()]
-    schema = {"type": "record", "name": row_type.__name__, "namespace": "privstream", "fields": described}
-    marker = blake2b(json.dumps(schema).encode(), digest_size=16).digest()  # a random one is the custom
-    plain = ([column if isinstance(column, tuple) else column.to_pylist() for column in piece] for piece in pieces)
-    records = (dict(zip(fields, row, strict=True)) for columns in plain for row in zip(*columns, strict=True))
-    fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
-
-
-def _write_parquet(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
-    """Write a Parquet file."""
-    with pq.ParquetWriter(stream, schema) as writer:
-        for table in tables:
-            writer.write_table(table.cast(schema))
-
-
 def _tables(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> Iterator[pa.Table]:
     """Yield plain values, row by row, as tables."""
     while chunk := list(islice(rows, CHUNK_ROWS)):
@@ -530,62 +509,11 @@ def _cut(row_type: type, rows: pa.Table) -> Iterator[pa.Table]:
         yield piece
 
 
-def _arrow_schema(fields: dict[str, type]) -> pa.Schema:
-    """Return fields and their types as Arrow has them."""
-    return pa.schema([(field, ARROW_TYPES[kind]) for field, kind in fields.items()])
-
-
 def _table(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
     """Return plain values, row by row, as a table."""
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [pa.array(values, type) for values, type in zip(columns, schema.types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _write_lines(stream: BinaryIO, fields: dict[str, type], pieces: Iterator[list[Column]], format: str) -> None:
-    """Write JSON lines; or, as CSV, a header and a line for each row."""
-    if format == "csv":
-        write, cells = _cell, ["%s"] * len(fields)
-        stream.write(",".join(map(_cell, fields)).encode() + b"\n")
-        line = ",".join(cells) + "\n"
-    else:
-        write, cells = json_text, [json_text(name).replace("%", "%%") + ": %s" for name in fields]
-        line = "{" + ", ".join(cells) + "}\n"
-    for columns in pieces:
-        rows = zip(*(_texts(*each, write) for each in zip(fields.values(), columns, strict=True)), strict=True)
-        stream.write("".join([line % row for row in rows]).encode())
-
-
-def _texts(kind: type, column: Column, write: Callable[[Any], str]) -> list[str]:
-    """Return what is written for the values of a column, made once for those that are the same."""
-    say: Callable[[Any], str] = write
-    if kind is Time:
-        say = lambda value: write(iso_8601(value))  # noqa: E731
-    elif kind is float:
-        say = lambda value: write(_plain_number(value))  # noqa: E731
-    if isinstance(column, pa.Array):
-        found = column.dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
-        different = np.array([*map(say, found.dictionary.to_pylist())], object)
-        texts: list[str] = different[found.indices.to_numpy()].tolist()
-        return texts
-    shown = [*map(repr, column)]  # which tells 0.0 from -0.0, and 1 from True: these are equal
-    made = {text: say(value) for text, value in dict(zip(shown, column, strict=True)).items()}
-    return [made[text] for text in shown]
-
-
-def _plain_number(value: float | None) -> float | int | None:
-    """Return a number without what binary fractions add; whole ones are written without a fraction."""
-    if not isinstance(value, float):
-        return value
-    number = float(f"{value:.{DIGITS}g}")
-    return int(number) if number.is_integer() and abs(number) < 10**DIGITS else number
-
-
-def _cell(value: Any) -> str:
-    """Write one value for CSV: a text as it is or in quotes, no number as nothing, anything else as in JSON."""
-    if not isinstance(value, str):
-        return "" if value is None else json_text(value)
-    return '"' + value.replace('"', '""') + '"' if QUOTED.search(value) else value
 
 
 def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
@@ -605,7 +533,7 @@ def _restore(value: Any, kind: type, format: str, moment: Callable[[int], Any]) 
         time = datetime.fromisoformat(value) if isinstance(value, str) else value
         return moment((time - EPOCH) // timedelta(microseconds=1))
     if format == "csv" and kind is not str:
-        value = kind(json.loads(value))
+        value = kind(json.loads(value.replace(",", ".")))  # no number has a comma but before its decimals
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:

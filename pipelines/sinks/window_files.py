@@ -23,7 +23,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.locations import WRITTEN
+from privstream.pipelines.locations import WINDOW_FORMATS
 from privstream.pipelines.sinks.destination import Destination, SendFiles
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
@@ -86,8 +86,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         self.folder, self.row_type, self.format, self.order = folder, row_type, format, tuple(order)
         self.destination = destination
         check_folder(folder, option)
-        if format not in WRITTEN:
-            raise ValueError(f"--output_format must be one of {', '.join(WRITTEN)}, got {format!r}")
+        if format not in WINDOW_FORMATS:
+            raise ValueError(f"--output_format must be one of {', '.join(WINDOW_FORMATS)}, got {format!r}")
 
     @property
     def end(self) -> str:

@@ -307,7 +307,7 @@ def test_warnings_say_how_much_is_left_out_at_least(key: Path) -> None:
 def test_results_are_read_with_types_and_nulls_as_they_were_written(ending: str, tmp_path: Path) -> None:
     start, end = Timestamp(micros=1_704_067_200_000_001), Timestamp(1_704_070_800)
     rows = [
-        KeyRise("", start, end, 'a "quoted",\nline', 5.0, 0.0, None, 2),
+        KeyRise("", start, end, 'a "quoted",\nline', 5.0, 0.0, None, 2, None, None, None),
         KeyRise("null", start, end, "", 1e-9, 0.0, 0.1, -(2**40), -2.5, -4.0, 1.0),
     ]
     path = tmp_path / f"rows.{ending}"

@@ -144,7 +144,7 @@ def test_several_results_are_sections_with_one_total(folder: Path) -> None:
 def test_what_stands_out_comes_first(folder: Path) -> None:
     path = write(folder, "counts")
     rows = [
-        row_types.KeyRise(*row_of("counts", 0, "tea")),
+        row_types.KeyRise(*row_of("counts", 0, "tea"), None, None, None),
         row_types.KeyRise(*row_of("counts", 1, "tea"), 25.4, 2.0, 48.0),
     ]
     write_row_file(str(path), row_types.KeyRise, rows)

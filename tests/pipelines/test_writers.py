@@ -41,7 +41,7 @@ from privstream.pipelines.sinks.terminal_table import file_or_terminal, print_ro
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, file_name, moment
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.transforms.events.event_fields import DeadLetter
-from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, KeyRise, QueryAnswer
+from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, QuantileEstimate, QueryAnswer
 from rich.console import Console
 
 FORMATS = ["avro", "parquet", "jsonl", "csv"]
@@ -147,23 +147,23 @@ def test_a_number_that_must_be_there_is_not_read_as_missing(tmp_path):
 @pytest.mark.parametrize("format", FORMATS)
 def test_columns_that_an_earlier_version_did_not_write_are_named_or_have_their_default(format, tmp_path):
     def without(*names):
-        kept = {name: kind for name, kind in get_type_hints(KeyRise).items() if name not in names}
-        earlier = NamedTuple("KeyRise", [*kept.items()])
+        kept = {name: kind for name, kind in get_type_hints(QuantileEstimate).items() if name not in names}
+        earlier = NamedTuple("QuantileEstimate", [*kept.items()])
         path = str(tmp_path / f"{len(names)}.{format}")
         write_row_file(path, earlier, [earlier(*(getattr(counted, name) for name in kept))])
         return path
 
     times = Timestamp(0), Timestamp(60)
-    counted = KeyRise("", *times, "a wish", 7.0, 2.0, None, 3)
-    assert read_row_file(without("rise", "rise_lower", "rise_upper"), KeyRise) == [counted]
+    counted = QuantileEstimate("", *times, 0.5, 7.0, 2.0, 11.0)
+    assert read_row_file(without("smoothed"), QuantileEstimate) == [counted]
     with pytest.raises(MissingColumnsError) as caught:
-        read_row_file(without("lower", "upper", "rise"), KeyRise)
+        read_row_file(without("lower", "upper", "smoothed"), QuantileEstimate)
     assert str(caught.value) == (
         "without lower, upper: an earlier version of privstream wrote the rows, and reads them, or they are of another "
         "kind"
     )
-    with pytest.raises(ValueError, match=r"--input must have KeyRise rows that .* got .* without lower"):
-        read_rows("--input", without("lower", "upper", "rise"), KeyRise)
+    with pytest.raises(ValueError, match=r"--input must have QuantileEstimate rows that .* got .* without lower"):
+        read_rows("--input", without("lower", "upper", "smoothed"), QuantileEstimate)
 
 
 def counts_and_table() -> tuple[list[KeyCount], pa.Table]:
