@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from privstream.mechanisms.postprocess import NORMAL, ratio_bounds
+from privstream.mechanisms.views.digits import meaningful
 from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
@@ -27,7 +28,6 @@ from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate
 from privstream.transforms.timing.steps import Steps, timestamp, windows_in
 from typing_extensions import override
 
-DIGITS = 6
 ESTIMATES = (
     ("people", "lower", "upper"),
     ("ratio", "lower", "upper"),
@@ -336,7 +336,7 @@ class Ratios(View):
         pairs = [(row, divisors[key]) for row in above.rows if (key := _key(row)) in divisors]
         pairs = [pair for pair in pairs if all(row.upper is not None for row in pair)]  # no lower bounds
         found = ratio_bounds(*(part for rows in zip(*pairs, strict=True) for part in _shown(rows))) if pairs else ()
-        numbers = (numbers_or_none(np.round(part, DIGITS)) for part in found)
+        numbers = map(numbers_or_none, meaningful(*found) if pairs else ())
         rows = [
             RatioEstimate(row.stream, row.window_start, row.window_end, row.item, *of_row)
             for (row, _), *of_row in zip(pairs, *numbers, strict=True)

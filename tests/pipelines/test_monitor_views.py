@@ -24,6 +24,7 @@ from privstream.pipelines.report.result import read_result, results_of
 from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
 from privstream.pipelines.sinks.window_files import file_name
 from privstream.pipelines.sinks.writers import WriteRows
+from privstream.transforms.counts.finished import corrected_rows
 from privstream.transforms.rows import CardinalityEstimate, KeyCount, QuantileEstimate
 from privstream.transforms.timing.clocked import STEP
 
@@ -294,6 +295,26 @@ def test_ratios_have_intervals_of_both_noises(tmp_path: Path, made: dict[str, An
     assert first.lower == pytest.approx(0.05 - reach, abs=3e-4) and first.upper == pytest.approx(0.05 + reach, abs=3e-4)
     assert (unknown.ratio, unknown.lower, unknown.upper) == (None, None, None)
     assert later.ratio == 0.04 and later.lower < 0.04 < later.upper < 0.08
+
+
+def test_intervals_of_ratios_hold_with_corrected_numbers(tmp_path: Path, made: dict[str, Any]) -> None:
+    """Limits drop 12% of the people of each count, by a share that is known up to noise of its own."""
+    rng, stddev, dropped, items, held, known = np.random.default_rng(5), 9.0, 0.12, 400, 0, 0
+    for _ in range(5):
+        truth = rng.integers(60, 300, items), rng.integers(400, 900, items)
+        rows = {}
+        for name, true in zip(("errors", "pages"), truth, strict=True):
+            noisy = np.rint(rng.binomial(true, 1 - dropped) + rng.normal(0, stddev, items)).astype(int)
+            share = dropped + rng.normal(0, 0.01)
+            limits = {"share": share, "lower": share - 0.02, "upper": share + 0.02}
+            rows[name] = corrected_rows(
+                [count(0, f"{n}", int(one), stddev=stddev) for n, one in enumerate(noisy)], limits
+            )
+        found = answered(tmp_path, ERRORS + PAGES, "  rate: {ratio: [errors, pages]}\n", rows, made)["rate"].rows
+        ratios = truth[0] / truth[1]
+        held += sum(row.lower <= ratios[int(row.item)] <= row.upper for row in found if row.ratio is not None)
+        known += sum(row.ratio is not None for row in found)
+    assert known == 5 * items and 0.93 <= held / known <= 0.995
 
 
 def test_plan_checks_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
