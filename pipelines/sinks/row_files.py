@@ -9,7 +9,7 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache, partial
 from itertools import islice
 from operator import attrgetter
@@ -21,15 +21,20 @@ import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.sinks.row_formats import (
     ARROW_TYPES,
-    EPOCH,
+    MOST_ROWS,
     PLAIN,
     Column,
     Layout,
     arrow_schema,
+    check_end,
+    check_number,
     iso_8601,
     openpyxl,
     read_csv,
     read_xlsx,
+    restored,
+    table_of,
+    tables_of,
     write_avro,
     write_csv,
     write_json_lines,
@@ -216,8 +221,6 @@ def move_file(partial: str, path: str) -> None:
 
 
 CHUNK_ROWS = 1 << 14
-MOST_ROWS = 5_000_000
-"""Rows that are read from a file at once."""
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
 
 
@@ -250,7 +253,11 @@ def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table,
     fields, layout = column_types(row_type), layout_of(row_type)
     if format == "parquet":
         schema = arrow_schema(fields, layout)
-        tables = _cut(row_type, rows) if isinstance(rows, pa.Table) else _tables(schema, _plain_rows(row_type, rows))
+        tables = (
+            _cut(row_type, rows)
+            if isinstance(rows, pa.Table)
+            else tables_of(schema, _plain_rows(row_type, rows), CHUNK_ROWS)
+        )
         return write_parquet(stream, schema, tables)
     pieces: Iterator[list[Column]]
     if isinstance(rows, pa.Table):
@@ -273,7 +280,7 @@ def json_values(row_type: type, row: Any) -> dict[str, Any]:
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table; times are timestamps in microseconds, UTC."""
-    return _table(arrow_schema(column_types(row_type), layout_of(row_type)), list(_plain_rows(row_type, rows)))
+    return table_of(arrow_schema(column_types(row_type), layout_of(row_type)), list(_plain_rows(row_type, rows)))
 
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
@@ -313,12 +320,12 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
     kind = output_format(path, "path")
     with opened(path) as stream:
         if kind in ("csv", "jsonl"):
-            _check_end(stream, kind)
+            check_end(stream, kind)
         if kind == "avro":
             records: list[Any] = list(islice(fastavro.reader(stream), MOST_ROWS + 1))
         elif kind == "parquet":
             file = pq.ParquetFile(stream)
-            _check_number(file.metadata.num_rows)
+            check_number(file.metadata.num_rows)
             records = file.read().to_pylist()
         elif kind == "csv":
             records = read_csv(stream, next(iter(fields)))
@@ -326,7 +333,7 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
             records = read_xlsx(stream, fields)
         else:
             records = [json.loads(line) for line in stream]
-    _check_number(len(records))
+    check_number(len(records))
     make: Callable[..., Any] = row_type
     optional, missing = optional_fields(row_type), "" if kind == "csv" else None
     defaults: dict[str, Any] = row_type._field_defaults  # type: ignore[attr-defined]
@@ -334,13 +341,13 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
         for record in records:
             record[str(item_field(row_type))] = join_item([record[name] for name in columns])
 
-    restore = cache(_restore)  # the same texts and times come again and again
+    restore = cache(restored)  # the same texts and times come again and again
 
     def value(record: dict[str, Any], name: str) -> Any:
         if name not in record:
             return defaults[name] if name in defaults else _refuse(fields.keys() - defaults.keys() - record.keys())
         found = record[name]
-        again = restore if isinstance(found, (str, datetime)) else _restore  # equal numbers may be 1 and True
+        again = restore if isinstance(found, (str, datetime)) else restored  # equal numbers may be 1 and True
         return None if name in optional and found == missing else again(found, fields[name], kind, time)
 
     return [make(**{name: value(record, name) for name in fields}) for record in records]
@@ -374,22 +381,6 @@ def _refuse(missing: set[str]) -> NoReturn:
         f"without {', '.join(sorted(missing))}: an earlier version of privstream wrote the rows, and reads them, or "
         "they are of another kind"
     )
-
-
-def _check_number(rows: int) -> None:
-    """Refuse what would not fit into memory: a small compressed file may have any number of rows."""
-    if rows > MOST_ROWS:
-        raise ValueError(f"rows must be at most {MOST_ROWS:,} in a file that is read whole")
-
-
-def _check_end(stream: BinaryIO, kind: str) -> None:
-    """Refuse text whose last line has no end, and CSV without a header."""
-    size = stream.seek(0, os.SEEK_END)
-    if size:
-        stream.seek(-1, os.SEEK_END)
-    if (not size and kind == "csv") or (size and stream.read(1) != b"\n"):
-        raise ValueError("the last line must have its end: the file was cut short, or is being written")
-    stream.seek(0)
 
 
 def field_types(row_type: type) -> dict[str, type]:
@@ -489,12 +480,6 @@ def optional_fields(row_type: type) -> dict[str, type]:
     return {name: kinds[0] for name, kinds in hints.items() if kinds in OPTIONAL_NUMBERS}
 
 
-def _tables(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> Iterator[pa.Table]:
-    """Yield plain values, row by row, as tables."""
-    while chunk := list(islice(rows, CHUNK_ROWS)):
-        yield _table(schema, chunk)
-
-
 def _cut(row_type: type, rows: pa.Table) -> Iterator[pa.Table]:
     """Yield pieces of a table, with the columns of an item in place of the item."""
     names: tuple[str, ...] = getattr(row_type, "item_columns", ())
@@ -509,13 +494,6 @@ def _cut(row_type: type, rows: pa.Table) -> Iterator[pa.Table]:
         yield piece
 
 
-def _table(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
-    """Return plain values, row by row, as a table."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    arrays = [pa.array(values, type) for values, type in zip(columns, schema.types, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
 def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Return the values of rows, times in microseconds."""
     times = [place for place, kind in enumerate(column_types(row_type).values()) if kind is Time]
@@ -525,17 +503,3 @@ def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]
         for place in times:
             values[place] = values[place].micros
         yield tuple(values)
-
-
-def _restore(value: Any, kind: type, format: str, moment: Callable[[int], Any]) -> Any:
-    """Give a value back its type: a time in all formats, anything in CSV."""
-    if kind is Time:
-        time = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return moment((time - EPOCH) // timedelta(microseconds=1))
-    if format == "csv" and kind is not str:
-        value = kind(json.loads(value.replace(",", ".")))  # no number has a comma but before its decimals
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise TypeError(f"value must be {kind.__name__}, got {type(value).__name__}")
-    return value

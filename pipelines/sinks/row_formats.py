@@ -6,12 +6,13 @@ import csv
 import importlib
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, BinaryIO, TypeAlias
 
 import fastavro
@@ -26,6 +27,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = 1_000
 DIGITS = 12
 """So many digits of a number are written as text: what binary fractions add is left out."""
+
+MOST_ROWS = 5_000_000
+"""Rows that are read from a file at once."""
 
 COMMA, SEMICOLON = ",", ";"
 
@@ -253,3 +257,46 @@ def _of_cell(cell: Any) -> Any:
 def _listed(column: Column) -> Sequence[Any]:
     """Return the values of a column."""
     return column if isinstance(column, tuple) else column.to_pylist()
+
+
+def check_end(stream: BinaryIO, kind: str) -> None:
+    """Refuse text whose last line has no end, and CSV without a header."""
+    size = stream.seek(0, os.SEEK_END)
+    if size:
+        stream.seek(-1, os.SEEK_END)
+    if (not size and kind == "csv") or (size and stream.read(1) != b"\n"):
+        raise ValueError("the last line must have its end: the file was cut short, or is being written")
+    stream.seek(0)
+
+
+def table_of(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
+    """Return plain values, row by row, as a table."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(values, type) for values, type in zip(columns, schema.types, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def tables_of(schema: pa.Schema, rows: Iterator[tuple[Any, ...]], size: int) -> Iterator[pa.Table]:
+    """Yield plain values, row by row, as tables of so many rows."""
+    while chunk := list(islice(rows, size)):
+        yield table_of(schema, chunk)
+
+
+def restored(value: Any, kind: type, format: str, moment: Callable[[int], Any]) -> Any:
+    """Give a value back its type: a time in all formats, anything in CSV."""
+    if kind is Time:
+        time = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return moment((time - EPOCH) // timedelta(microseconds=1))
+    if format == "csv" and kind is not str:
+        value = kind(json.loads(value.replace(",", ".")))  # no number has a comma but before its decimals
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"value must be {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def check_number(rows: int) -> None:
+    """Refuse what would not fit into memory: a small compressed file may have any number of rows."""
+    if rows > MOST_ROWS:
+        raise ValueError(f"rows must be at most {MOST_ROWS:,} in a file that is read whole")
