@@ -252,7 +252,7 @@ def numbers_or_none(column: np.ndarray) -> list[float | None]:
 
 def released_rows(rows: Sequence[Any], dropped: Mapping[str, float | None] | None) -> list[Any]:
     """Return the rows that `corrected_rows` was given, as far as what was released is in them."""
-    share = 0.0 if dropped is None else dropped["share"] or 0.0
+    share = 0.0 if dropped is None or dropped["upper"] is None else dropped["share"] or 0.0
     if not AS_IS < share <= CORRECTED or not rows or "value" not in rows[0]._fields:
         return list(rows)
     return [row._replace(value=round(row.value * (1 - share))) for row in rows]
@@ -275,11 +275,12 @@ def corrected_rows(rows: Sequence[Any], dropped: Mapping[str, float | None] | No
         return list(rows)
     fields = rows[0]._fields
     changed: dict[str, Any] = {}
-    for names in (SHOWN, ("estimate", "lower", "upper"), ("value", "value_lower", "value_upper")):
+    for names in (SHOWN, ("value", "value_lower", "value_upper")):
         if {*names} <= {*fields}:
             number, lower, upper = ([getattr(row, name) for row in rows] for name in names)
             ends = corrected(number, lower, upper, share, least, most)
             found = meaningful(*ends, finest=0 if names[0] == "value" else FINEST)
+            found[1] = np.minimum(found[1], found[0])  # a sum may be negative
             changed |= dict(zip(names, map(numbers_or_none, found), strict=True))
     if "value" in changed:
         changed["value"] = list(map(int, changed["value"]))
