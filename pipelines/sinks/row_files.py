@@ -17,7 +17,6 @@ from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
 
 import fastavro
 import pyarrow as pa
-import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.sinks.row_formats import (
     ARROW_TYPES,
@@ -31,6 +30,7 @@ from privstream.pipelines.sinks.row_formats import (
     iso_8601,
     openpyxl,
     read_csv,
+    read_parquet,
     read_xlsx,
     restored,
     table_of,
@@ -324,9 +324,7 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
         if kind == "avro":
             records: list[Any] = list(islice(fastavro.reader(stream), MOST_ROWS + 1))
         elif kind == "parquet":
-            file = pq.ParquetFile(stream)
-            check_number(file.metadata.num_rows)
-            records = file.read().to_pylist()
+            records = read_parquet(stream)
         elif kind == "csv":
             records = read_csv(stream, next(iter(fields)))
         elif kind == "xlsx":
