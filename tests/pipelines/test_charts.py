@@ -204,7 +204,7 @@ def test_hostile_names_are_drawn_as_text(name: str) -> None:
     for hours in (1, 2):
         rows = [row_of(word, hour, each) for each in (*HOSTILE, *EXTREME) for hour in range(hours)]
         if name == "rises":
-            rows = [row._replace(rise=5.0, rise_lower=1.0, rise_upper=9.0) for row in rows]
+            rows = [KeyRise(*row, 5.0, 1.0, 9.0) for row in rows]
         chart = chart_of(name, rows, parameters={"value_field": HOSTILE[0], "against": HOSTILE[2]})
         for width in (WIDE, NARROW):
             drawn = ElementTree.fromstring(chart.svg(width))
