@@ -163,9 +163,8 @@ def write_once(path: str, data: bytes, *, private: bool = False) -> str:
 
 def write_json(path: str, value: Any) -> None:
     """Write a value as a JSON file, whole or not at all; NaN and infinity are refused."""
-    text = json_text(value, indent=2)
     with whole_file(path) as stream:
-        stream.write(text.encode() + b"\n")
+        stream.write(json_text(value, indent=2).encode() + b"\n")
 
 
 def fingerprint(path: str) -> str:
@@ -427,14 +426,12 @@ def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLA
 
 def layout_of(row_type: type) -> Layout:
     """Return how rows of a type are written."""
-    found: Layout = getattr(row_type, "layout", PLAIN)
-    return found
+    return getattr(row_type, "layout", PLAIN)  # type: ignore[no-any-return]
 
 
 def item_field(row_type: type) -> str | None:
     """Return the field of a row that has its item; None if there is none."""
-    names = getattr(row_type, "_fields", ())
-    return next((name for name in ITEM_FIELDS if name in names), None)
+    return next((name for name in ITEM_FIELDS if name in getattr(row_type, "_fields", ())), None)
 
 
 def column_types(row_type: type) -> dict[str, type]:
