@@ -58,12 +58,11 @@ SHOWN = (
     ("people", "lower", "upper"),
     ("smoothed", "lower", "upper"),
     ("estimate", "lower", "upper"),
-    ("count", "lower", "upper"),
 )
 """Columns of the number of a row that is shown, and of its interval: the first ones that are not empty. An empty upper
 end is that of a lower bound."""
 
-RANKED = ("people", "smoothed", "estimate", "count")
+RANKED = ("people", "smoothed", "estimate")
 """Columns by which items are ranked, the first one that there is."""
 
 TOLD = (

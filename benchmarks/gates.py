@@ -244,7 +244,7 @@ def _of_spoken(people: int, key: int) -> Figures:
     last = [row for row in rows if window_of(data, row) == data.windows - 1]
     told = np.zeros(len(records))
     for row in last:
-        told[int(row["item"].split()[1])] = row[next(name for name in ("noisy", "count") if name in row)]
+        told[int(row["item"].split()[1])] = row["noisy"]
     name, errors = f"DP-SQLP, {people:,} people", told - records
     return {f"{name}: keys": len(last), f"{name}: l1": float(abs(errors).sum()), f"{name}: l2": math.hypot(*errors)}
 
@@ -353,7 +353,7 @@ def running_sums(key: int) -> Figures:
     true, found = np.cumsum(events, axis=0), {}
     since = {"over": "start", "unit": "event"}
     for text, word, name, number, more in (
-        ("events since the start, by counts", "counts", "item", "count", since),
+        ("events since the start, by counts", "counts", "item", "noisy", since),
         ("histogram by Algorithm 2", "histogram", "category", "estimate", {}),
     ):
         rows, _ = answers(word, data, key, epsilon=1, listed=data.names, **more)

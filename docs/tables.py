@@ -11,7 +11,7 @@ from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.suggest.command import SPEC as SUGGEST
 from privstream.pipelines.yaml.transforms import TRANSFORMS
-from privstream.transforms import AlertState, KeySum, RatioEstimate
+from privstream.transforms import AlertState, KeyRise, KeySum, RatioEstimate
 
 ROOT = Path(__file__).parents[1]
 SPECS = [question(word) for word in WORDS]
@@ -55,7 +55,11 @@ def rows_of(word: str) -> str:
     listed = columns(row, [name for name in row._fields if name not in COMMON])
     if row._fields != KeySum._fields[: len(row._fields)]:
         return listed
-    return f"{listed}\n\nAnd with `--max_value`:\n\n{columns(KeySum, KeySum._fields[len(row._fields) :])}"
+    more = {"max_value": KeySum, "rising": KeyRise}
+    parts = [
+        f"With `--{name}` also:\n\n{columns(each, each._fields[len(row._fields) :])}" for name, each in more.items()
+    ]
+    return "\n\n".join([listed, *parts])
 
 
 def suggest_rows() -> str:

@@ -22,7 +22,8 @@ from privstream.pipelines.report.result import read_result
 from privstream.pipelines.show.plot import write
 from privstream.pipelines.simulate.searches import LEAST
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.pipelines.sinks.row_files import iso_8601, read_row_file
+from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.row_formats import iso_8601
 from privstream.pipelines.sinks.terminal_table import LEAST_TEXT
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import KeyCount
@@ -168,13 +169,13 @@ def _largest(rows: Sequence[KeyCount], holders: Holders) -> Table:
     """Return the items with the largest counts, each in the hour of its largest one."""
     peaks: dict[str, KeyCount] = {}
     for row in rows:
-        if row.item not in peaks or _estimate(row) > _estimate(peaks[row.item]):
+        if row.item not in peaks or row.people > peaks[row.item].people:
             peaks[row.item] = row
     table = _table("the largest items, in the hour of most people", "published", "between", "true")
-    for row in sorted(peaks.values(), key=lambda row: (-_estimate(row), row.item))[:SHOWN]:
+    for row in sorted(peaks.values(), key=lambda row: (-row.people, row.item))[:SHOWN]:
         between = f"{row.lower:,.0f} " + ("or more" if row.upper is None else f"and {row.upper:,.0f}")
         true = holders.get((row.item, row.window_start.micros), 0)
-        table.add_row(Text(row.item), _hour(row), f"{_estimate(row):,.0f}", between, f"{true:,}")
+        table.add_row(Text(row.item), _hour(row), f"{row.people:,.0f}", between, f"{true:,}")
     return table
 
 
@@ -205,11 +206,6 @@ def _found_and_missed(found: set[str], truth: Sequence[ItemHolders], sure: int) 
         f"Of {len(large):,} items that at least {sure:,} people had in a window, {len(large & found):,} were found"
         f"{f'; missed: {missed}' if missed else ''}. Found, but not in the truth: {len(found - {*most}):,}."
     )
-
-
-def _estimate(row: KeyCount) -> float:
-    """Return the number that is shown of a row."""
-    return float(row.count) if row.smoothed is None else row.smoothed
 
 
 def _hour(row: KeyCount) -> str:

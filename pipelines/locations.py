@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-READ = ("avro", "parquet", "jsonl", "csv")
+READ = ("avro", "parquet", "jsonl", "csv", "xlsx")
+WINDOW_FORMATS = ("avro", "parquet", "jsonl", "csv")
+"""Formats of files of windows: equal rows give equal bytes."""
+
 WRITTEN = READ
 DEFAULT_FORMAT = "jsonl"
 MONITOR_FILES = (".yaml", ".yml")

@@ -79,8 +79,6 @@ class Promise:
 def shown_in_words(row_type: Any, promise: Promise, shown: Sequence[str]) -> str:
     """Say what a terminal shows beside numbers, and what limits leave out; files have all columns."""
     texts = ["Between: 95% intervals, each by itself."] if "between" in shown else []
-    spreads = {"count_stddev", "sum_stddev"} & {*row_type._fields}
-    texts += ["±: one standard deviation."] if spreads else []
     if "error_bound" in shown:
         stated = promise.maybe("accuracy", "intervals", "probability")
         sure = f", with probability {100 * stated:.8g}% for all together" if isinstance(stated, float) else ""

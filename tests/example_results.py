@@ -51,11 +51,9 @@ def row_of(word: str, hour: int, name: str) -> Any:
         "status": "started",
         "source": "measured",
         "window_end": Timestamp(START + (hour + 1) * HOUR),
-        "reported_at": Timestamp(START + (hour + 1) * HOUR),
-        "backfilled": False,
     }
-    fixed |= {"count_stddev": 5.0, "error_bound": 9, "lower": 90.0, "upper": 200.0, "quantile": 0.5, "rank": 1}
-    fixed |= dict.fromkeys(("smoothed", "rise", "rise_lower", "rise_upper"))
+    fixed |= {"error_bound": 9, "lower": 90.0, "upper": 200.0, "quantile": 0.5, "rank": 1}
+    fixed |= {"smoothed": None}
     fixed = {field: value for field, value in fixed.items() if field in values}
     whole = {field: int(value) for field, value in fixed.items() if type(values[field]) is int and value is not None}
     return row_type(**(values | fixed | whole))

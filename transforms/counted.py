@@ -29,8 +29,8 @@ class Number(NamedTuple):
 
 
 def shown(row: Any) -> Number:
-    """Return the number of a row of counts: smoothed where it is."""
-    return Number(row.count if row.smoothed is None else row.smoothed, row.lower, row.upper)
+    """Return the number of a row of counts."""
+    return Number(row.people, row.lower, row.upper)
 
 
 class CountsView(ABC):

@@ -48,6 +48,6 @@ def viewed(
     return cast(PCollection[Any], given | "AtWindowEnds" >> ends)
 
 
-def _of_its_window(row: Any, view: CountsView) -> list[Any]:
-    """Return what a row of counts gives, if it is published after its own window."""
-    return [] if getattr(row, "backfilled", False) else list(view.of_row(row))
+def _of_its_window(row: Any, view: CountsView, at: Any = beam.DoFn.TimestampParam) -> list[Any]:
+    """Return what a row of counts gives, if it is published after its own window, not after a later one."""
+    return list(view.of_row(row)) if at < row.window_end else []

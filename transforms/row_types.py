@@ -53,9 +53,9 @@ class HeavyHitter(NamedTuple):
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        count: number of people who had the item: by counts the number that `counts` shows; else that of the people who
+        people: number of people who had the item: by counts the number that `counts` shows; else that of the people who
             were charged for the row, with noise. None where nothing pays for it.
-        lower: lower end of its interval of 95%; None without a count.
+        lower: lower end of its interval of 95%; None without a number.
         upper: upper end.
         since: start of the first window of an unbroken sequence of windows in which the item is reported.
         status: "started" in that window and "continues" in those that follow; with the method "status" also "ended" in
@@ -66,7 +66,7 @@ class HeavyHitter(NamedTuple):
     window_start: Timestamp
     window_end: Timestamp
     item: str
-    count: Optional[float]  # type: ignore[assignment]  # the field's name wins over tuple.count
+    people: Optional[float]
     lower: Optional[float]
     upper: Optional[float]
     since: Timestamp
@@ -157,7 +157,7 @@ class RankedItem(NamedTuple):
         item: the item.
         gap: number of people by which it is ahead of the next item, published or not, with noise. None where there is
             no other item.
-        estimate: number of people who had the item: by counts the number that `counts` shows, by which items are
+        people: number of people who had the item: by counts the number that `counts` shows, by which items are
             ranked; with the method "gaps" one made of a count and the gaps.
         lower: lower end of its interval of 95%, of this row by itself.
         upper: upper end.
@@ -169,7 +169,7 @@ class RankedItem(NamedTuple):
     rank: int
     item: str
     gap: Optional[float]
-    estimate: float
+    people: float
     lower: float
     upper: Optional[float]
 
@@ -177,25 +177,39 @@ class RankedItem(NamedTuple):
 class KeyCount(NamedTuple):
     """How many people have an item: in a window, in the last windows, or since the start.
 
+    Numbers have the digits that noise leaves meaningful: the last one is worth at most a tenth of the standard
+    deviation that the interval stands for. `noisy` has all of its own.
+
     Attributes:
         stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
-        count: number of people who count within their limits, or of their contributions where the count spans windows,
-            plus integer noise; unbiased, for those who add counts up. May be negative.
-        count_stddev: standard deviation of the noise; smaller where an item that was found has counts of fewer windows
-            than are added up.
-        smoothed: the number to look at, where it is not `count`: an estimate of the same number from the counts of the
-            windows up to `reported_at` (the last 64), or of a finished file all of them. None where windows forget,
-            and, unless limits drop much, for counts over several windows and since the start.
-        lower: lower end of the 95% interval of `smoothed`, or else of `count`, of this row by itself; at least 0. That
-            of `smoothed` rests on a model: counts stay near a level that moves.
-        upper: upper end.
-        reported_at: end of the window after which the row was published.
-        backfilled: whether that is a later window than its own, in which the item was found.
-        rise: by how much `smoothed` is above that of so many windows before. None unless `rising` is given, and in the
-            first windows.
+        people: the best estimate, at least 0: smoothed over windows where counts are of single ones, and corrected for
+            what limits drop where that is much. With the unit "event" of events; over several windows of people in
+            each of them.
+        lower: lower end of its 95% interval, of this row by itself.
+        upper: upper end; None where limits drop so much that `people` is a lower bound.
+        noisy: the number that counts within limits, plus integer noise: unbiased, for those who add counts up. May be
+            negative.
+    """
+
+    stream: str
+    window_start: Timestamp
+    window_end: Timestamp
+    item: str
+    people: float
+    lower: float
+    upper: Optional[float]
+    noisy: int
+
+
+class KeyRise(NamedTuple):
+    """A count, and how far it is above that of so many windows before.
+
+    Attributes:
+        stream, window_start, window_end, item, people, lower, upper, noisy: as in `KeyCount`.
+        rise: by how much `people` rose; None in the first windows.
         rise_lower: lower end of its 95% interval: above 0 if the item surely rose.
         rise_upper: upper end.
     """
@@ -204,50 +218,41 @@ class KeyCount(NamedTuple):
     window_start: Timestamp
     window_end: Timestamp
     item: str
-    count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
-    count_stddev: float
-    smoothed: Optional[float]
+    people: float
     lower: float
     upper: Optional[float]
-    reported_at: Timestamp
-    backfilled: bool
-    rise: Optional[float] = None
-    rise_lower: Optional[float] = None
-    rise_upper: Optional[float] = None
+    noisy: int
+    rise: Optional[float]
+    rise_lower: Optional[float]
+    rise_upper: Optional[float]
 
 
 class KeySum(NamedTuple):
-    """How many people have an item, and what their values add up to: the fields of `KeyCount`, and those of values.
+    """A count, and what the values of these people add up to.
 
     Attributes:
-        stream, window_start, window_end, item, count, count_stddev, smoothed, lower, upper: as in `KeyCount`.
-        reported_at, backfilled, rise, rise_lower, rise_upper: as in `KeyCount`.
-        sum: sum of the values of these contributions, each clipped, plus integer noise.
-        sum_stddev: standard deviation of that noise.
-        mean: the sum divided by the count; None where noise hides either.
-        mean_lower: lower end of the 95% interval of the mean of the clipped values.
-        mean_upper: upper end.
+        stream, window_start, window_end, item, people, lower, upper, noisy: as in `KeyCount`.
+        value: sum of the values, each clipped, plus integer noise; corrected as `people` is, never smoothed. May be
+            negative.
+        value_lower: lower end of its 95% interval.
+        value_upper: upper end; None where `value` is a lower bound.
+        mean: sum of the values divided by the number that counts; None where noise hides either.
+        mean_margin: how far `mean` is off at most, with probability 95%.
     """
 
     stream: str
     window_start: Timestamp
     window_end: Timestamp
     item: str
-    count: int  # type: ignore[assignment]  # the field's name wins over tuple.count
-    count_stddev: float
-    smoothed: Optional[float]
+    people: float
     lower: float
     upper: Optional[float]
-    reported_at: Timestamp
-    backfilled: bool
-    rise: Optional[float]
-    rise_lower: Optional[float]
-    rise_upper: Optional[float]
-    sum: int
-    sum_stddev: float
+    noisy: int
+    value: int
+    value_lower: float
+    value_upper: Optional[float]
     mean: Optional[float]
-    mean_lower: Optional[float]
-    mean_upper: Optional[float]
+    mean_margin: Optional[float]
 
 
 class QuantileEstimate(NamedTuple):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from privstream.mechanisms.views.digits import meaningful
 from privstream.mechanisms.views.smoothing import smooth_row
 
 DAY = 86_400 * 1_000_000
@@ -23,14 +24,12 @@ class SmoothWindows:
     Attributes:
         by: fields that tell numbers of a window apart, beside the stream.
         logarithmic: whether numbers are smoothed as logarithms.
-        digits: that numbers are rounded to; None for none.
         length: of a window, in microseconds: hours repeat themselves by days, and days by weeks.
         ends: of the range of all numbers.
     """
 
     by: tuple[str, ...] = ()
     logarithmic: bool = False
-    digits: int | None = 1
     length: int = 0
     ends: tuple[float, float] = (-np.inf, np.inf)
 
@@ -53,7 +52,7 @@ class SmoothWindows:
             number, lower, upper = np.log(columns) if self.logarithmic else columns
             made = np.array(smooth_row(number, lower, upper, self.period))
             made = np.exp(made) if self.logarithmic else np.maximum(made, np.minimum(columns.min(), 0.0))
-            made = made.clip(*self.ends) if self.digits is None else made.round(self.digits)
+            made = meaningful(*made).clip(*self.ends)
             for place, smoothed, lower, upper in zip(of_one, *made.tolist(), strict=True):
                 found[place] = found[place]._replace(smoothed=smoothed, lower=lower, upper=upper)
         return found

@@ -71,12 +71,9 @@ class KeyedRows:
         step: number of the step.
         keys: uint64, shape (n,).
         counts: int64, shape (n,): noisy counts.
-        count_stddev: standard deviation of their noise; like the next one for all, or, shape (n,), of each.
-        count_margin: how far any one of them is off at most, with probability 0.95.
+        count_margin: how far any one of them is off at most, with probability 0.95; for all, or, shape (n,), of each.
         sums: int64, shape (n,): noisy sums, or None.
-        sum_stddev: as for counts, 0 without sums.
-        means: float64, shape (3, n): sums divided by counts and the ends of the 95% intervals, nan where noise hides
-            the count or the sum; None without sums.
+        sum_margin: as for counts, 0 without sums.
         smoothed: counts smoothed over steps, arrays of shape (n,), or None.
         rises: how far these are from those of some steps before, arrays of shape (n,), nan where there is none before;
             None if nobody asks.
@@ -89,11 +86,9 @@ class KeyedRows:
     step: int
     keys: Words
     counts: Integers
-    count_stddev: float | Floats
     count_margin: int | Integers
     sums: Integers | None = None
-    sum_stddev: float | Floats = 0.0
-    means: Floats | None = None
+    sum_margin: int | Integers = 0
     smoothed: Smoothed | None = None
     rises: Rises | None = None
     since: Integers | None = None

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
-from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.dropped import CLIP, DroppedShare
@@ -343,21 +343,13 @@ class KeyedCounts(Mechanism[KeyedState]):
         return self._with_errors(step, keys, answers, self._errors(self.law.noises, step))
 
     def _errors(self, noises: Sequence[KeyNoise], step: int) -> list[Any]:
-        """Return standard deviation and margin of counts; of sums the deviation, and both margins for means."""
-        counts, *sums = noises
-        found = [math.sqrt(counts.variance(step)), counts.tail_bound(step, OUTSIDE / 2)]
-        for noise in sums:
-            found += [math.sqrt(noise.variance(step)), *(each.tail_bound(step, OUTSIDE / 4) for each in noises)]
-        return found
+        """Return the margin of counts, and of sums if there are any."""
+        return [noise.tail_bound(step, OUTSIDE / 2) for noise in noises]
 
     def _with_errors(self, step: int, keys: Words, answers: Integers, errors: Sequence[Any]) -> KeyedRows:
         """Return rows with the errors that `_errors` gives, for all keys or for each."""
-        deviation, margin, *of_sums = errors
-        rows = KeyedRows(step=step, keys=keys, counts=answers[0], count_stddev=deviation, count_margin=margin)
-        if self.max_value is None:
-            return rows
-        means = means_with_ends(answers[1], answers[0], sums=of_sums[2], counts=of_sums[1], largest=self.max_value)
-        return replace(rows, sums=answers[1], sum_stddev=of_sums[0], means=means)
+        rows = KeyedRows(step=step, keys=keys, counts=answers[0], count_margin=errors[0])
+        return rows if self.max_value is None else replace(rows, sums=answers[1], sum_margin=errors[1])
 
     def summed(self, step: int, keys: Words, answers: Integers, windows: Integers) -> KeyedRows:
         """Return rows about several windows, of counts that are of one window each.
@@ -502,31 +494,6 @@ def _forget_oldest(table: KeyTable, before: int, now: int) -> None:
     windows = len(table.recent)
     for step in range(max(before + 1, now - windows + 1), now + 1):
         table.recent[step % windows] = 0
-
-
-def means_with_ends(
-    noisy_sums: Integers, noisy_counts: Integers, *, sums: float | Floats, counts: float | Floats, largest: int
-) -> Floats:
-    """Return means and the ends of their intervals, float64 (3, n); nan where noise hides a count or a sum.
-
-    Privacy: post-processing.
-
-    Args:
-        noisy_sums, noisy_counts: shape (n,).
-        sums, counts: by how much these are off at most, each with a probability of 1 - OUTSIDE / 2.
-        largest: value of one contribution.
-
-    Example:
-        >>> ends = means_with_ends(np.array([500, -30]), np.array([100, 20]), sums=50, counts=10, largest=10)
-        >>> ends.round(2).T.tolist()
-        [[5.0, 4.09, 6.11], [nan, nan, nan]]
-    """
-    fewest, most = np.maximum(noisy_counts - counts, 1.0), np.maximum(noisy_counts + counts, 1.0)
-    lower = np.clip((noisy_sums - sums) / most, 0, largest)
-    upper = np.clip((noisy_sums + sums) / fewest, 0, largest)
-    means = np.clip(noisy_sums / np.maximum(noisy_counts, 1.0), lower, upper)
-    hidden = (noisy_counts - counts < 1) | (noisy_sums <= 0)
-    return np.where(hidden, np.nan, np.array([means, lower, upper]))
 
 
 def list_told(bounds: Bounds) -> tuple[str, ...]:

@@ -296,7 +296,7 @@ COUNTS = (
         times=4,
         others=nobody,
         suspect=TWICE,
-        score=total("count"),
+        score=total("noisy"),
         told_by="item",
     ),
     Attack(

@@ -81,7 +81,7 @@ class Spending:
     counted: int
     others: int = 0
     always: bool = False
-    fields: tuple[str, ...] = ("count",)
+    fields: tuple[str, ...] = ("noisy",)
     name: str = "item"
     value: float = 0.0
     apart: bool = True
@@ -124,7 +124,7 @@ def _of_counts(transform: Any) -> Spending:
     windows, most = _windows(transform), made.contributions
     public = transform.domain
     names = public.texts.to_pylist() if public is not None else [f"item {i}" for i in range(most + 1)]
-    fields = ("count",) if made.max_value is None else ("count", "sum")
+    fields = ("noisy",) if made.max_value is None else ("noisy", "value")
     value = float(made.max_value or 0)
     if made.unit == "event":
         plan = [names[:1], *([] for _ in range(windows - 1))]

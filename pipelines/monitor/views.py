@@ -11,28 +11,32 @@ from typing import Any
 
 import numpy as np
 from privstream.mechanisms.postprocess import NORMAL, ratio_bounds
+from privstream.mechanisms.views.digits import meaningful
 from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.monitor.monitor_file import VIEWS, MonitorFile, Question
+from privstream.pipelines.questions.arguments import input_fields
 from privstream.pipelines.questions.option_types import length
 from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
+from privstream.pipelines.sinks.row_formats import PLAIN, Layout
 from privstream.pipelines.yaml_file import Document
-from privstream.transforms.counts.finished import LargestCounts, corrected_rows, numbers_or_none
+from privstream.transforms.counts.finished import LargestCounts, corrected_rows, numbers_or_none, released_rows
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.item_columns import column_names, join_item
-from privstream.transforms.row_types import AlertState, RatioEstimate
+from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate
 from privstream.transforms.timing.steps import Steps, timestamp, windows_in
 from typing_extensions import override
 
-DIGITS = 6
 ESTIMATES = (
-    ("smoothed", "lower", "upper"),
-    ("count", "lower", "upper"),
+    ("people", "lower", "upper"),
     ("ratio", "lower", "upper"),
+    ("smoothed", "lower", "upper"),
     ("estimate", "lower", "upper"),
 )
 """Fields of rows with a number and its interval; the first that a row has is its number."""
+
+RISEN = ("stream", "window_start", "-rise", "item")
 
 BOUNDED = ("estimate", "error_bound")
 """Fields of rows that have a number and how far it is off at most."""
@@ -40,7 +44,7 @@ BOUNDED = ("estimate", "error_bound")
 HISTORY = 128
 """Windows before those of a sum or a comparison from which smoothed numbers are made where input has no end."""
 
-COMPARED = {"KeyCount", "KeySum", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
+COMPARED = {"KeyCount", "KeyRise", "KeySum", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
 """Rows whose number an alert may be about: each window has one, unless nothing is known of the item."""
 
 NAMED_BY = ("item", "quantile")
@@ -63,6 +67,7 @@ class Table:
         transform: what has published the rows; None for a view.
         time: makes times of microseconds, as for `read_row_file`.
         dropped: the share that limits drop, as guarantee files have it; None where it is not known.
+        layout: how rows are written.
     """
 
     row_type: Any
@@ -76,11 +81,12 @@ class Table:
     transform: Any = None
     time: Callable[[int], Any] = timestamp
     dropped: Mapping[str, float | None] | None = None
+    layout: Layout = PLAIN
 
     @classmethod
     def of(cls, question: Question, transform: Any, rows: Sequence[Any], time: Callable[[int], Any]) -> Table:
         """Return the table of a question that has been answered by a transform."""
-        spec = question.spec
+        spec, fields = question.spec, input_fields(question.spec, question.options)
         return cls(
             row_type=spec.row_type_of(transform),
             rows=rows,
@@ -92,6 +98,7 @@ class Table:
             listed=getattr(transform, "domain", None),
             transform=transform,
             time=time,
+            layout=Layout.of(fields.time_zone, fields.delimiter, fields.decimal),
         )
 
     def bounds(self, step: int) -> tuple[Any, Any]:
@@ -102,7 +109,7 @@ class Table:
     @property
     def written_type(self) -> type:
         """The type of rows as they are written: with the columns of an item in place of the item."""
-        return with_item_columns(self.row_type, self.columns)
+        return with_item_columns(self.row_type, self.columns, self.layout)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -241,7 +248,7 @@ class OfCounts(OfOne):
         key, _, argument = self.span
         windows = self._windows(table)
         try:
-            rows: list[Any] = table.transform.view(**{argument: windows})(table.rows)
+            rows: list[Any] = table.transform.view(**{argument: windows})(released_rows(table.rows, table.dropped))
         except ValueError as error:
             raise self.error("of" if str(error).startswith("must be counts") else key, str(error)) from None
         return corrected_rows(rows, table.dropped)
@@ -295,7 +302,7 @@ class Risers(OfCounts):
 
     @override
     def answer(self, tables: Mapping[str, Table]) -> Table:
-        return tables[self.of].having(self.viewed(tables[self.of]), order=("stream", "window_start", "-rise", "item"))
+        return tables[self.of].having(self.viewed(tables[self.of]), KeyRise, RISEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +324,7 @@ class Ratios(View):
     def answer(self, tables: Mapping[str, Table]) -> Table:
         above, below = (tables[name] for name in self.ratio)
         for name, table in zip(self.ratio, (above, below), strict=True):
-            if not {"item", "count_stddev"} <= {*table.row_type._fields}:
+            if not {"item", "noisy"} <= {*table.row_type._fields}:
                 raise self.error("ratio", f"must be of counts, which {name} is not")
         if above.columns != below.columns:
             raise self.error("ratio", "must be of tables with the same item columns")
@@ -329,7 +336,7 @@ class Ratios(View):
         pairs = [(row, divisors[key]) for row in above.rows if (key := _key(row)) in divisors]
         pairs = [pair for pair in pairs if all(row.upper is not None for row in pair)]  # no lower bounds
         found = ratio_bounds(*(part for rows in zip(*pairs, strict=True) for part in _shown(rows))) if pairs else ()
-        numbers = (numbers_or_none(np.round(part, DIGITS)) for part in found)
+        numbers = map(numbers_or_none, meaningful(*found) if pairs else ())
         rows = [
             RatioEstimate(row.stream, row.window_start, row.window_end, row.item, *of_row)
             for (row, _), *of_row in zip(pairs, *numbers, strict=True)

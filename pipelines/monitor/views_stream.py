@@ -17,7 +17,7 @@ from privstream.mechanisms.views.rules import Watch
 from privstream.pipelines.monitor.monitor_file import VIEWS
 from privstream.pipelines.monitor.views import Table, View
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.pipelines.sinks.window_files import REPORTED
+from privstream.pipelines.sinks.window_files import end_of
 from privstream.transforms.batches import Keyed, digest
 from privstream.transforms.timing.clocked import (
     ONE_KEY,
@@ -29,7 +29,7 @@ from privstream.transforms.timing.clocked import (
     stepped,
 )
 from privstream.transforms.timing.keyed_state import Cells, Decoded
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.steps import Steps, timestamp
 from typing_extensions import override
 
 KIND = "rows of a view"  # of snapshots
@@ -130,7 +130,7 @@ def _read(path: str, name: str, row_type: type, table: Table) -> Keyed:
     """Return the rows of a file, with the window after which they were published."""
     rows = read_row_file(path, row_type)
     coder, make = registry.get_coder(table.row_type), table.row_type._make
-    step = table.steps.ending(getattr(rows[0], REPORTED, rows[0].window_end))
+    step = table.steps.ending(timestamp(end_of(path)))
     return ONE_KEY.encode(), stepped(step, join_parts((name.encode(), coder.encode(make(row))) for row in rows))
 
 

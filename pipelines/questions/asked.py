@@ -26,7 +26,9 @@ from privstream.pipelines.sinks.row_files import (
     write_json,
     write_row_file,
 )
+from privstream.pipelines.sinks.row_formats import Layout
 from privstream.pipelines.sinks.terminal_table import TERMINAL
+from privstream.pipelines.sinks.wide_table import write_wide
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
 from privstream.pipelines.sources.first_records import unusable
 from privstream.pipelines.sources.found_files import EventFile
@@ -62,6 +64,7 @@ PLACES = (
     "noise_key_variable",
     "kafka_setting",
     "overwrite",
+    "wide",
     "dry_run",
     "workers",
     "ledger",
@@ -136,9 +139,14 @@ class Asked:
         found = counts.limits(self.counters(counted)) if hasattr(counts, "limits") else None
         return {} if found is None else {"limits": found}
 
+    @property
+    def wide(self) -> bool:
+        """Whether rows of windows stand side by side."""
+        return bool(getattr(self.arguments, "wide", False))
+
     def raw(self, path: str) -> tuple[str, type]:
         """Return the file and the type of the rows of a finished run before `explain` writes those that are shown."""
-        if self.transform.explained is None:
+        if self.transform.explained is None and not self.wide:
             return path, self.row_type
         folder, slash, name = path.rpartition("/")
         return f"{folder}{slash}.{name}.all.parquet", self.transform.unfinished or self.transform.row_type
@@ -156,7 +164,8 @@ class Asked:
         rows = corrected_rows(read_row_file(raw, row_type), dropped)
         if self.transform.explained is not None:
             rows = self.transform.explained(rows)
-        write_row_file(path, self.row_type, sort_rows(rows, self.spec.order) if self.spec.order else rows)
+        rows = sort_rows(rows, self.spec.order) if self.spec.order else rows
+        (write_wide if self.wide else write_row_file)(path, self.row_type, rows)
         if raw != path:
             filesystems().delete([raw])
         own, published = self.label("Explain"), self.counters(counted).get(self.spec.published, 0)
@@ -399,12 +408,13 @@ def row_type_of(spec: QuestionSpec, transform: Parameters, fields: FieldMapping,
         ValueError: naming the option.
     """
     row_type: type = spec.row_type_of(transform)
-    written = with_item_columns(row_type, fields.several)
+    layout = Layout.of(fields.time_zone, fields.delimiter, fields.decimal)
+    written = with_item_columns(row_type, fields.several, layout)
     if arguments.output == TERMINAL:
         return row_type
     avro = "avro" in (arguments.output_format, str(arguments.output).rpartition(".")[2].lower())
     wrong = [name for name in fields.several if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]
-    if avro and wrong and written is not row_type:
+    if avro and wrong:
         raise ValueError(f"output must not be Avro, which has no columns such as `{wrong[0]}`: write Parquet")
     return written
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.command import parsed
-from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, QUOTES, READ, TIME_UNITS, WRITTEN
+from privstream.pipelines.locations import ARRIVAL, CLOCKS, DEFAULT_FORMAT, QUOTES, READ, TIME_UNITS, WINDOW_FORMATS
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.signature import REQUIRED, Argument
 from privstream.pipelines.questions.spec import Option, QuestionSpec
@@ -174,7 +174,7 @@ def add_files(
         Option(
             "output",
             "Path",
-            "rows: .avro .parquet .jsonl .csv, or - for a table on the terminal; or kafka://host:port/topic, or "
+            "rows: .avro .parquet .jsonl .csv .xlsx, or - for a table on the terminal; or kafka://host:port/topic, or "
             "postgresql://user@host:port/database/table",
             "-",
         ),
@@ -185,6 +185,11 @@ def add_files(
             "otherwise. They are written first, and sent from there",
         ),
         Option("overwrite", "bool", "replace the file of rows and its guarantee if they exist"),
+        Option(
+            "wide",
+            "bool",
+            "write one row for each item and one column for each window, into .csv, .xlsx or .parquet",
+        ),
         Option(
             "dry_run",
             "bool",
@@ -227,7 +232,7 @@ def add_files(
             "or the time in the name of files such as _UNTIL_20300101T120000Z in the folder",
             choices=CLOCKS,
         ),
-        Option("output_format", "str", f"format of these files (default: {DEFAULT_FORMAT})", choices=WRITTEN),
+        Option("output_format", "str", f"format of these files (default: {DEFAULT_FORMAT})", choices=WINDOW_FORMATS),
     )
 
 

@@ -37,6 +37,7 @@ from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
 from privstream.pipelines.sinks.row_files import check_destination, check_new, fingerprint, output_format
 from privstream.pipelines.sinks.terminal_table import TERMINAL, file_or_terminal
+from privstream.pipelines.sinks.wide_table import check_wide
 from privstream.pipelines.stores import exists
 from privstream.pipelines.terminal import say
 from privstream.transforms.counters import Counters
@@ -136,6 +137,8 @@ class RunCommand:
             loaded("questions.input_output.check_same_promise")(guarantee_file, promised, files_option(arguments))
         given_output = argparse.Namespace(**(vars(arguments) | {"output": output}))
         row_type = row_type_of(self.spec, transform, read.fields, arguments)
+        if arguments.wide:
+            check_wide(output, row_type, unbounded=unbounded)
         sent = None
         if is_sent(given_output):
             make = loaded("questions.input_output.destination")

@@ -48,6 +48,7 @@ FAULTS |= {
     "where_encoding": "with a field of --where that is no text in the encoding of the file (see --encoding)",
     "where_long": "with a field of --where that is too long",
     "point_type": "whose point is not a whole number",
+    "malformed_cell": "with an error in a cell",
     "malformed_line": "in lines that break the rules of their format",
     "long_line": "in lines that are too long",
     "carriage_return": "with a carriage return that ends no line",

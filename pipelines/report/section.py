@@ -253,7 +253,7 @@ def newest_in_words(result: Result) -> list[str]:
     """Return a sentence with the first numbers of the last window, the largest ones where rows have an order."""
     clocks = result.promise.clocks
     named = {*result.row_type._fields}
-    if not result.rows or named.isdisjoint(("count", "estimate")) or "rule" in named:
+    if not result.rows or named.isdisjoint(("people", "estimate")) or "rule" in named:
         return []
     view = View.of(result.rows, result.row_type, clocks)
     if not view.number:

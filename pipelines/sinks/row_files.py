@@ -1,28 +1,46 @@
 """Files of rows, which appear whole or not at all: how they are named, written, read and compared."""
 
-import csv
 import glob
 import hashlib
 import io
 import json
 import os
-import re
 import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cache, partial
-from hashlib import blake2b
 from itertools import islice
 from operator import attrgetter
-from typing import Any, BinaryIO, NoReturn, TypeAlias, TypeVar, get_args
+from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
 
 import fastavro
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
+from privstream.pipelines.sinks.row_formats import (
+    ARROW_TYPES,
+    MOST_ROWS,
+    PLAIN,
+    Column,
+    Layout,
+    arrow_schema,
+    check_end,
+    check_number,
+    iso_8601,
+    openpyxl,
+    read_csv,
+    read_parquet,
+    read_xlsx,
+    restored,
+    table_of,
+    tables_of,
+    write_avro,
+    write_csv,
+    write_json_lines,
+    write_parquet,
+    write_xlsx,
+)
 from privstream.pipelines.stores import (
     check_store,
     delete,
@@ -145,9 +163,8 @@ def write_once(path: str, data: bytes, *, private: bool = False) -> str:
 
 def write_json(path: str, value: Any) -> None:
     """Write a value as a JSON file, whole or not at all; NaN and infinity are refused."""
-    text = json_text(value, indent=2)
     with whole_file(path) as stream:
-        stream.write(text.encode() + b"\n")
+        stream.write(json_text(value, indent=2).encode() + b"\n")
 
 
 def fingerprint(path: str) -> str:
@@ -203,31 +220,7 @@ def move_file(partial: str, path: str) -> None:
 
 
 CHUNK_ROWS = 1 << 14
-MOST_ROWS = 5_000_000
-"""Rows that are read from a file at once."""
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-QUOTED = re.compile(r'[",\r\n]|^$|^\s|\s$')
-"""Texts that CSV sets in quotes."""
-
-ARROW_TYPES: dict[type, pa.DataType] = {
-    str: pa.string(),
-    int: pa.int64(),
-    float: pa.float64(),
-    bool: pa.bool_(),
-    Time: pa.timestamp("us", "UTC"),
-}
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
-
-Column: TypeAlias = pa.Array | tuple[Any, ...]
-"""Values of some rows: of a table, or of rows."""
-
-AVRO_TYPES: dict[type, Any] = {
-    str: "string",
-    int: "long",
-    float: "double",
-    bool: "boolean",
-    Time: {"type": "long", "logicalType": "timestamp-micros"},
-}
 
 
 def output_format(path: str, option: str = "--output") -> str:
@@ -235,6 +228,8 @@ def output_format(path: str, option: str = "--output") -> str:
     ending = path.rpartition(".")[2].lower()
     if ending not in WRITTEN:
         raise ValueError(f"{option} must end in {', '.join('.' + known for known in WRITTEN)}, got {path}")
+    if ending == "xlsx":
+        openpyxl()
     return ending
 
 
@@ -242,7 +237,7 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any] | pa.Table, *,
     """Write rows as one file, whole or not at all.
 
     Args:
-        path: where, on any of Beam's filesystems; ends in .avro, .parquet, .jsonl or .csv.
+        path: where, on any of Beam's filesystems; ends in .avro, .parquet, .jsonl, .csv or .xlsx.
         row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp, numbers perhaps Optional.
         rows: its rows, which are never in memory together; or a table of its fields, times in microseconds.
         private: whether the file is for its owner alone.
@@ -254,18 +249,26 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any] | pa.Table, *,
 
 def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table, format: str) -> None:
     """Write rows, or a table of them, into an open file; equal rows give equal bytes."""
-    fields = column_types(row_type)
+    fields, layout = column_types(row_type), layout_of(row_type)
     if format == "parquet":
-        schema = _arrow_schema(fields)
-        tables = _cut(row_type, rows) if isinstance(rows, pa.Table) else _tables(schema, _plain_rows(row_type, rows))
-        return _write_parquet(stream, schema, tables)
+        schema = arrow_schema(fields, layout)
+        tables = (
+            _cut(row_type, rows)
+            if isinstance(rows, pa.Table)
+            else tables_of(schema, _plain_rows(row_type, rows), CHUNK_ROWS)
+        )
+        return write_parquet(stream, schema, tables)
     pieces: Iterator[list[Column]]
     if isinstance(rows, pa.Table):
         pieces = ([column.combine_chunks() for column in piece.columns] for piece in _cut(row_type, rows))
     else:
         plain = _plain_rows(row_type, rows)
         pieces = ([*zip(*chunk, strict=True)] for chunk in iter(lambda: [*islice(plain, CHUNK_ROWS)], []))
-    return _write_avro(stream, row_type, pieces) if format == "avro" else _write_lines(stream, fields, pieces, format)
+    if format == "avro":
+        return write_avro(stream, row_type.__name__, fields, optional_fields(row_type), pieces)
+    if format == "jsonl":
+        return write_json_lines(stream, fields, pieces)
+    return (write_csv if format == "csv" else write_xlsx)(stream, fields, pieces, layout)
 
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
@@ -276,7 +279,7 @@ def json_values(row_type: type, row: Any) -> dict[str, Any]:
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table; times are timestamps in microseconds, UTC."""
-    return _table(_arrow_schema(column_types(row_type)), list(_plain_rows(row_type, rows)))
+    return table_of(arrow_schema(column_types(row_type), layout_of(row_type)), list(_plain_rows(row_type, rows)))
 
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
@@ -316,18 +319,18 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
     kind = output_format(path, "path")
     with opened(path) as stream:
         if kind in ("csv", "jsonl"):
-            _check_end(stream, kind)
+            check_end(stream, kind)
         if kind == "avro":
             records: list[Any] = list(islice(fastavro.reader(stream), MOST_ROWS + 1))
         elif kind == "parquet":
-            file = pq.ParquetFile(stream)
-            _check_number(file.metadata.num_rows)
-            records = file.read().to_pylist()
+            records = read_parquet(stream)
         elif kind == "csv":
-            records = list(csv.DictReader((line.decode() for line in stream), strict=True))
+            records = read_csv(stream, next(iter(fields)))
+        elif kind == "xlsx":
+            records = read_xlsx(stream, fields)
         else:
             records = [json.loads(line) for line in stream]
-    _check_number(len(records))
+    check_number(len(records))
     make: Callable[..., Any] = row_type
     optional, missing = optional_fields(row_type), "" if kind == "csv" else None
     defaults: dict[str, Any] = row_type._field_defaults  # type: ignore[attr-defined]
@@ -335,13 +338,13 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
         for record in records:
             record[str(item_field(row_type))] = join_item([record[name] for name in columns])
 
-    restore = cache(_restore)  # the same texts and times come again and again
+    restore = cache(restored)  # the same texts and times come again and again
 
     def value(record: dict[str, Any], name: str) -> Any:
         if name not in record:
             return defaults[name] if name in defaults else _refuse(fields.keys() - defaults.keys() - record.keys())
         found = record[name]
-        again = restore if isinstance(found, (str, datetime)) else _restore  # equal numbers may be 1 and True
+        again = restore if isinstance(found, (str, datetime)) else restored  # equal numbers may be 1 and True
         return None if name in optional and found == missing else again(found, fields[name], kind, time)
 
     return [make(**{name: value(record, name) for name in fields}) for record in records]
@@ -377,22 +380,6 @@ def _refuse(missing: set[str]) -> NoReturn:
     )
 
 
-def _check_number(rows: int) -> None:
-    """Refuse what would not fit into memory: a small compressed file may have any number of rows."""
-    if rows > MOST_ROWS:
-        raise ValueError(f"rows must be at most {MOST_ROWS:,} in a file that is read whole")
-
-
-def _check_end(stream: BinaryIO, kind: str) -> None:
-    """Refuse text whose last line has no end, and CSV without a header."""
-    size = stream.seek(0, os.SEEK_END)
-    if size:
-        stream.seek(-1, os.SEEK_END)
-    if (not size and kind == "csv") or (size and stream.read(1) != b"\n"):
-        raise ValueError("the last line must have its end: the file was cut short, or is being written")
-    stream.seek(0)
-
-
 def field_types(row_type: type) -> dict[str, type]:
     """Return the fields of a NamedTuple and their types, `Time` for times; those of optional ones without None."""
     fields = types_of(row_type) | optional_fields(row_type)
@@ -412,36 +399,39 @@ ALIKE = "names_alike"
 """Counter of published names that differ from another one only in large and small letters, or in how they are composed.
 """
 
-DIGITS = 12
-"""So many digits of a number are written as text: what binary fractions add is left out."""
-
 TAKEN = ("run_id", "row_key")
 """Columns that destinations add."""
 
 
-def with_item_columns(row_type: type, names: Sequence[str]) -> type:
+def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLAIN) -> type:
     """Return a type of the same rows that are written with the columns of an item in place of the item.
 
     Args:
         row_type: a NamedTuple.
         names: of the columns; if there is but one, or rows have no item, the type stays.
+        layout: how they are written.
 
     Raises:
         ValueError: rows have another column of such a name.
     """
     item = item_field(row_type)
-    if item is None or len(names) < 2:
+    names = () if item is None or len(names) < 2 else tuple(names)
+    if not names and layout == PLAIN:
         return row_type
     for name in names:
         if name != item and name in (*field_types(row_type), *TAKEN):
             raise ValueError(f"item_field must not name `{name}`, which is another column of the rows: rename that one")
-    return type(row_type.__name__, (row_type,), {"__slots__": (), "item_columns": tuple(names)})
+    return type(row_type.__name__, (row_type,), {"__slots__": (), "item_columns": names, "layout": layout})
+
+
+def layout_of(row_type: type) -> Layout:
+    """Return how rows of a type are written."""
+    return getattr(row_type, "layout", PLAIN)  # type: ignore[no-any-return]
 
 
 def item_field(row_type: type) -> str | None:
     """Return the field of a row that has its item; None if there is none."""
-    names = getattr(row_type, "_fields", ())
-    return next((name for name in ITEM_FIELDS if name in names), None)
+    return next((name for name in ITEM_FIELDS if name in getattr(row_type, "_fields", ())), None)
 
 
 def column_types(row_type: type) -> dict[str, type]:
@@ -485,37 +475,6 @@ def optional_fields(row_type: type) -> dict[str, type]:
     return {name: kinds[0] for name, kinds in hints.items() if kinds in OPTIONAL_NUMBERS}
 
 
-def iso_8601(micros: int) -> str:
-    """Write a time in UTC."""
-    return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
-
-
-def _write_avro(stream: BinaryIO, row_type: type, pieces: Iterator[list[Column]]) -> None:
-    """Write an Avro container."""
-    fields = column_types(row_type)
-    types = {name: AVRO_TYPES[kind] for name, kind in fields.items()}
-    types |= {name: ["null", types[name]] for name in optional_fields(row_type)}
-    described = [{"name": name, "type": type} for name, type in types.items()]
-    schema = {"type": "record", "name": row_type.__name__, "namespace": "privstream", "fields": described}
-    marker = blake2b(json.dumps(schema).encode(), digest_size=16).digest()  # a random one is the custom
-    plain = ([column if isinstance(column, tuple) else column.to_pylist() for column in piece] for piece in pieces)
-    records = (dict(zip(fields, row, strict=True)) for columns in plain for row in zip(*columns, strict=True))
-    fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
-
-
-def _write_parquet(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
-    """Write a Parquet file."""
-    with pq.ParquetWriter(stream, schema) as writer:
-        for table in tables:
-            writer.write_table(table.cast(schema))
-
-
-def _tables(schema: pa.Schema, rows: Iterator[tuple[Any, ...]]) -> Iterator[pa.Table]:
-    """Yield plain values, row by row, as tables."""
-    while chunk := list(islice(rows, CHUNK_ROWS)):
-        yield _table(schema, chunk)
-
-
 def _cut(row_type: type, rows: pa.Table) -> Iterator[pa.Table]:
     """Yield pieces of a table, with the columns of an item in place of the item."""
     names: tuple[str, ...] = getattr(row_type, "item_columns", ())
@@ -530,56 +489,6 @@ def _cut(row_type: type, rows: pa.Table) -> Iterator[pa.Table]:
         yield piece
 
 
-def _arrow_schema(fields: dict[str, type]) -> pa.Schema:
-    """Return fields and their types as Arrow has them."""
-    return pa.schema([(field, ARROW_TYPES[kind]) for field, kind in fields.items()])
-
-
-def _table(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
-    """Return plain values, row by row, as a table."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    arrays = [pa.array(values, type) for values, type in zip(columns, schema.types, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _write_lines(stream: BinaryIO, fields: dict[str, type], pieces: Iterator[list[Column]], format: str) -> None:
-    """Write JSON lines; or, as CSV, a header and a line for each row."""
-    if format == "csv":
-        write, cells = _cell, ["%s"] * len(fields)
-        stream.write(",".join(map(_cell, fields)).encode() + b"\n")
-        line = ",".join(cells) + "\n"
-    else:
-        write, cells = json_text, [json_text(name).replace("%", "%%") + ": %s" for name in fields]
-        line = "{" + ", ".join(cells) + "}\n"
-    for columns in pieces:
-        rows = zip(*(_texts(*each, write) for each in zip(fields.values(), columns, strict=True)), strict=True)
-        stream.write("".join([line % row for row in rows]).encode())
-
-
-def _texts(kind: type, column: Column, write: Callable[[Any], str]) -> list[str]:
-    """Return what is written for the values of a column, made once for those that are the same."""
-    say: Callable[[Any], str] = write
-    if kind is Time:
-        say = lambda value: write(iso_8601(value))  # noqa: E731
-    elif kind is float:
-        say = lambda value: write(float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value)  # noqa: E731
-    if isinstance(column, pa.Array):
-        found = column.dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
-        different = np.array([*map(say, found.dictionary.to_pylist())], object)
-        texts: list[str] = different[found.indices.to_numpy()].tolist()
-        return texts
-    shown = [*map(repr, column)]  # which tells 0.0 from -0.0, and 1 from True: these are equal
-    made = {text: say(value) for text, value in dict(zip(shown, column, strict=True)).items()}
-    return [made[text] for text in shown]
-
-
-def _cell(value: Any) -> str:
-    """Write one value for CSV: a text as it is or in quotes, no number as nothing, anything else as in JSON."""
-    if not isinstance(value, str):
-        return "" if value is None else json_text(value)
-    return '"' + value.replace('"', '""') + '"' if QUOTED.search(value) else value
-
-
 def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Return the values of rows, times in microseconds."""
     times = [place for place, kind in enumerate(column_types(row_type).values()) if kind is Time]
@@ -589,17 +498,3 @@ def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]
         for place in times:
             values[place] = values[place].micros
         yield tuple(values)
-
-
-def _restore(value: Any, kind: type, format: str, moment: Callable[[int], Any]) -> Any:
-    """Give a value back its type: a time in all formats, anything in CSV."""
-    if kind is Time:
-        time = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return moment((time - EPOCH) // timedelta(microseconds=1))
-    if format == "csv" and kind is not str:
-        value = kind(json.loads(value))
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise TypeError(f"value must be {kind.__name__}, got {type(value).__name__}")
-    return value

@@ -25,9 +25,6 @@ from rich.text import Text
 
 TERMINAL = "-"
 UTC = Clocks()
-SPREAD = {"count": "count_stddev", "sum": "sum_stddev"}
-"""Numbers and their standard deviations, which share a column and say how many digits are noise."""
-
 WIDEST, LEAST_TEXT = 1000, 12
 """Of a table, which is not cut where it is wider than the terminal, and of a column of texts."""
 
@@ -37,9 +34,10 @@ COSTS = ("epsilon_left", "stopped")
 NOTHING = "-"
 """What is written where there is no value."""
 
+NUMBERS = ("people", "estimate")
 SMOOTHED, BETWEEN, RISE, RISE_BETWEEN = "smoothed", "between", "rise", "rise_between"
 MEAN, MEAN_BETWEEN = "mean", "mean_between"
-IN_FILES = ("reported_at", "backfilled")
+IN_FILES = ("noisy", "value_lower", "value_upper")
 """What only files tell."""
 
 IF_ROOM = (RISE_BETWEEN, MEAN_BETWEEN, "since", "trend")
@@ -96,7 +94,7 @@ class View:
     def of(cls, rows: Sequence[Any], row_type: type, clocks: Clocks = UTC) -> View:
         """Return what is shown: of numbers with several intervals one, and nothing that all rows lack or share."""
         types = field_types(row_type)
-        hidden = {*SPREAD.values(), *IN_FILES}
+        hidden = {*IN_FILES}
         hidden |= {name for name in COSTS if not any(getattr(row, name, None) for row in rows)}
         lengths = {row.window_end.micros - row.window_start.micros for row in rows if "window_end" in types}
         if len(lengths) == 1 or (lengths and clocks.window):
@@ -111,7 +109,7 @@ class View:
             names += [RISE, RISE_BETWEEN]
         if MEAN in names:
             names.insert(names.index(MEAN) + 1, MEAN_BETWEEN)
-        known = view.number or next((name for name in ("count", "estimate") if name in names and RULE not in types), "")
+        known = view.number or next((name for name in NUMBERS if name in names and RULE not in types), "")
         several = known and len({row.window_start for row in rows if "window_end" in types}) > 1
         if several:
             names.insert(names.index(BETWEEN if BETWEEN in names else known) + 1, TREND)
@@ -123,11 +121,13 @@ class View:
     def _number(cls, rows: Sequence[Any], types: Collection[str]) -> View:
         """Choose the number of a row and its interval."""
         names = [name for name in types if not name.startswith((SMOOTHED, RISE, f"{MEAN}_"))]
-        ends = {"lower", "upper"} <= {*types} and {"error_bound", "since", "gap"} & {*types} and _has_ends(rows)
+        ends = (
+            {"lower", "upper"} <= {*types} and {"people", "error_bound", "since", "gap"} & {*types} and _has_ends(rows)
+        )
         if SMOOTHED not in types and not ends:  # intervals of counts alone say no more than ±, and there may be none
             spared = ("lower", "upper") if {"count", "error_bound"} & {*types} else ()
             return cls(tuple(name for name in names if name not in spared))
-        known = "count" if "count" in types else "estimate"
+        known = next(name for name in NUMBERS if name in types)
         number = SMOOTHED if any(getattr(row, SMOOTHED, None) is not None for row in rows) else known
         names = [name for name in names if name not in ("error_bound", "lower", "upper")]
         place = names.index(known)
@@ -136,7 +136,7 @@ class View:
     @property
     def known(self) -> str:
         """The field with the number of a row that is not smoothed."""
-        return "count" if "item" in self.names else "estimate"
+        return next((name for name in NUMBERS if name in self.names), "estimate")
 
     def number_of(self, row: Any) -> float | None:
         """Return the number that is shown of a row: where it is not smoothed, its count."""
@@ -219,7 +219,7 @@ def print_rows(
 
 def _alike(columns: Mapping[str, Sequence[Text]], view: View) -> list[str]:
     """Return the columns that say the same in all of several rows, but for the numbers that a reader looks for."""
-    kept = (view.number, "count", "estimate", BETWEEN, TREND, "window_start", "item", "category")
+    kept = (view.number, *NUMBERS, BETWEEN, TREND, "window_start", "item", "category")
     return [
         name
         for name, column in columns.items()
@@ -248,7 +248,10 @@ def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
     if name == BETWEEN:
         texts = [view.interval(row) for row in rows]
     elif name == MEAN_BETWEEN:
-        texts = [NOTHING if row.mean is None else _ends(row.mean_lower, row.mean_upper) for row in rows]
+        texts = [
+            NOTHING if row.mean is None else _ends(row.mean - row.mean_margin, row.mean + row.mean_margin)
+            for row in rows
+        ]
     elif name == MEAN:
         texts = [_rounded_mean(row) for row in rows]
     elif name == RISE_BETWEEN:
@@ -264,13 +267,13 @@ def _column(rows: Sequence[Any], name: str, view: View) -> list[Text]:
             moments = iter(_moments([value for value in values if value is not None], view))
             texts = [NOTHING if value is None else next(moments) for value in values]
         else:
-            texts = [_cell(row, name, value) for row, value in zip(rows, values, strict=True)]
+            texts = [_written(value, None) for value in values]
     return [Text(printable(text).replace("\n", "\\n")) for text in texts]
 
 
 def _rounded_mean(row: Any) -> str:
     """Write a mean, without the digits that noise hides."""
-    return NOTHING if row.mean is None else _rounded(row.mean, (row.mean_upper - row.mean_lower) / 4)
+    return NOTHING if row.mean is None else _rounded(row.mean, row.mean_margin / 2)
 
 
 def _trends(rows: Sequence[Any], shown: Sequence[Any], view: View) -> list[Text]:
@@ -329,13 +332,6 @@ def _ends(lower: float | None, upper: float | None) -> str:
 def _half(row: Any) -> float | None:
     """Return about a standard deviation of the number of a row, by its interval."""
     return None if row.lower is None or row.upper is None else float(row.upper - row.lower) / 4
-
-
-def _cell(row: Any, name: str, value: Any) -> str:
-    """Write one value, with its standard deviation if it has one."""
-    stddev = getattr(row, SPREAD.get(name, ""), None)
-    text = _written(value, stddev)
-    return f"{text} ± {_rounded(stddev, stddev)}" if stddev and value is not None else text
 
 
 def _written(value: Any, spread: float | None) -> str:

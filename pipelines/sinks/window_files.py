@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from hashlib import blake2b
 from io import BytesIO
 from typing import Any
@@ -22,7 +23,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.locations import WRITTEN
+from privstream.pipelines.locations import WINDOW_FORMATS
 from privstream.pipelines.sinks.destination import Destination, SendFiles
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
@@ -40,15 +41,14 @@ from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 from typing_extensions import override
 
 WINDOW = ("window_start", "window_end")
-REPORTED = "reported_at"
 LONGEST_STREAM = 100  # bytes of a stream in a file's name
 
 
 class WriteWindowFiles(beam.PTransform[Any, Any]):
     """Writes the rows of each window and stream as one file, such as `20300101T120000Z_20300101T130000Z_no.jsonl`.
 
-    Rows that are published after a later window than their own, `reported_at`, are in the file of that one. Rows
-    without a window go by the moment at which they are published, their timestamp: `20300101T120000.05Z.jsonl`.
+    Rows that are published after a later window than their own, as their timestamps say, are in the file of that one.
+    Rows without a window go by the moment at which they are published, their timestamp: `20300101T120000.05Z.jsonl`.
 
     All rows of a window and stream must have the same timestamp, as those that one timer publishes have; they are
     gathered, sorted, and written by one call. A file gets its name when it is complete. If there is one of that name
@@ -86,8 +86,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         self.folder, self.row_type, self.format, self.order = folder, row_type, format, tuple(order)
         self.destination = destination
         check_folder(folder, option)
-        if format not in WRITTEN:
-            raise ValueError(f"--output_format must be one of {', '.join(WRITTEN)}, got {format!r}")
+        if format not in WINDOW_FORMATS:
+            raise ValueError(f"--output_format must be one of {', '.join(WINDOW_FORMATS)}, got {format!r}")
 
     @property
     def end(self) -> str:
@@ -194,6 +194,14 @@ def moment(micros: int) -> str:
     return f"{text}{'.' + fraction if fraction else ''}Z"
 
 
+def end_of(path: str) -> int:
+    """Return the end of the window after which the rows of a file were published, in microseconds since 1970."""
+    text = path.rpartition("/")[2].split("_")[1].rpartition("Z")[0]
+    second, _, fraction = text.partition(".")
+    moment = datetime.strptime(second, "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 1_000_000 + int(fraction.ljust(6, "0") or 0)
+
+
 def check_folder(folder: str, option: str = "--output") -> None:
     """Check before a run that files can be written into a folder.
 
@@ -255,7 +263,7 @@ def _by_window(
     """Key a row by its stream and the window after which it is published, or the moment."""
     stream = row.stream if has_stream else ""
     start, end = (row.window_start.micros, row.window_end.micros) if has_window else (at.micros, at.micros)
-    later = row.reported_at.micros - end if hasattr(row, REPORTED) else 0
+    later = 0 if not has_window or at.micros < end else at.micros // MILLISECOND * MILLISECOND + MILLISECOND - end
     return (stream, start + later, end + later), tuple(row)
 
 

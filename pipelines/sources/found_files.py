@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple, cast
 
-from privstream.pipelines.sources import avro_events, csv_events, json_events, parquet_events
+from privstream.pipelines.sources import avro_events, csv_events, json_events, parquet_events, xlsx_events
 from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.parquet_events import row_groups
@@ -27,8 +27,17 @@ FORMATS = {
     "parquet": cast(EventFormat, parquet_events),
     "jsonl": cast(EventFormat, json_events),
     "csv": cast(EventFormat, csv_events),
+    "xlsx": cast(EventFormat, xlsx_events),
 }
-ENDINGS = {"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "tsv": "csv"}
+ENDINGS = {
+    "avro": "avro",
+    "parquet": "parquet",
+    "jsonl": "jsonl",
+    "ndjson": "jsonl",
+    "csv": "csv",
+    "tsv": "csv",
+    "xlsx": "xlsx",
+}
 TEXT_FORMATS = ("jsonl", "csv")
 
 

@@ -21,7 +21,7 @@ class Ran(NamedTuple):
 
     def counts(self) -> dict[str, int]:
         """Return the published count of each item; noise is nearly nothing."""
-        return {row["item"]: round(float(row["count"])) for row in self.rows}
+        return {row["item"]: round(float(row["people"])) for row in self.rows}
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from privstream.pipelines.accounts.ledger import Ledger
 
 DAY = "--window 6h --start 2026-01-01 --end 2026-01-02 --epsilon 2"
 USUAL: dict[str, tuple[str, str]] = {
-    "counts": (f"{DAY} --delta 1e-3 --max_contributions 4", "count"),
-    "heavy-hitters": (f"{DAY} --delta 1e-3 --method counts", "count"),
+    "counts": (f"{DAY} --delta 1e-3 --max_contributions 4", "noisy"),
+    "heavy-hitters": (f"{DAY} --delta 1e-3 --method counts", "people"),
     "top-k": (f"{DAY} --domain items", "estimate"),
     "alerts": (f"{DAY} --rules rules", "estimate"),
     "histogram": (f"{DAY} --domain items", "estimate"),
@@ -156,5 +156,5 @@ def test_p1_top_is_one_release_or_two_that_are_charged(named: tuple[str, ...], t
     else:
         assert "a repetition" in capsys.readouterr().err
         rows = [[json.loads(row) for row in Path(name).read_text().splitlines()] for name in ("a.jsonl", "b.jsonl")]
-        every, top = ({(row["window_start"], row["item"]): row["count"] for row in each} for each in rows)
+        every, top = ({(row["window_start"], row["item"]): row["noisy"] for row in each} for each in rows)
         assert top == {cell: every[cell] for cell in top}

@@ -75,7 +75,7 @@ def test_f7_no_number_with_thousands_begins_with_0(sign, number, read, tmp_path,
     (tmp_path / "a.jsonl").write_text("\n".join(rows))
     found = run("--input", "a.jsonl", "--decimal", sign, "--max_value", "2000", items=["rain"])
     assert ("30 of 50" in found.said) == (read is None)
-    assert abs(float(found.rows[0]["sum"]) - 20 * (read or 0)) < 2000
+    assert abs(float(found.rows[0]["value"]) - 20 * (read or 0)) < 2000
 
 
 QUESTIONS = {

@@ -59,7 +59,7 @@ def test_t4_one_person_in_one_window_has_many_items(tmp_path, word):
     events = baskets(3000, 1)
     end = "--window 1day --end 2030-01-07T00:00:00Z --epsilon 2 --delta 1e-6 --max_contributions 17"
     rows, true = ran(tmp_path, f"{word} {end}", events), truth(events)
-    number = "estimate" if word.startswith("top") else "count"
+    number = "people"
     assert rows
     held = [row["lower"] <= true.get((row["item"], window_of(row)), 0) <= row["upper"] for row in rows]
     assert np.mean(held) >= 0.85

@@ -223,7 +223,7 @@ def test_the_notebook_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     counts, visits = names["counts"], names["visits"]
     truth = visits[visits.page == "home"].groupby(visits["at"].dt.floor("D")).visitor.nunique()
     home = counts[counts.item == "home"]
-    assert len(home) == 7 and (abs(home["smoothed"].to_numpy() - truth.to_numpy()) <= 110).all()
+    assert len(home) == 7 and (abs(home["people"].to_numpy() - truth.to_numpy()) <= 110).all()
     assert shown[3]._repr_mimebundle_()["image/png"].startswith(b"\x89PNG")
     assert not capsys.readouterr().err
 

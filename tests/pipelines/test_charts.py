@@ -13,7 +13,15 @@ from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of, short
 from privstream.pipelines.simulate.truths import ItemHolders
-from privstream.transforms.rows import Alert, AlertState, CategoryFlag, KeyCount, NearestPoints, QuantileEstimate
+from privstream.transforms.rows import (
+    Alert,
+    AlertState,
+    CategoryFlag,
+    KeyCount,
+    KeyRise,
+    NearestPoints,
+    QuantileEstimate,
+)
 
 KINDS = {
     "counts": ["area", "line", "point"],
@@ -49,14 +57,13 @@ def domain(spec: dict[str, Any], channel: str) -> list[Any]:
 
 
 def count(hour: int, item: str, people: float, **fields: Any) -> KeyCount:
-    row = row_of("counts", hour, item)._replace(smoothed=people, lower=max(0.0, people - 20), upper=people + 20)
+    row = row_of("counts", hour, item)._replace(people=people, lower=max(0.0, people - 20), upper=people + 20)
     changed: KeyCount = row._replace(**fields)
     return changed
 
 
-def rises(item: str, rise: float | None) -> KeyCount:
-    ends = (None, None) if rise is None else (rise - 10, rise + 10)
-    return count(1, item, 100, rise=rise, rise_lower=ends[0], rise_upper=ends[1])
+def rises(item: str, rise: float | None) -> KeyRise:
+    return KeyRise(*count(1, item, 100), *((None,) * 3 if rise is None else (rise, rise - 10, rise + 10)))
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -197,7 +204,7 @@ def test_hostile_names_are_drawn_as_text(name: str) -> None:
     for hours in (1, 2):
         rows = [row_of(word, hour, each) for each in (*HOSTILE, *EXTREME) for hour in range(hours)]
         if name == "rises":
-            rows = [row._replace(rise=5.0, rise_lower=1.0, rise_upper=9.0) for row in rows]
+            rows = [KeyRise(*row, 5.0, 1.0, 9.0) for row in rows]
         chart = chart_of(name, rows, parameters={"value_field": HOSTILE[0], "against": HOSTILE[2]})
         for width in (WIDE, NARROW):
             drawn = ElementTree.fromstring(chart.svg(width))

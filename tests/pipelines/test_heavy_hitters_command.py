@@ -90,9 +90,9 @@ def test_all_formats_keep_their_promise(city: City, tmp_path: Path) -> None:
         output = tmp_path / f"rows-of-{format}.{ending}"
         assert watch(city, output, "--ledger", "none", format=format) == 0
         rows = read_row_file(str(output), HeavyHitter)
-        order = [(row.window_start, -row.count) for row in rows]
+        order = [(row.window_start, -row.people) for row in rows]
         assert order == sorted(order)
-        assert all(row.lower <= row.count <= row.upper for row in rows)
+        assert all(row.lower <= row.people <= row.upper for row in rows)
     promise = json.loads((tmp_path / "rows-of-parquet.jsonl.guarantee.json").read_text())
     assert promise["guarantee"]["epsilon"] == 8.0
     assert "one person over the whole run" in promise["guarantee"]["paragraph"]
@@ -146,7 +146,7 @@ def test_a_table_on_the_terminal(city, answer, tmp_path, monkeypatch, capsys):
     assert watch(city, "-") == 0
     shown = capsys.readouterr()
     for row in read_row_file(str(answer), HeavyHitter):
-        assert f"{row.count:,.0f}" in shown.out
+        assert f"{row.people:,.0f}" in shown.out
     assert "heavy hitters" in shown.out
     assert list(tmp_path.iterdir()) == []
 

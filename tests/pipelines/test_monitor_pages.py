@@ -14,7 +14,7 @@ from privstream.pipelines.report.result import ledger_of, output_of, read_result
 from privstream.pipelines.report.section import section
 from privstream.pipelines.serve.serve_command import LivePage
 from privstream.pipelines.sinks.row_files import fingerprint, write_row_file
-from privstream.transforms.rows import AlertState, KeyCount, RatioEstimate
+from privstream.transforms.rows import AlertState, KeyCount, KeyRise, RatioEstimate
 
 ITEMS = ["tea", HOSTILE[0]]
 
@@ -33,17 +33,17 @@ def rows_of_views() -> dict[str, tuple[type, list[Any], dict[str, Any], list[str
     ]
     ratios = [RatioEstimate("", *window(hour), item, 0.25 + hour / 8, 0.2, 0.7) for hour in range(3) for item in ITEMS]
     sums = [
-        row_of("counts", hour, item)._replace(smoothed=90.0, lower=80.0, upper=99.0)
+        row_of("counts", hour, item)._replace(people=90.0, lower=80.0, upper=99.0)
         for hour in range(3)
         for item in ITEMS
     ]
-    risers = [row._replace(rise=12.0, rise_lower=3.0, rise_upper=21.0) for row in sums[2:]]
+    risers = [KeyRise(*row, 12.0, 3.0, 21.0) for row in sums[2:]]
     return {
         "busy": (AlertState, alerts, {"of": "pages", "item": "tea", "above": 120}, ["stream", "window_start", "item"]),
         "rate": (RatioEstimate, ratios, {"ratio": ["errors", "pages"]}, ["stream", "window_start", "-ratio", "item"]),
-        "sums": (KeyCount, sums, {"of": "pages", "over": "2h"}, ["stream", "window_start", "-count", "item"]),
-        "top": (KeyCount, sums[::2], {"of": "sums", "largest": 1}, ["stream", "window_start", "-count", "item"]),
-        "up": (KeyCount, risers, {"of": "pages", "against": "1h"}, ["stream", "window_start", "-rise", "item"]),
+        "sums": (KeyCount, sums, {"of": "pages", "over": "2h"}, ["stream", "window_start", "-people", "item"]),
+        "top": (KeyCount, sums[::2], {"of": "sums", "largest": 1}, ["stream", "window_start", "-people", "item"]),
+        "up": (KeyRise, risers, {"of": "pages", "against": "1h"}, ["stream", "window_start", "-rise", "item"]),
     }
 
 

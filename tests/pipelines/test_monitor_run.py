@@ -318,6 +318,6 @@ def test_rows_without_an_amount_count_where_none_is_needed(tmp_path: Path, monke
         name: json.loads((tmp_path / "out" / f"{name}.jsonl").read_text())
         for name in ("customers", "revenue", "median")
     }
-    assert abs(rows["customers"]["count"] - 2000) < 30 and abs(rows["revenue"]["count"] - 2000) < 30
-    assert abs(rows["revenue"]["sum"] - 1000 * 1250) < 100_000
+    assert abs(rows["customers"]["noisy"] - 2000) < 30 and abs(rows["revenue"]["noisy"] - 2000) < 30
+    assert abs(rows["revenue"]["value"] - 1000 * 1250) < 100_000
     assert rows["median"]["lower"] <= 12.5 <= rows["median"]["upper"] <= 14

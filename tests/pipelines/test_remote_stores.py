@@ -167,7 +167,7 @@ def test_a_run_from_store_to_store(store, tmp_path, capsys):
     assert store.files.read("unused/letters.jsonl") == b""  # nothing could not be used
     assert json.loads(store.files.read("out/rows.parquet.guarantee.json"))["guarantee"]["epsilon"] == 1
     found = pq.read_table(io.BytesIO(store.files.read("out/rows.parquet"))).to_pylist()
-    assert [row["item"] for row in found] == ["tea"] * 2 and all(abs(row["count"] - 300) < 60 for row in found)
+    assert [row["item"] for row in found] == ["tea"] * 2 and all(abs(row["noisy"] - 300) < 60 for row in found)
     assert cli.main(command) == 2
     assert "rows.parquet exists; --overwrite replaces it" in capsys.readouterr().err
     assert cli.main([*command, "--overwrite"]) == 0

@@ -143,9 +143,11 @@ def test_several_results_are_sections_with_one_total(folder: Path) -> None:
 
 def test_what_stands_out_comes_first(folder: Path) -> None:
     path = write(folder, "counts")
-    more = {"smoothed": 90.0, "rise": 25.4, "rise_lower": 2.0, "rise_upper": 48.0}
-    rows = [row_of("counts", 0, "tea"), row_of("counts", 1, "tea")._replace(**more)]
-    write_row_file(str(path), row_types.KeyCount, rows)
+    rows = [
+        row_types.KeyRise(*row_of("counts", 0, "tea"), None, None, None),
+        row_types.KeyRise(*row_of("counts", 1, "tea"), 25.4, 2.0, 48.0),
+    ]
+    write_row_file(str(path), row_types.KeyRise, rows)
     page = page_of(folder, path)
     assert page.index('class="highlights"') < page.index("<figure")
     assert "tea rose by +25 (+2 to +48) in the window until 2024-01-01 02:00 UTC" in plain(page)

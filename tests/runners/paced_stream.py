@@ -27,6 +27,7 @@ from privstream.transforms import (
     HeavyHitter,
     KeyCount,
     KeyedCounts,
+    KeyRise,
     ShiftingHeavyHitters,
     SparseVectorAlerts,
 )
@@ -43,7 +44,7 @@ PUBLIC = "nobody's"
 """An item on the public list of those that stay found."""
 
 ALERTS, LASTING, FOUND, LISTED = "alerts", "lasting", "found", "listed"
-KINDS = {ALERTS: Alert, FOUND: KeyCount, LISTED: KeyCount}
+KINDS = {ALERTS: Alert, FOUND: KeyRise, LISTED: KeyCount}
 """What rows of some monitors are; those of the others are heavy hitters."""
 
 FOUND_PERIOD = 10  # windows

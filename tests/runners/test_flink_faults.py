@@ -95,7 +95,7 @@ def running(request, only_run):
 def test_what_is_compared_depends_on_each_charge(expected, tmp_path, monkeypatch):
     monkeypatch.setattr(paced_stream, "MAX_HITS", 2)
     with_less = run_locally(tmp_path, windows=WINDOWS, more=True)
-    for name, number in (("clock", "count"), ("status", "count"), ("alerts", "estimate")):
+    for name, number in (("clock", "people"), ("status", "people"), ("alerts", "estimate")):
         rows = [row for of, row in expected[0] if of == name]
         assert len({row.window_start for row in rows}) >= WINDOWS
         others = {row[:4]: getattr(row, number) for of, row in with_less if of == name}

@@ -67,28 +67,28 @@ def rows_of(folder: Path) -> list[str]:
 
 
 def records(name: str, column: str) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a folder, each with the hour that a column says."""
+    """Return the rows of a folder, each with the hour that a column says, or else the end in the name of its file."""
     files = sorted(Path("found", name).glob("*.csv"))
-    rows = [row for file in files for row in csv.DictReader(file.read_text().splitlines())]
-    return [(int(row[column][11:13]), row) for row in rows]
+    rows = [(file, row) for file in files for row in csv.DictReader(file.read_text().splitlines())]
+    return [(int(row[column][11:13] if column else file.name.split("_")[1][9:11]), row) for file, row in rows]
 
 
 def views_are_of_what_was_known() -> None:
     """Compare views with sums and states of the rows that had been published by the end of each window."""
-    rows = [(hour - 1, int(row["window_end"][11:13]) - 1, row) for hour, row in records("pages", "reported_at")]
-    sums = {(hour, row["country"], row["page"]): int(row["count"]) for hour, row in records("sums", "window_start")}
+    rows = [(hour - 1, int(row["window_end"][11:13]) - 1, row) for hour, row in records("pages", "")]
+    sums = {(hour, row["country"], row["page"]): int(row["noisy"]) for hour, row in records("sums", "window_start")}
     assert any(reported > window for reported, window, _ in rows) and sums
     for hour in range(4):
         known = [(window, row) for reported, window, row in rows if reported <= hour]
         here = [row for window, row in known if window == hour]
         for row in here:
-            own = [int(one["count"]) for window, one in known if hour - 1 <= window and same(one, row)]
+            own = [int(one["noisy"]) for window, one in known if hour - 1 <= window and same(one, row)]
             assert sums.pop((hour, row["country"], row["page"])) == sum(own)
     assert not sums
     beyond = [False] * 4
     for _, window, row in rows:
-        if (row["country"], row["page"]) == ("de", "/1") and row["backfilled"] == "false":
-            beyond[window] = float(row["smoothed"]) > 20
+        if (row["country"], row["page"]) == ("de", "/1"):
+            beyond[window] = float(row["people"]) > 20
     states = [row["state"] for _, row in records("busy", "window_start")]
     assert [state == "alert" for state in states] == [
         hour > 0 and all(beyond[hour - 1 : hour + 1]) for hour in range(4)

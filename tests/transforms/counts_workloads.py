@@ -11,6 +11,7 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms import Domain
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
@@ -231,22 +232,21 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
 
 def key_counts(made: KeyedCounts, stream: str, step: int, back: int, texts: list[str], found: KeyedRows):
     """Yield the rows that are published at a step about the one so many steps before."""
-    end = Timestamp(micros=(step + 1) * made.steps.size)
     start = Timestamp(micros=(step - back) * made.steps.size)
-    errors = found.of_each("counts", "count_stddev", "count_margin")
-    for place, (item, count, stddev, margin) in enumerate(zip(texts, *errors, strict=True)):
-        shown = None, max(0.0, count - margin), max(0.0, count + margin)
+    for place, (item, count, margin) in enumerate(zip(texts, *found.of_each("counts", "count_margin"), strict=True)):
+        shown = count, count - margin, count + margin
         if found.smoothed is not None:
             shown = tuple(float(ends[place]) for ends in found.smoothed)
-        if made.at_least is not None and (count if shown[0] is None else shown[0]) < made.at_least:
+        if made.at_least is not None and shown[0] < made.at_least:
             continue
-        risen = [None] * 3
+        risen = []
         if found.rises is not None:
-            risen = [float(column[place]) for column in found.rises]
-            if not risen[1] > 0:
+            if not found.rises.lower[place] > 0:
                 continue
+            risen = [meaningful(*(column[place] for column in found.rises)).tolist()]
         window = (stream, start, Timestamp(micros=start.micros + made.steps.size))
-        yield KeyCount(*window, item, count, stddev, *shown, end, back > 0, *risen)
+        people = meaningful(*(max(0.0, number) for number in shown)).tolist()
+        yield made.row_type(*window, item, *people, count, *(end for ends in risen for end in ends))
 
 
 def answers(made: KeyedCounts, events) -> dict[tuple[str, int, str], int]:

@@ -345,9 +345,7 @@ def test_who_is_new_to_an_item_is_counted_once(distinct):
 
 
 def row(item: str, count: int, stream: str = "") -> KeyCount:
-    return KeyCount(
-        stream, Timestamp(0), Timestamp(10), item, count, 1.0, 5, count, count, None, None, None, Timestamp(10), False
-    )
+    return KeyCount(stream, Timestamp(0), Timestamp(10), item, count, count, count, count)
 
 
 def test_the_largest_of_each_stream_and_ties_by_name():

@@ -5,10 +5,12 @@ import pyarrow as pa
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import FoundKeys
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows
 from privstream.mechanisms.privacy.units import SECOND
+from privstream.mechanisms.views.digits import meaningful
 from privstream.mechanisms.views.smoothing import rises, smooth
-from privstream.transforms.counts.finished import ShownCounts, SmoothFinished
-from privstream.transforms.rows import KeyCount, KeySum
+from privstream.transforms.counts.finished import ShownCounts, SmoothFinished, unsmoothed_columns
+from privstream.transforms.rows import KeyCount, KeyRise, KeySum
 from privstream.transforms.timing.steps import Steps
 
 NOISE, LENGTH = 10.0, 60
@@ -17,10 +19,7 @@ RISERS = ShownCounts(None, None, True)
 
 def row(item, start, count, stream=""):
     """Return a row as it comes from the pipeline."""
-    return KeyCount(
-        *(stream, Timestamp(start), Timestamp(start + LENGTH), item, count, NOISE),
-        *(None, 0.0, 0.0, Timestamp(start + LENGTH), False),
-    )
+    return KeyCount(stream, Timestamp(start), Timestamp(start + LENGTH), item, 0.0, 0.0, 0.0, count)
 
 
 def rows_of(counts):
@@ -41,10 +40,10 @@ def test_each_item_and_stream_is_smoothed_by_itself_in_any_order():
         expected = smooth(counts[:, [item]], NOISE)
         for t in range(12):
             one = found[5 * t + item]
-            assert (one.smoothed, one.lower, one.upper) == tuple(part[t, 0] for part in expected)
-    assert [one.smoothed for one in found[60:]] == smooth(counts[:, [3]], NOISE).estimates[:, 0].tolist()
+            shown = meaningful(*(np.maximum(part[t, 0], 0.0) for part in expected))
+            assert (one.people, one.lower, one.upper) == tuple(shown)
+    assert [one[4:] for one in found[60:]] == [one[4:] for one in found[3:60:5]]
     assert SmoothFinished(LENGTH * SECOND, NOISE)([]) == []
-    assert all(one.rise is None for one in found)
 
 
 def test_only_what_surely_rose_is_shown_with_rises():
@@ -52,7 +51,7 @@ def test_only_what_surely_rose_is_shown_with_rises():
     found = RISERS(SmoothFinished(LENGTH * SECOND, NOISE, rising=1)(rows_of(counts)))
     assert [(one.item, one.window_start.micros // SECOND) for one in found] == [("item 0", 120)]
     expected = rises(smooth(counts, NOISE), counts, NOISE, 1)
-    assert found[0].rise == expected.differences[2, 0] and found[0].rise_lower == expected.lower[2, 0] > 0
+    assert found[0].rise == pytest.approx(expected.differences[2, 0], abs=0.5) and found[0].rise_lower > 0
     falls = np.arange(1000, 300, -50)[:, None] * np.ones(8, int)
     assert RISERS(SmoothFinished(LENGTH * SECOND, NOISE, rising=1)(rows_of(falls))) == []
 
@@ -63,8 +62,8 @@ def test_the_top_and_small_numbers_are_decided_by_the_shown_number():
     some = ShownCounts(150, 2, False)(every)
     expected = []
     for start in sorted({one.window_start for one in every}):
-        of_window = [one for one in every if one.window_start == start and one.smoothed >= 150]
-        expected += sorted(of_window, key=lambda one: (-one.smoothed, one.item))[:2]
+        of_window = [one for one in every if one.window_start == start and one.people >= 150]
+        expected += sorted(of_window, key=lambda one: (-one.people, one.item))[:2]
     assert sorted(some) == sorted(expected)
 
 
@@ -79,29 +78,68 @@ def test_periods_are_not_compared():
 def test_sums_are_of_as_many_windows_as_an_item_has_and_have_their_own_interval(windows):
     sums = FoundKeys(epsilon=1.0, delta=1e-6, contributions=20, horizon=40, over=windows, max_value=9)
     counts, values = counts_of(40), counts_of(40, seed=4) * 5
-    rows = [KeySum(*one, 0, 1.0, None, None, None) for one in rows_of(counts)]
-    rows = [one._replace(sum=int(value)) for one, value in zip(rows, values.ravel(), strict=True)]
+    rows = [KeySum(*one, 0, 0.0, 0.0, None, None) for one in rows_of(counts)]
+    rows = [one._replace(value=int(value)) for one, value in zip(rows, values.ravel(), strict=True)]
     found = SmoothFinished(LENGTH * SECOND, 1.0, windows=windows, sums=sums)(rows)
     for place, one in enumerate(found):
         t, item = divmod(place, 5)
         first = max(0, t - windows + 1)
         number = t + 1 - first
-        assert one.count == counts[first : t + 1, item].sum() and one.sum == values[first : t + 1, item].sum()
-        assert one.smoothed is None and one.count_stddev == pytest.approx(
-            sums._summed_noise("count", number).variance(number) ** 0.5
-        )
-        assert one.lower == max(0, one.lower) <= max(0, one.count) <= one.upper
-        assert one.mean is None or one.mean_lower <= one.mean <= one.mean_upper
+        noise = sums._summed_noise("count", number).variance(number) ** 0.5
+        count, value = (each[first : t + 1, item].sum() for each in (counts, values))
+        assert one.noisy == count and one.people == pytest.approx(count, abs=noise / 20)
+        assert one.lower == pytest.approx(max(0, count - 1.96 * noise), rel=0.05, abs=1)
+        assert one.value == pytest.approx(value, rel=0.05) and one.value_lower <= value <= one.value_upper
+        assert one.mean is None or abs(one.mean - min(9, value / count)) <= one.mean_margin
 
 
 def test_a_table_is_finished_as_its_rows_are():
     rows = rows_of(counts_of())
     view = SmoothFinished(LENGTH * SECOND, NOISE, rising=2)
     plain = [tuple(v.micros if isinstance(v, Timestamp) else v for v in one) for one in rows]
-    table = pa.table(dict(zip(KeyCount._fields, map(list, zip(*plain, strict=True)), strict=True)))
+    plain = [(*one, None, None, None) for one in plain]
+    table = pa.table(dict(zip(KeyRise._fields, map(list, zip(*plain, strict=True)), strict=True)))
     found = view.in_columns(table).to_pylist()
     expected = view(rows)
     assert expected
     assert [tuple(one.values()) for one in found] == [
         tuple(v.micros if isinstance(v, Timestamp) else v for v in one) for one in expected
     ]
+
+
+def test_means_and_rounded_numbers_hold_the_truth_as_often_as_they_say():
+    """Normal noise; sums of values and counts, large and small against it."""
+    rng, number, largest = np.random.default_rng(3), 20_000, 9
+    counts, deviation = rng.integers(30, 400, number), 12.3
+    values = rng.binomial(counts * largest, rng.uniform(0.02, 0.98, number))
+    noisy = np.rint(counts + rng.normal(0, deviation, number)).astype(np.int64)
+    noisy_values = np.rint(values + largest * rng.normal(0, deviation, number)).astype(np.int64)
+    margins = {"count_margin": 1.96 * deviation, "sum_margin": largest * 1.96 * deviation}
+    rows = KeyedRows(step=1, keys=np.arange(number), counts=noisy, sums=noisy_values, **margins)
+    found = unsmoothed_columns(rows, largest)
+    for shown, truth, numbers in (
+        ("people", counts, ("lower", "upper")),
+        ("value", values, ("value_lower", "value_upper")),
+    ):
+        lower, upper = (found[name] for name in numbers)
+        assert 0.945 <= np.mean((lower <= truth) & (truth <= upper)) <= 0.965
+        assert np.all((lower <= found[shown]) & (found[shown] <= upper))
+    known = ~np.isnan(found["mean"])
+    assert 0.945 <= np.mean((np.abs(found["mean"] - values / counts) <= found["mean_margin"])[known]) <= 0.985
+    assert np.array_equal(found["noisy"], noisy) and np.abs(found["people"] - noisy.clip(0)).max() <= deviation / 20
+    assert np.array_equal(np.isnan(found["mean_margin"]), ~known) and known.mean() > 0.9
+
+
+def test_ends_are_rounded_outwards_to_the_same_digit_and_only_once():
+    rng = np.random.default_rng(4)
+    half = 10 ** rng.uniform(-8, 8, 5000)
+    numbers = rng.normal(0, 1, 5000) * half * 3
+    number, lower, upper = found = meaningful(numbers, numbers - half, numbers + half)
+    assert np.all((lower <= numbers - half + 1e-9) & (numbers + half <= upper + 1e-9 * half + 1e-9))
+    assert np.all(np.abs(number - numbers) <= half / 1.96 / 20 + 1e-9) and np.all(upper - lower <= 2.11 * half + 1e-8)
+    digits = [len(repr(value).strip("-").replace(".", "").strip("0")) for value in number.tolist()]
+    assert np.median(digits) <= 4
+    assert meaningful(12.34, 12.34, 12.34).tolist() == [12.34] * 3
+    assert meaningful([728.4], [700.2], [np.nan])[:2].tolist() == [[728.0], [700.0]]
+    again = meaningful(*found)
+    assert np.mean(np.all(again == found, axis=0)) > 0.9

@@ -86,7 +86,7 @@ def test_the_reference_has_rows_of_every_status():
     ]
     assert {row.status for row in rows} == {"started", "continues", "ended"}
     assert all((row.since == row.window_start) == (row.status == "started") for row in rows)
-    assert all((row.count is None) == (row.status == "continues") for row in rows)
+    assert all((row.people is None) == (row.status == "continues") for row in rows)
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_by_counts_rows_are_those_counts_that_are_surely_above_the_threshold(thr
     found = made.explained(made.finish(published(made)))
     counted = counts.finish(published(counts))
     numbers = {(row.item, row.window_start): shown(row) for row in counted}
-    assert found and all((row.count, row.lower, row.upper) == numbers[row.item, row.window_start] for row in found)
+    assert found and all((row.people, row.lower, row.upper) == numbers[row.item, row.window_start] for row in found)
     assert all(row.lower >= (threshold or 0) for row in found)
     starts = [(row.window_start.micros // SECOND - START) // 10 for row in found if row.item == "a"]
     assert starts == [0, 1, 2, 4, 5]

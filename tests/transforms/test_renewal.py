@@ -97,12 +97,12 @@ def test_items_that_were_found_stay_found_and_nothing_else_is_carried_over():
     items = {row.item for row in of_periods(first, {0})}
     assert items and items == {row.item for row in of_periods(other, {0})}
     later, others = (
-        [row._replace(smoothed=0.0, lower=0.0, upper=0.0) for row in of_periods(found, {1, 2})]
+        [row._replace(people=0.0, lower=0.0, upper=0.0) for row in of_periods(found, {1, 2})]
         for found in (first, other)
     )
     assert later == others
     at_once = [row for row in later if row.window_start.micros == (START + PERIOD) * SECOND and row.item in items]
-    assert {row.item for row in at_once} == items and not any(row.backfilled for row in at_once)
+    assert {row.item for row in at_once} == items
     alone = {row.item for row in of_periods(rows(made(), events({1, 2})), {1})}
     assert alone <= {row.item for row in of_periods(first, {1})}
 
@@ -163,7 +163,7 @@ def test_a_person_counts_anew_in_each_period():
         for period in range(PERIODS)
         for person in range(100)
     ]
-    assert [row.window_start.micros // SECOND - START for row in sorted(rows(made, given)) if row.count > 50] == [
+    assert [row.window_start.micros // SECOND - START for row in sorted(rows(made, given)) if row.noisy > 50] == [
         0,
         PERIOD,
         2 * PERIOD,

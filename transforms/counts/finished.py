@@ -12,13 +12,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
+from numpy.typing import ArrayLike
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows
+from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
+from privstream.mechanisms.postprocess import ratio_bounds
 from privstream.mechanisms.views.corrected import AS_IS, CORRECTED, corrected
+from privstream.mechanisms.views.digits import FINEST, NORMAL, meaningful
 from privstream.mechanisms.views.smoothing import Rises, rises, series, smooth
+from privstream.transforms.row_types import KeyRise
 from privstream.transforms.timing.steps import Steps
 
-SMOOTHED = ("smoothed", "lower", "upper")
-"""Fields of rows with a number smoothed over windows, and the interval of what is shown."""
+SHOWN = ("people", "lower", "upper")
+"""Fields of rows with the number that is shown, and its interval."""
+
+RISE = ("rise", "rise_lower", "rise_upper")
+NOISY = ("noisy", "value")
+"""Fields with what was released, unbiased: of people and of values."""
 
 
 def _count(name: str, number: int) -> None:
@@ -40,7 +49,7 @@ class LargestCounts:
     """
 
     top: int
-    by: tuple[str, ...] = ("count",)
+    by: tuple[str, ...] = ("people",)
 
     def __call__(self, rows: list[Any]) -> list[Any]:
         """Return the largest of all rows of a window, which are published."""
@@ -83,10 +92,10 @@ class ShownCounts:
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return those rows, in the same order."""
-        number = attrgetter("rise") if self.rising else shown_number
+        number = attrgetter("rise" if self.rising else "people")
         found = [row for row in rows if not self.rising or (row.rise_lower is not None and row.rise_lower > 0)]
         if self.at_least is not None:
-            found = [row for row in found if shown_number(row) >= self.at_least]
+            found = [row for row in found if row.people >= self.at_least]
         if self.top is None:
             return found
         windows: defaultdict[Any, list[Any]] = defaultdict(list)
@@ -95,11 +104,6 @@ class ShownCounts:
         largest = (nsmallest(self.top, of_one, key=lambda row: (-number(row), row.item)) for of_one in windows.values())
         chosen = {id(row) for of_one in largest for row in of_one}
         return [row for row in found if id(row) in chosen]
-
-
-def shown_number(row: Any) -> float:
-    """Return the number of a row of counts that is shown: smoothed where it is."""
-    return float(row.count if row.smoothed is None else row.smoothed)
 
 
 def _ranks(texts: pa.ChunkedArray) -> np.ndarray:
@@ -136,28 +140,28 @@ class SmoothFinished:
         """Return the rows with these fields, in the same order."""
         if not rows:
             return []
-        row_type = type(rows[0])
-        columns = dict(zip(row_type._fields, zip(*rows, strict=True), strict=True))
+        row_type: Any = KeyRise if self.rising else type(rows[0])
+        columns = dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True))
         streams, items = (_ranks(pa.chunked_array([pa.array(columns[name])])) for name in ("stream", "item"))
         changed = self._changed(
             streams,
             items,
             np.array([start.micros for start in columns["window_start"]]),
-            np.array([columns[name] for name in ANSWERS if name in columns], np.int64),
+            np.array([columns[name] for name in NOISY if name in columns], np.int64),
         )
         columns |= {name: listed(column) for name, column in changed.items()}
-        return list(map(row_type._make, zip(*columns.values(), strict=True)))
+        return list(map(row_type, *(columns[name] for name in row_type._fields)))
 
     def in_columns(self, rows: pa.Table) -> pa.Table:
         """Return the rows with these fields as `__call__` does, as a table.
 
         Args:
-            rows: a column for each field of `KeyCount` or `KeySum`; times in microseconds, int64.
+            rows: a column for each field of the rows; times in microseconds, int64.
         """
         if not rows.num_rows:
             return rows
         streams, items = (_ranks(rows[name]) for name in ("stream", "item"))
-        published = np.stack([rows[name].to_numpy() for name in ANSWERS if name in rows.column_names])
+        published = np.stack([rows[name].to_numpy() for name in NOISY if name in rows.column_names])
         changed = self._changed(streams, items, rows["window_start"].to_numpy(), published)
         for name, column in changed.items():
             rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(column, from_pandas=True))
@@ -173,10 +177,10 @@ class SmoothFinished:
         if not found:
             matrix, place = series(keys, windows, published[0])
             smoothed = smooth(matrix, self.stddev)
-            found = dict(zip(SMOOTHED, (part[place] for part in smoothed), strict=True))
+            found = shown_columns(*(part[place] for part in smoothed))
             if self.rising:
                 risen = self._within_periods(rises(smoothed, matrix, self.stddev, self.rising).take(place), starts)
-                found |= dict(zip(("rise", "rise_lower", "rise_upper"), risen, strict=True))
+                found |= dict(zip(RISE, meaningful(*risen), strict=True))
         return found
 
     def _within_periods(self, risen: Rises, starts: np.ndarray) -> np.ndarray:
@@ -202,18 +206,35 @@ class SmoothFinished:
             totals[answer] = (added[end] - added[first])[place]
             number = (many[end] - many[first])[place]
         found = self.sums.summed(0, keys.astype(np.uint64), totals, number)
-        return sum_columns(found)
+        return unsmoothed_columns(found, self.sums.max_value)
 
 
-def sum_columns(found: Any) -> dict[str, np.ndarray]:
-    """Return the columns of rows with sums over windows."""
-    counts, deviation, margin = found.of_each("counts", "count_stddev", "count_margin")
-    columns = {"count": counts, "count_stddev": deviation, "lower": np.maximum(counts - margin, 0.0)}
-    columns["upper"] = np.maximum(counts + margin, 0.0)
-    if found.sums is not None:
-        columns |= {"sum": found.sums, "sum_stddev": found.of_each("sum_stddev")[0]}
-        columns |= dict(zip(("mean", "mean_lower", "mean_upper"), found.means, strict=True))
-    return columns
+def shown_columns(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> dict[str, np.ndarray]:
+    """Return the columns of rows with numbers of people and their intervals, at least 0."""
+    shown = meaningful(*(np.maximum(each, 0.0) for each in (numbers, lower, upper)))
+    return dict(zip(SHOWN, shown, strict=True))
+
+
+def unsmoothed_columns(found: KeyedRows, max_value: int | None) -> dict[str, np.ndarray]:
+    """Return the columns of rows whose counts are not smoothed, and those of values, if there are any.
+
+    The interval of a mean is that of the ratio of a sum and a count, by the noise of both.
+
+    Args:
+        found: what was released.
+        max_value: the largest value, if there are values.
+    """
+    counts, margin, sum_margin = found.of_each("counts", "count_margin", "sum_margin")
+    columns = {**shown_columns(counts, counts - margin, counts + margin), "noisy": counts}
+    if found.sums is None or max_value is None:
+        return columns
+    value, lower, upper = meaningful(found.sums, found.sums - sum_margin, found.sums + sum_margin, finest=0)
+    ends = {"value_lower": lower, "value_upper": upper}
+    ratios = np.array(ratio_bounds(found.sums, sum_margin / NORMAL, counts, margin / NORMAL))
+    ratios[0] = ratios[0].clip(0, max_value)
+    mean, least, most = meaningful(*np.where(found.sums > 0, ratios, np.nan))
+    margin = np.maximum(mean - least, most - mean).round(-FINEST)
+    return columns | {"value": value.astype(np.int64)} | ends | {"mean": mean, "mean_margin": margin}
 
 
 def listed(column: np.ndarray) -> list[Any]:
@@ -227,6 +248,14 @@ def numbers_or_none(column: np.ndarray) -> list[float | None]:
     for place in np.flatnonzero(np.isnan(column)).tolist():
         numbers[place] = None
     return numbers
+
+
+def released_rows(rows: Sequence[Any], dropped: Mapping[str, float | None] | None) -> list[Any]:
+    """Return the rows that `corrected_rows` was given, as far as what was released is in them."""
+    share = 0.0 if dropped is None or dropped["upper"] is None else dropped["share"] or 0.0
+    if not AS_IS < share <= CORRECTED or not rows or "value" not in rows[0]._fields:
+        return list(rows)
+    return [row._replace(value=round(row.value * (1 - share))) for row in rows]
 
 
 def corrected_rows(rows: Sequence[Any], dropped: Mapping[str, float | None] | None) -> list[Any]:
@@ -245,13 +274,18 @@ def corrected_rows(rows: Sequence[Any], dropped: Mapping[str, float | None] | No
     if most is not None and most <= AS_IS:
         return list(rows)
     fields = rows[0]._fields
-    shown = next(name for name in ("smoothed", "estimate", "count") if name in fields)
-    numbers = [row.count if shown == "smoothed" and row.smoothed is None else getattr(row, shown) for row in rows]
-    ends = [row.lower for row in rows], [row.upper for row in rows]
-    names, columns = [shown, "lower", "upper"], corrected(numbers, *ends, share, least, most)
+    changed: dict[str, Any] = {}
+    for names in (SHOWN, ("value", "value_lower", "value_upper")):
+        if {*names} <= {*fields}:
+            number, lower, upper = ([getattr(row, name) for row in rows] for name in names)
+            ends = corrected(number, lower, upper, share, least, most)
+            found = meaningful(*ends, finest=0 if names[0] == "value" else FINEST)
+            found[1] = np.minimum(found[1], found[0])  # a sum may be negative
+            changed |= dict(zip(names, map(numbers_or_none, found), strict=True))
+    if "value" in changed:
+        changed["value"] = list(map(int, changed["value"]))
     if "rise" in fields and AS_IS < share <= CORRECTED:
-        names += ["rise", "rise_lower", "rise_upper"]
-        risen = np.array([[row.rise, row.rise_lower, row.rise_upper] for row in rows], np.float64).T
-        columns = np.concatenate([columns, risen / (1 - share)])
-    changed = zip(*map(numbers_or_none, columns.round(1)), strict=True)
-    return [row._replace(**dict(zip(names, each, strict=True))) for row, each in zip(rows, changed, strict=True)]
+        risen = np.array([[getattr(row, name) for row in rows] for name in RISE], np.float64) / (1 - share)
+        changed |= dict(zip(RISE, map(numbers_or_none, meaningful(*risen)), strict=True))
+    each_row = zip(*changed.values(), strict=True)
+    return [row._replace(**dict(zip(changed, each, strict=True))) for row, each in zip(rows, each_row, strict=True)]

@@ -38,7 +38,7 @@ from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
 from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards, check_streams
 from privstream.transforms.events.release import plain
-from privstream.transforms.row_types import KeyCount, KeySum
+from privstream.transforms.row_types import KeyCount, KeyRise, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
 from typing_extensions import Unpack, override
 
@@ -58,11 +58,12 @@ class CountsParameters(Parameters):
     """Publish, window by window, how many people have each item, and perhaps the sum and the mean of their values.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`
-    and `value`, or Arrow record batches with these columns. Output: `KeyCount` rows, or `KeySum` rows with
-    `max_value`; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is decided once, at
-    its end plus `allowed_lateness`; what comes later is never used. With a `domain` every item on it has a row in every
-    window. Without one an item is found when enough people have it in one window or in several, and then has a row in
-    every window, also in those before; counts since the start are published once they reach a threshold.
+    and `value`, or Arrow record batches with these columns. Output: `KeyCount` rows, `KeySum` rows with `max_value`, or
+    `KeyRise` rows with `rising`; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is
+    decided once, at its end plus `allowed_lateness`; what comes later is never used. With a `domain` every item on it
+    has a row in every window. Without one an item is found when enough people have it in one window or in several, and
+    then has a row in every window, also in those before; counts since the start are published once they reach a
+    threshold.
 
     Privacy:
         Unit: one person over the whole run and all streams, or one event, added or removed. (epsilon, delta):
@@ -71,7 +72,7 @@ class CountsParameters(Parameters):
         arguments but `noise`.
 
     Accuracy:
-        The noise has the standard deviation `count_stddev` of the rows. Intervals are of 95%, of each row by itself.
+        Intervals are of 95%, of each row by itself.
 
     Args:
         epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
@@ -229,8 +230,7 @@ class CountsParameters(Parameters):
         """What chooses the rows of a window of a stream that are shown; None for all."""
         if self.top is None:
             return None
-        smoothed = isinstance(self.mechanism, FoundKeys) and self.mechanism.windows == 1
-        return LargestCounts(self.top, ("rise",) if self.rising else ("smoothed",) if smoothed else ("count",))
+        return LargestCounts(self.top, ("rise" if self.rising else "people",))
 
     @property
     def _of_windows(self) -> bool:
@@ -279,7 +279,7 @@ class CountsParameters(Parameters):
     @property
     def row_type(self) -> type:
         """What is published."""
-        return KeyCount if self.mechanism.max_value is None else KeySum
+        return KeyRise if self.rising else KeyCount if self.mechanism.max_value is None else KeySum
 
     def to_finish(self) -> Self:
         """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums.

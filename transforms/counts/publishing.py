@@ -6,7 +6,7 @@ import io
 import json
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -26,6 +26,7 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms.batches import (
     CountBatch,
     InStreams,
@@ -39,17 +40,17 @@ from privstream.transforms.batches import (
     string_buffers,
 )
 from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts
-from privstream.transforms.counts.finished import LargestCounts, listed
+from privstream.transforms.counts.finished import RISE, LargestCounts, listed, shown_columns, unsmoothed_columns
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain, PublicKeys
 from privstream.transforms.events.private_transform import ALL, ApplyDoFn, Shared
-from privstream.transforms.rows import KeyCount, KeySum
 from privstream.transforms.timing.clocked import STEP, AtWindowEnds, Follow, SingleSteps, WithClock, stepped
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
 SHARD_DIGITS = 4
 MOST_PARTS = 64  # in which texts are kept
+WINDOW = ("window_start", "window_end")
 REPLAYED = 64  # steps that are counted again at most when a state is restored
 
 
@@ -67,8 +68,10 @@ class KeyPublisher:
         rising: whether rows are left out that did not surely rise.
         in_columns: whether rows are published as tables, which `SmoothFinished.in_columns` finishes.
         always: the keys that are published in every window, beside those that are found; None for none.
+        row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
     """
 
+    row_type: Any
     steps: Steps
     mechanism: KeyedCounts
     noise: NoiseSource
@@ -80,11 +83,6 @@ class KeyPublisher:
     always: PublicKeys | None = None
 
     counter: ClassVar[str] = "counts_published"
-
-    @property
-    def row_type(self) -> type:
-        """What rows are."""
-        return KeyCount if self.mechanism.max_value is None else KeySum
 
     @property
     def follow(self) -> Follow | None:
@@ -139,12 +137,11 @@ class KeyPublisher:
 
         They are in the order of keys, which tells which of them somebody had first: they must be sorted.
         """
-        fields = list((KeyCount if found.sums is None else KeySum)._fields)
         batches = []
         for one in (found, *found.earlier):
             columns = self._columns(step, held, one, names, found.step - one.step)
             arrays = [_array(column, len(one.keys)) for column in columns]
-            batches.append(pa.RecordBatch.from_arrays(arrays, fields))
+            batches.append(pa.RecordBatch.from_arrays(arrays, list(self.row_type._fields)))
         stream = io.BytesIO()
         with pa.ipc.new_stream(stream, batches[0].schema) as writer:
             for batch in batches:
@@ -158,31 +155,18 @@ class KeyPublisher:
         They are published at a step, and are about the one so many steps before.
         """
         columns = (_values(column, len(found.keys)) for column in self._columns(step, held, found, names, back))
-        row_type = KeyCount if found.sums is None else KeySum
-        return map(row_type._make, zip(*columns, strict=True))
+        return map(self.row_type, *columns)
 
     def _columns(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, back: int) -> list[Any]:
         """Return the fields of rows in their order: arrays, nan for none, or one value for all."""
-        start, end = self.steps.bounds(step - back)
-        counts, deviation, margin = found.of_each("counts", "count_stddev", "count_margin")
-        shown: tuple[Any, ...]
-        if found.smoothed is None:
-            shown = None, np.maximum(counts - margin, 0.0), np.maximum(counts + margin, 0.0)
-        else:
-            shown = found.smoothed
-        columns = [
-            *(start, end),
-            *(counts, deviation),
-            *shown,
-            self.steps.bounds(step)[1],
-            back > 0,
-            *((None,) * 3 if found.rises is None else found.rises),
-        ]
-        streams, items = self.texts(held, found.keys, names)
-        values: Sequence[Any] = ()
-        if found.sums is not None and found.means is not None:
-            values = found.sums, *found.of_each("sum_stddev"), *found.means
-        return [streams, *columns[:2], items, *columns[2:], *values]
+        texts = dict(zip(("stream", "item"), self.texts(held, found.keys, names), strict=True))
+        columns = dict.fromkeys(self.row_type._fields) | texts | unsmoothed_columns(found, self.mechanism.max_value)
+        columns |= zip(WINDOW, self.steps.bounds(step - back), strict=True)
+        if found.smoothed is not None:
+            columns |= shown_columns(*found.smoothed)
+        if found.rises is not None:
+            columns |= zip(RISE, meaningful(*found.rises), strict=True)
+        return [columns[name] for name in self.row_type._fields]
 
     def late(self, step: int, late: StreamCounts) -> Iterator[Any]:
         """Describe late counts by window, stream and key."""

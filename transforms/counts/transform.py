@@ -98,6 +98,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         if finished and isinstance(mechanism, FoundKeys):
             mechanism = replace(mechanism, over="window", rising=0, smooths=False)
         publisher = KeyPublisher(
+            row_type=self.row_type,
             steps=self.steps,
             mechanism=mechanism,
             noise=self.counting_noise,

@@ -140,8 +140,8 @@ class QuantilesParameters(Parameters):
     def finish(self) -> SmoothWindows | None:
         if not self._to_finish:
             return None
-        made, common = self.mechanism, {"digits": None, "length": self.steps.size}
-        return SmoothWindows(("quantile",), logarithmic=made.scale == "log", ends=(made.low, made.high), **common)
+        made = self.mechanism
+        return SmoothWindows(("quantile",), made.scale == "log", self.steps.size, (made.low, made.high))
 
     @property
     @override

@@ -46,7 +46,7 @@ class Ranks(CountsView):
 
     @override
     def choose(self, rows: list[RankedItem]) -> list[RankedItem]:
-        found = ranked([row.estimate for row in rows], [row.item for row in rows], self.top)
+        found = ranked([row.people for row in rows], [row.item for row in rows], self.top)
         return [
             rows[place]._replace(rank=rank, gap=None if lead is None else round(lead, DIGITS))
             for rank, (place, lead) in enumerate(found, start=1)

@@ -1,0 +1,41 @@
+"""Numbers with the digits that their noise leaves meaningful."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from privstream.mechanisms.arrays import Floats
+
+NORMAL = 1.959963984540054
+FINER = 10.0
+"""So many times finer than the standard deviation that an interval stands for are its digits, at least."""
+
+FINEST, COARSEST = -9, 15
+_SLACK = 1e-6  # of a digit: what binary fractions add to a number that is rounded already
+
+
+def meaningful(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, *, finest: int = FINEST) -> Floats:
+    """Return numbers and the ends of their 95% intervals, shape (3, n), rounded to digits that noise leaves meaningful.
+
+    The digit is the largest power of ten that is at most a tenth of the standard deviation that the interval stands
+    for. Ends are rounded outwards, so that what the interval held it holds still.
+
+    Privacy: post-processing.
+
+    Args:
+        numbers, lower, upper: shape (n,), nan where there is none; the upper end alone is nan in a lower bound.
+        finest: power of ten of the finest digit; 0 for whole numbers.
+
+    Example:
+        >>> meaningful([759.24, 12.3456], [714.8, 12.0], [803.1, 12.7]).tolist()
+        [[759.0, 12.35], [714.0, 12.0], [804.0, 12.7]]
+    """
+    number, below, above = (np.asarray(each, np.float64) for each in (numbers, lower, upper))
+    spread = np.fmax(number - below, above - number) / NORMAL
+    with np.errstate(divide="ignore", invalid="ignore"):
+        power = np.floor(np.log10(spread / FINER))
+    power = np.where(np.isfinite(power), np.clip(power, finest, COARSEST), finest)
+    unit = 10.0 ** np.abs(power)
+    number, below, above = (np.where(power < 0, each * unit, each / unit) for each in (number, below, above))
+    whole = np.array([np.rint(number), np.floor(below + _SLACK), np.ceil(above - _SLACK)])
+    return np.asarray(np.where(power < 0, whole / unit, whole * unit) + 0.0)

@@ -1,0 +1,68 @@
+"""A view of the rows of a finished run: one row for each item, one column for each window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from privstream.pipelines.local_time import Clocks
+from privstream.pipelines.sinks.row_files import field_types, item_field, layout_of, output_format, whole_file
+from privstream.pipelines.sinks.row_formats import arrow_schema, write_csv, write_parquet, write_xlsx
+from privstream.transforms.events.item_columns import split_item
+
+WIDE_FORMATS = ("csv", "xlsx", "parquet")
+NUMBERS = ("people", "estimate")
+"""Fields with the number of a row; the first that it has is shown."""
+
+LABELS = ("stream", "query", "quantile", "low", "high")
+"""Fields that tell apart what is followed over windows, beside the item."""
+
+
+def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:
+    """Check before a run that its rows can be written so.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if unbounded or path.rpartition(".")[2].lower() not in WIDE_FORMATS:
+        known = ", ".join(f".{each}" for each in WIDE_FORMATS)
+        raise ValueError(f"wide must be given with a run that ends and an --output of {known}, got {path}")
+    fields = field_types(row_type)
+    if "window_start" not in fields or not {*NUMBERS} & {*fields} or "rule" in fields:
+        raise ValueError(f"wide must be given with rows that have a number in each window, not {row_type.__name__}")
+
+
+def write_wide(path: str, row_type: type, rows: Sequence[Any]) -> None:
+    """Write rows side by side, the largest sum first; a window in which an item has no row is empty.
+
+    Privacy: post-processing.
+    """
+    types, layout, item = field_types(row_type), layout_of(row_type), item_field(row_type)
+    number = next(name for name in NUMBERS if name in types)
+    names = [name for name in LABELS if name in types and any(getattr(row, name) != "" for row in rows)]
+    columns: tuple[str, ...] = getattr(row_type, "item_columns", ()) or ((item,) if item else ())
+    clocks = Clocks(layout.zone)
+    starts = sorted({row.window_start.micros for row in rows})
+    days = clocks.at_midnight(starts)
+    heads = {start: clocks.local(start).date().isoformat() if days else layout.time(start) for start in starts}
+    lines: dict[tuple[Any, ...], dict[int, Any]] = {}
+    for row in rows:
+        parts = () if item is None else split_item(getattr(row, item), len(columns))
+        label = *(getattr(row, name) for name in names), *parts
+        lines.setdefault(label, {})[row.window_start.micros] = getattr(row, number)
+    largest = sorted(lines.items(), key=lambda line: -sum(filter(None, line[1].values())))
+    fields = {name: types[name] for name in names} | dict.fromkeys(columns, str)
+    fields |= dict.fromkeys(heads.values(), types[number])
+    table = [(*label, *(line.get(start) for start in starts)) for label, line in largest]
+    pieces: Iterator[Any] = iter([[*zip(*table, strict=True)]] if table else [])
+    with whole_file(path) as stream:
+        format = output_format(path)
+        if format == "csv":
+            write_csv(stream, fields, pieces, layout)
+        elif format == "xlsx":
+            write_xlsx(stream, fields, pieces, layout)
+        else:
+            schema = arrow_schema(fields, layout)
+            found = [pa.table([pa.array(each) for each in piece], list(fields)) for piece in pieces]
+            write_parquet(stream, schema, found)
