@@ -44,18 +44,10 @@ def items_hashed(neighbouring: str) -> str:
     )
 
 
-def streams_hashed(neighbouring: str) -> str:
-    """Return the caveat where it is by hashes that streams of a person are counted or told apart."""
-    return (
-        "So are pairs of a person and a stream: with p of them in all, "
-        f"add {_twice(neighbouring)}p / 2^64 for each one of a person."
-    )
-
-
 def contributions_hashed(neighbouring: str) -> str:
     """Return the caveat where it is by a hash that a person's second contribution to an item is told from a first."""
     return (
-        "So are triples of a person, a stream and an item: with p of them in all, "
+        "So are pairs of a person and an item: with p of them in all, "
         f"add {_twice(neighbouring)}p / 2^64 for each one of a person."
     )
 

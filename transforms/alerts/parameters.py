@@ -50,7 +50,7 @@ class MetRules(CountsView):
         if row.upper is None and rule.sign < 0:  # of a lower bound it is not known whether the number is small
             return
         yield Alert(
-            *(row.stream, row.window_start, row.window_end, rule.name, float(rule.threshold)),
+            *(row.window_start, row.window_end, rule.name, float(rule.threshold)),
             *shown(row),
             row.window_start,
             STARTED,
@@ -58,10 +58,10 @@ class MetRules(CountsView):
 
     @override
     def follow(self, rows: list[Alert], before: list[Alert]) -> list[Alert]:
-        since = {(row.stream, row.rule): row.since for row in before}
+        since = {row.rule: row.since for row in before}
         found = []
         for row in rows:
-            rule, first = self.rules[row.rule], since.get((row.stream, row.rule))
+            rule, first = self.rules[row.rule], since.get(row.rule)
             condition = Condition(rule.sign, rule.threshold, rule.ends_at, reaching=True)
             if watched(Watch(alert=first is not None), row.estimate, condition, 0).alert:
                 found.append(row if first is None else row._replace(since=first, status=CONTINUES))

@@ -19,7 +19,6 @@ from apache_beam.coders import BytesCoder
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner, SwitchingDirectRunner
 from apache_beam.runners.direct.direct_userstate import DirectRuntimeState
-from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, StateSpec, TimerSpec, on_timer
@@ -381,11 +380,6 @@ def check_runner(pipeline: beam.Pipeline) -> None:
         refused = visitor.found
     if refused:
         raise ValueError(RULE)
-
-
-def may_restore(pipeline: beam.Pipeline) -> bool:
-    """Tell whether another job may go on with what the stages of a pipeline remember."""
-    return not isinstance(pipeline.runner, FnApiRunner)
 
 
 def check_state(state: Any) -> None:

@@ -42,7 +42,7 @@ class Ranks(CountsView):
 
     @override
     def of_row(self, row: Any) -> Iterator[RankedItem]:
-        yield RankedItem(row.stream, row.window_start, row.window_end, UNRANKED, row.item, None, *shown(row))
+        yield RankedItem(row.window_start, row.window_end, UNRANKED, row.item, None, *shown(row))
 
     @override
     def choose(self, rows: list[RankedItem]) -> list[RankedItem]:
@@ -206,6 +206,6 @@ class TopKParameters(CountedParameters):
     @property
     @override
     def _other_coverage(self) -> Coverage:
-        limits = items_in_window(self.max_per_window, "random", self.domain, "")
+        limits = items_in_window(self.max_per_window, "random", self.domain)
         limits += windows_of_person(self.windows_of_person, "max_contributions", self.steps.count)
         return people_who_count(limits, EACH, more="; their order and gaps may be others")
