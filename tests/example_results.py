@@ -47,7 +47,6 @@ def row_of(word: str, hour: int, name: str) -> Any:
     usual = {str: name, int: 100 + hour, float: 100.5 + hour, bool: True, Time: start}
     values = {field: usual[kind] for field, kind in field_types(row_type).items()}
     fixed = {
-        "stream": "",
         "status": "started",
         "source": "measured",
         "window_end": Timestamp(START + (hour + 1) * HOUR),

@@ -117,7 +117,7 @@ def test_a_frame_has_items_of_several_columns():
 
 
 HOUR = Timestamp(3600)
-ROW = KeyCount("", Timestamp(0), HOUR, join_item(ITEMS[0]), 5, 1.5, 5.1, 3.0, 7.0, HOUR, False)
+ROW = KeyCount(Timestamp(0), HOUR, join_item(ITEMS[0]), 5, 1.5, 5.1, 3.0, 7.0, HOUR, False)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "avro"])

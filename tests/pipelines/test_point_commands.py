@@ -38,9 +38,9 @@ def test_counts_are_within_their_bounds_in_every_window(folder: Path, tmp_path: 
     assert watch(folder, RANGES, tmp_path / "rows.jsonl") == 0
     rows = read_row_file(str(tmp_path / "rows.jsonl"), RangeCount)
     truth = read_row_file(str(folder / "ranges.truth.jsonl"), PointsInRange)
-    assert [row[:5] for row in rows] == sorted(row[:5] for row in truth)
-    true = {row[:5]: row.points for row in truth}
-    errors = [abs(row.estimate - true[row[:5]]) for row in rows]
+    assert [row[:4] for row in rows] == sorted(row[:4] for row in truth)
+    true = {row[:4]: row.points for row in truth}
+    errors = [abs(row.estimate - true[row[:4]]) for row in rows]
     assert max(errors) > 0
     assert all(error <= row.error_bound for error, row in zip(errors, rows, strict=True))
     promised = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
@@ -74,8 +74,7 @@ def test_what_is_near_has_few_points_between(folder: Path, tmp_path: Path) -> No
     [
         ("{", "--queries, line 1: line must be one JSON object"),
         ('{"low": 1}', "--queries, line 1: high must be a whole number"),
-        ('{"low": 1, "high": 2, "width": 3}', "--queries, line 1: fields must be low, high, time, stream, got 'width'"),
-        ('{"low": 1, "high": 2, "stream": "a"}', "--queries, line 1: stream must not be given without a time"),
+        ('{"low": 1, "high": 2, "width": 3}', "--queries, line 1: fields must be low, high, got 'width'"),
         ('{"low": 1, "high": true}', "--queries, line 1: high must be a whole number"),
         ('{"low": 9, "high": 2}', "standing queries: high must be >= low"),
         ('{"low": 0, "high": 2}', "standing queries: low must be in 1 .. 256"),

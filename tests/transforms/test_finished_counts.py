@@ -15,10 +15,10 @@ NOISE, LENGTH = 10.0, 60
 RISERS = ShownCounts(None, None, True)
 
 
-def row(item, start, count, stream=""):
+def row(item, start, count):
     """Return a row as it comes from the pipeline."""
     return KeyCount(
-        *(stream, Timestamp(start), Timestamp(start + LENGTH), item, count, NOISE),
+        *(Timestamp(start), Timestamp(start + LENGTH), item, count, NOISE),
         *(None, 0.0, 0.0, Timestamp(start + LENGTH), False),
     )
 
@@ -32,9 +32,9 @@ def counts_of(windows=12, items=5, seed=1):
     return np.random.default_rng(seed).integers(0, 300, (windows, items))
 
 
-def test_each_item_and_stream_is_smoothed_by_itself_in_any_order():
+def test_each_item_is_smoothed_by_itself_in_any_order():
     counts = counts_of()
-    rows = [*rows_of(counts), *(row("item 0", t * LENGTH, int(c), "s") for t, c in enumerate(counts[:, 3]))]
+    rows = rows_of(counts)
     order = np.random.default_rng(2).permutation(len(rows))
     found = [SmoothFinished(LENGTH * SECOND, NOISE)([rows[i] for i in order])[place] for place in np.argsort(order)]
     for item in range(5):
@@ -42,7 +42,6 @@ def test_each_item_and_stream_is_smoothed_by_itself_in_any_order():
         for t in range(12):
             one = found[5 * t + item]
             assert (one.smoothed, one.lower, one.upper) == tuple(part[t, 0] for part in expected)
-    assert [one.smoothed for one in found[60:]] == smooth(counts[:, [3]], NOISE).estimates[:, 0].tolist()
     assert SmoothFinished(LENGTH * SECOND, NOISE)([]) == []
     assert all(one.rise is None for one in found)
 

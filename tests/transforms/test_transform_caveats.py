@@ -12,17 +12,15 @@ from privstream.mechanisms.privacy.guarantee import (
     contributions_hashed,
     items_hashed,
     people_hashed,
-    streams_hashed,
 )
 from privstream.transforms import AlertRule, Domain
 from privstream.transforms.events.private_transform import PrivateTransform
 
-HASHES = (people_hashed, items_hashed, streams_hashed, contributions_hashed)
+HASHES = (people_hashed, items_hashed, contributions_hashed)
 WINDOWS = {"epsilon": 1.0, "window": 3600, "start": 0, "end": 86400}
 LIST = {"domain": Domain(["a", "b", "c"])}
 COUNTS = {"epsilon": 1.0, "delta": 1e-6, "max_contributions": 4, "window": 3600}
 RULES = {"rules": (AlertRule(name="many", at_least=50, items=("a",)),)}
-TWO = {"streams": ("x", "y")}
 PERSON = {"unit": "person", "max_contributions": 3}
 MOVES = {"leave_values": ("out",)}
 FUNCTION = {"queries": (Monotone(lambda sums: sums[:, 0]),)}
@@ -39,7 +37,7 @@ EXAMPLES = {
     "KeyedCounts": [
         (COUNTS | WINDOWS, (people_hashed, items_hashed, contributions_hashed)),
         (COUNTS | WINDOWS | {"over": "start"}, (people_hashed, items_hashed, contributions_hashed)),
-        (COUNTS | WINDOWS | {"over": 7200.0} | TWO, (people_hashed, items_hashed, contributions_hashed)),
+        (COUNTS | WINDOWS | {"over": 7200.0}, (people_hashed, items_hashed, contributions_hashed)),
         (COUNTS | WINDOWS | LIST, (people_hashed,)),
         (COUNTS | WINDOWS | {"unit": "event", "max_contributions": None}, (items_hashed,)),
     ],
@@ -55,7 +53,7 @@ EXAMPLES = {
     ],
     "ContinualHistogram": [
         (WINDOWS | LIST, ()),
-        (WINDOWS | LIST | PERSON | TWO, (people_hashed,)),
+        (WINDOWS | LIST | PERSON, (people_hashed,)),
         (WINDOWS | LIST | PERSON | PUBLISHED, (COMPARED_FLOATS, people_hashed)),
         (WINDOWS | LIST | FUNCTION | PUBLISHED, (COMPARED_FLOATS, GIVEN_FUNCTIONS)),
     ],
@@ -66,13 +64,12 @@ EXAMPLES = {
     ],
     "SetCardinality": [
         (WINDOWS | MOVES, (people_hashed,)),
-        (WINDOWS | MOVES | TWO, (people_hashed, streams_hashed)),
     ],
     "NumericQuantiles": [
-        (WINDOWS | NUMERIC | TWO | {"max_contributions": 3}, (people_hashed,)),
+        (WINDOWS | NUMERIC | {"max_contributions": 3}, (people_hashed,)),
         (WINDOWS | NUMERIC | {"unit": "event"}, ()),
     ],
-    "RangeCounts": [(WINDOWS | {"universe": 100} | TWO, ())],
+    "RangeCounts": [(WINDOWS | {"universe": 100}, ())],
     "PredecessorQueries": [(WINDOWS | {"universe": 100}, ())],
     "PrivateQueries": [(LIST | {"epsilon": 1.0, "records": 1000, "alpha": 0.1}, ())],
 }
