@@ -121,7 +121,7 @@ def test_compositions_keep_all_caveats():
     assert whole.compose(real, delta=1e-9).caveats == COMPARED
 
 
-@pytest.mark.parametrize("hashed", [caveats.people_hashed, caveats.items_hashed, caveats.streams_hashed])
+@pytest.mark.parametrize("hashed", [caveats.PEOPLE_HASHED, caveats.ITEMS_HASHED, caveats.streams_hashed])
 def test_a_replaced_person_may_collide_twice(hashed):
     once, twice = hashed("add_remove"), hashed("replace_one")
     assert "add 2 " not in once

@@ -9,14 +9,14 @@ from privstream.mechanisms.privacy.guarantee import (
     COMPARED_FLOATS,
     GIVEN_FUNCTIONS,
     KEYED_NOISE,
-    contributions_hashed,
-    items_hashed,
-    people_hashed,
+    CONTRIBUTIONS_HASHED,
+    ITEMS_HASHED,
+    PEOPLE_HASHED,
 )
 from privstream.transforms import AlertRule, Domain
 from privstream.transforms.events.private_transform import PrivateTransform
 
-HASHES = (people_hashed, items_hashed, contributions_hashed)
+HASHES = (PEOPLE_HASHED, ITEMS_HASHED, CONTRIBUTIONS_HASHED)
 WINDOWS = {"epsilon": 1.0, "window": 3600, "start": 0, "end": 86400}
 LIST = {"domain": Domain(["a", "b", "c"])}
 COUNTS = {"epsilon": 1.0, "delta": 1e-6, "max_contributions": 4, "window": 3600}
@@ -30,43 +30,43 @@ PUBLISHED = {"method": "henzinger_sricharan_steiner"}
 # For each transform: arguments, and what applies beside keyed noise.
 EXAMPLES = {
     "ShiftingHeavyHitters": [
-        (COUNTS | WINDOWS | {"method": "clock", "max_contributions": None}, (people_hashed, items_hashed)),
-        (COUNTS | WINDOWS | LIST | {"method": "status", "max_contributions": None}, (people_hashed,)),
-        (COUNTS | WINDOWS | LIST, (people_hashed,)),
+        (COUNTS | WINDOWS | {"method": "clock", "max_contributions": None}, (PEOPLE_HASHED, ITEMS_HASHED)),
+        (COUNTS | WINDOWS | LIST | {"method": "status", "max_contributions": None}, (PEOPLE_HASHED,)),
+        (COUNTS | WINDOWS | LIST, (PEOPLE_HASHED,)),
     ],
     "KeyedCounts": [
-        (COUNTS | WINDOWS, (people_hashed, items_hashed, contributions_hashed)),
-        (COUNTS | WINDOWS | {"over": "start"}, (people_hashed, items_hashed, contributions_hashed)),
-        (COUNTS | WINDOWS | {"over": 7200.0}, (people_hashed, items_hashed, contributions_hashed)),
-        (COUNTS | WINDOWS | LIST, (people_hashed,)),
-        (COUNTS | WINDOWS | {"unit": "event", "max_contributions": None}, (items_hashed,)),
+        (COUNTS | WINDOWS, (PEOPLE_HASHED, ITEMS_HASHED, CONTRIBUTIONS_HASHED)),
+        (COUNTS | WINDOWS | {"over": "start"}, (PEOPLE_HASHED, ITEMS_HASHED, CONTRIBUTIONS_HASHED)),
+        (COUNTS | WINDOWS | {"over": 7200.0}, (PEOPLE_HASHED, ITEMS_HASHED, CONTRIBUTIONS_HASHED)),
+        (COUNTS | WINDOWS | LIST, (PEOPLE_HASHED,)),
+        (COUNTS | WINDOWS | {"unit": "event", "max_contributions": None}, (ITEMS_HASHED,)),
     ],
     "TopKWithGap": [
-        (WINDOWS | LIST | {"top": 1}, (people_hashed,)),
-        (WINDOWS | LIST | {"top": 1, "method": "gaps"}, (people_hashed,)),
-        (WINDOWS | {"top": 1, "delta": 1e-6}, (people_hashed, items_hashed, contributions_hashed)),
+        (WINDOWS | LIST | {"top": 1}, (PEOPLE_HASHED,)),
+        (WINDOWS | LIST | {"top": 1, "method": "gaps"}, (PEOPLE_HASHED,)),
+        (WINDOWS | {"top": 1, "delta": 1e-6}, (PEOPLE_HASHED, ITEMS_HASHED, CONTRIBUTIONS_HASHED)),
     ],
     "SparseVectorAlerts": [
         (WINDOWS | RULES | {"method": "sparse_vector"}, ()),
-        (WINDOWS | RULES, (people_hashed,)),
-        (WINDOWS | RULES | {"method": "status", "delta": 1e-6}, (people_hashed,)),
+        (WINDOWS | RULES, (PEOPLE_HASHED,)),
+        (WINDOWS | RULES | {"method": "status", "delta": 1e-6}, (PEOPLE_HASHED,)),
     ],
     "ContinualHistogram": [
         (WINDOWS | LIST, ()),
-        (WINDOWS | LIST | PERSON, (people_hashed,)),
-        (WINDOWS | LIST | PERSON | PUBLISHED, (COMPARED_FLOATS, people_hashed)),
+        (WINDOWS | LIST | PERSON, (PEOPLE_HASHED,)),
+        (WINDOWS | LIST | PERSON | PUBLISHED, (COMPARED_FLOATS, PEOPLE_HASHED)),
         (WINDOWS | LIST | FUNCTION | PUBLISHED, (COMPARED_FLOATS, GIVEN_FUNCTIONS)),
     ],
     "ThresholdFlags": [
         (WINDOWS | LIST | {"thresholds": 50}, ()),
         (WINDOWS | LIST | {"thresholds": 50} | PUBLISHED, (COMPARED_FLOATS,)),
-        (WINDOWS | LIST | {"thresholds": 50} | PUBLISHED | PERSON, (COMPARED_FLOATS, people_hashed)),
+        (WINDOWS | LIST | {"thresholds": 50} | PUBLISHED | PERSON, (COMPARED_FLOATS, PEOPLE_HASHED)),
     ],
     "SetCardinality": [
-        (WINDOWS | MOVES, (people_hashed,)),
+        (WINDOWS | MOVES, (PEOPLE_HASHED,)),
     ],
     "NumericQuantiles": [
-        (WINDOWS | NUMERIC | {"max_contributions": 3}, (people_hashed,)),
+        (WINDOWS | NUMERIC | {"max_contributions": 3}, (PEOPLE_HASHED,)),
         (WINDOWS | NUMERIC | {"unit": "event"}, ()),
     ],
     "RangeCounts": [(WINDOWS | {"universe": 100}, ())],

@@ -13,7 +13,7 @@ from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparse
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
@@ -280,7 +280,7 @@ class AlertsParameters(CountedParameters):
                 limits=(*limits, *found.limits),
                 public=public,
                 proof="docs/proofs/status_monitor.md, section 6",
-                caveats=(KEYED_NOISE, people_hashed("add_remove")),
+                caveats=(KEYED_NOISE, PEOPLE_HASHED),
             )
         assert self.sparse_vector is not None
         most = self.sparse_vector.min_hits

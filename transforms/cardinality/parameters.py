@@ -14,7 +14,7 @@ from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.cardinality.algorithms import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.events.coverage import FIRST, WHOLE_RUN, people_who_count
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_texts
@@ -216,7 +216,7 @@ class CardinalityParameters(Parameters):
         if self.max_contributions is not None:
             limits.append(f"A person counts at the ends of at most {self.max_contributions:,} windows.")
         public = ("all arguments but the noise", "the number of windows, all of which are published")
-        caveats = (*found.caveats, people_hashed(found.neighbouring))
+        caveats = (*found.caveats, PEOPLE_HASHED)
         return replace(found, limits=tuple(limits), public=public, caveats=caveats)
 
     @property

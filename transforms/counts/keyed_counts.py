@@ -17,11 +17,11 @@ from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTION
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
+    CONTRIBUTIONS_HASHED,
+    ITEMS_HASHED,
     KEYED_NOISE,
+    PEOPLE_HASHED,
     PrivacyGuarantee,
-    contributions_hashed,
-    items_hashed,
-    people_hashed,
 )
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.counts.finished import LargestCounts, ShownCounts, SmoothFinished
@@ -195,11 +195,11 @@ class CountsParameters(Parameters):
         found = self.mechanism.guarantee
         caveats = [KEYED_NOISE]  # who and what has which number is said of hashes below
         if self._by_person:
-            caveats.append(people_hashed(self.mechanism.neighbouring))
+            caveats.append(PEOPLE_HASHED)
         if self.domain is None:
-            caveats.append(items_hashed(self.mechanism.neighbouring))
+            caveats.append(ITEMS_HASHED)
         if self._by_person and (self._distinct or self.mechanism.needs_people or self._listed):
-            caveats.append(contributions_hashed(self.mechanism.neighbouring))
+            caveats.append(CONTRIBUTIONS_HASHED)
         lists = {"the list of items": self.domain, "the list of public items": self.public_items}
         public = ("all parameters", *(name for name, items in lists.items() if items is not None), "the windows")
         adaptivity = "The events of each window may depend on everything published before it."

@@ -12,7 +12,7 @@ from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, items_hashed, people_hashed
+from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.trending import surely_above
 from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.events.coverage import charged_out, items_in_window, people_who_count
@@ -201,9 +201,9 @@ class HeavyHittersParameters(CountedParameters):
     @property
     @override
     def _other_promise(self) -> PrivacyGuarantee:
-        caveats = [KEYED_NOISE, people_hashed("add_remove")]
+        caveats = [KEYED_NOISE, PEOPLE_HASHED]
         if self.tested_domain is None:
-            caveats.append(items_hashed("add_remove"))
+            caveats.append(ITEMS_HASHED)
         return replace(self.monitor.guarantee, caveats=tuple(caveats))
 
     @property

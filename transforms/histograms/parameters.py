@@ -16,7 +16,7 @@ from privstream.mechanisms.histograms.flags import AnchoredFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries, Monotone
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN
 from privstream.transforms.events.domain import Domain, Items
@@ -190,7 +190,7 @@ class CategoryParameters(Parameters):
                 + (f", of which at most {self.max_per_window:,} in one window." if self.max_per_window else ".")
             )
         found = self.mechanism.guarantee
-        hashes = (people_hashed("add_remove"),) if self.unit == "person" else ()
+        hashes = (PEOPLE_HASHED,) if self.unit == "person" else ()
         return replace(
             found,
             unit=PERSON if self.unit == "person" else EVENT,

@@ -14,7 +14,7 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.limits.contributions import BETA, ContributionHistogram, NoisyHistogram
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.counters import counter
 from privstream.transforms.events.event_fields import DeadLetter, EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards
@@ -91,7 +91,7 @@ class SuggestLimits(Parameters):
         return replace(
             self.mechanism.guarantee,
             public=("all parameters", "the windows"),
-            caveats=(KEYED_NOISE, people_hashed("add_remove")),
+            caveats=(KEYED_NOISE, PEOPLE_HASHED),
         )
 
     @property

@@ -10,7 +10,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards
@@ -158,7 +158,7 @@ class QuantilesParameters(Parameters):
             found,
             limits=(limit,),
             public=("all parameters", "the windows"),
-            caveats=(*found.caveats, people_hashed(found.neighbouring)),
+            caveats=(*found.caveats, PEOPLE_HASHED),
         )
 
     @property

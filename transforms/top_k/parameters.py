@@ -11,7 +11,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, OUTSIDE, Accuracy, Coverage
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.rank import ranked
 from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.events.coverage import items_in_window, people_who_count, windows_of_person
@@ -187,7 +187,7 @@ class TopKParameters(CountedParameters):
         )
         public = ("all parameters", "the list of items", "the windows, each of which is published")
         adaptivity = "The events of each window may depend on everything published before it."
-        caveats = (KEYED_NOISE, people_hashed("add_remove"))
+        caveats = (KEYED_NOISE, PEOPLE_HASHED)
         return replace(self.mechanism.guarantee, limits=limits, public=public, adaptivity=adaptivity, caveats=caveats)
 
     @property
