@@ -55,15 +55,12 @@ class Belief:
     gated: bool = True
 
 
-def simulate(monitor, strategy, world, *, runs, items, steps, seed, streams=1, belief=None):
+def simulate(monitor, strategy, world, *, runs, items, steps, seed, belief=None):
     """Run the attack in world 0 (with the suspect's first data) or 1, and return coded outcomes, int64 (runs,)."""
     belief = Belief(monitor, monitor.max_hits) if belief is None else belief
     belief = replace(belief, monitor=for_runs(belief.monitor, runs, items))
-    score = np.zeros(runs)
-    for stream in range(streams):
-        noise = SeededNoise(2 * seed + world).derive("stream", stream)
-        score += _one_stream(for_runs(monitor, runs, items), belief, strategy, world, (runs, items), steps, noise)
-    return coded(score)
+    noise = SeededNoise(2 * seed + world)
+    return coded(_scores(for_runs(monitor, runs, items), belief, strategy, world, (runs, items), steps, noise))
 
 
 def coded(score):
@@ -71,7 +68,7 @@ def coded(score):
     return np.rint((np.clip(score, -INFINITE, INFINITE) + INFINITE) * BINS_PER_NAT).astype(np.int64)
 
 
-def _one_stream(monitor, belief, strategy, world, shape, steps, noise):
+def _scores(monitor, belief, strategy, world, shape, steps, noise):
     counters, score = UserCounters(), np.zeros(shape[0])
     charged = np.zeros((2, shape[0]), np.int64)
     hits = np.zeros((0, *shape), bool)

@@ -56,7 +56,6 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 
 METHODS = ("initial_state", "step", "snapshot", "restore")
 
@@ -205,7 +204,6 @@ ONCE = [
     HybridSparseVector(epsilon=1.0),
     MeasuredTopK(epsilon=1.0),
     NoisyTopK(epsilon=1.0),
-    CountedQueries(epsilon=1.0, domain_size=3),
 ]
 ALL = {type(one): one for one in [*(example.mechanism for example in EXAMPLES.values()), *ONCE]}
 
@@ -232,7 +230,7 @@ def test_whatever_is_exported_has_an_example():
     promising, stepping = discovered()
     assert {AboveThreshold, Sparse, NumericSparse, SparseVectorWithGap, ThresholdMonitor} <= stepping <= promising
     assert set(EXAMPLES) == stepping
-    assert set(ALL) - {CountedQueries} == promising
+    assert set(ALL) == promising
 
 
 def plain(value):
@@ -279,7 +277,7 @@ def run_once(mechanism):
 # Not one field each, but lists of rules; a name; and a switch that is used as it is.
 UNCHECKED = {"starts", "ends", "many", "label", "repeatable"}
 COUNTED = {"columns", "contributions", "domain_size", "horizon", "items_per_release", "items_per_step", "max_hits"}
-COUNTED |= {"max_updates", "min_hits", "min_people", "releases", "row_columns", "rows_per_unit", "streams_per_person"}
+COUNTED |= {"max_updates", "min_hits", "min_people", "releases", "row_columns", "rows_per_unit"}
 COUNTED |= {"tests", "top", "universe", "updates_per_unit"}
 SHARES = {"beta", "counter_share", "measure_share", "threshold_share", "value_share"}
 SWITCHES = {"consistent", "integer", "monotone", "public_keys", "signed"}
@@ -346,7 +344,7 @@ class TestWhateverPromises:
     def test_documentation(self, mechanism):
         text = type(mechanism).__doc__
         for section in ("Privacy:", "Accuracy:", "Example:", "Source:"):
-            assert section in text or type(mechanism) is CountedQueries
+            assert section in text
 
 
 class TestEveryMechanism:

@@ -365,7 +365,6 @@ VALUES = {
     "method": "auto",
     "min_alerts": "3",
     "min_people": "20",
-    "neighbouring": "replace_one",
     "noise_key_file": "key",
     "noise_key_variable": "KEY",
     "null": "NA",

@@ -108,15 +108,11 @@ def test_batches_survive_and_join(kind, data):
         decode(EventBatch if kind is HolderBatch else HolderBatch, encode(one))
 
 
-@given(batches(HolderBatch), KEYS, st.data())
-def test_sealed_batches_know_their_key(batch, key, data):
+@given(batches(HolderBatch), KEYS)
+def test_sealed_batches_know_their_key(batch, key):
     record = seal(key, batch)
     assert sealed_key(record) == key
     assert rows_of(unseal(HolderBatch, record)) == rows_of(batch)
-    picked = data.draw(st.lists(st.integers(0, len(batch.users) - 1), unique=True)) if len(batch.users) else []
-    some = batch.take(np.array(picked, np.int64))
-    assert rows_of(some) == [rows_of(batch)[i] for i in picked]
-    assert set(some.names.items.tolist()) == set(some.items.tolist())
 
 
 @given(st.lists(TEXT, max_size=6), st.integers(0, 6), st.sampled_from([pa.string(), pa.large_string()]))

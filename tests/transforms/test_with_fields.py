@@ -67,7 +67,8 @@ def test_a_wrong_argument_is_told_of_the_class_that_the_user_has_written(name: s
 
 
 def test_of_lists_the_length_is_shown_alone() -> None:
-    assert "queries=<2 of them>" in repr(counts(queries=("max", "min")))
+    arguments = EXAMPLES["NumericQuantiles"][1][0] | {"quantiles": (0.5, 0.9), "noise": NOISE}
+    assert "quantiles=<2 of them>" in repr(privstream.transforms.NumericQuantiles(**arguments))
 
 
 def test_a_domain_shows_its_size() -> None:
