@@ -36,7 +36,7 @@ PERSONS = PrivacyGuarantee(
     epsilon=1.0,
     delta=1e-6,
     limits=("Each person takes part in at most 4 windows.",),
-    proof="docs/proofs/clock.md, Theorem 4",
+    proof="docs/proofs/clock.md, Theorem 2",
     caveats=("All noise is <keyed>.",),
 )
 

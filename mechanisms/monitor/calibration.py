@@ -93,7 +93,7 @@ class MonitorBudget:
     def domain_hazard(self, step: int = 1) -> float:
         """Return the largest hazard -ln(1 - Pr[hit]) of an item of one person, at public step 1, 2, ..
 
-        Summed over all tests of one person it is -ln(1 - domain_delta): docs/proofs/clock.md, section 4. Infinite for a
+        Summed over all tests of one person it is -ln(1 - domain_delta): docs/proofs/clock.md, section 3. Infinite for a
         known domain.
         """
         if self.domain == "known":

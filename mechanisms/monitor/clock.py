@@ -42,7 +42,7 @@ LARGEST_ETA = 300.0
 class ClockCurve:
     """Privacy of `clocks` exponential clocks whose rate one person multiplies by e^eta.
 
-    Source: docs/proofs/clock.md, sections 2 and 5.
+    Source: docs/proofs/clock.md, section 2.
     """
 
     eta: float
@@ -129,7 +129,7 @@ class ClockCalibration(TableCalibration):
     @property
     @override
     def proof(self) -> str:
-        return f"docs/proofs/clock.md, Theorem {2 if self.budget.domain == 'known' else 3}"
+        return f"docs/proofs/clock.md, Theorem {1 if self.budget.domain == 'known' else 2}"
 
     @functools.cached_property
     @override

@@ -32,7 +32,7 @@ def noise_caveats(integer: bool, floats: str) -> tuple[str, ...]:
 
 
 PEOPLE_HASHED = "People are told apart by keyed 64-bit hashes: with n people add n / 2^64 to delta."
-"""The caveat where limits and counts tell people apart by hashes (docs/proofs/clock.md, section 6)."""
+"""The caveat where limits and counts tell people apart by hashes (docs/proofs/clock.md, section 4)."""
 
 ITEMS_HASHED = (
     "Items are told apart by keyed 64-bit hashes: with m of them in all, add m / 2^64 to delta for each one that a "
@@ -68,7 +68,7 @@ class PrivacyGuarantee:
         limits: sentences that say what each unit is limited to.
         public: what is public, or published, besides the outputs.
         adaptivity: sentence that says what the adversary may choose.
-        proof: where it is proved, such as "docs/proofs/clock.md, Theorem 4"; empty if nothing was written down.
+        proof: where it is proved, such as "docs/proofs/clock.md, Theorem 2"; empty if nothing was written down.
         caveats: sentences that say what the guarantee rests on besides; see `privstream.mechanisms.privacy.guarantee`.
         horizon: number of steps that the guarantee is stated for; None if it has no bound.
         curve: the whole privacy curve, or None if only (epsilon, delta) is known.

@@ -70,7 +70,7 @@ def test_a_page_has_all_that_is_promised(folder: Path) -> None:
         "Each person takes part in at most 4 windows.",
         "Protected is one person over the whole run.",
         "adding or removing the unit",
-        "Proof: docs/proofs/clock.md, Theorem 4.",
+        "Proof: docs/proofs/clock.md, Theorem 2.",
         "All noise is <keyed>.",
         "2030-01-31T12:00:00+00:00",
         "Data set shop",
