@@ -538,10 +538,7 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
         window = ""
         if bounds.per_window is not None:
             window = f" at most {'once' if bounds.per_window == 1 else f'{bounds.per_window:,} times'} in a window,"
-        found = [
-            f"A person counts at most {times} in the whole run,{window} and at most once for an item in a window of a "
-            "stream."
-        ]
+        found = [f"A person counts at most {times} in the whole run,{window} and at most once for an item in a window."]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
     found += list_told(bounds)

@@ -449,7 +449,7 @@ QUERIES = QuestionSpec(
             "items_over_limit",
             "items_before_limit",
             "items of people left out, because another item of their person counts",
-            instead="a person counts with one item, the --selection one; ask counts --over start where people have "
+            instead="a person counts with one item, the last one; ask counts --over start where people have "
             "several",
         ),
     ),

@@ -20,7 +20,6 @@ UNPLANNED = (
     "end",
     "windows",
     "allowed_lateness",
-    "selection",
     "shards",
 )
 """Options of runs that say nothing about accuracy, or that plans have in another form."""

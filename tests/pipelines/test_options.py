@@ -381,7 +381,6 @@ VALUES = {
     "renew_every": "1h",
     "resolution": "20",
     "run_id": "another",
-    "selection": "first",
     "separator": ",",
     "shards": "2",
     "start": "2024-01-01",

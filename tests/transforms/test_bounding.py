@@ -39,25 +39,27 @@ from privstream.transforms.events.bounding import (
     LimitCounter,
     Used,
     added_up,
-    bound_items,
+    bound_people,
+    draws_of_pairs,
+    last_of_each,
     place_in_run,
     sorted_in_groups,
 )
-from privstream.transforms.events.parameters import SELECTIONS
 from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
 EVENTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 8)), max_size=60)
 LIMITS = st.integers(1, 4)
-SELECTION = st.sampled_from(SELECTIONS)
 
 
-def keep(events, limit, selection) -> list[tuple[int, int, int, int]]:
+def keep(events, limit) -> list[tuple[int, int, int, int]]:
     """Return user, item, time and rank of what is kept, sorted."""
     users, items, times = np.array(events, np.int64).reshape(-1, 3).T
     users, items = users.astype(np.uint64), items.astype(np.uint64)
-    rows, ranks, left_out = bound_items(users, items, times, limit=limit, selection=selection, noise=NOISE)
+    rows, ranks, left_out = bound_people(
+        users, items, times, limit=limit, draws=lambda rows: draws_of_pairs(NOISE, users[rows], items[rows])
+    )
     assert ranks.dtype == np.uint16
     still = set(zip(users[rows].tolist(), items[rows].tolist(), strict=True))
     assert left_out == len({(user, item) for user, item, _ in events} - still)
@@ -75,48 +77,50 @@ def test_limits_are_counted_apart_for_the_first_and_the_last_quarter(windows, qu
     assert all(part[0] == 0 for part in parts)
 
 
-def slow_keep(events, limit, selection) -> list[tuple[int, int, int, int]]:
+def slow_keep(events, limit) -> list[tuple[int, int, int, int]]:
     """Do the same with lists."""
     return sorted(
         row
         for user in {user for user, _, _ in events}
-        for row in slow_keep_one(user, [event[1:] for event in events if event[0] == user], limit, selection)
+        for row in slow_keep_one(user, [event[1:] for event in events if event[0] == user], limit)
     )
 
 
-def slow_keep_one(user, events, limit, selection):
-    better = max if selection == "last" else min
-    times = {item: better(time for other, time in events if other == item) for item, _ in events}
+def slow_keep_one(user, events, limit):
+    times = {item: min(time for other, time in events if other == item) for item, _ in events}
     lots = {item: int(NOISE.words(np.array([[user, item]], np.uint64))[0, 0, 0]) for item in times}
-    order = {
-        "last": lambda item: (-times[item], item),
-        "first": lambda item: (times[item], item),
-        "random": lambda item: lots[item],
-    }[selection]
-    kept = sorted(sorted(times, key=order)[:limit], key=lots.__getitem__)
+    kept = sorted(times, key=lots.__getitem__)[:limit]
     return [(user, item, times[item], rank) for rank, item in enumerate(kept)]
 
 
-@given(EVENTS, LIMITS, SELECTION)
-def test_keeps_what_the_rule_says(events, limit, selection):
-    assert keep(events, limit, selection) == slow_keep(events, limit, selection)
+@given(EVENTS)
+def test_the_last_event_of_each_person(events):
+    users, items, times = np.array(events, np.int64).reshape(-1, 3).T
+    rows = last_of_each(users, items, times)
+    last = {user: min((-time, item) for other, item, time in events if other == user) for user, _, _ in events}
+    assert {users[row]: (-times[row], items[row]) for row in rows} == last and len(rows) == len(last)
 
 
-@given(EVENTS, LIMITS, SELECTION, st.randoms())
-def test_depends_on_nothing_but_the_persons_own_events(events, limit, selection, chance):
-    kept = keep(events, limit, selection)
+@given(EVENTS, LIMITS)
+def test_keeps_what_the_rule_says(events, limit):
+    assert keep(events, limit) == slow_keep(events, limit)
+
+
+@given(EVENTS, LIMITS, st.randoms())
+def test_depends_on_nothing_but_the_persons_own_events(events, limit, chance):
+    kept = keep(events, limit)
     shuffled = list(events)
     chance.shuffle(shuffled)
-    assert keep(shuffled, limit, selection) == kept
-    assert keep(events + events, limit, selection) == kept
+    assert keep(shuffled, limit) == kept
+    assert keep(events + events, limit) == kept
     for user in {user for user, _, _ in events}:
-        alone = keep([event for event in events if event[0] == user], limit, selection)
+        alone = keep([event for event in events if event[0] == user], limit)
         assert alone == [row for row in kept if row[0] == user]
 
 
-@given(EVENTS, LIMITS, SELECTION)
-def test_ranks_number_the_items_of_each_person(events, limit, selection):
-    kept = keep(events, limit, selection)
+@given(EVENTS, LIMITS)
+def test_ranks_number_the_items_of_each_person(events, limit):
+    kept = keep(events, limit)
     for user in {user for user, _, _ in events}:
         own = [row for row in kept if row[0] == user]
         assert sorted(rank for _, _, _, rank in own) == list(range(len(own)))

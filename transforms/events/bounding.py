@@ -93,37 +93,16 @@ class Kept(NamedTuple):
     left_out: int
 
 
-def bound_items(
-    users: np.ndarray,
-    items: np.ndarray,
-    times: np.ndarray,
-    *,
-    limit: int,
-    selection: str,
-    noise: NoiseSource,
-) -> Kept:
-    """Choose rows such that each person keeps at most `limit` distinct items.
+def distinct_pairs(users: np.ndarray, items: np.ndarray) -> int:
+    """Return how many different pairs of a person and an item there are."""
+    order = np.lexsort((items, users))
+    return int(first_of_run(users[order], items[order]).sum())
 
-    Args:
-        users: uint64 hashes, shape (n,).
-        items: uint64, shape (n,).
-        times: int64 microseconds, shape (n,).
-        limit: items kept per person, >= 1.
-        selection: "last" or "first" by time (ties by item), or "random".
-        noise: orders a person's items for "random", and for the ranks.
 
-    Returns:
-        What is kept: a function of each person's own events, the limit and the key alone, whatever their order in the
-        input.
-    """
-    return bound_people(
-        users,
-        items,
-        times,
-        limit=limit,
-        selection=selection,
-        draws=lambda rows: draws_of_pairs(noise, users[rows], items[rows]),
-    )
+def last_of_each(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the row of the last event of each person; of several at one time, that of the least item."""
+    order = np.lexsort((items, -times, users))
+    return order[first_of_run(users[order])]
 
 
 def bound_people(
@@ -132,14 +111,22 @@ def bound_people(
     times: np.ndarray,
     *,
     limit: int,
-    selection: str,
     draws: Callable[[np.ndarray], np.ndarray],
     ranked: bool = True,
 ) -> Kept:
-    """Choose rows as `bound_items` does, where `users` are any uint64 numbers.
+    """Choose rows such that each person keeps at most `limit` distinct items, random ones.
 
-    `draws` returns random numbers, uint64, for rows in the order of `users`. Unless they are `ranked`, it is asked only
-    for people with more items than the limit.
+    Args:
+        users: uint64, shape (n,).
+        items: uint64, shape (n,).
+        times: int64 microseconds, shape (n,).
+        limit: items kept per person, >= 1.
+        draws: returns random numbers, uint64, for rows in the order of `users`: of each pair of person and item.
+        ranked: whether ranks are needed; else draws are asked for people with more items than the limit alone.
+
+    Returns:
+        What is kept: a function of each person's own events, the limit and the draws alone, whatever their order in
+        the input.
     """
     order = in_order(users)
     kept = first_of_run(users[order])
@@ -149,9 +136,8 @@ def bound_people(
     rows, of_many, left_out = _choose(
         users[many],
         items[many],
-        -times[many] if selection == "last" else times[many],
+        times[many],
         limit,
-        random=selection == "random",
         ranked=ranked,
         draws=lambda rows: draws(many[rows]),
     )
@@ -167,33 +153,22 @@ def _choose(
     times: np.ndarray,
     limit: int,
     *,
-    random: bool,
     ranked: bool,
     draws: Callable[[np.ndarray], np.ndarray],
 ) -> Kept:
-    """Choose rows by least time, or at random, and rank them; `users` are nondecreasing, and so are those chosen."""
-    if random and not ranked:  # what is asked is whether, not when
+    """Choose rows at random, and rank them; `users` are nondecreasing, and so are those chosen."""
+    if not ranked:  # what is asked is whether, not when
         order = sorted_in_groups(np.cumsum(first_of_run(users)) - 1, items)
     else:
         order = np.lexsort((times, items, users))
     held = order[first_of_run(users[order], items[order])]  # by person, then by item
-    if limit == 1 and not random and len(held):
-        starts = np.flatnonzero(first_of_run(users[held]))
-        least = np.minimum.reduceat(times[held], starts)
-        least = np.repeat(least, np.diff(np.append(starts, len(held))))
-        rows = held[times[held] == least]
-        rows = rows[first_of_run(users[rows])]
-        return Kept(rows, np.zeros(len(rows), np.uint16), len(held) - len(rows))
     some = np.arange(len(held)) if ranked else np.flatnonzero(_run_lengths(users[held]) > limit)
     rows = held[some]
-    drawn = draws(rows)
-    place = place_in_run(users[rows], np.lexsort((items[rows], drawn if random else times[rows], users[rows])))
+    place = place_in_run(users[rows], np.lexsort((items[rows], draws(rows), users[rows])))
     kept, ranks = np.ones(len(held), bool), np.zeros(len(held), np.uint16)
     kept[some] = within = place < limit
     if ranked:
-        rows, drawn = rows[within], drawn[within]
-        order = np.lexsort((items[rows], drawn, users[rows]))
-        ranks[kept] = place[within] if random else place_in_run(users[rows], order)
+        ranks[kept] = place[within]
     return Kept(held[kept], ranks[kept], int(len(held) - kept.sum()))
 
 
@@ -364,7 +339,6 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
             events.items,
             events.times,
             limit=self.items_per_step,
-            selection="random",
             draws=lambda rows: draws_of_pairs(order, events.users[rows], events.items[rows]),
             ranked=self.ranked,
         )

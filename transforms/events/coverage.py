@@ -26,17 +26,16 @@ TOO_LARGE = "A number that is published near the threshold is mostly too large: 
 """What is to be said of numbers that are published because they are large with their noise."""
 
 
-def items_in_window(most: int, selection: str, domain: Domain | None) -> list[Limit]:
+def items_in_window(most: int, domain: Domain | None) -> list[Limit]:
     """Return the limit of a person's items in a window (`max_per_window`), if it can leave something out.
 
     Args:
         most: items of a person that count.
-        selection: which of them.
         domain: the public list of items, if there is one.
     """
     if domain is not None and most >= len(domain):
         return []
-    return [Limit.at_most("max_per_window", most, "item", "in a window", selection)]
+    return [Limit.at_most("max_per_window", most, "item", "in a window", "random")]
 
 
 def windows_of_person(most: int, option: str, possible: int | None) -> list[Limit]:

@@ -33,8 +33,6 @@ DOMAIN = "domain"
 PARTS = ("", "_at_first", "_at_last")
 """How names of counters end: in all, in the first quarter of the windows, and in the last."""
 
-SELECTIONS = ("last", "first", "random")
-
 
 class Parameters:
     """The public parameters of a transform, what they promise, and how accurate its rows are.

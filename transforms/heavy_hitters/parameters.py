@@ -230,6 +230,6 @@ class HeavyHittersParameters(CountedParameters):
     @override
     def _other_coverage(self) -> Coverage:
         for_what = "for reports" if self.method == "clock" else "for starts and ends"
-        items = items_in_window(self.max_per_window, "random", self.domain)
+        items = items_in_window(self.max_per_window, self.domain)
         limits = [*items, charged_out(self.monitor.max_hits, for_what)]
         return people_who_count(limits, EACH, more="; items that they have may be missing")

@@ -206,6 +206,6 @@ class TopKParameters(CountedParameters):
     @property
     @override
     def _other_coverage(self) -> Coverage:
-        limits = items_in_window(self.max_per_window, "random", self.domain)
+        limits = items_in_window(self.max_per_window, self.domain)
         limits += windows_of_person(self.windows_of_person, "max_contributions", self.steps.count)
         return people_who_count(limits, EACH, more="; their order and gaps may be others")
