@@ -257,7 +257,7 @@ class ClockedSteps(beam.DoFn, ABC):
         progress = Progress.from_bytes(cells.progress.read())
         before = progress.handled
         if before >= min(self._last, progress.last):
-            return  # it is over: an earlier version cleared the log, and did not write so
+            return  # it is over
         decoded = self.keys.open(key, cells)
         if before == NOTHING:
             return

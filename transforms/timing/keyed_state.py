@@ -160,7 +160,7 @@ class KeyedState:
     Args:
         stage: whose state it is.
         options: what stands for the options of the run, with which state is written: that of other options is refused.
-            State that an earlier version wrote has none, and gets these. Empty: not known.
+            Empty: not known.
     """
 
     def __init__(self, stage: KeyedStage, options: bytes = b"") -> None:
