@@ -64,7 +64,7 @@ def test_answers_keep_their_promise(country, tmp_path):
     assert promise["accuracy"]["records_needed"] == 1
     assert largest == pytest.approx(promise["accuracy"]["error_bound"], abs=1.1)
     other = tmp_path / "other.parquet"
-    assert ask(country, other, "--shards", "1", *same, events="events.jsonl") == 0
+    assert ask(country, other, *same, events="events.jsonl") == 0
     assert read_row_file(str(other), QueryAnswer) == rows
 
 
