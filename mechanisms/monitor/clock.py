@@ -147,7 +147,7 @@ def largest_eta(budget: MonitorBudget, curve: Callable[[float], PrivacyCurve]) -
 def calibrate(budget: MonitorBudget) -> ClockCalibration:
     """Return the least noise for which the clock monitor meets `budget`.
 
-    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 to 3 of
+    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
     docs/proofs/clock.md.
 
     Accuracy: `detection_threshold`; in a known domain no absent item is ever reported, with probability 1 - beta/2.
