@@ -102,7 +102,8 @@ def distinct_pairs(users: np.ndarray, items: np.ndarray) -> int:
 def last_of_each(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Return the row of the last event of each person; of several at one time, that of the least item."""
     order = np.lexsort((items, -times, users))
-    return order[first_of_run(users[order])]
+    rows: np.ndarray = order[first_of_run(users[order])]
+    return rows
 
 
 def bound_people(
