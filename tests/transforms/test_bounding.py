@@ -129,7 +129,7 @@ def test_ranks_number_the_items_of_each_person(events, limit):
 
 def test_random_items_are_not_always_the_same():
     events = [(user, item, 0) for user in range(1, 200) for item in range(1, 5)]
-    kept = {item for _, item, _, _ in keep(events, 1, "random")}
+    kept = {item for _, item, _, _ in keep(events, 1)}
     assert kept == {1, 2, 3, 4}
 
 

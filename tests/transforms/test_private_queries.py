@@ -41,7 +41,7 @@ CONFIGURATIONS = {
     "plain": {},
     "one shard": {"shards": 1},
     "with delta": {"delta": 1e-3},
-    "soon over": {"alpha": 0.95, "epsilon": 0.02},
+    "soon over": {"alpha": 0.95, "epsilon": 0.005},
 }
 
 
