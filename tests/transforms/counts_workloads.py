@@ -56,7 +56,7 @@ CONFIGURATIONS = {
     "trailing, public": {"over": 50, "domain": LISTED, "epsilon": 2.0},
     "start": {"over": "start", "epsilon": 4.0},
     "start, people": {"over": "start", "min_people": 5},
-    "start, few": {"over": "start", "max_contributions": 2},
+    "start, few": {"over": "start", "max_contributions": 2, "epsilon": 4.0},
     "start, public": {"over": "start", "domain": LISTED, "epsilon": 4.0},
     "start, public, pure": {"over": "start", "domain": LISTED, "delta": 0.0},
 }

@@ -135,4 +135,4 @@ def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
 def in_time(about: tuple, count: int | None, spread: int, since=None, status="started") -> HeavyHitter:
     """Return a row that is published after its own window."""
     number = (None, None, None) if count is None else (float(count), max(0.0, count - spread), max(0.0, count + spread))
-    return HeavyHitter(*about, *number, since or about[1], status)
+    return HeavyHitter(*about, *number, since or about[0], status)
