@@ -15,7 +15,7 @@ from privstream.transforms import AlertState, KeyRise, KeySum, RatioEstimate
 
 ROOT = Path(__file__).parents[1]
 SPECS = [question(word) for word in WORDS]
-COMMON = ("stream", "window_start", "window_end")
+COMMON = ("window_start", "window_end")
 VIEWS = {"ratios": RatioEstimate, "alerts": AlertState}
 """Rows of views of a monitor; those of others are rows of their question."""
 

@@ -66,14 +66,6 @@ def unpack(kind: str, version: int, data: bytes) -> dict[str, int | float | byte
     return fields
 
 
-def stored_version(data: bytes) -> int:
-    """Return the version that a snapshot says it has, to be checked by `unpack`; 0 if it is too short to say."""
-    if len(data) < _ENVELOPE.size + _HEADER.size:
-        return 0
-    version: int = _HEADER.unpack_from(data, _ENVELOPE.size)[1]
-    return version
-
-
 def pack_state(kind: str, parameters: bytes, fields: Mapping[str, int | float | bytes | np.ndarray]) -> bytes:
     """Return the state of a mechanism as bytes that only one of this kind and with equal parameters restores."""
     return pack(kind, 1, {"parameters": parameters} | dict(fields))

@@ -168,7 +168,7 @@ def _wrap(paragraph: str, width: int, indent: str) -> str:
 SELDOM = frozenset(
     {
         *("traceback", "query", "copy", "workers", "kafka_setting", "noise_key_variable"),
-        *("input_format", "output_format", "stream_field", "streams", "watermark", "allowed_lateness"),
+        *("input_format", "output_format", "watermark", "allowed_lateness"),
         *("quote", "time_unit", "value_unit", "null", "trim", "normalize", "fold_case"),
     }
 )

@@ -36,7 +36,7 @@ PERSONS = PrivacyGuarantee(
     epsilon=1.0,
     delta=1e-6,
     limits=("Each person takes part in at most 4 windows.",),
-    proof="docs/proofs/clock.md, Theorem 4",
+    proof="docs/proofs/clock.md, Theorem 2",
     caveats=("All noise is <keyed>.",),
 )
 
@@ -47,7 +47,6 @@ def row_of(word: str, hour: int, name: str) -> Any:
     usual = {str: name, int: 100 + hour, float: 100.5 + hour, bool: True, Time: start}
     values = {field: usual[kind] for field, kind in field_types(row_type).items()}
     fixed = {
-        "stream": "",
         "status": "started",
         "source": "measured",
         "window_end": Timestamp(START + (hour + 1) * HOUR),

@@ -187,7 +187,6 @@ EXAMPLES = {
             "--unit person": "max_contributions must be given when the unit is a person",
             "--max_contributions 5": "when the unit is an event",
             "--categories_per_row 2": "separator must be given",
-            "--streams a --input other.csv": "--stream_field must name a field of other.csv",
             "--start 1970-01-01 --window 1": "--window must make at most 1,048,576 windows, got 1,704,",
         },
         refused_plans={"--windows 2000000000000": "windows must be between -2**40 and 2**40, got 2000000000000"},
@@ -208,7 +207,6 @@ EXAMPLES = {
             "--unit event": "max_contributions must not be given when the unit is an event",
             "--max_per_window 0": "max_per_window must be >= 1, got 0",
             "--value_field ''": "value_field must not be empty",
-            "--streams @none": "--streams: must be a file that can be read (No such file or directory), got '@none'",
         },
         values={
             "max_per_window": "2",

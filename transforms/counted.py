@@ -55,7 +55,7 @@ class CountsView(ABC):
         return rows
 
     def publish(self, rows: list[Any], before: list[Any]) -> list[Any]:
-        """Return what a stream publishes of a window, and count it."""
+        """Return what is published of a window, and count it."""
         found = self.follow(rows, before)
         counter(self.counter).inc(len(found))
         return found

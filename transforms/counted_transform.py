@@ -31,7 +31,7 @@ class CountedTransform(CountedParameters, PeopleTransform):
         if self.counts is None:
             return super().segments
         counts = cast(KeyedCounts, copy.copy(self.counts))
-        counts._groups, counts._shared = self._groups, self._shared
+        counts._shared = self._shared
         *first, last = counts.segments
         if not self._ended:
             last = Segment(partial(viewed, last, self.view, self.steps))

@@ -49,7 +49,6 @@ class HeavyHitter(NamedTuple):
     """An item that many people had in a window; with the method "status", one that is up or no longer is.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
@@ -62,7 +61,6 @@ class HeavyHitter(NamedTuple):
             the first window in which the item is no longer up.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     item: str
@@ -77,7 +75,6 @@ class Alert(NamedTuple):
     """A rule that is met in a window.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         rule: name of the rule.
@@ -95,7 +92,6 @@ class Alert(NamedTuple):
             spent; with "status" those with at_most, since people may be used up.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     rule: str
@@ -150,7 +146,6 @@ class RankedItem(NamedTuple):
     """One of the items that most people had in a window.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         rank: 1 for the item on top.
@@ -163,7 +158,6 @@ class RankedItem(NamedTuple):
         upper: upper end.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     rank: int
@@ -181,7 +175,6 @@ class KeyCount(NamedTuple):
     deviation that the interval stands for. `noisy` has all of its own.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
@@ -214,7 +207,6 @@ class KeyRise(NamedTuple):
         rise_upper: upper end.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     item: str
@@ -231,7 +223,7 @@ class KeySum(NamedTuple):
     """A count, and what the values of these people add up to.
 
     Attributes:
-        stream, window_start, window_end, item, people, lower, upper, noisy: as in `KeyCount`.
+        window_start, window_end, item, people, lower, upper, noisy: as in `KeyCount`.
         value: sum of the values, each clipped, plus integer noise; corrected as `people` is, never smoothed. May be
             negative.
         value_lower: lower end of its 95% interval.
@@ -240,7 +232,6 @@ class KeySum(NamedTuple):
         mean_margin: how far `mean` is off at most, with probability 95%.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     item: str
@@ -259,7 +250,6 @@ class QuantileEstimate(NamedTuple):
     """A quantile of the values in a window.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         quantile: which part of all values is at most as large; 0.5 for the median.
@@ -271,7 +261,6 @@ class QuantileEstimate(NamedTuple):
             is its own.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     quantile: float
@@ -285,18 +274,16 @@ class HistogramEstimate(NamedTuple):
     """One number of a live histogram, at the end of a window: counts are those of all windows so far.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         query: what was asked, such as `histogram`, `max` or `top:5`.
         category: the category whose count this is; empty if the number is not the count of one category.
         estimate: the number, with integer noise; may be negative.
         error_bound: how far the estimate is at most from the number without noise, of the events that count, with
-            probability 95% for all rows of a stream together.
+            probability 95% for all rows together.
         lower, upper: the interval that follows; `lower` is at least 0.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     query: str
@@ -311,18 +298,16 @@ class CategoryFlag(NamedTuple):
     """Whether the count of a category, over all windows so far, has passed its threshold.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         category: the category.
         raised: whether the flag is up; it stays up then.
         threshold: the category's threshold.
-        error_bound: with probability 95% for all rows of a stream together, a flag that is up belongs to a count
+        error_bound: with probability 95% for all rows together, a flag that is up belongs to a count
             above threshold - error_bound, and a flag that is down to a count below threshold + error_bound; to counts
             of the events that count within limits.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     category: str
@@ -335,7 +320,6 @@ class CardinalityEstimate(NamedTuple):
     """How many people are in a set at the end of a window.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window: the moment that the estimate is about.
         estimate: how many are in the set, with noise; by counts unbiased, and perhaps negative.
@@ -350,7 +334,6 @@ class CardinalityEstimate(NamedTuple):
             interval is its own.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     estimate: int
@@ -364,18 +347,16 @@ class RangeCount(NamedTuple):
     """How many points lie in a range at the end of a window.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         low: first point of the range.
         high: last point of the range.
         estimate: number of points, with integer noise; negative at times.
-        error_bound: how far the estimate is from the truth at most, with probability 95% for all rows of a stream.
+        error_bound: how far the estimate is from the truth at most, with probability 95% for all rows.
         lower: the least number of points that is within 95% of this row by itself, by the law of its noise, at least 0.
         upper: the largest one.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     low: int
@@ -390,7 +371,6 @@ class NearestPoints(NamedTuple):
     """The nearest points below and above a point at the end of a window, up to an error.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         query: the point that was asked for.
@@ -401,11 +381,10 @@ class NearestPoints(NamedTuple):
             `error_bound` points lie below s in it. 0 means that no more than `error_bound` points lie at or above the
             query.
         distance: from the query to the nearer one of both; -1 if both are 0.
-        error_bound: the number of points in these statements, which are true with probability 95% for all rows of a
-            stream together.
+        error_bound: the number of points in these statements, which are true with probability 95% for all rows
+            together.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     query: int
@@ -419,7 +398,6 @@ class RatioEstimate(NamedTuple):
     """The count of an item divided by its count in another question: of a view of a monitor.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item.
@@ -430,7 +408,6 @@ class RatioEstimate(NamedTuple):
         upper: upper end.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     item: str
@@ -443,7 +420,6 @@ class AlertState(NamedTuple):
     """Whether a published number is beyond a threshold, in each window: of a view of a monitor.
 
     Attributes:
-        stream: name of the stream, empty where there is but one.
         window_start: first moment of the window.
         window_end: first moment after the window.
         item: the item, or the quantile; empty where rows have neither.
@@ -456,7 +432,6 @@ class AlertState(NamedTuple):
         since: start of the first window of an unbroken sequence of windows in this state.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     item: str

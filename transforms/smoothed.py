@@ -17,12 +17,12 @@ WEEK = 7 * DAY
 
 @dataclass(frozen=True)
 class SmoothWindows:
-    """Fills in `smoothed` and its interval, for each stream and each value of `by`, in rows of successive windows.
+    """Fills in `smoothed` and its interval, for each value of `by`, in rows of successive windows.
 
     Privacy: post-processing of what is published.
 
     Attributes:
-        by: fields that tell numbers of a window apart, beside the stream.
+        by: fields that tell numbers of a window apart.
         logarithmic: whether numbers are smoothed as logarithms.
         length: of a window, in microseconds: hours repeat themselves by days, and days by weeks.
         ends: of the range of all numbers.
@@ -45,7 +45,7 @@ class SmoothWindows:
         for place in sorted(range(len(found)), key=lambda place: found[place].window_start.micros):
             row = found[place]
             if row.lower is not None and row.upper is not None:
-                places[row.stream, *(getattr(row, name) for name in self.by)].append(place)
+                places[*(getattr(row, name) for name in self.by),].append(place)
         for of_one in places.values():
             numbers = [(row.estimate, row.lower, row.upper) for row in map(found.__getitem__, of_one)]
             columns = np.array(numbers, np.float64).T

@@ -15,7 +15,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PrivacyCurve, PureDp, largest
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.query_mechanism import PUBLIC_ORDER
 from privstream.mechanisms.sparse_vector.sparse import PureComposition
@@ -68,7 +68,6 @@ class MeasuredTopK:
             of this and `top` is at most 1,000,000.
         measure_share: part of epsilon for measuring, in (0, 1).
         noise_law: "exponential" (half the variance; geometric noise) or "laplace" (discrete Laplace), of the selection.
-        neighbouring: "add_remove" or "replace_one" person.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -90,7 +89,6 @@ class MeasuredTopK:
     items_per_release: int = 1
     measure_share: float = 0.25
     noise_law: str = "exponential"
-    neighbouring: str = "add_remove"
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -101,7 +99,6 @@ class MeasuredTopK:
         if self._charges > MOST_MEASURES:
             raise ValueError(f"releases times measures in each must be <= {MOST_MEASURES:,}, got {self._charges:,}")
         checks.probability("measure_share", self.measure_share)
-        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
         _ = self._pure_measurement, self._selection_for(self._least_selection_epsilon)
 
     @property
@@ -110,7 +107,7 @@ class MeasuredTopK:
         one = self.releases == 1
         return PrivacyGuarantee(
             unit=PERSON,
-            neighbouring=self.neighbouring,
+            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
             limits=(
@@ -119,7 +116,7 @@ class MeasuredTopK:
             ),
             public=PUBLIC_ORDER,
             adaptivity="The counts of each release may depend on everything published before it.",
-            proof="docs/proofs/top_k_windows.md, section 2" + (" and section 3" if self._people_changed == 2 else ""),
+            proof="docs/proofs/top_k_windows.md, section 2",
             caveats=(KEYED_NOISE,),
             curve=self.curve,
         )
@@ -131,7 +128,7 @@ class MeasuredTopK:
             return PureDp(self.epsilon)
         selections = self._selections(self.selection.epsilon)
         if isinstance(self.measurement, DiscreteGaussian):
-            counts = noisy_counts.count_curve(self.measurement.sigma, self._charges, self.neighbouring)
+            counts = noisy_counts.CountCurve(sigma=self.measurement.sigma, releases=self._charges)
             interval = noisy_counts.grid(self.epsilon, counts.releases)  # that sigma was solved on
             return ComposedCurve(curves=(selections, counts), interval=interval)
         interval = noisy_counts.grid(self.epsilon, self._charges)
@@ -153,14 +150,13 @@ class MeasuredTopK:
     def measurement(self) -> SymmetricNoise:
         """The noise on each measure: of the two kinds that delta allows the one with less variance."""
         laplace = self._pure_measurement
-        if self.delta == 0 or self._charges * self._people_changed == 1:
+        if self.delta == 0 or self._charges == 1:
             return laplace
         selections = self._selections(self.selection.epsilon)
         try:
             sigma = noisy_counts.solve_sigma(
                 hits=selections,
                 charges=self._charges,
-                neighbouring=self.neighbouring,
                 epsilon=self.epsilon,
                 delta=self.delta,
             )
@@ -222,27 +218,22 @@ class MeasuredTopK:
         return RankedCounts(selected.indices, selected.gaps.astype(np.int64), rounded, bounds, *ends)
 
     @property
-    def _people_changed(self) -> int:
-        """People whom a change adds or removes: to replace one is to remove one and to add one."""
-        return 2 if self.neighbouring == "replace_one" else 1
-
-    @property
     def _charges(self) -> int:
         """Measures that one person changes at most, by 1 each."""
         return self.releases * min(self.top, self.items_per_release)
 
     @property
     def _least_selection_epsilon(self) -> float:
-        return self.epsilon * (1 - self.measure_share) / (self.releases * self._people_changed)
+        return self.epsilon * (1 - self.measure_share) / self.releases
 
     def _selection_for(self, epsilon: float) -> NoisyTopK:
-        # Adding or removing one person moves all counts in one direction. A replacement is one of each.
+        # Adding or removing one person moves all counts in one direction.
         return NoisyTopK(epsilon=epsilon, top=self.top, integer=True, monotone=True, noise_law=self.noise_law)
 
     def _selections(self, epsilon: float) -> PureComposition:
         """Return the composition of all selections of one person, each `epsilon`-DP."""
-        return PureComposition(rounds=self.releases, round_epsilon=epsilon * self._people_changed)
+        return PureComposition(rounds=self.releases, round_epsilon=epsilon)
 
     @functools.cached_property
     def _pure_measurement(self) -> DiscreteLaplace:
-        return DiscreteLaplace(self._charges * self._people_changed / (self.epsilon * self.measure_share))
+        return DiscreteLaplace(self._charges / (self.epsilon * self.measure_share))

@@ -54,7 +54,6 @@ class Bounds:
         horizon: steps of the run; None only for a span of 1.
         contributions: of one person in all.
         per_key: of one person to one key, in different windows.
-        people: that a change of the data takes away or brings: 1, or 2 for replacing.
         largest: value of a contribution to a sum, or None without sums.
         min_people: that a key must have; None if the list of keys is public.
         listed: keys of a person on a list of different people; 0 without one.
@@ -66,7 +65,6 @@ class Bounds:
     horizon: int | None
     contributions: int
     per_key: int
-    people: int
     largest: int | None
     min_people: int | None
     listed: int = 0
@@ -163,7 +161,7 @@ def _pure(epsilon: float, delta: float, bounds: Bounds, *, in_tree: bool = False
     nodes = tree_nodes(bounds.steps) if in_tree else 1
     windows = bounds.steps if bounds.span is None else bounds.span
     for largest, share in bounds.values:
-        norm = bounds.people * bounds.contributions * largest * nodes
+        norm = bounds.contributions * largest * nodes
         law = DiscreteLaplace(math.nextafter(norm / (epsilon * share), math.inf))
         if in_tree:
             noises.append(TreeNoise(bounds.steps, law))
@@ -188,20 +186,20 @@ def _gaussian(epsilon: float, delta: float, share: float, factor: Factor, bounds
 
 
 def _tail(delta: float, bounds: Bounds) -> float:
-    return delta / (bounds.people * bounds.contributions)
+    return delta / bounds.contributions
 
 
 def gaussian_noise(shift: float, factor: Factor, largest: int, bounds: Bounds) -> ToeplitzNoise:
     """Return the noise on one answer, of which a change of the data is seen as a shift of so many deviations."""
     if factor.exact and largest == 1:  # so many integers change by 1 each: Theorem 1 of counters.md
-        changes = bounds.people * bounds.contributions
+        changes = bounds.contributions
         sigma = max(SMALLEST_SIGMA, math.sqrt(changes / shift**2 + SMOOTHING / changes))
         return ToeplitzNoise(factor, WideGaussian(sigma), 0, bounds.span)
     fraction, norm = 0, largest * l2_norm(factor, bounds) * (1 + 1e-12)
     if not factor.exact:
         spare = _SPARE_BITS + math.ceil(math.log2(factor.horizon) / 2)
         fraction = max(0, spare - largest.bit_length() + 1)
-        touched = bounds.people * bounds.contributions * float(factor.levels @ factor.levels)
+        touched = bounds.contributions * float(factor.levels @ factor.levels)
         norm = math.ldexp(norm, fraction) + 2 * _CORRECTION * math.sqrt(touched)
     sigma = max(SMALLEST_SIGMA, math.sqrt((norm / shift) ** 2 + SMOOTHING))
     if factor.float_error(sigma) > _FLOATS:
@@ -222,7 +220,7 @@ def _check_exact(sums: float, largest: int, bounds: Bounds) -> None:
 def l2_norm(factor: Factor, bounds: Bounds) -> float:
     """Return how far a change of the data moves R x over all keys, in L2 norm, for values up to 1."""
     square = bounds.contributions * factor.contribution_square(bounds.per_key)
-    return math.sqrt(square * bounds.people)
+    return math.sqrt(square)
 
 
 @functools.lru_cache(maxsize=64)

@@ -96,7 +96,7 @@ class FoundKeys(KeyedCounts):
     once those of earlier windows.
 
     Keys are numbers 0, 1, 2, .. that the caller gives: rows of a table. Every step must be given. The source of noise
-    must know keys by what they stand for (see `RoutedNoise`) where they get other numbers by `compact` and `renewed`.
+    must know keys by what they stand for (see `RowNoise`) where they get other numbers by `compact` and `renewed`.
 
     Some keys may be on a public list: they are published after every step, also in the periods that follow, and are
     never tested. Runs with different lists must have sources of noise of their own.

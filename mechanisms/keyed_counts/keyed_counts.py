@@ -23,7 +23,7 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
-from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 ANSWERS = ("count", "sum")
@@ -46,9 +46,9 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     Privacy:
         Unit: one person over the whole run, who contributes at most `contributions` times in all and at most once to a
-        key in a step; or one event. Adding or removing, or replacing, as `neighbouring` says. The caller enforces the
-        limits. (epsilon, delta)-DP with adaptive inputs. Public: the parameters, the steps, and the list of keys if it
-        is public. The noise of a key is defined at all steps of the run, whenever the key was first seen.
+        key in a step; or one event, added or removed. The caller enforces the limits. (epsilon, delta)-DP with adaptive
+        inputs. Public: the parameters, the steps, and the list of keys if it is public. The noise of a key is defined
+        at all steps of the run, whenever the key was first seen.
 
     Accuracy:
         `stddev(step)` is exact. `detection(step, beta, tests)`: a key with at least so many people is published with
@@ -75,7 +75,6 @@ class KeyedCounts(Mechanism[KeyedState]):
             the budget; noise is Gaussian then, and delta > 0. Not for the unit of an event, or over "start".
         possible: contributions that a person can have, dropped ones too, by public parameters; None if there is no such
             number.
-        neighbouring: "add_remove" or "replace_one".
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type.
@@ -105,7 +104,6 @@ class KeyedCounts(Mechanism[KeyedState]):
     min_people: int = 1
     max_value: int | None = None
     unit: str = "person"
-    neighbouring: str = "add_remove"
     dropped: bool = False
     possible: int | None = None
 
@@ -121,12 +119,9 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError(f"delta must be <= {LARGEST_DELTA} unless the list of items is public, got {self.delta}")
         self._check_over()
         self._check_limits()
-        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
         checks.boolean("dropped", self.dropped)
-        if self.dropped and (self.delta == 0 or self.unit == "event" or self.over == "start" or self.bounds.people > 1):
-            raise ValueError(
-                "dropped must be false without delta, since the start, for the unit of an event, or to replace one"
-            )
+        if self.dropped and (self.delta == 0 or self.unit == "event" or self.over == "start"):
+            raise ValueError("dropped must be false without delta, since the start, or for the unit of an event")
         _ = self.law  # noise that cannot be drawn is refused now, not in mid-stream
 
     def _check_over(self) -> None:
@@ -168,7 +163,6 @@ class KeyedCounts(Mechanism[KeyedState]):
             horizon=self.horizon,
             contributions=self.contributions,
             per_key=min(self.contributions, steps, self.contributions_per_key or steps),
-            people=2 if self.neighbouring == "replace_one" else 1,
             largest=self.max_value,
             min_people=None if self.public_keys else self.min_people,
             per_window=self.contributions_per_window,
@@ -221,7 +215,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         theorem = 1 if self.public_keys else 2
         return PrivacyGuarantee(
             unit=PrivacyUnit(what=self.unit),
-            neighbouring=self.neighbouring,
+            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
             limits=limits_told(self.bounds, self.unit),
@@ -513,10 +507,7 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
         window = ""
         if bounds.per_window is not None:
             window = f" at most {'once' if bounds.per_window == 1 else f'{bounds.per_window:,} times'} in a window,"
-        found = [
-            f"A person counts at most {times} in the whole run,{window} and at most once for an item in a window of a "
-            "stream."
-        ]
+        found = [f"A person counts at most {times} in the whole run,{window} and at most once for an item in a window."]
         if bounds.span != 1 and bounds.per_key < bounds.contributions:
             found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
     found += list_told(bounds)

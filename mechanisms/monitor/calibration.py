@@ -39,16 +39,14 @@ class MonitorBudget:
     Attributes:
         epsilon: finite and > 0; pays for hits and for noisy counts.
         delta: in (0, 1).
-        max_hits: hits after which a person is dropped, >= 1; per stream.
+        max_hits: hits after which a person is dropped, >= 1.
         tests: number of tests in the whole run for which the accuracy statements are made, >= 1.
         beta: failure probability over all these tests, in (0, 1).
-        neighbouring: "add_remove" or "replace_one" person.
         domain: "known": every item of a public domain is tested at every step; "unknown": only items that somebody
             holds are tested, so being tested at all must be hidden.
-        tests_per_person: unknown domain: tests of one stream that one person takes part in at most. None: no bound;
+        tests_per_person: unknown domain: tests that one person takes part in at most. None: no bound;
             thresholds then rise with the public step number, and `items_per_step` is used.
         items_per_step: tests of one step that one person takes part in at most.
-        streams_per_person: independent streams that one person takes part in at most.
         count_share: share of epsilon that pays for a noisy count of each hit, in [0, 1); 0 releases no counts.
 
     Raises:
@@ -61,29 +59,21 @@ class MonitorBudget:
     max_hits: int
     tests: int
     beta: float
-    neighbouring: str = "add_remove"
     domain: str = "known"
     tests_per_person: int | None = None
     items_per_step: int = 1
-    streams_per_person: int = 1
     count_share: float = 0.0
 
     def __post_init__(self) -> None:
         checks.epsilon(self.epsilon, largest=LARGEST_EPSILON)
         checks.probability("delta", self.delta)
         checks.probability("beta", self.beta)
-        for name in ("max_hits", "tests", "items_per_step", "streams_per_person"):
+        for name in ("max_hits", "tests", "items_per_step"):
             checks.integer(name, getattr(self, name), minimum=1)
         if self.tests_per_person is not None:
             checks.integer("tests_per_person", self.tests_per_person, minimum=1)
-        checks.one_of("neighbouring", self.neighbouring, ("add_remove", "replace_one"))
         checks.one_of("domain", self.domain, ("known", "unknown"))
         checks.probability("count_share", self.count_share, zero=True)
-
-    @property
-    def charges(self) -> int:
-        """Hits that one person is charged for at most, over all streams."""
-        return self.max_hits * self.streams_per_person
 
     @property
     def domain_delta(self) -> float:
@@ -103,17 +93,17 @@ class MonitorBudget:
     def domain_hazard(self, step: int = 1) -> float:
         """Return the largest hazard -ln(1 - Pr[hit]) of an item of one person, at public step 1, 2, ..
 
-        Summed over all tests of one person it is -ln(1 - domain_delta), or half of domain_delta for replacement
-        (docs/proofs/clock.md, section 4). Infinite for a known domain.
+        Summed over all tests of one person it is -ln(1 - domain_delta): docs/proofs/clock.md, section 3. Infinite for a
+        known domain.
         """
         if self.domain == "known":
             return math.inf
-        total = -math.log1p(-self.domain_delta / (2 if self.neighbouring == "replace_one" else 1))
+        total = -math.log1p(-self.domain_delta)
         if self.tests_per_person is not None:
-            return total / (self.tests_per_person * self.streams_per_person)
+            return total / self.tests_per_person
         octave = self.octave(step)
         steps = (1 << octave) * (octave + 1) * (octave + 2)
-        return total / (steps * self.items_per_step * self.streams_per_person)
+        return total / (steps * self.items_per_step)
 
     def octave(self, step: int) -> int:
         """Return the number of the stretch of steps 1, 2..3, 4..7, .. with one threshold; 0 if all have the same."""
@@ -125,25 +115,17 @@ class MonitorBudget:
         """Return sigma of noisy counts after hits with this curve, or None if no counts are released."""
         if not self.count_share:
             return None
-        return noisy_counts.solve_sigma(
-            hits=hits,
-            charges=self.charges,
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=self.hits_delta,
-        )
+        return noisy_counts.solve_sigma(hits=hits, charges=self.max_hits, epsilon=self.epsilon, delta=self.hits_delta)
 
     def limits(self, charged_for: str) -> tuple[str, ...]:
         """Return sentences that say what each person is limited to, and for what they are charged."""
-        streams = self.streams_per_person
-        where = "" if streams == 1 else f" in each of at most {streams:,} streams"
         sentences = [
-            f"Each person is charged for at most {_many(self.max_hits, charged_for)}{where} and then no longer counted."
+            f"Each person is charged for at most {_many(self.max_hits, charged_for)} and then no longer counted."
         ]
         if self.domain == "unknown" and self.tests_per_person is not None:
-            sentences.append(f"Each person takes part in at most {_many(self.tests_per_person, 'test')}{where}.")
+            sentences.append(f"Each person takes part in at most {_many(self.tests_per_person, 'test')}.")
         elif self.domain == "unknown":
-            sentences.append(f"Each person counts with at most {_many(self.items_per_step, 'item')} per step{where}.")
+            sentences.append(f"Each person counts with at most {_many(self.items_per_step, 'item')} per step.")
         return tuple(sentences)
 
 
@@ -243,7 +225,7 @@ class Calibration(ABC):
         curve: PrivacyCurve = self.hits_curve
         if self.count_sigma is not None:
             budget = self.budget
-            counts = noisy_counts.count_curve(self.count_sigma, budget.charges, budget.neighbouring)
+            counts = noisy_counts.CountCurve(sigma=self.count_sigma, releases=budget.max_hits)
             interval = noisy_counts.grid(budget.epsilon, counts.releases)
             curve = ComposedCurve(curves=(curve, counts), interval=interval)
         return SlackCurve(curve=curve, slack=self.budget.domain_delta) if self.budget.domain_delta else curve
@@ -254,7 +236,7 @@ class Calibration(ABC):
         counts = "" if self.count_sigma is None else " and their noisy counts"
         return PrivacyGuarantee(
             unit=PERSON,
-            neighbouring=self.budget.neighbouring,
+            neighbouring="add_remove",
             epsilon=self.budget.epsilon,
             delta=self.budget.delta,
             limits=self.budget.limits(self.charged_for),

@@ -6,11 +6,10 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mpmath
 import numpy as np
-import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.monitor.calibration import (
@@ -23,35 +22,38 @@ from privstream.mechanisms.noise.discrete import WORD_BITS
 from privstream.mechanisms.privacy.accounting import (
     LARGEST_EXPONENT,
     ROUNDING,
-    PairCurve,
     PrivacyCurve,
+    connect_dots,
     excess,
     largest,
+    least_epsilon,
+    losses,
 )
 from scipy import special
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 LARGEST_ETA = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClockCurve(PairCurve):
+class ClockCurve:
     """Privacy of `clocks` exponential clocks whose rate one person multiplies by e^eta.
 
-    Source: docs/proofs/clock.md, sections 2 and 5.
+    Source: docs/proofs/clock.md, section 2.
     """
 
     eta: float
     clocks: int
-    neighbouring: str = "add_remove"
 
     def __post_init__(self) -> None:
         checks.positive("eta", self.eta)
         checks.integer("clocks", self.clocks, minimum=1)
-        checks.one_of("neighbouring", self.neighbouring, ("add_remove", "replace_one"))
 
-    @override
     def one_way(self, epsilon: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the divergences (with, without) and (without, with) for real epsilon, shape (n,)."""
         k, rate, growth = self.clocks, math.exp(self.eta), math.expm1(self.eta)
         late = np.maximum(0.0, epsilon + k * self.eta) / growth
         early = np.maximum(0.0, k * self.eta - epsilon) / growth
@@ -59,15 +61,18 @@ class ClockCurve(PairCurve):
         without = excess(special.gammaincc(k, late), epsilon, special.gammaincc(k, rate * late))
         return within, without
 
-    @override
-    def replaced(self, epsilon: float) -> float:
-        # A race of two kinds of clocks.
-        k, rate = self.clocks, math.exp(self.eta)
-        s = epsilon / math.expm1(self.eta)
-        wins = np.arange(k)
-        fast = scipy.stats.nbinom.pmf(wins, k, rate / (1 + rate)) * special.pdtr(k - 1 - wins, s)
-        slow = scipy.stats.nbinom.pmf(wins, k, 1 / (1 + rate)) * special.pdtr(k - 1 - wins, rate * s)
-        return float(excess(fast.sum(), np.asarray(epsilon), slow.sum()))
+    def delta(self, epsilon: float) -> float:
+        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
+        checks.non_negative("epsilon", epsilon)
+        return float(min(1.0, max(0.0, *(side[0] for side in self.one_way(np.array([float(epsilon)]))))))
+
+    def epsilon(self, delta: float) -> float:
+        """Return the least epsilon, rounded up, for which the mechanism is (epsilon, delta)-differentially private."""
+        return least_epsilon(self.delta, delta)
+
+    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+        """Return the pessimistic privacy loss distribution that connects the dots (Doroshenko et al. 2022)."""
+        return losses().PrivacyLossDistribution(*connect_dots(self.one_way, interval))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +129,12 @@ class ClockCalibration(TableCalibration):
     @property
     @override
     def proof(self) -> str:
-        if self.budget.neighbouring == "replace_one":
-            return "docs/proofs/clock.md, Theorem 4"
-        return f"docs/proofs/clock.md, Theorem {2 if self.budget.domain == 'known' else 3}"
+        return f"docs/proofs/clock.md, Theorem {1 if self.budget.domain == 'known' else 2}"
 
     @functools.cached_property
     @override
     def hits_curve(self) -> PrivacyCurve:
-        return ClockCurve(eta=self.eta, clocks=self.budget.charges, neighbouring=self.budget.neighbouring)
+        return ClockCurve(eta=self.eta, clocks=self.budget.max_hits)
 
 
 def largest_eta(budget: MonitorBudget, curve: Callable[[float], PrivacyCurve]) -> float:
@@ -144,7 +147,7 @@ def largest_eta(budget: MonitorBudget, curve: Callable[[float], PrivacyCurve]) -
 def calibrate(budget: MonitorBudget) -> ClockCalibration:
     """Return the least noise for which the clock monitor meets `budget`.
 
-    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 to 4 of
+    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
     docs/proofs/clock.md.
 
     Accuracy: `detection_threshold`; in a known domain no absent item is ever reported, with probability 1 - beta/2.
@@ -158,7 +161,7 @@ def calibrate(budget: MonitorBudget) -> ClockCalibration:
     """
 
     def curve(eta: float) -> ClockCurve:
-        return ClockCurve(eta=eta, clocks=budget.charges, neighbouring=budget.neighbouring)
+        return ClockCurve(eta=eta, clocks=budget.max_hits)
 
     eta = largest_eta(budget, curve)
     calibration = ClockCalibration(budget=budget, noise_scale=1 / eta, eta=eta)

@@ -167,7 +167,7 @@ def calibrate(budget: MonitorBudget) -> KaplanMansourStemmerCalibration:
     """Return the noise of the paper for `budget`, by the better of its Theorems 3.2 and 3.8.
 
     Privacy: (budget.epsilon, budget.delta) for one person over the whole run; also for linear queries, which charge
-    their values in [0, 1]. A replaced person is two changes (group privacy).
+    their values in [0, 1].
 
     Accuracy: `detection_threshold`, about twice the threshold 10 Delta ln(tests / beta).
 
@@ -178,9 +178,7 @@ def calibrate(budget: MonitorBudget) -> KaplanMansourStemmerCalibration:
       docs/proofs/kaplan_mansour_stemmer.md.
     """
     epsilon, delta = budget.hits_epsilon, _hits_delta(budget)
-    if budget.neighbouring == "replace_one":
-        epsilon, delta = epsilon / 2, delta / (1 + math.exp(epsilon / 2))
-    hits = (budget.max_hits + 1) * budget.streams_per_person - 1
+    hits = budget.max_hits
     scales = [_scale_of_theorem_3_8(epsilon, delta, hits, share) for share in COMPOSITION_SHARES]
     scale = min(_scale_of_theorem_3_2(epsilon, delta, hits), *scales)
     if scale < LEAST_SCALE:

@@ -79,7 +79,7 @@ class RuleMonitor(ChargingMonitor[RuleState]):
     `max_hits` + 1 less their number.
 
     Privacy:
-        Unit: one person over the whole run. Neighbours: `neighbouring`. (epsilon, delta): `guarantee`. Every rule is
+        Unit: one person over the whole run, added or removed. (epsilon, delta): `guarantee`. Every rule is
         tested at every step, whether anybody is counted for it or not; people may take part in any number of steps.
         Assumes that of a person only the rules ranked below the charges left count, see `Holdings`; rules of few people
         are ranked first. Public: all fields, the steps, the changes and the noisy counts of changes.
@@ -98,8 +98,6 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         starts: for each rule the number of people at which it becomes active, integers in [0, 2^53].
         ends: the number at which it ends; not above `starts` for rules of many people, not below for those of few.
         many: for each rule, whether it is active with many people ("at least"), and not with few ("at most").
-        neighbouring: "add_remove" or "replace_one".
-        streams_per_person: independent streams that one person takes part in at most; the guarantee is for all.
         tests: tests of one rule at one step for the accuracy.
         beta: failure probability over all of them.
         count_share: share of epsilon that pays for noisy counts of changes; 0 publishes no counts.
@@ -128,8 +126,6 @@ class RuleMonitor(ChargingMonitor[RuleState]):
     starts: tuple[int, ...]
     ends: tuple[int, ...]
     many: tuple[bool, ...]
-    neighbouring: str = "add_remove"
-    streams_per_person: int = 1
     tests: int = DEFAULT_TESTS
     beta: float = 0.05
     count_share: float = 0.25
@@ -163,9 +159,7 @@ class RuleMonitor(ChargingMonitor[RuleState]):
             max_hits=self.max_hits,
             tests=self.tests,
             beta=self.beta,
-            neighbouring=self.neighbouring,
             items_per_step=len(self.starts),
-            streams_per_person=self.streams_per_person,
             count_share=self.count_share,
         )
         return status.calibrate(budget, up_steps=self.tests)

@@ -164,8 +164,6 @@ class StatusCalibration(ClockCalibration):
     @property
     @override
     def proof(self) -> str:
-        if self.budget.neighbouring == "replace_one":
-            return "docs/proofs/status_monitor.md, Theorem 3"
         return f"docs/proofs/status_monitor.md, Theorem {1 if self.budget.domain == 'known' else 2}"
 
     @functools.cached_property
@@ -175,8 +173,7 @@ class StatusCalibration(ClockCalibration):
 
 
 def _curve(budget: MonitorBudget, eta: float) -> StatusCurve:
-    """Return the curve: a person who is replaced has the charges of two lives."""
-    return StatusCurve(eta=eta, charges=budget.charges * (2 if budget.neighbouring == "replace_one" else 1))
+    return StatusCurve(eta=eta, charges=budget.max_hits)
 
 
 @functools.lru_cache(maxsize=64)
@@ -195,14 +192,14 @@ def _end_survival(eta: Any, threshold: Any) -> Callable[[int], Any]:
 def calibrate(budget: MonitorBudget, up_steps: int) -> StatusCalibration:
     """Return the least noise for which the status monitor meets `budget`.
 
-    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 to 3 of
+    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
     docs/proofs/status_monitor.md.
 
     Accuracy: `detection_threshold` and `end_probability`; in a known domain no absent item is ever reported, with
     probability 1 - beta/2.
 
     Raises:
-        ValueError: `max_hits` times `streams_per_person` is too large to be accounted for.
+        ValueError: `max_hits` is too large to be accounted for.
 
     Example:
         >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
@@ -211,9 +208,8 @@ def calibrate(budget: MonitorBudget, up_steps: int) -> StatusCalibration:
 
     Source: docs/proofs/status_monitor.md.
     """
-    if 2 * budget.charges > LARGEST_CHARGES:
-        most = LARGEST_CHARGES // 2
-        raise ValueError(f"max_hits times streams_per_person must be <= {most:,} for statuses, got {budget.charges:,}")
+    if budget.max_hits > LARGEST_CHARGES:
+        raise ValueError(f"max_hits must be <= {LARGEST_CHARGES:,} for statuses, got {budget.max_hits:,}")
     eta = largest_eta(budget, functools.partial(_curve, budget))
     calibration = StatusCalibration(budget=budget, noise_scale=1 / eta, eta=eta, up_steps=up_steps)
     check_reach(budget, calibration.reach)

@@ -95,7 +95,7 @@ class StatusMonitor(ItemMonitor[StatusState]):
     people one charge. A person charged `max_hits` times takes part no more.
 
     Privacy:
-        Unit: one person over the whole run. Neighbours: `neighbouring`. See `guarantee`. Assumes what
+        Unit: one person over the whole run, added or removed. See `guarantee`. Assumes what
         `ThresholdMonitor` assumes. While an item is up every step must be decided, also if nobody has anything, which
         `step` checks.
         Public: all fields, the steps, the statuses and the noisy counts of changes.
@@ -107,7 +107,7 @@ class StatusMonitor(ItemMonitor[StatusState]):
         an unknown domain, items that nobody has never go up.
 
     Attributes:
-        up_steps: steps at which an item is up, of all items of one stream together, for the accuracy; no more than
+        up_steps: steps at which an item is up, of all items together, for the accuracy; no more than
             `tests` count. More of them lower the threshold at which items go down.
 
     All other attributes are those of `ItemMonitor`.
@@ -197,7 +197,7 @@ class StatusMonitor(ItemMonitor[StatusState]):
             before: uint64, increasing: all items that can be up before it, and perhaps others.
             items: uint64, increasing: those that somebody has.
             counts: int64: how many people, dropped or not, have each of them.
-            noise: of the stream.
+            noise: of the run.
         """
         absent = self._absent_hits(step, self._source(noise))
         rising = np.union1d(items[self.could_exceed(step, items, counts, noise)], absent)

@@ -69,16 +69,14 @@ class ItemMonitor(ChargingMonitor[State]):
         epsilon: finite and > 0.
         delta: in (0, 1).
         max_hits: charges after which a person is dropped, 1 to 65535.
-        neighbouring: "add_remove" or "replace_one".
         domain_size: size of a public domain, whose items are 0 .. domain_size - 1, or None if items exist only
             because somebody has them.
         horizon: steps that one person takes part in at most; None for no bound (with `first_step`, where
             thresholds rise slowly with time; or a known domain).
         first_step: public number of the first step, or None.
         items_per_step: items that one person has in a step at most, 1 to 65535.
-        streams_per_person: independent streams that one person takes part in at most; the guarantee is for all.
         beta: failure probability over `tests` tests.
-        tests: number of tests in one stream for the accuracy; None for domain_size * horizon, or a million.
+        tests: number of tests for the accuracy; None for domain_size * horizon, or a million.
         count_share: share of epsilon that pays for noisy counts of hits; 0 publishes no counts.
         label: says what the steps and items are. Monitors that differ in any field draw different noise from one key;
             two that look at the same people in different ways must, or their answers together would give noise away.
@@ -87,12 +85,10 @@ class ItemMonitor(ChargingMonitor[State]):
     epsilon: float
     delta: float
     max_hits: int
-    neighbouring: str = "add_remove"
     domain_size: int | None = None
     horizon: int | None = None
     first_step: int | None = None
     items_per_step: int = 1
-    streams_per_person: int = 1
     beta: float = 0.05
     tests: int | None = None
     count_share: float = 0.25
@@ -121,11 +117,9 @@ class ItemMonitor(ChargingMonitor[State]):
             max_hits=self.max_hits,
             tests=tests,
             beta=self.beta,
-            neighbouring=self.neighbouring,
             domain="known" if known else "unknown",
             tests_per_person=per_person,
             items_per_step=self.items_per_step,
-            streams_per_person=self.streams_per_person,
             count_share=self.count_share,
         )
 
@@ -271,10 +265,10 @@ class ThresholdMonitor(ItemMonitor[MonitorState]):
     cost nothing, so the number of tests is unbounded, and the inputs of a step may depend on everything published.
 
     Privacy:
-        Unit: one person over the whole run. Neighbours: `neighbouring`. See `guarantee`. Assumes that each person
+        Unit: one person over the whole run, added or removed. See `guarantee`. Assumes that each person
         enters at most `items_per_step` items a step, which is checked, and, with an unknown domain, takes part in at
         most `horizon` steps: with `first_step` the monitor refuses steps outside of [first_step, first_step +
-        horizon); without it the caller must cap each person's participation, and the streams of a person in any case.
+        horizon); without it the caller must cap each person's participation.
         Public: all fields, the steps, the hits and their noisy counts.
 
     Accuracy:

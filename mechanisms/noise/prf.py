@@ -1,9 +1,7 @@
 """The keyed pseudo-random function behind every draw: AES over arrays of labels, keys by BLAKE2b along a path."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
 from numbers import Integral
-from typing import NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
@@ -44,27 +42,18 @@ class Prf:
 
     def encrypt(self, purpose: str, blocks: Words) -> Words:
         """Return the image (n, 2) of 128-bit blocks (n, 2) under the permutation named `purpose`."""
-        return self._encrypted(purpose, blocks, [(self, 0, len(blocks))])
-
-    @staticmethod
-    def _encrypted(purpose: str, blocks: Words, runs: "Iterable[tuple[Prf, int, int]]") -> Words:
-        """Return the images of blocks, of which each function has those from one place to another, in their order."""
         count = len(blocks)
         if count == 0:
             return np.empty((0, 2), dtype=np.uint64)
-        source = np.ascontiguousarray(blocks, dtype=_TWO_WORDS)
-        target = np.empty(BLOCK_BYTES * count + BLOCK_BYTES - 1, dtype=np.uint8)
-        plain, image = source.data.cast("B"), target.data
-        for prf, start, end in runs:
-            # Threads must not share a context: one that is in use is not in the table, which gets it back unchanged.
-            encryptor = prf._encryptors.pop(purpose, None)
-            if encryptor is None:
-                key = _keyed_hash(prf._key, b"key", purpose.encode())
-                # ECB is the bare block permutation: labels are distinct blocks, and this is no encryption of messages.
-                encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
-            # It may ask for 15 bytes more than it writes: those after its own come later, or are nobody's.
-            encryptor.update_into(plain[BLOCK_BYTES * start : BLOCK_BYTES * end], image[BLOCK_BYTES * start :])
-            prf._encryptors[purpose] = encryptor
+        # Threads must not share a context: one that is in use is not in the table, which gets it back unchanged.
+        encryptor = self._encryptors.pop(purpose, None)
+        if encryptor is None:
+            key = _keyed_hash(self._key, b"key", purpose.encode())
+            # ECB is the bare block permutation: labels are distinct blocks, and this is no encryption of messages.
+            encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+        target = np.empty(BLOCK_BYTES * (count + 1) - 1, dtype=np.uint8)  # it may ask for 15 bytes more than it writes
+        encryptor.update_into(np.ascontiguousarray(blocks, dtype=_TWO_WORDS).data.cast("B"), target.data)
+        self._encryptors[purpose] = encryptor
         return target[: BLOCK_BYTES * count].view(_TWO_WORDS).reshape(count, 2).astype(np.uint64, copy=False)
 
     def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
@@ -105,39 +94,6 @@ class Prf:
 
     def __reduce__(self) -> tuple[type["Prf"], tuple[bytes]]:
         return Prf, (self._key,)
-
-
-class PrfsSideBySide(Prf):
-    """Many functions as one, of which each has its own run of blocks: those from starts[i] to starts[i + 1]."""
-
-    __slots__ = ("_each", "_starts")
-
-    def __init__(self, each: Sequence[Prf], starts: Sequence[int]) -> None:
-        self._each = each
-        self._starts = starts
-
-    def child(self, *path: str | int | bytes) -> Prf:
-        """Return the nodes at `path` below these."""
-        return PrfsSideBySide([prf.child(*path) for prf in self._each], self._starts)
-
-    def encrypt(self, purpose: str, blocks: Words) -> Words:
-        """Return the image of blocks, each under the permutation of its function.
-
-        Raises:
-            ValueError: there are more or fewer blocks than in all runs.
-        """
-        if len(blocks) != self._starts[-1]:
-            rows = f"{self._starts[-1]}, one for each row of all sources"
-            raise ValueError(f"labels must be an array of {rows}, got {len(blocks)}")
-        return self._encrypted(purpose, blocks, zip(self._each, self._starts, self._starts[1:], strict=False))
-
-    def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
-        """Refuse: strings have no rows."""
-        raise TypeError("strings must be hashed by one source, got several side by side")
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse: a pickle would have the keys of all, which those of sources leave where they are."""
-        raise TypeError("sources side by side must be made where they are drawn from, and cannot be pickled")
 
 
 def _keyed_hash(key: bytes, purpose: bytes, message: bytes) -> bytes:

@@ -8,13 +8,12 @@ subtract the noise. Use one derived source for one purpose: two draws with one s
 import os
 import secrets
 import stat
-from collections.abc import Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.noise.prf import Prf, PrfsSideBySide, Words
+from privstream.mechanisms.noise.prf import Prf, Words
 
 MINIMUM_KEY_BYTES = 16
 MAXIMUM_KEY_BYTES = 1 << 10
@@ -27,10 +26,7 @@ Lineage = tuple[tuple[str, str, str, str], tuple[str | int | bytes, ...]]  # wha
 
 @runtime_checkable
 class NoiseSource(Protocol):
-    """What mechanisms draw from. Labels are uint64 (n, 2), uint64 (n,) with low half zero, or n for 0..n-1.
-
-    Those of several streams are drawn from side by side, which only sources derived from a key or a seed can be.
-    """
+    """What mechanisms draw from. Labels are uint64 (n, 2), uint64 (n,) with low half zero, or n for 0..n-1."""
 
     def derive(self, *path: str | int | bytes) -> "NoiseSource":
         """Return the independent source for `path`."""
@@ -76,27 +72,6 @@ class PrfNoise:
             raise ValueError("path must have at least one part, got none")
         lineage = self._lineage
         return PrfNoise(self._prf.child(*path), None if lineage is None else (lineage[0], (*lineage[1], *path)))
-
-    @staticmethod
-    def side_by_side(sources: Sequence[NoiseSource], starts: Sequence[int]) -> "PrfNoise":
-        """Return what draws for the labels starts[i] to starts[i + 1] what source i draws for these labels alone.
-
-        So a mechanism that draws one number for each label can work on many streams at once.
-
-        Args:
-            sources: derived from keys or seeds.
-            starts: nondecreasing, one more than sources; the first is 0, the last the number of labels.
-
-        Raises:
-            TypeError: a source is none that is derived from a key or a seed.
-            ValueError: the starts leave labels without a source.
-        """
-        own = [source._prf for source in sources if isinstance(source, PrfNoise)]
-        if len(own) < len(sources):
-            raise TypeError("sources must be derived from a key or a seed to be drawn from side by side")
-        if len(starts) != len(own) + 1 or starts[0] != 0:
-            raise ValueError("starts must begin with 0 and be one more than sources")
-        return PrfNoise(PrfsSideBySide(own, starts))
 
     def words(self, labels: Labels, lanes: int = 1) -> Words:
         """Return 128 uniform bits per label and lane.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -107,40 +106,6 @@ def excess(likely: Floats, epsilon: Floats, unlikely: Floats) -> Floats:
     """Return likely - e^epsilon unlikely, at least zero, rounded up by what the tail probabilities may be wrong."""
     weight = np.exp(np.minimum(epsilon, LARGEST_EXPONENT)) * (1 - FUNCTION_ERROR)
     return np.maximum(0.0, likely * (1 + FUNCTION_ERROR) - weight * unlikely)
-
-
-class PairCurve(ABC):
-    """The curve of adding or of replacing one person, who drives a dominating pair each time that they take part.
-
-    Replacing a person drives the pair forwards for the old data and, independently, backwards for the new.
-    """
-
-    neighbouring: str
-
-    @abstractmethod
-    def one_way(self, epsilon: Floats) -> tuple[Floats, Floats]:
-        """Return the divergences (with, without) and (without, with) for real epsilon, shape (n,)."""
-
-    @abstractmethod
-    def replaced(self, epsilon: float) -> float:
-        """Return the divergence of a replacement, for epsilon >= 0."""
-
-    def delta(self, epsilon: float) -> float:
-        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
-        checks.non_negative("epsilon", epsilon)
-        if self.neighbouring == "replace_one":
-            return min(1.0, max(0.0, self.replaced(epsilon)))
-        return float(min(1.0, max(0.0, *(side[0] for side in self.one_way(np.array([float(epsilon)]))))))
-
-    def epsilon(self, delta: float) -> float:
-        """Return the least epsilon, rounded up, for which the mechanism is (epsilon, delta)-differentially private."""
-        return least_epsilon(self.delta, delta)
-
-    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return the pessimistic privacy loss distribution that connects the dots (Doroshenko et al. 2022)."""
-        remove, add = connect_dots(self.one_way, interval)
-        both = (remove.compose(add),) if self.neighbouring == "replace_one" else (remove, add)
-        return losses().PrivacyLossDistribution(*both)
 
 
 @dataclass(frozen=True)

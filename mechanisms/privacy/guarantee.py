@@ -31,38 +31,19 @@ def noise_caveats(integer: bool, floats: str) -> tuple[str, ...]:
     return (KEYED_NOISE,) if integer else (KEYED_NOISE, floats)
 
 
-def people_hashed(neighbouring: str) -> str:
-    """Return the caveat where limits and counts tell people apart by hashes (docs/proofs/clock.md, section 6)."""
-    return f"People are told apart by keyed 64-bit hashes: with n people add {_twice(neighbouring)}n / 2^64 to delta."
+PEOPLE_HASHED = "People are told apart by keyed 64-bit hashes: with n people add n / 2^64 to delta."
+"""The caveat where limits and counts tell people apart by hashes (docs/proofs/clock.md, section 4)."""
 
+ITEMS_HASHED = (
+    "Items are told apart by keyed 64-bit hashes: with m of them in all, add m / 2^64 to delta for each one that a "
+    "person sends."
+)
+"""The caveat where items that are not on a list are published by their hashes."""
 
-def items_hashed(neighbouring: str) -> str:
-    """Return the caveat where items that are not on a list are published by their hashes."""
-    return (
-        "Items are told apart by keyed 64-bit hashes: with m of them in all, "
-        f"add {_twice(neighbouring)}m / 2^64 to delta for each one that a person sends."
-    )
-
-
-def streams_hashed(neighbouring: str) -> str:
-    """Return the caveat where it is by hashes that streams of a person are counted or told apart."""
-    return (
-        "So are pairs of a person and a stream: with p of them in all, "
-        f"add {_twice(neighbouring)}p / 2^64 for each one of a person."
-    )
-
-
-def contributions_hashed(neighbouring: str) -> str:
-    """Return the caveat where it is by a hash that a person's second contribution to an item is told from a first."""
-    return (
-        "So are triples of a person, a stream and an item: with p of them in all, "
-        f"add {_twice(neighbouring)}p / 2^64 for each one of a person."
-    )
-
-
-def _twice(neighbouring: str) -> str:
-    """Return the factor: who is replaced by a person with another id may collide, and so may the other."""
-    return "2 " if neighbouring == "replace_one" else ""
+CONTRIBUTIONS_HASHED = (
+    "So are pairs of a person and an item: with p of them in all, add p / 2^64 for each one of a person."
+)
+"""The caveat where it is by a hash that a person's second contribution to an item is told from a first."""
 
 
 FOLLOWING = "Its epsilon follows from what was published before: it adds up with those of other releases."
@@ -87,7 +68,7 @@ class PrivacyGuarantee:
         limits: sentences that say what each unit is limited to.
         public: what is public, or published, besides the outputs.
         adaptivity: sentence that says what the adversary may choose.
-        proof: where it is proved, such as "docs/proofs/clock.md, Theorem 4"; empty if nothing was written down.
+        proof: where it is proved, such as "docs/proofs/clock.md, Theorem 2"; empty if nothing was written down.
         caveats: sentences that say what the guarantee rests on besides; see `privstream.mechanisms.privacy.guarantee`.
         horizon: number of steps that the guarantee is stated for; None if it has no bound.
         curve: the whole privacy curve, or None if only (epsilon, delta) is known.

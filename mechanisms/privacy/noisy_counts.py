@@ -56,12 +56,6 @@ class CountCurve:
         return one.self_compose(self.releases)
 
 
-def count_curve(sigma: float, charges: int, neighbouring: str) -> CountCurve:
-    """Return the curve of the counts of one person's hits; a replaced person changes twice as many."""
-    checks.one_of("neighbouring", neighbouring, ("add_remove", "replace_one"))
-    return CountCurve(sigma=sigma, releases=charges * (2 if neighbouring == "replace_one" else 1))
-
-
 def grid(epsilon: float, releases: int) -> float:
     """Return a grid of privacy losses on which `releases` of them lose well under one percent of epsilon."""
     return min(1e-2, epsilon / (100 * math.sqrt(releases)))
@@ -77,7 +71,7 @@ def rounded_up(sigma: float) -> float:
     return math.ldexp(math.ceil(math.ldexp(fraction, SIGMA_BITS)), exponent - SIGMA_BITS)
 
 
-def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon: float, delta: float) -> float:
+def solve_sigma(*, hits: PrivacyCurve, charges: int, epsilon: float, delta: float) -> float:
     """Return the smallest sigma (within 0.1%, rounded up) so that hits and counts are (epsilon, delta)-private.
 
     Privacy: the whole transcript is post-processing of one clock (or run of responses) and one count per charge,
@@ -87,19 +81,18 @@ def solve_sigma(*, hits: PrivacyCurve, charges: int, neighbouring: str, epsilon:
         ValueError: no sigma that can be drawn suffices: the hits leave nothing of (epsilon, delta), or too little; or
             delta is smaller than what accounts can resolve.
     """
-    releases = count_curve(1.0, charges, neighbouring).releases
     if delta < LEAST_DELTA:
         raise ValueError(f"delta must leave at least {LEAST_DELTA:g} for noisy counts, got {delta:g}")
-    start = SMALLEST_SIGMA + math.sqrt(releases) / epsilon
+    start = SMALLEST_SIGMA + math.sqrt(charges) / epsilon
     if start > LARGEST_SIGMA:
         raise ValueError(TOO_LITTLE)
-    interval = grid(epsilon, releases)
+    interval = grid(epsilon, charges)
     spent = hits.to_pld(interval)
 
     @functools.cache
     def excess(log_sigma: float) -> float:
         """Return the logarithm of delta over its goal."""
-        curve = count_curve(math.exp(log_sigma), charges, neighbouring)
+        curve = CountCurve(sigma=math.exp(log_sigma), releases=charges)
         with np.errstate(over="ignore", invalid="ignore"):
             found = float(spent.get_delta_for_epsilon_for_composed_pld(curve.to_pld(interval), epsilon))
         found = 1.0 if math.isnan(found) else found  # losses too large to tell: far too little noise

@@ -14,8 +14,8 @@ from privstream.pipelines.audit.evidence import at_least, at_most
 from privstream.pipelines.audit.fits import INTERVAL, LESS_NOISE
 from privstream.transforms.events.domain import Domain
 
-STREAM = "stream"
-"""The field of a row that names its stream."""
+PERIOD = ""
+"""What tells trials apart that are periods of one run, in each of which everything starts afresh."""
 
 CLEAR = 2.0
 """Of a smaller epsilon as many units are in D as have so much together: then fewest trials say most."""
@@ -105,8 +105,8 @@ class Attack:
         part: of a transform, the part of its guarantee that the attack is on; None where that is all of it.
         one_in: one trial in so many gets D. Where D' has no events, trials with it cost nothing.
         single: whether D has one unit more at every epsilon: then the less that is, the more trials are needed.
-        told_by: the field of a row by which trials are told apart. They are streams; or, where it is another field,
-            they share one stream, and each has items there that no other trial has, which takes much less time.
+        told_by: the field of a row by which trials are told apart: each has items there that no other trial has; or
+            `PERIOD`.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Attack:
     part: Callable[[Any], PrivacyGuarantee] | None = None
     one_in: int = 2
     single: bool = False
-    told_by: str = STREAM
+    told_by: str = PERIOD
 
     def at(self, epsilon: float) -> Attack:
         """Return the same attack, and its control, with so much of a budget.

@@ -20,7 +20,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, noise_curve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
-from privstream.pipelines.audit.attacks import EPSILON, STREAM, Attack
+from privstream.pipelines.audit.attacks import EPSILON, PERIOD, Attack
 from privstream.pipelines.audit.evidence import Evidence, measure, of_crowd
 from privstream.pipelines.audit.fits import crowd_size, fit, law_of, one_in
 from privstream.pipelines.audit.hidden_tests import hidden_test_runs
@@ -41,7 +41,7 @@ MOST_WORKERS = 8
 """Processes that share the trials, unless more are asked for: each needs memory for events of its own."""
 
 ITEMS_AT_ONCE = 20_000
-"""Trials with D in one run, where they are items of one stream."""
+"""Trials with D in one run, where they are items."""
 
 TIMES = (2, 3, 4, 6, 8, 12, 16, 24)
 """How many times as many trials an audit may ask for, where a control was missed."""
@@ -188,7 +188,7 @@ class Trying:
         if attack.transcript is not None:
             return compare(attack, method, claim, self.crowds(attack, claim), self.wrong)
         number = attack.times * self.trials
-        at_once = self.trials if attack.told_by == STREAM else min(number, ITEMS_AT_ONCE * attack.one_in)
+        at_once = self.trials if attack.told_by == PERIOD else min(number, ITEMS_AT_ONCE * attack.one_in)
         real, control = self._run(attack, number, at_once, people=attack.units, part=attack.one_in)
 
         def found(worlds: tuple[Floats, Floats], times: int = 1) -> Evidence:

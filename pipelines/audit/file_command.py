@@ -34,7 +34,6 @@ from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.asked import promise as promise_of
 from privstream.pipelines.questions.catalogue import question
 from privstream.pipelines.questions.commands import add_audit_options
-from privstream.pipelines.questions.options import STREAMS
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
@@ -53,19 +52,17 @@ class FileAudit(AuditCommand):
 
     @cached_property
     def _options(self) -> dict[str, Any]:
-        """Arguments of the transform of the run, but for its streams.
+        """Arguments of the transform of the run.
 
         Raises:
             ValueError, TypeError: a parameter of the file cannot be used; the message names it.
         """
         given = dict(self.promise.number("parameters"))
         given.pop("public_items", None)  # they cost nothing of their own, and no list of a monitor is in a file
-        streams = given.get(STREAMS) is not None or given.get("stream_field") is not None
-        options = arguments_of(self.spec, given, streams=streams)
+        options = arguments_of(self.spec, given)
         method = self.promise.maybe("accuracy", METHOD)
         if method is not None:
             options[METHOD] = method
-        options.pop(STREAMS, None)
         return one_period(options)
 
     @override

@@ -1,6 +1,7 @@
 """Many trials of an attack in one run of a pipeline, each with noise and people of its own.
 
-A trial is a stream; or, where noise of items is independent, it is items of one stream that no other trial has.
+A trial is a period after which everything starts afresh; or, where noise of items is independent, it is items that no
+other trial has.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.internal import pickler
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.audit.attacks import STREAM, SUSPECT, Attack, Seen, Sent, Transcript
+from privstream.pipelines.audit.attacks import PERIOD, SUSPECT, Attack, Seen, Sent, Transcript
 from privstream.pipelines.command import RunError
-from privstream.pipelines.questions.options import NOISE, STREAMS
+from privstream.pipelines.questions.options import NOISE
 from privstream.pipelines.questions.spec import QuestionSpec
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
@@ -68,7 +70,7 @@ class KeepNumbers(beam.DoFn):
     def __init__(self, folder: str, wanted: Transcript, first: str, steps: Steps) -> None:
         self._folder, self._first, self._steps = folder, int(first), steps
         self._items = {item: place for place, item in enumerate(wanted.items)}
-        self._read = attrgetter("stream", "window_start", wanted.name, *wanted.fields)
+        self._read = attrgetter("window_start", wanted.name, *wanted.fields)
         self._kept: list[tuple[Any, ...]] = []
 
     @override
@@ -77,10 +79,11 @@ class KeepNumbers(beam.DoFn):
 
     @override
     def process(self, row: Any) -> None:
-        stream, start, item, *numbers = self._read(row)
+        start, text, *numbers = self._read(row)
+        name, _, item = text.partition(" ")
         place = self._items.get(item)
         if place is not None:
-            self._kept.append((int(stream) - self._first, start.micros, place, *numbers))
+            self._kept.append((int(name) - self._first, start.micros, place, *numbers))
 
     @override
     def finish_bundle(self) -> None:
@@ -98,7 +101,7 @@ class Trials:
     Args:
         spec: the question.
         attack: the attack.
-        options: arguments of the transform beside its windows, streams and noise.
+        options: arguments of the transform beside its windows and noise.
         number: of trials, a multiple of `one_in`.
         noise: of the whole run; trials derive theirs from it.
         people: that D has more than D': one, or a crowd of people who send the same.
@@ -124,22 +127,24 @@ class Trials:
         self.spec, self.attack, self.people, self.one_in = spec, attack, people, one_in
         self.names = tuple(f"{i:0{DIGITS}}" for i in range(first, first + number))
         known = spec.signature.arguments
-        self.streams = attack.told_by == STREAM
+        self.periods = attack.told_by == PERIOD
         given: dict[str, Any] = dict(options)
-        if self.streams:
-            given[STREAMS] = self.names
+        length = SECONDS * attack.windows
+        if WINDOW in known and WINDOW not in options:
+            given |= {WINDOW: SECONDS, "start": 0, "end": length}
+        if SHARDS in known:
+            given[SHARDS] = 1  # trials are parts enough
+        alone: Any = self._made(given, noise)
+        self.guarantee: PrivacyGuarantee = alone.guarantee
+        if self.periods:
+            given |= {"end": length * number, "renew_every": length}
+            noise = noise.derive("trials", first)
         elif DOMAIN in options:
             items = options[DOMAIN].texts.to_pylist()
             given[DOMAIN] = Domain([f"{name} {item}" for name in self.names for item in items])
-        if WINDOW in known and WINDOW not in options:
-            given |= {WINDOW: SECONDS, "start": 0, "end": SECONDS * attack.windows}
-        if SHARDS in known:
-            given[SHARDS] = 1  # trials are parts enough
         self.transform: PrivateTransform = self._made(given, noise)
-        if isinstance(self.transform, CountsParameters) and self.streams:  # each is as one is that has no others
-            alone: Any = self._made({name: value for name, value in given.items() if name != STREAMS}, noise)
+        if isinstance(self.transform, CountsParameters):  # each is as one is that has no others
             self.transform.mechanism = alone.mechanism
-        self.guarantee: PrivacyGuarantee = self.transform.guarantee
 
     def _made(self, given: Mapping[str, Any], noise: NoiseSource) -> PrivateTransform:
         """Return a transform with these arguments."""
@@ -199,7 +204,7 @@ class Trials:
         return [row for row in rows if row.window_start.micros < self._start(window)]
 
     def _start(self, window: int) -> int:
-        """Return when a window of the run starts, in microseconds since 1970."""
+        """Return when a window of a trial starts, of the first one, in microseconds since 1970."""
         steps = getattr(self.transform, "steps", None)
         if steps is None:
             return window * SECONDS * MICROS
@@ -249,16 +254,16 @@ class Trials:
         """Return events as columns, with the trial of each. Nobody is in two trials."""
         points = self.transform.event_fields.user == NUMBER
         users = [one.user if points else f"{name} {one.user}" for one, name in zip(sent, names, strict=True)]
-        items = [one.item if self.streams else f"{name} {one.item}" for one, name in zip(sent, names, strict=True)]
+        items = [one.item if self.periods else f"{name} {one.item}" for one, name in zip(sent, names, strict=True)]
         times = np.full(len(sent), self._start(window)) + np.arange(len(sent)) % MICROS
+        if self.periods:
+            times += (np.array(names, np.int64) - int(self.names[0])) * self._length
         columns = {
             "user": pa.array(users),
             "item": pa.array(items),
             "time": pa.array(times, pa.timestamp("us", "UTC")),
             "value": pa.array([one.value for one in sent]),
         }
-        if self.streams:
-            columns["stream"] = pa.array(names)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
     def _publish(self, batches: Sequence[pa.RecordBatch], start: Start) -> dict[str, list[Any]]:
@@ -268,11 +273,25 @@ class Trials:
             path = os.path.join(folder, "rows.avro")
             self._run(batches, folder, WriteRows(path, row_type, order=self.spec.order), start)
             found: dict[str, list[Any]] = defaultdict(list)
-            field = self.attack.told_by
             for row in read_row_file(path, row_type):
-                name, _, item = getattr(row, field).partition(" ")
-                found[name].append(row if self.streams else row._replace(**{field: item}))
+                name, of_trial = self._trial_of(row)
+                found[name].append(of_trial)
         return found
+
+    @property
+    def _length(self) -> int:
+        """How long a trial is that is a period, in microseconds."""
+        return SECONDS * MICROS * self.attack.windows
+
+    def _trial_of(self, row: Any) -> tuple[str, Any]:
+        """Return the trial of a row, and the row as it were if there was no other trial."""
+        if not self.periods:
+            name, _, item = getattr(row, self.attack.told_by).partition(" ")
+            return name, row._replace(**{self.attack.told_by: item})
+        number = row.window_start.micros // self._length
+        moments = {field: getattr(row, field) for field in ("window_start", "window_end")}
+        earlier = {field: Timestamp(micros=at.micros - number * self._length) for field, at in moments.items()}
+        return self.names[number], row._replace(**earlier)
 
     def _numbers(self, batches: Sequence[pa.RecordBatch], wanted: Transcript, start: Start) -> Floats:
         """Run the pipeline; return all numbers of each trial, in the order of windows and items: (trials, numbers).

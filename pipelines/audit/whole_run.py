@@ -54,7 +54,7 @@ RUNS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"epsilon": EPSILON, "delta": SMALL, "domain": Domain(THREE), "max_contributions": len(THREE) * WINDOWS},
     ),
 }
-"""By question: arguments of runs that its audit attacks, beside windows, streams and noise."""
+"""By question: arguments of runs that its audit attacks, beside windows and noise."""
 
 Plan = list[list[str]]
 """The items that a person sends, by window."""
@@ -166,7 +166,7 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
 
     Args:
         spec: the question.
-        options: arguments of the transform, but for streams and noise.
+        options: arguments of the transform, but for the noise.
         transform: made of them.
 
     Raises:
@@ -205,6 +205,7 @@ def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) ->
             sent=sum(map(len, spent.plan)),
             apart=spent.apart,
         ),
+        told_by=spent.name,
     )
 
 

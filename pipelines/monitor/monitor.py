@@ -168,7 +168,6 @@ class Monitor(beam.PTransform[Any, Any]):
                 user_field=fields.user or "user",
                 item_field=fields.items if fields.several else fields.item or "item",
                 time_field=fields.time,
-                stream_field=fields.stream or None,
                 value_field=fields.value or "value",
                 time_unit=fields.time_unit,
                 time_zone=fields.time_zone,

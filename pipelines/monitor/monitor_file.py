@@ -27,7 +27,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.filters import Filter
 from privstream.transforms.events.item_columns import column_names
 
-FIELDS = ("user", "item", "time", "stream", "value")
+FIELDS = ("user", "item", "time", "value")
 """Keys that name fields: `user` stands for `user_field`."""
 
 FORMS: tuple[str, ...] = ("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "delimiter", "encoding")
@@ -428,5 +428,5 @@ def _read_options(
 
 def _has_field(spec: QuestionSpec, field: str) -> bool:
     """Tell whether a question reads such a field."""
-    read = {"item": bool(spec.item), "value": bool(spec.value), "stream": spec.watched == "input"}
+    read = {"item": bool(spec.item), "value": bool(spec.value)}
     return read.get(field, True)

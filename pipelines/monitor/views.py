@@ -36,7 +36,7 @@ ESTIMATES = (
 )
 """Fields of rows with a number and its interval; the first that a row has is its number."""
 
-RISEN = ("stream", "window_start", "-rise", "item")
+RISEN = ("window_start", "-rise", "item")
 
 BOUNDED = ("estimate", "error_bound")
 """Fields of rows that have a number and how far it is off at most."""
@@ -61,7 +61,6 @@ class Table:
         order: fields to sort rows by, `-` before a name for falling numbers.
         columns: names of the columns of an item; none where rows have no item.
         steps: the windows.
-        streams: public names of the streams; one without a name where there are none.
         questions: names of those whose noise is in the numbers.
         listed: the public list of items that rows are about; None where items are found.
         transform: what has published the rows; None for a view.
@@ -75,7 +74,6 @@ class Table:
     order: tuple[str, ...]
     columns: tuple[str, ...]
     steps: Steps
-    streams: tuple[str, ...]
     questions: frozenset[str]
     listed: Domain | None = None
     transform: Any = None
@@ -93,7 +91,6 @@ class Table:
             order=spec.order,
             columns=column_names(question.options.item_field) if spec.item else (),
             steps=transform.steps,
-            streams=tuple(getattr(transform, "streams", None) or ("",)),
             questions=frozenset([question.name]),
             listed=getattr(transform, "domain", None),
             transform=transform,
@@ -129,7 +126,7 @@ class View(ABC):
     Attributes:
         name: what its rows are called.
         document: where it stands.
-        largest: number of rows of a window of a stream at most, those with the largest numbers; None for all.
+        largest: number of rows of a window at most, those with the largest numbers; None for all.
     """
 
     name: str
@@ -188,9 +185,9 @@ class View(ABC):
         return found if self.largest is None else self._with_largest(found, self.largest)
 
     def _with_largest(self, table: Table, number: int) -> Table:
-        """Return the rows with the largest numbers of each window and stream."""
+        """Return the rows with the largest numbers of each window."""
         fields = table.row_type._fields
-        ranked = ["rise"] if table.order[2:3] == ("-rise",) else [one[0] for one in ESTIMATES if one[0] in fields]
+        ranked = ["rise"] if table.order[1:2] == ("-rise",) else [one[0] for one in ESTIMATES if one[0] in fields]
         if "item" not in fields or not ranked:
             raise self.error("largest", "must be of rows with an item and a count")
         known = [name for name in ranked if any(getattr(row, name) is not None for row in table.rows)] or ranked
@@ -338,10 +335,10 @@ class Ratios(View):
         found = ratio_bounds(*(part for rows in zip(*pairs, strict=True) for part in _shown(rows))) if pairs else ()
         numbers = map(numbers_or_none, meaningful(*found) if pairs else ())
         rows = [
-            RatioEstimate(row.stream, row.window_start, row.window_end, row.item, *of_row)
+            RatioEstimate(row.window_start, row.window_end, row.item, *of_row)
             for (row, _), *of_row in zip(pairs, *numbers, strict=True)
         ]
-        made = above.having(rows, RatioEstimate, ("stream", "window_start", "-ratio", "item"))
+        made = above.having(rows, RatioEstimate, ("window_start", "-ratio", "item"))
         return replace(made, questions=above.questions | below.questions)
 
 
@@ -356,9 +353,9 @@ def _shown(rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
     return number, np.maximum(upper - number, number - lower) / NORMAL
 
 
-def _key(row: Any) -> tuple[str, int, str]:
-    """Return stream, window and item of a row."""
-    return row.stream, row.window_start.micros, row.item
+def _key(row: Any) -> tuple[int, str]:
+    """Return window and item of a row."""
+    return row.window_start.micros, row.item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,20 +387,20 @@ class Alerts(OfOne):
     @override
     def answer(self, tables: Mapping[str, Table]) -> Table:
         table, rows = tables[self.of], self._watched(tables[self.of])
-        found, watches = [], self._watches(table, rows, None)
+        found, watch = [], Watch()
         for start, end in _windows_of(table):
-            watches, states = self._after(watches, rows, table, start, end)
-            found += states
+            watch, state = self._after(watch, rows, table, start, end)
+            found.append(state)
         return self._table(table, found)
 
     @override
     def follow(self, tables: Mapping[str, Table], step: int, before: Any) -> tuple[Table, Any]:
         table, rows = tables[self.of], self._watched(tables[self.of])
-        watches, found = self._after(self._watches(table, rows, before), rows, table, *table.bounds(step))
-        return self._table(table, found), watches
+        watch, state = self._after(before or Watch(), rows, table, *table.bounds(step))
+        return self._table(table, [state]), watch
 
-    def _watched(self, table: Table) -> dict[tuple[str, int], Any]:
-        """Return the rows of what is watched, by stream and start of the window.
+    def _watched(self, table: Table) -> dict[int, Any]:
+        """Return the rows of what is watched, by start of the window.
 
         Raises:
             UsageError: rows have no number, or the key that names one of those of a window is wrong.
@@ -422,39 +419,28 @@ class Alerts(OfOne):
         if named == "quantile" and self.item not in (asked := table.transform.mechanism.quantiles):
             raise self.error("quantile", f"must be one of {', '.join(map('{:g}'.format, asked))}, those of {self.of}")
         rows = [row for row in table.rows if named is None or getattr(row, named) == self.item]
-        return {(row.stream, row.window_start.micros): row for row in rows}
+        return {row.window_start.micros: row for row in rows}
 
     def _table(self, table: Table, found: Sequence[AlertState]) -> Table:
         """Return states as a table."""
-        made = table.having(found, AlertState, ("stream", "window_start", "item"))
+        made = table.having(found, AlertState, ("window_start", "item"))
         return made if "item" in table.row_type._fields else replace(made, columns=())
 
-    def _watches(self, table: Table, rows: Iterable[tuple[str, int]], before: Any) -> dict[str, Watch]:
-        """Return how the alert of each stream stands after the windows before."""
-        known: dict[str, Watch] = before or {}
-        return {
-            stream: known.get(stream, Watch()) for stream in {*table.streams, *known, *(stream for stream, _ in rows)}
-        }
-
     def _after(
-        self, watches: Mapping[str, Watch], rows: Mapping[tuple[str, int], Any], table: Table, start: Any, end: Any
-    ) -> tuple[dict[str, Watch], list[AlertState]]:
-        """Return how the alerts stand after a window, and their states in it.
+        self, watch: Watch, rows: Mapping[int, Any], table: Table, start: Any, end: Any
+    ) -> tuple[Watch, AlertState]:
+        """Return how the alert stands after a window, and its state in it.
 
         Where there is no data, an alert neither begins nor ends: after it, the state is what it was, and the windows in
         a row that an alert needs begin anew.
         """
-        after, found = {}, []
-        condition = Condition(self.sign, self.threshold, self.ends_at, self.windows)
-        for stream, watch in watches.items():
-            row = rows.get((stream, start.micros))
-            value, lower, upper = (None, None, None) if row is None else _number(row)
-            beyond = self.sign > 0 and value is not None and value > self.threshold
-            known = value if upper is not None or beyond else None  # a lower bound ends no alert
-            now = after[stream] = watched(watch, known, condition, start.micros)
-            given = value, lower, upper, self.threshold, now.state, table.time(now.since)
-            found.append(AlertState(stream, start, end, str(self.item), *given))
-        return after, found
+        row = rows.get(start.micros)
+        value, lower, upper = (None, None, None) if row is None else _number(row)
+        beyond = self.sign > 0 and value is not None and value > self.threshold
+        known = value if upper is not None or beyond else None  # a lower bound ends no alert
+        now = watched(watch, known, Condition(self.sign, self.threshold, self.ends_at, self.windows), start.micros)
+        given = value, lower, upper, self.threshold, now.state, table.time(now.since)
+        return now, AlertState(start, end, str(self.item), *given)
 
 
 def _number(row: Any) -> tuple[float | None, float | None, float | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,20 +20,14 @@ from privstream.pipelines.monitor.views import Table, View
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import end_of
 from privstream.transforms.batches import Keyed, digest
-from privstream.transforms.timing.clocked import (
-    ONE_KEY,
-    SEGMENT_BYTES,
-    SingleSteps,
-    WithClock,
-    join_parts,
-    parts_of,
-    stepped,
-)
+from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clock
 from privstream.transforms.timing.keyed_state import Cells, Decoded
 from privstream.transforms.timing.steps import Steps, timestamp
 from typing_extensions import override
 
 KIND = "rows of a view"  # of snapshots
+SEGMENT_BYTES = 1 << 20
+LENGTHS = struct.Struct(">II")
 TOO_LATE = "rows_not_in_views"
 """Counter of published rows that came after a view had published their window; there should be none."""
 
@@ -122,8 +117,23 @@ class FollowView(beam.PTransform[Any, Any]):
             for name, some in paths.items()
         ]
         together = read | "All" >> beam.Flatten()
-        clocked = together | "WithClock" >> WithClock(self.followed.steps, (ONE_KEY,), apart=False)
+        clocked = together | "WithClock" >> WithClock(self.followed.steps, apart=False)
         return clocked | "Follow" >> beam.ParDo(_Follow(self.followed)).with_output_types(self.followed.table.row_type)
+
+
+def join_parts(parts: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Encode named parts, in one piece."""
+    return b"".join(LENGTHS.pack(len(name), len(data)) + name + data for name, data in parts)
+
+
+def parts_of(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Return the named parts that `join_parts` encoded."""
+    place = 0
+    while place < len(data):
+        name, size = LENGTHS.unpack_from(data, place)
+        start = place + LENGTHS.size + name
+        place = start + size
+        yield data[start - name : start], data[start:place]
 
 
 def _read(path: str, name: str, row_type: type, table: Table) -> Keyed:
@@ -131,7 +141,7 @@ def _read(path: str, name: str, row_type: type, table: Table) -> Keyed:
     rows = read_row_file(path, row_type)
     coder, make = registry.get_coder(table.row_type), table.row_type._make
     step = table.steps.ending(timestamp(end_of(path)))
-    return ONE_KEY.encode(), stepped(step, join_parts((name.encode(), coder.encode(make(row))) for row in rows))
+    return on_clock(step, join_parts((name.encode(), coder.encode(make(row))) for row in rows))
 
 
 @dataclass(frozen=True)
@@ -141,12 +151,12 @@ class _Remembered:
     Attributes:
         step: the window.
         rows: of windows that later ones need, by question and window.
-        before: what the next window needs to know of an alert, by stream.
+        before: what the next window needs to know of an alert.
     """
 
     step: int
     rows: Mapping[str, Mapping[int, Sequence[Any]]] = field(default_factory=dict)
-    before: Mapping[str, Watch] | None = None
+    before: Watch | None = None
 
 
 class _Follow(SingleSteps, state="monitor_view"):
@@ -205,10 +215,9 @@ class _Follow(SingleSteps, state="monitor_view"):
         if not segments:
             return self.initial(key)
         found: list[dict[str, Any]] = [unpack(KIND, 1, segment) for segment in segments]
-        step, watches = found[-1]["step"], json.loads(found[-1]["before"])
+        step, watch = found[-1]["step"], json.loads(found[-1]["before"])
         rows = self._with_more({}, [each["rows"] for each in found], step + 1)
-        before = None if watches is None else {stream: Watch(*watch) for stream, watch in watches.items()}
-        return _Remembered(step, rows, before)
+        return _Remembered(step, rows, None if watch is None else Watch(*watch))
 
     @override
     def encode(self, state: _Remembered) -> list[bytes]:

@@ -11,19 +11,16 @@ from privstream.pipelines.locations import QUOTES
 from privstream.pipelines.questions.public_lists import of_columns
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
-from privstream.pipelines.sources.fields import DEFAULT_STREAM, DEFAULT_VALUE, FieldMapping
+from privstream.pipelines.sources.fields import DEFAULT_VALUE, FieldMapping
 from privstream.transforms.events.item_columns import column_names
 
 
 def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapping:
-    """Return which fields are read; a stream only where the options ask for one, a user where it matters who it is.
+    """Return which fields are read; a user where it matters who it is.
 
     Raises:
         ValueError, TypeError: naming the option.
     """
-    stream = getattr(arguments, "stream_field", None)
-    if stream is None:
-        stream = "" if getattr(arguments, "streams", None) is None else DEFAULT_STREAM
     unread = getattr(arguments, "unit", None) in spec.units_without_users
     if not unread and not arguments.user_field:
         raise ValueError("user_field must not be empty")
@@ -35,7 +32,6 @@ def input_fields(spec: QuestionSpec, arguments: argparse.Namespace) -> FieldMapp
         user="" if unread else arguments.user_field,
         item=arguments.item_field if spec.item and _asks_for_items(spec, arguments) else "",
         time=arguments.time_field,
-        stream=stream,
         value=_value_field(spec, arguments),
         whole=spec.whole_values,
         optional_value=spec.whole_values,
@@ -91,7 +87,7 @@ def given_to(spec: QuestionSpec, arguments: argparse.Namespace, fields: FieldMap
     Raises:
         ValueError, TypeError: an option breaks a rule.
     """
-    given = arguments_of(spec, vars(arguments), streams=bool(fields.stream))
+    given = arguments_of(spec, vars(arguments))
     return of_columns(given, len(fields.several)) if fields.several else given
 
 

@@ -450,7 +450,7 @@ def check_usable(arguments: argparse.Namespace, files: Sequence[EventFile], fiel
         return
     given = vars(arguments)
     first = next(iter(fields.readings.values())) if isinstance(fields, SharedFields) else fields
-    wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "stream", "value"}
+    wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "value"}
     named = [f"--{name}_field {field}" for name in sorted(wanted) if (field := getattr(first, name))]
     reasons = listed([(number, fault(code, number, given)) for code, number in found.items()])
     read = f" ({', '.join(named)} is read)" if named else ""

@@ -8,7 +8,12 @@ from typing import Any
 
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 
-FORMS = {"user_field": "user", "item_field": "item", "time_field": "time", "value_field": "value", "stream_field": None}
+FORMS: dict[str, str | None] = {
+    "user_field": "user",
+    "item_field": "item",
+    "time_field": "time",
+    "value_field": "value",
+}
 FORMS |= dict.fromkeys(("delimiter", "encoding", "time_unit", "time_format", "time_zone", "decimal", "value_unit"))
 FORMS |= dict.fromkeys(("null", "trim", "normalize", "fold_case", "quote", "where", "query"))
 """Options of the input that another command for it needs as well, with their defaults."""
@@ -16,7 +21,7 @@ FORMS |= dict.fromkeys(("null", "trim", "normalize", "fold_case", "quote", "wher
 OF_VALUES = ("value_field", "value_unit", "decimal")
 """Those of them that are about values."""
 
-PROMISED = {"neighbouring": "add_remove", "dataset": DEFAULT_DATASET, "streams": None}
+PROMISED = {"neighbouring": "add_remove", "dataset": DEFAULT_DATASET}
 """Options of what is promised to whom, and whose budget is spent, which that command needs as well, likewise."""
 
 
@@ -38,9 +43,7 @@ def forms(parameters: Mapping[str, Any], unused: tuple[str, ...] = ()) -> Iterat
 
 def promised(parameters: Mapping[str, Any]) -> str:
     """Return the options of what is promised to whom, each after a space."""
-    names = parameters.get("streams") or ()
-    one = "@STREAMS" if any("," in name for name in names) else ",".join(names) or None
-    return "".join(f" {option}" for option in _options({**parameters, "streams": one}, PROMISED))
+    return "".join(f" {option}" for option in _options(parameters, PROMISED))
 
 
 def _options(parameters: Mapping[str, Any], defaults: Mapping[str, str | None]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from privstream.pipelines.command import Command
-from privstream.pipelines.questions.options import STREAMS, add_files, add_key, add_option, add_options, options_of
+from privstream.pipelines.questions.options import add_files, add_key, add_option, add_options, options_of
 from privstream.pipelines.questions.spec import Option, Part, QuestionSpec, loaded
 
 TRIALS = 4000
@@ -20,7 +20,6 @@ UNPLANNED = (
     "end",
     "windows",
     "allowed_lateness",
-    "selection",
     "shards",
 )
 """Options of runs that say nothing about accuracy, or that plans have in another form."""
@@ -44,7 +43,6 @@ def run_command(spec: QuestionSpec) -> Command:
             value=spec.value,
             whole=spec.whole_values,
             watched=spec.watched,
-            streams=STREAMS in spec.signature.arguments,
         )
         add_options(parser, options_of(spec))
         add_key(parser)

@@ -21,7 +21,7 @@ WIDEST = 66
 LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11
 """The deltas of all people add up to 1 in so many; and there are no more people than that."""
 
-NOISE, STREAMS, UNIT = "noise", "streams", "unit"
+NOISE, UNIT = "noise", "unit"
 WINDOWS, PRIVACY, LIMITS = "windows", "privacy", "limits for each person"
 PUBLIC, RUNNING, ANSWERS = "public knowledge", "running", "answers"
 GROUPS = (WINDOWS, ANSWERS, PRIVACY, LIMITS, PUBLIC, RUNNING)
@@ -31,7 +31,7 @@ GROUP_OF: Mapping[str, str] = {
     **dict.fromkeys(("min_alerts",), PRIVACY),
     **dict.fromkeys(("max_hits",), LIMITS),
     **dict.fromkeys(("max_contributions", "max_per_window", "categories_per_row", "separator"), LIMITS),
-    **dict.fromkeys(("domain", "public_items", STREAMS, "max_updates"), PUBLIC),
+    **dict.fromkeys(("domain", "public_items", "max_updates"), PUBLIC),
 }
 """Under which heading of a help page an option stands; all others are about the answers."""
 
@@ -141,13 +141,11 @@ def add_files(
     value: str = "",
     whole: bool = False,
     watched: str = "input",
-    streams: bool = True,
 ) -> None:
     """Add: where events come from, and where rows go.
 
     `user`, `item` and `value` say what these fields are, the last two if they are read; `whole` whether values are
-    rounded to whole numbers; `watched` which option it is whose files may come without an end; `streams` whether
-    events may have one.
+    rounded to whole numbers; `watched` which option it is whose files may come without an end.
     """
     events = watched == "input"
     kafka = ", or kafka://host:port/topic" if events else ""
@@ -158,9 +156,6 @@ def add_files(
     fields.append(Option("time_field", "str", "field with the time", "time"))
     if value:
         fields.append(Option("value_field", "str", f"field with the {value}"))
-    if events and streams:
-        text = "field with the stream (default: stream with --streams, else none)"
-        fields.append(Option("stream_field", "str", text))
     files = parser.add_argument_group("input and output")
     _add_all(
         files,
@@ -218,7 +213,7 @@ def add_files(
         parser.add_argument_group(
             f"{watched} without an end",
             "--output and --dead_letter are folders then: "
-            + ("each window of each stream becomes one file" if events else "answers go into files by time"),
+            + ("each window becomes one file" if events else "answers go into files by time"),
         ),
         Option(
             "watch",

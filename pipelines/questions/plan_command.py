@@ -15,7 +15,7 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.pipelines.command import UsageError, with_dashes
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.questions.option_types import OPTION_TYPES
-from privstream.pipelines.questions.options import STREAMS, options_of
+from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.questions.readings import arguments_of, by_clocks
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
 from privstream.pipelines.terminal import NOTE
@@ -92,7 +92,7 @@ class PlanCommand:
             elif number is not None:
                 stand_in = loaded(OPTION_TYPES[types[name]].stand_in)
                 known[name] = stand_in(checks.integer(size.name, number, minimum=1))
-        made = arguments_of(spec, {**given, "epsilon": epsilon, "windows": None}, streams=STREAMS in known, known=known)
+        made = arguments_of(spec, {**given, "epsilon": epsilon, "windows": None}, known)
         if spec.has_windows:
             end = None if arguments.windows is None else checks.integer("windows", arguments.windows, minimum=1)
             length = made.get("window", 1)

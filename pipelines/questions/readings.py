@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from privstream.pipelines.questions.option_types import OPTION_TYPES, SPANS
-from privstream.pipelines.questions.options import STREAMS, options_of
+from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
 
 NOTHING: Mapping[str, Any] = {}
@@ -28,19 +28,16 @@ def by_clocks(window: float | str, zone: str | None) -> float | str:
     return f"{window} {zone}" if zone is not None and isinstance(window, str) and " " not in window else window
 
 
-def arguments_of(
-    spec: QuestionSpec, given: Mapping[str, Any], *, streams: bool, known: Mapping[str, Any] = NOTHING
-) -> dict[str, Any]:
+def arguments_of(spec: QuestionSpec, given: Mapping[str, Any], known: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
     """Return the arguments of a question's transform, but for the noise, from plain values.
 
     Args:
         spec: the question.
         given: plain values by name, of all options or some; None is as if it was not given.
-        streams: whether events have a stream.
         known: arguments that are there already.
 
     Raises:
-        ValueError, TypeError: a value breaks the rule of its type, or an option is about streams that are not read.
+        ValueError, TypeError: a value breaks the rule of its type.
     """
     own = spec.signature.arguments
     kinds = {option.name: option.type for option in options_of(spec)}
@@ -58,13 +55,7 @@ def arguments_of(
         found["window"] = by_clocks(found["window"], given.get("time_zone"))
     if spec.prepare is not None:
         found |= loaded(spec.prepare)(given)
-    found |= known
-    if not streams:
-        if found.get(STREAMS) is not None:
-            raise ValueError("streams must not be given when no stream is read: name its field with stream_field")
-    elif found.get(STREAMS) is None:
-        raise ValueError("streams must be given with stream_field")
-    return found
+    return {**found, **known}
 
 
 def check_span(given: Mapping[str, Any]) -> dict[str, Any]:

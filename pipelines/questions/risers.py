@@ -13,20 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 SHOWN = 10
-"""Items of a stream in a terminal."""
+"""Items in a terminal."""
 
 MODEL = "between: 95%, each by itself, if counts stay near levels that move"
 
 
 def risers(rows: Sequence[KeyRise], most: int) -> list[KeyRise]:
     """Return, of each item that surely rose, the row with its largest rise; the largest rise first."""
-    largest: dict[tuple[str, str], KeyRise] = {}
+    largest: dict[str, KeyRise] = {}
     for row in rows:
-        name = row.stream, row.item
+        name = row.item
         surely = row.rise is not None and (row.rise_lower or 0) > 0
         if surely and (name not in largest or _rise(row) > _rise(largest[name])):
             largest[name] = row
-    return sorted(largest.values(), key=lambda row: (-_rise(row), row.stream, row.item))[:most]
+    return sorted(largest.values(), key=lambda row: (-_rise(row), row.item))[:most]
 
 
 def newest(rows: Sequence[KeyRise]) -> list[KeyRise]:
@@ -37,28 +37,28 @@ def newest(rows: Sequence[KeyRise]) -> list[KeyRise]:
 
 
 def below(rows: Sequence[KeyRise], promise: Promise, arguments: Any = None) -> Iterator[Any]:
-    """Yield what a terminal shows below the rows: for each stream, what surely rose most in the last window."""
+    """Yield what a terminal shows below the rows: what surely rose most in the last window."""
     back = promise.maybe("parameters", "rising")
     if back is not None and not rows:
         yield Text(printable(f"Nothing surely rose in any window, against {before(back)}."))
-    for stream in sorted({row.stream for row in rows if getattr(row, "rise", None) is not None}):
-        last = newest([row for row in rows if row.stream == stream])
-        of = f" of {stream}" if stream else ""
-        if not risers(last, SHOWN):
-            yield Text(printable(none_rose(last, back, promise.clocks, of)))
-            continue
-        title = f"what rose most{of} {window_of(last, promise.clocks)}, against {before(back)}"
-        table = Table(title=Text(printable(title)), title_justify="left", caption=MODEL, caption_justify="left")
-        for name in ("item", "now", "rise", "between"):
-            table.add_column(name, justify="left" if name == "item" else "right")
-        for row in risers(last, SHOWN):
-            table.add_row(Text(printable(row.item)), f"{row.people:,.0f}", *cells(row))
-        yield table
+    last = newest(rows)
+    if not last:
+        return
+    if not risers(last, SHOWN):
+        yield Text(printable(none_rose(last, back, promise.clocks)))
+        return
+    title = f"what rose most {window_of(last, promise.clocks)}, against {before(back)}"
+    table = Table(title=Text(printable(title)), title_justify="left", caption=MODEL, caption_justify="left")
+    for name in ("item", "now", "rise", "between"):
+        table.add_column(name, justify="left" if name == "item" else "right")
+    for row in risers(last, SHOWN):
+        table.add_row(Text(printable(row.item)), f"{row.people:,.0f}", *cells(row))
+    yield table
 
 
-def none_rose(last: Sequence[KeyRise], back: Any, clocks: Clocks, of: str = "") -> str:
+def none_rose(last: Sequence[KeyRise], back: Any, clocks: Clocks) -> str:
     """Say that no item surely rose in a window, and how many perhaps did."""
-    return f"Nothing{of} surely rose {window_of(last, clocks)}, against {before(back)}."
+    return f"Nothing surely rose {window_of(last, clocks)}, against {before(back)}."
 
 
 def window_of(rows: Sequence[KeyRise], clocks: Clocks) -> str:

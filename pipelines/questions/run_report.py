@@ -16,7 +16,6 @@ from privstream.transforms.events.parameters import PARTS
 
 OUTSIDE = {
     "events_outside_run": "events outside of the windows of the run",
-    "events_of_other_streams": "events of streams that are not in --streams",
     "events_outside_domain": "events of items that are not in --domain",
 }
 """Counters of events that count in no answer, in any command."""
@@ -26,9 +25,9 @@ RULES = {
     "encoding": "with {} that is no text in the encoding of the file (see --encoding)",
     "long": "with {} that is too long",
 }
-"""How a user, an item or a stream may break a rule."""
+"""How a user or an item may break a rule."""
 
-FIELDS = {"user": "a user", "item": "an item", "stream": "a stream", "value": "a value"}
+FIELDS = {"user": "a user", "item": "an item", "value": "a value"}
 FAULTS = {f"{field}_{rule}": words.format(FIELDS[field]) for field in FIELDS for rule, words in RULES.items()}
 FAULTS |= {f"{field}_missing": f"without {words} in --{field}_field" for field, words in FIELDS.items()}
 FAULTS |= {
@@ -84,7 +83,7 @@ AFTER_READING = "point_type"
 MALFORMED = "events_malformed_"
 
 
-CHOOSE = ("start", "end", "streams", "domain")
+CHOOSE = ("start", "end", "domain")
 """Options that say which events are asked for."""
 
 MUCH = 0.05

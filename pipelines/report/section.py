@@ -217,7 +217,7 @@ def _option(value: Any, *, duration: bool) -> str:
 
 
 MOST_HIGHLIGHTS = 10
-"""Lines of each kind and stream; the tables have all."""
+"""Lines of each kind; the tables have all."""
 
 
 def highlights(result: Result) -> list[str]:
@@ -230,19 +230,16 @@ def highlights(result: Result) -> list[str]:
 
 def _standing_out(result: Result) -> list[str]:
     """Return what stands out, none where nothing does."""
-    clocks, found = result.promise.clocks, list[str]()
-    for stream in sorted({getattr(row, "stream", "") for row in result.rows}):
-        rows = [row for row in sorted(result.rows, key=_end) if getattr(row, "stream", "") == stream]
-        of = f"{stream}: " if stream else ""
-        if issubclass(result.row_type, Alert):
-            found += [of + text for text in _alerts(rows, clocks)]
-        elif issubclass(result.row_type, AlertState):
-            found += [of + text for text in _states(rows, clocks)]
-        elif issubclass(result.row_type, CategoryFlag):
-            found += [of + text for text in _flags(rows, clocks)]
-        elif result.spec.word == "counts" or "against" in result.parameters:
-            found += [of + text for text in _rises(rows, result, clocks)]
-    return found
+    clocks, rows = result.promise.clocks, sorted(result.rows, key=_end)
+    if issubclass(result.row_type, Alert):
+        return [*_alerts(rows, clocks)]
+    if issubclass(result.row_type, AlertState):
+        return [*_states(rows, clocks)]
+    if issubclass(result.row_type, CategoryFlag):
+        return [*_flags(rows, clocks)]
+    if rows and (result.spec.word == "counts" or "against" in result.parameters):
+        return [*_rises(rows, result, clocks)]
+    return []
 
 
 MOST_FOUND = 3

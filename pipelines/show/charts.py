@@ -424,7 +424,7 @@ def point_of(row: Any, *, rise: bool = False) -> Point:
 
 def name_of(row: Any) -> str:
     """Return what a row is about, but for its window."""
-    parts = [getattr(row, name, "") for name in ("stream", "item", "rule", "category")]
+    parts = [getattr(row, name, "") for name in ("item", "rule", "category")]
     if isinstance(row, HistogramEstimate):
         parts.insert(1, "" if row.query == "histogram" else row.query)
     elif isinstance(row, RangeCount):

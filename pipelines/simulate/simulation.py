@@ -63,7 +63,7 @@ def item_holders(window: Any) -> Iterator[ItemHolders]:
     """Return how many people had each item of a `SimulatedWindow`, the most frequent item first."""
     start, end = timestamp(window.start), timestamp(window.end)
     for item, holders in sorted(window.holders.items(), key=lambda pair: (-pair[1], pair[0])):
-        yield ItemHolders("", start, end, item, holders)
+        yield ItemHolders(start, end, item, holders)
 
 
 def write_simulation(

@@ -126,7 +126,7 @@ class TrueWindow:
     Attributes:
         start, end: microseconds since 1970 UTC.
         events: `user`, `item`, `time`, in the order of time.
-        truth: NamedTuples, which begin with the stream, the window's start and its end.
+        truth: NamedTuples, which begin with the window's start and its end.
     """
 
     start: int
@@ -148,7 +148,7 @@ class TrueWindow:
             *told: what rows say beside the window, each a column.
         """
         end = start + length
-        window = "", timestamp(start), timestamp(end)
+        window = timestamp(start), timestamp(end)
         return cls(start, end, event_batch(columns), [truth(*window, *row) for row in zip(*told, strict=True)])
 
 

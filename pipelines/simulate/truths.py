@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 class ItemHolders(NamedTuple):
     """How many different people had an item in a window, in truth."""
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     item: str
@@ -21,7 +20,6 @@ class ItemHolders(NamedTuple):
 class RuleCount(NamedTuple):
     """How many different people met a rule in a window, in truth."""
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     rule: str
@@ -31,7 +29,6 @@ class RuleCount(NamedTuple):
 class CategoryCount(NamedTuple):
     """How many events of a category there have been up to the end of a window, in truth."""
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     category: str
@@ -41,7 +38,6 @@ class CategoryCount(NamedTuple):
 class TrueQuantile(NamedTuple):
     """A quantile of all values of a window, in truth."""
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     quantile: float
@@ -51,7 +47,6 @@ class TrueQuantile(NamedTuple):
 class SetSize(NamedTuple):
     """How many people were in the set at the end of a window, in truth."""
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     size: int
@@ -60,7 +55,6 @@ class SetSize(NamedTuple):
 class PointsInRange(NamedTuple):
     """How many points lay in a range at the end of a window, in truth."""
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     low: int
@@ -71,7 +65,6 @@ class PointsInRange(NamedTuple):
 class NearestTrue(NamedTuple):
     """What was nearest to a point at the end of a window, in truth; 0 where there was nothing."""
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     query: int

@@ -39,7 +39,7 @@ class PostgresTable(Destination):
 
     The columns are `row_key` (the primary key: a digest of the run id and of the fields that distinguish rows),
     `run_id`, and the fields of the row; times are `timestamp with time zone`. A table that is missing is created, one
-    with other columns is refused. The rows of a file, which are those of one window and stream, are one transaction.
+    with other columns is refused. The rows of a file, which are those of one window, are one transaction.
 
     The password, and settings such as `sslmode`, come from where the driver looks for them: the environment
     (`PGPASSWORD`, `PGSSLMODE`), `~/.pgpass`; on a cluster, those of the workers. PostgreSQL has no NUL character in a

@@ -426,7 +426,7 @@ def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLA
 
 def layout_of(row_type: type) -> Layout:
     """Return how rows of a type are written."""
-    return getattr(row_type, "layout", PLAIN)  # type: ignore[no-any-return]
+    return getattr(row_type, "layout", PLAIN)
 
 
 def item_field(row_type: type) -> str | None:

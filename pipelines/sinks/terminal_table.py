@@ -56,7 +56,7 @@ TREND_IN_WORDS = f"Trend: the last {TREND_WINDOWS} windows until that of the row
 RULE = "rule"
 """Rows that have it are not followed, since most windows have none."""
 
-SAME_LINE = ("stream", "item", "category", "query", "quantile", "low", "high")
+SAME_LINE = ("item", "category", "query", "quantile", "low", "high")
 """Fields that tell apart what is followed over windows."""
 
 SECOND, MINUTE = 1_000_000, 60_000_000
@@ -99,8 +99,6 @@ class View:
         lengths = {row.window_end.micros - row.window_start.micros for row in rows if "window_end" in types}
         if len(lengths) == 1 or (lengths and clocks.window):
             hidden |= {"window_end"}
-        if not any(getattr(row, "stream", "") for row in rows):
-            hidden |= {"stream"}  # a run without streams has one, without a name
         if all(row.time.micros < SECOND for row in rows if "time" in types):
             hidden |= {"time"}  # queries without a time have their place as one
         view = cls._number(rows, types)
@@ -155,7 +153,7 @@ class View:
         return _ends(row.lower, row.upper)
 
 
-_WINDOW = attrgetter("stream", "window_start.micros")
+_WINDOW = attrgetter("window_start.micros")
 
 
 def print_rows(

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from io import BytesIO
 from typing import Any
-from urllib.parse import quote
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
@@ -41,16 +40,15 @@ from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 from typing_extensions import override
 
 WINDOW = ("window_start", "window_end")
-LONGEST_STREAM = 100  # bytes of a stream in a file's name
 
 
 class WriteWindowFiles(beam.PTransform[Any, Any]):
-    """Writes the rows of each window and stream as one file, such as `20300101T120000Z_20300101T130000Z_no.jsonl`.
+    """Writes the rows of each window as one file, such as `20300101T120000Z_20300101T130000Z.jsonl`.
 
     Rows that are published after a later window than their own, as their timestamps say, are in the file of that one.
     Rows without a window go by the moment at which they are published, their timestamp: `20300101T120000.05Z.jsonl`.
 
-    All rows of a window and stream must have the same timestamp, as those that one timer publishes have; they are
+    All rows of a window must have the same timestamp, as those that one timer publishes have; they are
     gathered, sorted, and written by one call. A file gets its name when it is complete. If there is one of that name
     already, it stays as it is: a run that goes back to a checkpoint and comes to a window again publishes no second
     answer for it. Windows without rows have no file. When the input has ended, an empty file `_END` says that nothing
@@ -62,7 +60,7 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
 
     Args:
         folder: where, on any of Beam's filesystems; it must exist.
-        row_type: a NamedTuple as `WriteRows` takes, perhaps with `window_start` and `window_end`, and `stream`.
+        row_type: a NamedTuple as `WriteRows` takes, perhaps with `window_start` and `window_end`.
         format: avro, parquet, jsonl or csv.
         order: fields to sort by, `-` before a name for falling numbers.
         destination: where the rows of each file are sent, too, once it is there; None for nowhere.
@@ -99,7 +97,7 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         fields = field_types(self.row_type)
         written = (
             rows
-            | "By window" >> beam.Map(_by_window, "stream" in fields, all(name in fields for name in WINDOW))
+            | "By window" >> beam.Map(_by_window, all(name in fields for name in WINDOW))
             | "Moment"
             >> beam.WindowInto(
                 FixedWindows(Duration(micros=MILLISECOND)),
@@ -157,9 +155,9 @@ class _WriteWindow(beam.DoFn):
         self.latency = Metrics.gauge("privstream", "window_latency_ms")
 
     @override
-    def process(self, element: tuple[tuple[str, int, int], Iterable[tuple[Any, ...]]]) -> Iterator[str]:
-        (stream, start, end), plain = element
-        path = FileSystems.join(self.folder, file_name(stream, start, end, self.format))
+    def process(self, element: tuple[tuple[int, int], Iterable[tuple[Any, ...]]]) -> Iterator[str]:
+        (start, end), plain = element
+        path = FileSystems.join(self.folder, file_name(start, end, self.format))
         rows = [self.row_type(*row) for row in plain]
         data = BytesIO()
         write_rows(data, self.row_type, sort_rows(rows, sorted_fully(self.row_type, self.order)), self.format)
@@ -176,14 +174,9 @@ def sorted_fully(row_type: type, order: tuple[str, ...]) -> list[str]:
     return [*order, *(name for name in field_types(row_type) if name not in named)]
 
 
-def file_name(stream: str, start: int, end: int, format: str) -> str:
+def file_name(start: int, end: int, format: str) -> str:
     """Return the name of a window's, or a moment's, file; times in microseconds since 1970."""
     name = moment(start) if start == end else f"{moment(start)}_{moment(end)}"
-    if stream:
-        quoted = quote(stream, safe="")
-        if len(quoted) > LONGEST_STREAM:
-            quoted = f"{quoted[:LONGEST_STREAM]}~{blake2b(stream.encode(), digest_size=8).hexdigest()}"
-        name += f"_{quoted}"
     return f"{name}.{format}"
 
 
@@ -258,13 +251,12 @@ def _take(file: int, folder: str) -> None:
 
 
 def _by_window(
-    row: Any, has_stream: bool, has_window: bool, at: Any = beam.DoFn.TimestampParam
-) -> tuple[tuple[str, int, int], tuple[Any, ...]]:
-    """Key a row by its stream and the window after which it is published, or the moment."""
-    stream = row.stream if has_stream else ""
+    row: Any, has_window: bool, at: Any = beam.DoFn.TimestampParam
+) -> tuple[tuple[int, int], tuple[Any, ...]]:
+    """Key a row by the window after which it is published, or the moment."""
     start, end = (row.window_start.micros, row.window_end.micros) if has_window else (at.micros, at.micros)
     later = 0 if not has_window or at.micros < end else at.micros // MILLISECOND * MILLISECOND + MILLISECOND - end
-    return (stream, start + later, end + later), tuple(row)
+    return (start + later, end + later), tuple(row)
 
 
 def _leave_out(path: str) -> Iterator[tuple[bytes, bytes]]:

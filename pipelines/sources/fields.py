@@ -1,4 +1,4 @@
-"""Which fields of a file are the person, the item, the time, the stream and the value."""
+"""Which fields of a file are the person, the item, the time and the value."""
 
 import difflib
 import re
@@ -19,9 +19,6 @@ from privstream.transforms.events.spelling import Spelling
 from privstream.transforms.events.times import TimeForm
 from pyarrow import types
 
-DEFAULT_STREAM = "stream"
-"""The field with the stream where streams are named and the field is not."""
-
 DEFAULT_VALUE = "value"
 """The field with the number where numbers are asked for and the field is not named."""
 
@@ -36,7 +33,7 @@ NAMES_MAY_BE_DATA = "names_may_be_data"
 class FieldMapping:
     """Names and rules by which a file's fields become events.
 
-    Users, items and streams are text or integers (an integer is read as its decimal text, so 5 and "5" are one
+    Users and items are text or integers (an integer is read as its decimal text, so 5 and "5" are one
     person); text is taken as it stands, without Unicode normalisation. Times are Arrow or Avro timestamps, ISO 8601
     text or text of a stated form, or epoch numbers in a stated unit. A time that does not say how far it is from UTC is
     that of the clocks of a stated zone; without one it is refused. Of an hour that these clocks show twice it is in the
@@ -47,7 +44,6 @@ class FieldMapping:
         item: name of the field with the item; "" for none. Several names, as in a line of CSV: an item is what all of
             them say together.
         time: name of the field with the time.
-        stream: name of the field with the stream; "" for none.
         value: name of the field with a number that an event has beside its item; "" for none.
         whole: whether that is rounded to a whole number of `value_unit`, of two as near to the even one.
         optional_value: whether an event without a number counts, with 0.
@@ -64,7 +60,7 @@ class FieldMapping:
         delimiter: what separates the fields of CSV, one character; without it, the line with the names shows it.
         quote: `double` for quotes around fields of CSV, or `none` where quotes are text.
         where: condition that an event must meet to count, on any fields of the file; see `Filter`.
-        max_item_bytes: longest user, item and stream that is accepted, in bytes of UTF-8.
+        max_item_bytes: longest user and item that is accepted, in bytes of UTF-8.
 
     Raises:
         TypeError, ValueError: by the checks' wording, naming the option.
@@ -73,7 +69,6 @@ class FieldMapping:
     user: str = "user"
     item: str = "item"
     time: str = "time"
-    stream: str = ""
     value: str = ""
     whole: bool = False
     optional_value: bool = False
@@ -93,15 +88,15 @@ class FieldMapping:
     max_item_bytes: int = 1 << 14
 
     def __post_init__(self) -> None:
-        for option in ("user", "item", "time", "stream", "value"):
+        for option in ("user", "item", "time", "value"):
             field = getattr(self, option)
             if not isinstance(field, str):
                 raise TypeError(f"{option}_field must be a field name, got {type(field).__name__}")
             if not field and option == "time":
                 raise ValueError("time_field must not be empty")
-        named = [name for name in (self.user, *self.items, self.time, self.stream, self.value) if name]
+        named = [name for name in (self.user, *self.items, self.time, self.value) if name]
         if len(set(named)) < len(named):
-            raise ValueError(f"user, item, time, stream and value must be different fields, got {', '.join(named)}")
+            raise ValueError(f"user, item, time and value must be different fields, got {', '.join(named)}")
         if self.time_unit is not None:
             one_of("time_unit", self.time_unit, TIME_UNITS)
         integer("max_item_bytes", self.max_item_bytes, minimum=1)
@@ -168,7 +163,7 @@ class FieldMapping:
         """Return the fields to be read, by what they contain."""
         several = self.several
         items = {content_of(number): name for number, name in enumerate(several)} or {"item": self.items[0]}
-        fields = {"user": self.user} | items | {"time": self.time, "stream": self.stream, "value": self.value}
+        fields = {"user": self.user} | items | {"time": self.time, "value": self.value}
         return {content: name for content, name in fields.items() if name}
 
     def check(self, schema: pa.Schema, source: str) -> None:

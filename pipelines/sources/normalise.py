@@ -117,7 +117,7 @@ Known = dict[tuple[str, str, bool], tuple[pa.Array, Marks]]
 
 
 class Normaliser:
-    """Makes wire batches of `user`, `item`, `time` (microseconds, UTC), `stream` and `value`, as far as named.
+    """Makes wire batches of `user`, `item`, `time` (microseconds, UTC) and `value`, as far as named.
 
     Args:
         fields: which fields contain what.
@@ -270,7 +270,7 @@ class Normaliser:
         return pa.array(whole)
 
     def _text_reader(self, name: str) -> Callable[[Any], str]:
-        """Return what reads a single user, item or stream."""
+        """Return what reads a single user or item."""
         return lambda value: read_text(name, self.clean.value(value), longest=self.longest)
 
     def _wording(self, code: str, name: str) -> str:

@@ -208,8 +208,8 @@ FILES_AT_ONCE = 16
 class ReadEvents(beam.PTransform[Any, Any]):
     """Reads Avro, Parquet, JSON lines and CSV.
 
-    The output `events` has Arrow record batches, without nulls, with those of `user`, `item`, `stream` (text), `time`
-    (a timestamp in microseconds, UTC) and `value` (float64) that `fields` names. The output `dead_letters` has a
+    The output `events` has Arrow record batches, without nulls, with those of `user`, `item`, `time` (a timestamp in
+    microseconds, UTC) and `value` (float64) that `fields` names. The output `dead_letters` has a
     `DeadLetter` for every record that cannot be made so. Counters: `events_read`, `events_malformed`, and
     `events_malformed_<reason>`.
 
@@ -218,8 +218,8 @@ class ReadEvents(beam.PTransform[Any, Any]):
     its end, or whose header does not have the fields, ends the run with an error that names it; a malformed record or a
     damaged Avro block does not.
 
-    *Privacy*: what one person's record looks like decides only about that record: which fields are read, and whether
-    there are streams, is decided by `fields`. Errors and logs name files and fields, never values.
+    *Privacy*: what one person's record looks like decides only about that record: which fields are read is
+    decided by `fields`. Errors and logs name files and fields, never values.
 
     Args:
         pattern: a path or glob on any of Beam's filesystems, or a folder of this machine.

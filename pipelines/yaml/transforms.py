@@ -22,7 +22,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.option_types import OPTION_TYPES
-from privstream.pipelines.questions.options import STREAMS, options_of
+from privstream.pipelines.questions.options import options_of
 from privstream.pipelines.questions.public_lists import of_columns
 from privstream.pipelines.questions.readings import arguments_of
 from privstream.pipelines.questions.signature import REQUIRED
@@ -60,11 +60,6 @@ ADDED: Mapping[str, Option] = {
             "time_field", "str", "field with the time: ISO 8601 text, a timestamp, or a number in time_unit.", "time"
         ),
         Option(
-            "stream_field",
-            "str",
-            "field with the stream. Default: stream, if streams are given, else none.",
-        ),
-        Option(
             "value_field",
             "str",
             "field with the number that an event has beside its item. It is read where an option is about numbers.",
@@ -96,7 +91,6 @@ def error_output(error_handling: Any) -> str | None:
     return output
 
 
-STREAM = "stream"
 AS_IN_PYTHON = ("user_field", "time_field", "value_field", "time_unit", "time_zone", "where")
 """Keys that are arguments of `with_fields`."""
 
@@ -116,10 +110,6 @@ class OnRows(beam.PTransform[Any, Any]):
 
     def __init__(self, spec: QuestionSpec, *, given: Mapping[str, Any], added: Mapping[str, Any]) -> None:
         super().__init__(spec.transform.rpartition(".")[2])
-        asked = given.get(STREAMS) is not None
-        self.stream_field = (
-            (STREAM if asked else None) if added["stream_field"] is None else added["stream_field"] or None
-        )
         self.error_output = error_output(added["error_handling"])
         places = (added["noise_key_file"], added["noise_key_variable"])
         where = added["where"]  # with another one rows are other data, which must not get the same noise
@@ -127,13 +117,11 @@ class OnRows(beam.PTransform[Any, Any]):
         if places == (None, None):
             _LOGGER.warning("noise key: a new random one, for this run only; noise_key_file makes runs repeatable")
         items = column_names(added["item_field"])
-        arguments = arguments_of(spec, given, streams=self.stream_field is not None)
+        arguments = arguments_of(spec, given)
         arguments = of_columns(arguments, len(items)) if len(items) > 1 else arguments
         made: PrivateTransform = spec.transform_class(**arguments, noise=secret)
         self.row_type = with_item_columns(spec.row_type_of(made), items)
-        self.made = made.with_fields(
-            **{name: added[name] for name in AS_IN_PYTHON}, item_field=items, stream_field=self.stream_field or ""
-        )
+        self.made = made.with_fields(**{name: added[name] for name in AS_IN_PYTHON}, item_field=items)
 
     @override
     def expand(self, rows: PCollection[Any]) -> Any:

@@ -59,7 +59,7 @@ def simulate(monitor, strategy, world, *, runs, items, steps, seed, belief=None)
     """Run the attack in world 0 (with the suspect's first data) or 1, and return coded outcomes, int64 (runs,)."""
     belief = Belief(monitor, monitor.max_hits) if belief is None else belief
     belief = replace(belief, monitor=for_runs(belief.monitor, runs, items))
-    noise = SeededNoise(2 * seed + world).derive("stream", 0)
+    noise = SeededNoise(2 * seed + world)
     return coded(_score(for_runs(monitor, runs, items), belief, strategy, world, (runs, items), steps, noise))
 
 

@@ -6,7 +6,7 @@ from attacks import falls, stands
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import AlertRule, SparseVectorAlerts
 from privstream.transforms.alerts.threshold_tests import CountMeeting, MeetRules, TestCounts
-from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey
+from privstream.transforms.batches import EventBatch, Names, StepKey, encode
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +33,8 @@ def counts_of(made, people, meet=None):
         users = np.repeat(np.arange(number, dtype=np.uint64), 9)
         items = np.full(len(users), 7, np.uint64)
         events = EventBatch(users, items, np.zeros(len(users), np.int64), Names.none())
-        batch = InStreams.of("", events).to_bytes()
-        for element in fn.close(StepKey("", window, 0), [batch]):
+        batch = encode(events)
+        for element in fn.close(StepKey(window, 0), [batch]):
             counted += [record[8:] for _, record in count.process(element)]
     assert len(counted) == len(people)
     return counted

@@ -29,14 +29,12 @@ COUNTED = {
 
 def crowd():
     chance = random.Random(1)
-    return [
-        (f"other {number}", chance.choice(ITEMS), chance.randrange(10 * WINDOWS) * SECOND, "") for number in range(90)
-    ]
+    return [(f"other {number}", chance.choice(ITEMS), chance.randrange(10 * WINDOWS) * SECOND) for number in range(90)]
 
 
 SUSPECTS = {
-    "everything": [("suspect", item, 10 * window * SECOND, "") for window in range(WINDOWS) for item in ITEMS],
-    "the last windows": [("suspect", item, 10 * window * SECOND, "") for window in (6, 7) for item in ITEMS],
+    "everything": [("suspect", item, 10 * window * SECOND) for window in range(WINDOWS) for item in ITEMS],
+    "the last windows": [("suspect", item, 10 * window * SECOND) for window in (6, 7) for item in ITEMS],
 }
 
 
@@ -126,8 +124,8 @@ def test_a_limit_of_a_window_that_is_off_by_one_is_seen(sampled, measured):
 def test_one_person_moves_each_reading_of_the_list_by_16_items_at_most(sampled, monkeypatch):
     """In items that enough others have to be tested, and too few to be found."""
     items = [f"item {number}" for number in range(20)]
-    others = [(f"other {one}", items[(one + more) % 20], SECOND, "") for one in range(40) for more in range(10)]
-    suspect = [("suspect", item, 10 * window * SECOND, "") for window in range(WINDOWS) for item in items]
+    others = [(f"other {one}", items[(one + more) % 20], SECOND) for one in range(40) for more in range(10)]
+    suspect = [("suspect", item, 10 * window * SECOND) for window in range(WINDOWS) for item in items]
     made = KeyedCounts(**RUN | {"domain": None, "max_contributions": 80}, noise=SeededNoise(3))
     made, recorder, runs = made.to_finish() if sampled else made, Recorder(monkeypatch), []
     for events in (others, others + suspect):

@@ -9,8 +9,8 @@ from attacks import falls, stands
 from counts_chain import Chain
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain
-from privstream.transforms.batches import HolderBatch, InStreams, StepKey
-from privstream.transforms.counts.contributions import CountContributions, by_group
+from privstream.transforms.batches import HolderBatch, StepKey
+from privstream.transforms.counts.contributions import CountContributions, by_shard
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.counts.transform import KeyedCounts
 from tiny_runner import dofns_of
@@ -29,10 +29,10 @@ class ForgetfulAtRandom(CountRandomContributions):
 
     def due(self, decoded, last):
         for step, batches in CountContributions.due(self, decoded, last):
-            held = InStreams.join(HolderBatch, [batch for _, batch in batches])
+            held = HolderBatch.join([batch for _, batch in batches])
             for _, chosen in self.choose({step: held}):
                 counted = self._count(chosen.held, chosen.rows, chosen.new)
-                yield step, [(StepKey("", step, 0), [*by_group(step, counted, self.groups, self.key_shards)])]
+                yield step, [(StepKey(step, 0), [*by_shard(step, counted, self.key_shards)])]
 
 
 class Forgetful(CountContributions):
@@ -64,8 +64,8 @@ def above_the_others(made, suspects, stage):
         others = np.clip(np.abs(found[-1]), 0, 5) if found else others
         total = others + (total if made.mechanism.over == "start" else 0)
         crowd = np.repeat(np.arange(RUNS), others)
-        events = [(f"other {window} {i}", NAMES[run], window * SECOND + i, "") for i, run in enumerate(crowd)]
-        events += [(f"suspect {i % RUNS}", NAMES[i % RUNS], window * SECOND, "") for i in range(suspects * RUNS)]
+        events = [(f"other {window} {i}", NAMES[run], window * SECOND + i) for i, run in enumerate(crowd)]
+        events += [(f"suspect {i % RUNS}", NAMES[i % RUNS], window * SECOND) for i in range(suspects * RUNS)]
         chain.arrive(events, 1_000_000)
         chain.advance(made.steps.decision_time(made.steps.first + window, 9).micros)
         rows, chain.rows = sorted(chain.rows, key=lambda row: row.item), []
@@ -79,7 +79,7 @@ def at_the_end(made, suspects, stage):
     fn.__class__ = stage
     chain = Chain(made, random.Random(0), instead={"CountRandomContributions": fn})
     events = [
-        (f"suspect {i % RUNS}", NAMES[i % RUNS], window * SECOND, "")
+        (f"suspect {i % RUNS}", NAMES[i % RUNS], window * SECOND)
         for window in range(WINDOWS)
         for i in range(suspects * RUNS)
     ]

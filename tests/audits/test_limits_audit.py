@@ -8,7 +8,7 @@ from attacks import falls, stands
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.limits.contributions import ContributionHistogram
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, Names, StepKey, encode
+from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.dropped import is_sums
 from privstream.transforms.events.bound import Bound
@@ -38,7 +38,7 @@ def counted(people, of_person, apart=False):
     for step, batch in events_of(people, of_person):
         users = batch.users + np.uint64(1_000 * step) if apart else batch.users
         one = EventBatch(users, batch.items, batch.times, batch.names)
-        records.append((StepKey("", step, 0).to_bytes(), encode(one)))
+        records.append((StepKey(step, 0).to_bytes(), encode(one)))
     return people_by_contributions(records, MADE)
 
 
@@ -73,13 +73,13 @@ def shifts(kind):
     made = kind(2, 0.5)
     steps = Steps.of(window=10.0, start=0.0, windows=6)
     stage = CountContributions(
-        steps=steps, noise=SeededNoise(1), timer_offset=2, bound=Bound(2), groups=1, key_shards=1, dropped=made
+        steps=steps, noise=SeededNoise(1), timer_offset=2, bound=Bound(2), key_shards=1, dropped=made
     )
     state, square = stage.decode(b"", []), 0.0
     for step in range(6):
         items = np.arange(40, dtype=np.uint64)
         held = HolderBatch(np.full(40, 7, np.uint64), items, np.zeros(40, np.uint16), Names.none())
-        result = stage.handle(b"", step, [(StepKey("", step, 0), InStreams.of("", held))], state)
+        result = stage.handle(b"", step, [(StepKey(step, 0), held)], state)
         state = result.state
         for _, record in filter(is_sums, result.outputs):
             sums = np.frombuffer(record[STEP.size :], "<i8")

@@ -17,11 +17,10 @@ WINDOWS = 4
 LIMIT = 2
 
 
-def histogram(runs, **options):
-    """A histogram of one category in each of many streams; each run is a stream."""
-    streams = tuple(f"run {i}" for i in range(runs))
+def histogram(**options):
+    """A histogram of one category."""
     return ContinualHistogram(
-        **{"epsilon": CLAIMED, "domain": Domain(["a"]), "window": 1, "start": 0, "end": WINDOWS, "streams": streams,
+        **{"epsilon": CLAIMED, "domain": Domain(["a"]), "window": 1, "start": 0, "end": WINDOWS,
            "unit": "person", "max_contributions": LIMIT, "noise": SeededNoise(0)} | options
     )  # fmt: skip
 
@@ -63,8 +62,8 @@ def last_anchor(mechanism, suspects, seed):
 
 def anchored_histogram():
     domain = Domain([f"run {i}" for i in range(RUNS)])
-    options = {"largest": 100, "end": ROUNDS, "streams": None, "domain": domain}
-    return histogram(1, unit="event", max_contributions=None, **options)
+    options = {"largest": 100, "end": ROUNDS, "domain": domain}
+    return histogram(unit="event", max_contributions=None, **options)
 
 
 @pytest.mark.parametrize("reset", [True, False])

@@ -1,7 +1,5 @@
 """Attacks on the threshold monitor: it must stand at its claim, and come near it; each classic mistake must fall."""
 
-from dataclasses import replace
-
 import attacks
 import broken_monitors as broken
 import numpy as np
@@ -91,18 +89,6 @@ class TestAddRemove:
         stands(monitor, outcomes(monitor, constant([1], [1]), steps=20, runs=10_000), tight=0.0)
 
 
-class TestReplaceOne:
-    @pytest.mark.parametrize(("parameters", "steps"), [(KNOWN, 80)])
-    def test_known_domain(self, parameters, steps):
-        monitor = monitor_of(parameters, neighbouring="replace_one")
-        moved = constant([0, 0], [1, 0], [0, 1])
-        stands(monitor, outcomes(monitor, moved, steps=steps, items=2), tight=0.3)
-
-    def test_unknown_domain(self):
-        monitor = monitor_of(UNKNOWN, neighbouring="replace_one")
-        stands(monitor, outcomes(monitor, constant([0, 0], [1, 0], [0, 1]), steps=20, items=2), tight=0.15)
-
-
 class TestMistakesAreFound:
     def test_only_present_items_are_tested(self):
         monitor = monitor_of(UNKNOWN, kind=broken.OnlyPresentItems, domain_size=1, horizon=None, tests=20, beta=0.9)
@@ -185,5 +171,3 @@ def test_the_two_worlds_of_an_attack_differ_in_one_person():
     suspects = [row for row in seen[0] if row not in seen[1]]
     assert sorted(seen[1] + suspects) == seen[0]
     assert suspects == [(run, 2 * run + item) for run in range(3) for item in range(2)]
-    replaced = replace(monitor, neighbouring="replace_one")
-    assert replaced.guarantee.neighbouring == "replace_one"

@@ -43,34 +43,14 @@ def test_the_best_order_for_another_epsilon_is_another_one():
         assert 0.95 * found.hits_curve.delta(epsilon) < leaked(law, epsilon) <= found.hits_curve.delta(epsilon)
 
 
-@pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])
 @pytest.mark.parametrize("domain", ["known", "unknown"])
 @pytest.mark.parametrize("hits", [1, 2, 3])
-def test_no_order_leaks_more_than_the_guarantee(hits, domain, neighbouring):
-    found = calibration(max_hits=hits, domain=domain, neighbouring=neighbouring, tests_per_person=12)
-    charges = (hits, hits if neighbouring == "replace_one" else 0)
+def test_no_order_leaks_more_than_the_guarantee(hits, domain):
+    found = calibration(max_hits=hits, domain=domain, tests_per_person=12)
     for seed in range(12):
-        assert leaked(transcripts(found, any_order(found, seed), tests=12, charges=charges), EPSILON) <= DELTA
+        assert leaked(transcripts(found, any_order(found, seed), tests=12, charges=(hits, 0)), EPSILON) <= DELTA
         less = replace(found, budget=replace(found.budget, tests=1))  # low thresholds: few others, or nobody
-        assert leaked(transcripts(less, any_order(less, seed), tests=12, charges=charges), EPSILON) <= DELTA
-
-
-@pytest.mark.parametrize("streams", [1, 2])
-def test_streams_are_charges(streams):
-    """Which stream a test is in changes nothing but who counts the charges."""
-    found = calibration(max_hits=1, streams_per_person=streams)
-    law = transcripts(found, best_order(found, EPSILON, cells=20, against=0), tests=160, charges=(streams, 0))
-    assert 0.95 * DELTA < leaked(law, EPSILON) <= DELTA
-
-
-def test_a_replaced_person_has_the_charges_of_two_lives():
-    found = calibration(max_hits=1, neighbouring="replace_one")
-    rule = best_order(found, EPSILON, cells=20, against=0)
-    law = transcripts(found, rule, tests=200, charges=(1, 1))
-    assert 0.95 * DELTA < leaked(law, EPSILON) <= DELTA
-    one_life = calibration(max_hits=1)
-    law = transcripts(one_life, best_order(one_life, EPSILON, cells=20, against=0), tests=200, charges=(1, 1))
-    assert leaked(law, EPSILON) > 1.2 * DELTA
+        assert leaked(transcripts(less, any_order(less, seed), tests=12, charges=(hits, 0)), EPSILON) <= DELTA
 
 
 def test_alone_and_in_crowds():

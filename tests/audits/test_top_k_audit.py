@@ -12,9 +12,8 @@ from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, TopKWithGap
-from privstream.transforms.batches import EventBatch, InStreams, Names, StepKey
+from privstream.transforms.batches import EventBatch, Names, StepKey, encode
 from privstream.transforms.events.bounding import BoundPerWindow, Kept
-from privstream.transforms.timing.clocked import parts_of
 from privstream.transforms.top_k.gaps import CountHolders, RankItems
 
 pytestmark = pytest.mark.slow
@@ -56,7 +55,7 @@ def stages(made: TopKWithGap) -> tuple[BoundPerWindow, CountHolders, RankItems]:
 
 def batch(held: list[tuple[int, int]]) -> bytes:
     users, items = (np.array(column, np.uint64) for column in zip(*held, strict=True))
-    return InStreams.of("", EventBatch(users, items, np.arange(len(held)), Names.none())).to_bytes()
+    return encode(EventBatch(users, items, np.arange(len(held)), Names.none()))
 
 
 def outcomes(made: TopKWithGap, held: list[tuple[int, int]], windows: int, encode, *, runs=RUNS) -> np.ndarray:
@@ -65,10 +64,10 @@ def outcomes(made: TopKWithGap, held: list[tuple[int, int]], windows: int, encod
     codes = []
     records = []
     for step in range(windows):
-        key = StepKey("", step, 0)
+        key = StepKey(step, 0)
         closed = bound.close(key, [batch([*OTHERS, *held])])
         counted = [data[8:] for element in closed for _, data in count.process(element)]
-        records.append([part for data in counted for _, part in parts_of(data)])
+        records.append(counted)
     for run in range(runs):
         rank.noise = SeededNoise(1).derive(run)
         codes.append(

@@ -11,7 +11,7 @@ from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.found_keys import CARRIED, NOT_FOUND, PUBLIC
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
-from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
+from privstream.mechanisms.noise.row_noise import RowNoise
 from privstream.mechanisms.views.smoothing import LOOKBACK, smooth
 from scipy import signal, stats
 
@@ -25,7 +25,6 @@ RUNS = {
     "sums of many": ({"horizon": 9, "max_value": 5, "contributions": 30}, 9),
     "three people": ({"horizon": 12, "min_people": 3}, 12),
     "events": ({"horizon": 12, "unit": "event", "max_value": 3}, 12),
-    "replacing": ({"horizon": 12, "neighbouring": "replace_one", "contributions": 40}, 12),
     "many windows": ({"horizon": 42, "contributions": 3}, 42),
     "a list": ({"horizon": 40, "contributions": 60}, 40),
     "a list, sums": ({"horizon": 12, "contributions": 90, "max_value": 5, "min_people": 3}, 12),
@@ -334,13 +333,12 @@ class Table:
 
     def __init__(self, mechanism, seed=1):
         self.mechanism, self.names = mechanism, []
-        self.sources = SourcesByName(lambda name: SeededNoise(seed))
+        self.noise = SeededNoise(seed)
         self.state = mechanism.initial_state()
 
     def step(self, step, rows):
         self.names += [key for key in rows if key not in self.names]
-        names = np.array(self.names, np.uint64)
-        noise = RoutedNoise(self.sources, ("",), np.zeros(len(names), np.int64), names)
+        noise = RowNoise(self.noise, np.array(self.names, np.uint64))
         one = given(self.mechanism, step, rows, self.names.index)
         self.state, found = self.mechanism.step(self.state, one, noise)
         return {(at, self.names[number]): values for (at, number), values in rows_of(found).items()}
@@ -618,10 +616,9 @@ LAWS = [
     ({"contributions": 64, "horizon": 300, "epsilon": 8.0}, WideGaussian),  # the most of a person counts, and not one
     ({"contributions": 96, "horizon": 48}, WideGaussian),
     ({"contributions": 50, "horizon": 365}, WideGaussian),
-    ({"contributions": 50, "horizon": 30, "neighbouring": "replace_one"}, WideGaussian),
     ({"contributions": 1, "horizon": 30}, WideGaussian),
     ({"contributions": 3, "horizon": 30, "unit": "person"}, WideGaussian),
-    ({"contributions": 2, "neighbouring": "replace_one", "min_people": 3}, DiscreteLaplace),
+    ({"contributions": 2, "min_people": 3}, DiscreteLaplace),
     ({"unit": "event", "horizon": 16, "delta": 0.1}, DiscreteLaplace),
 ]
 MISSED = 1e-14  # of probabilities: what the Fourier transform rounds off

@@ -45,7 +45,6 @@ from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.privacy.accounting import (
     ComposedCurve,
     GaussianCurve,
-    PairCurve,
     PointCurve,
     PureDp,
     SlackCurve,
@@ -138,14 +137,13 @@ MECHANISMS = [
     OnlineMultiplicativeWeights(epsilon=1.0, domain_size=6, records=5360, alpha=0.2),
     OnlineMultiplicativeWeights(epsilon=1.0, delta=1e-6, domain_size=6, records=5360, alpha=0.2),
     *[
-        ThresholdMonitor(**MONITOR, calibration=calibration, neighbouring=neighbouring, count_share=share)
+        ThresholdMonitor(**MONITOR, calibration=calibration, count_share=share)
         for calibration in ("clock", "paper")
-        for neighbouring in ("add_remove", "replace_one")
         for share in (0.0, 0.5)
     ],
     ThresholdMonitor(**MONITOR, domain_size=50),
     StatusMonitor(**MONITOR),
-    StatusMonitor(**MONITOR, domain_size=50, neighbouring="replace_one", count_share=0.0),
+    StatusMonitor(**MONITOR, domain_size=50, count_share=0.0),
     RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500, 9), ends=(400, 9), many=(True, False)),
     TreeCounter(children=2, epsilon=1.0, columns=3, horizon=20),
     TreeCounter(epsilon=1.0, columns=3, horizon=20),
@@ -158,7 +156,7 @@ MECHANISMS = [
     DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=6),
     IncrementalPredecessor(epsilon=1.0, universe=1 << 20, group=3),
     KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7),
-    KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7, max_value=4, neighbouring="replace_one"),
+    KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7, max_value=4),
     FoundKeys(epsilon=1.0, delta=1e-6, contributions=7, horizon=20, min_people=2),
     KeyedCounts(epsilon=1.0, over="start", horizon=20, unit="event", public_keys=True),
     NumericQuantiles(epsilon=1.0, delta=1e-6, low=0, high=100, contributions=3),
@@ -208,7 +206,7 @@ def test_every_kind_of_curve_can_be_written():
         for one in vars(importlib.import_module(module.name)).values():
             if isinstance(one, type) and one.__module__.startswith("privstream.") and hasattr(one, "to_pld"):
                 found.add(one)
-    assert {one.__name__ for one in found} - {PairCurve.__name__, "PrivacyCurve", "GridCurve"} == set(CURVES)
+    assert {one.__name__ for one in found} - {"PrivacyCurve", "GridCurve"} == set(CURVES)
 
 
 def test_a_guarantee_without_a_curve_is_its_one_point():

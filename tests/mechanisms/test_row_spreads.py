@@ -8,7 +8,6 @@ from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.keyed_counts.counted_queries import CountedQueries
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.range_counter import RangeCounter
@@ -41,12 +40,6 @@ def ranges(steps: int, **parameters: object) -> Found:
     return counter.count(state, low, low + 5, SeededNoise(4)), spreads[0]
 
 
-def summed(weights: tuple[float, ...], **parameters: object) -> Found:
-    made = CountedQueries(domain_size=DRAWS * len(weights), **parameters)
-    noise = made.release(np.zeros(DRAWS * len(weights), np.int64), SeededNoise(6)).counts
-    return noise.reshape(DRAWS, -1) @ np.array(weights), made.errors([weights], queries=1, beta=OUTSIDE)[0]
-
-
 CASES = {
     "wide tree": partial(counted, TreeCounter, 14, epsilon=1.0, horizon=100),
     "binary tree, Gaussian": partial(counted, TreeCounter, 7, epsilon=1.0, delta=1e-6, horizon=100),
@@ -55,8 +48,6 @@ CASES = {
     "no end, Gaussian": partial(counted, UnknownHorizonCounter, 20, epsilon=1.0, delta=1e-6),
     "ranges": partial(ranges, 5, epsilon=1.0, horizon=24),
     "ranges, Gaussian": partial(ranges, 7, epsilon=1.0, delta=1e-6, horizon=24),
-    "sums": partial(summed, (1.0, 1.0), epsilon=0.3),
-    "sums, Gaussian": partial(summed, (1.0, 1.0, 1.0), epsilon=0.3, delta=1e-6),
 }
 
 
@@ -65,8 +56,3 @@ def test_a_row_is_within_its_interval_as_often_as_is_said(name: str) -> None:
     errors, spread = CASES[name]()
     assert LEAST < (np.abs(errors) > spread).mean() < MOST
     assert (np.abs(errors / 0.7) > spread).mean() > 0.1, "more noise than is claimed is noticed"
-
-
-def test_sums_with_weights_are_within_theirs_at_least_as_often() -> None:
-    errors, spread = summed((1.0, 0.25), epsilon=0.3)
-    assert (np.abs(errors) > spread).mean() < MOST

@@ -158,7 +158,7 @@ def test_keywords_are_the_options_of_the_command_line(asked: list[argparse.Names
     words = ["--input", "x", "--output", "y", "--epsilon", "1", "--window", "1d", "--min_people", "5", "--top", "3"]
     parser = argparse.ArgumentParser()
     run_command(question("counts")).add_arguments(parser)
-    there = vars(parser.parse_args([*words, "--streams", "a,b", "--stream_field", "who", "--user_field", "query"]))
+    there = vars(parser.parse_args([*words, "--user_field", "query"]))
     here = options_of(
         asked,
         "counts",
@@ -168,8 +168,6 @@ def test_keywords_are_the_options_of_the_command_line(asked: list[argparse.Names
         window=timedelta(days=1),
         min_people=5,
         top=3,
-        streams=["a", "b"],
-        stream_field="who",
         user_field="query",
         over=None,
     )
@@ -217,7 +215,6 @@ def test_public_lists_may_be_lists(asked: list[argparse.Namespace], monkeypatch:
         ({"delta": 2}, "delta must be in [0, 1), got 2.0"),
         ({"unit": "people"}, "argument unit: invalid choice: 'people'"),
         ({"window": "1 day"}, "argument window: must be a number of seconds, or"),
-        ({"streams": ["a,b"]}, "streams must be texts without commas"),
         ({"domain": ["a\nb"]}, "domain must be texts without line breaks"),
         ({"domain": []}, "domain must name at least one item"),
         ({"noise_key_file": None}, "noise_key_file must be given, so that"),
@@ -306,8 +303,8 @@ def test_warnings_say_how_much_is_left_out_at_least(key: Path) -> None:
 def test_results_are_read_with_types_and_nulls_as_they_were_written(ending: str, tmp_path: Path) -> None:
     start, end = Timestamp(micros=1_704_067_200_000_001), Timestamp(1_704_070_800)
     rows = [
-        KeyRise("", start, end, 'a "quoted",\nline', 5.0, 0.0, None, 2, None, None, None),
-        KeyRise("null", start, end, "", 1e-9, 0.0, 0.1, -(2**40), -2.5, -4.0, 1.0),
+        KeyRise(start, end, 'a "quoted",\nline', 5.0, 0.0, None, 2, None, None, None),
+        KeyRise(start, end, "", 1e-9, 0.0, 0.1, -(2**40), -2.5, -4.0, 1.0),
     ]
     path = tmp_path / f"rows.{ending}"
     write_row_file(str(path), KeyRise, rows)

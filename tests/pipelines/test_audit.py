@@ -192,8 +192,8 @@ class TestTrials:
         assert (one - other).tolist() == [1.0] * 10 and len({*other}) == 1
 
     @pytest.mark.slow
-    def test_noise_of_streams_is_independent(self):
-        """Equal inputs in all streams, and draws that differ: no two neighbours in line go together."""
+    def test_noise_of_trials_is_independent(self):
+        """Equal inputs in all trials, and draws that differ: no two neighbours in line go together."""
         attack = attacks("histogram")[0]
         trials = Trials(question("histogram"), attack, {**attack.options, "epsilon": 0.05}, 400, SeededNoise(1))
         one, other = trials.run()
@@ -302,7 +302,7 @@ def written(path, word="counts", method=None, **options):
     """Write the guarantee file of a run."""
     given = {"window": 60, "start": 0, "end": 240, "epsilon": 1.0, "max_contributions": 2} | options
     spec = question(word)
-    made = spec.transform_class(**arguments_of(spec, given, streams=False), noise=SeededNoise(1))
+    made = spec.transform_class(**arguments_of(spec, given), noise=SeededNoise(1))
     accuracy = {} if method is None else {"method": method}
     content = {"made_by": {"command": f"privstream {word}"}, "parameters": given, "accuracy": accuracy}
     path.write_text(json.dumps({**content, "guarantee": guarantee_record(made.guarantee)}))

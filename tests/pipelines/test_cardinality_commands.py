@@ -87,15 +87,6 @@ def test_nobody_would_ever_leave(building: Path, tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err == f"privstream cardinality: error: {message}\n"
 
 
-def test_named_streams_have_rows_of_their_own(tmp_path: Path) -> None:
-    (tmp_path / "e.jsonl").write_text(
-        '{"user": "a", "item": "enter", "time": "2024-01-01T00:10:00Z", "stream": "north"}\n'
-    )
-    files = ["--input", str(tmp_path / "e.jsonl"), "--output", str(tmp_path / "o.jsonl")]
-    assert cli.main(["cardinality", *files, *RUN, "--epsilon", "1", *DOORS, "--streams", "north,south"]) == 0
-    assert {row.stream for row in read(tmp_path / "o.jsonl")} == {"north", "south"}
-
-
 def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     """Return what the plan says with epsilon 1."""
     assert cli.main(["plan", "cardinality", "--epsilon", "1", "--json", *options]) == 0

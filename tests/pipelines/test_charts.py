@@ -125,7 +125,7 @@ def test_what_numbers_count() -> None:
         chart = chart_of("counts", rows, parameters=parameters)
         assert chart.title == title and chart.spec()["layer"][1]["encoding"]["y"]["title"] == axis
     latencies = [
-        QuantileEstimate("", Timestamp(START + h), Timestamp(START + h + 1), q, 9.0, 5.0, 20.0)
+        QuantileEstimate(Timestamp(START + h), Timestamp(START + h + 1), q, 9.0, 5.0, 20.0)
         for h in (0, 1)
         for q in (0.5, 0.99)
     ]
@@ -138,7 +138,7 @@ def test_what_numbers_count() -> None:
 def test_windows_in_one_state_are_one_bar() -> None:
     def alert(hour: int, rule: str, status: str) -> Alert:
         ends = Timestamp(START + hour * HOUR), Timestamp(START + (hour + 1) * HOUR)
-        return Alert("", *ends, rule, 5.0, 9.0, 6.0, 12.0, ends[0], status)
+        return Alert(*ends, rule, 5.0, 9.0, 6.0, 12.0, ends[0], status)
 
     rows = [alert(hour, "flu", "continues") for hour in (2, 3, 4, 7)] + [alert(8, "flu", "ended")]
     run = {"start": "2024-01-01", "end": "2024-01-02"}
@@ -150,14 +150,14 @@ def test_windows_in_one_state_are_one_bar() -> None:
     assert domain(spec, "x") == [START * 1e3, (START + 24 * HOUR) * 1e3]
     time = Timestamp(START), Timestamp(START + HOUR)
     states = [
-        AlertState("", *time, name, 5.0, 4.0, 6.0, 3.0, state, time[0])
+        AlertState(*time, name, 5.0, 4.0, 6.0, 3.0, state, time[0])
         for name, state in (("tea", "alert"), ("mate", "no data"), ("milk", "clear"))
     ]
     assert {row["name"]: row["state"] for row in values(chart_of("states", states).spec())} == {
         "tea": "alert",
         "mate": "no data",
     }
-    flags = [CategoryFlag("", *time, name, name == "up", 9, 3) for name in ("up", "down")]
+    flags = [CategoryFlag(*time, name, name == "up", 9, 3) for name in ("up", "down")]
     assert [row["name"] for row in values(chart_of("flags", flags).spec())] == ["up"]
 
 
@@ -166,14 +166,12 @@ def test_rises_and_neighbours() -> None:
     (row,) = values(spec)
     assert (row["value"], row["lower"], row["upper"]) == (50.0, 40.0, 60.0)
     time = Timestamp(START), Timestamp(START + HOUR)
-    near = [NearestPoints("", *time, 50, 44, 53, 3, 2), NearestPoints("", *time, 9, 0, 12, 3, 2)]
+    near = [NearestPoints(*time, 50, 44, 53, 3, 2), NearestPoints(*time, 9, 0, 12, 3, 2)]
     found = values(chart_of("predecessor", near).spec())
     assert [(row["lower"], row["value"], row["upper"]) for row in found] == [(44, 50, 53), (9, 9, 12)]
 
 
-def test_streams_are_a_part_of_names_and_names_differ() -> None:
-    rows = [count(hour, "tea", 100, stream=stream) for stream in ("north", "south") for hour in range(2)]
-    assert sorted(domain(chart_of("counts", rows).spec(), "color")) == ["north: tea", "south: tea"]
+def test_names_differ() -> None:
     long = [f"the same beginning {n:030} the same end" for n in range(3)]
     names = domain(chart_of("counts", [count(hour, name, 100) for name in long for hour in range(2)]).spec(), "color")
     assert len(set(names)) == 3 and all(len(name) < 30 for name in names)
@@ -189,7 +187,7 @@ def test_a_number_that_is_none_is_not_drawn() -> None:
 
 def test_the_truth_of_a_simulation_is_dashed() -> None:
     rows = [count(hour, "tea", 100) for hour in range(3)]
-    truth = [ItemHolders(row.stream, row.window_start, row.window_end, name, 90) for row in rows for name in "ab"]
+    truth = [ItemHolders(row.window_start, row.window_end, name, 90) for row in rows for name in "ab"]
     truth += [one._replace(item="tea") for one in truth[:3]]
     chart = chart_of("counts", rows, truth=truth)
     spec = chart.spec()

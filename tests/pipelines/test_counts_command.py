@@ -16,7 +16,7 @@ from privstream.transforms.rows import KeyCount, KeySum
 WINDOWS = 4
 RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T04:00", "--epsilon", "20"]
 LIMITED = ["--delta", "1e-6", "--max_contributions", "12"]
-FIELDS = ("stream", "window_start", "window_end", "item", "people", "lower", "upper", "noisy")
+FIELDS = ("window_start", "window_end", "item", "people", "lower", "upper", "noisy")
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ SECOND = 1_700_000_000
 SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.timestamp("us", "UTC"))])
 
 
-def normalise(users, items, times, streams=None, **options):
-    columns = {"user": users, "item": items, "time": times} | ({"stream": streams} if streams is not None else {})
-    fields = FieldMapping(stream="stream" if streams is not None else "", **({"time_zone": "UTC"} | options))
+def normalise(users, items, times, **options):
+    columns = {"user": users, "item": items, "time": times}
+    fields = FieldMapping(**({"time_zone": "UTC"} | options))
     return Normaliser(fields)(RawEvents(columns, "row {}".format, str))
 
 
@@ -44,15 +44,14 @@ def test_without_a_field_for_it_no_user_is_read():
 
 
 def test_the_wire_format_has_exactly_the_agreed_columns():
-    batch, refusals = normalise([5, 6], ["a", "b"], [1, 2], ["s", "t"], time_unit="s")
+    batch, refusals = normalise([5, 6], ["a", "b"], [1, 2], time_unit="s")
     expected = [
         ("user", pa.string()),
         ("item", pa.string()),
         ("time", pa.timestamp("us", "UTC")),
-        ("stream", pa.string()),
     ]
     assert batch.schema == pa.schema(expected)
-    assert batch.to_pylist()[1] == {"user": "6", "item": "b", "time": datetime.fromtimestamp(2, UTC), "stream": "t"}
+    assert batch.to_pylist()[1] == {"user": "6", "item": "b", "time": datetime.fromtimestamp(2, UTC)}
     assert refusals == []
 
 
@@ -93,9 +92,9 @@ def test_text_is_not_normalised():
 
 
 @pytest.mark.parametrize("bad", [pa.array(["a", None, "", "b"]), ["a", None, "", "b"], [b"a", None, b"", b"b"]])
-@pytest.mark.parametrize("field", ["user", "item", "stream"])
+@pytest.mark.parametrize("field", ["user", "item"])
 def test_missing_and_empty_values_are_refused(bad, field):
-    columns = {"users": ["u"] * 4, "items": ["i"] * 4, "times": [1] * 4, "streams": ["s"] * 4}
+    columns = {"users": ["u"] * 4, "items": ["i"] * 4, "times": [1] * 4}
     batch, refusals = normalise(**(columns | {field + "s": bad}), time_unit="s")
     assert batch[field].to_pylist() == ["a", "b"]
     reason = f"{field} must be present and not empty"
@@ -302,7 +301,7 @@ def test_numbers_without_a_unit_are_refused_row_by_row_too():
     assert refusal.reason == "time must not be a plain number without --time_unit"
 
 
-@pytest.mark.parametrize("option", ["user", "item", "time", "stream"])
+@pytest.mark.parametrize("option", ["user", "item", "time"])
 def test_a_missing_field_is_named_with_its_option_and_what_exists(option):
     message = f"--{option}_field must name a field of f: no `nix` there, only: item, time, user"
     with pytest.raises(ValueError, match=message):
@@ -339,7 +338,6 @@ def test_two_fields_of_one_name_are_refused():
     ("options", "error", "message"),
     [
         ({"user": 5}, TypeError, "user_field must be a field name, got int"),
-        ({"stream": 5}, TypeError, "stream_field must be a field name, got int"),
         ({"user": "time"}, ValueError, "must be different fields"),
         ({"time_unit": "h"}, ValueError, "time_unit must be one of s, ms, us, ns, got 'h'"),
         ({"max_item_bytes": 0}, ValueError, "max_item_bytes must be >= 1, got 0"),

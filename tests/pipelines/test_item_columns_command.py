@@ -4,6 +4,7 @@ import csv
 import json
 import re
 
+import numpy as np
 import polars
 import pyarrow.parquet as pq
 import pytest
@@ -116,8 +117,21 @@ def test_a_frame_has_items_of_several_columns():
     assert sorted(zip(*(found.table[name].to_pylist() for name in ("country", "page")), strict=True)) == sorted(ITEMS)
 
 
+def test_two_thousand_streams_are_keys_with_noise_of_their_own():
+    people = {f"s{stream}": 20 + stream % 7 for stream in range(2_000)}
+    rows = [(f"{stream} {n}", stream, "x", TIME) for stream, number in people.items() for n in range(number)]
+    frame = polars.DataFrame(rows, schema=["user", "stream", "page", "time"], orient="row")
+    options = {"epsilon": 4, "delta": 1e-6, "window": "1h", "start": "2030-01-01", "end": "2030-01-01T01:00Z"}
+    found = ask("counts", frame, **options, max_contributions=1, item_field=["stream", "page"], ledger="none").table
+    assert sorted(found["stream"].to_pylist()) == sorted(people)
+    exact = np.array([people[stream] for stream in found["stream"].to_pylist()])
+    errors = (found["count"].to_numpy() - exact) / found["count_stddev"].to_numpy()
+    assert np.abs(errors).max() < 16
+    assert 0.85 < errors.std() < 1.15
+
+
 HOUR = Timestamp(3600)
-ROW = KeyCount("", Timestamp(0), HOUR, join_item(ITEMS[0]), 5.1, 3.0, 7.0, 5)
+ROW = KeyCount(Timestamp(0), HOUR, join_item(ITEMS[0]), 5.1, 3.0, 7.0, 5)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "avro"])

@@ -28,10 +28,10 @@ def rows_of_views() -> dict[str, tuple[type, list[Any], dict[str, Any], list[str
     """Return views by name: their type, rows, keys in the file, and order."""
     states = [(None, None, None, "no data"), (90.0, 80.0, 100.0, "clear"), (130.0, 110.0, 150.0, "alert")]
     alerts = [
-        AlertState("", *window(hour), "tea", *numbers, 120.0, state, window(hour)[0])
+        AlertState(*window(hour), "tea", *numbers, 120.0, state, window(hour)[0])
         for hour, (*numbers, state) in enumerate(states)
     ]
-    ratios = [RatioEstimate("", *window(hour), item, 0.25 + hour / 8, 0.2, 0.7) for hour in range(3) for item in ITEMS]
+    ratios = [RatioEstimate(*window(hour), item, 0.25 + hour / 8, 0.2, 0.7) for hour in range(3) for item in ITEMS]
     sums = [
         row_of("counts", hour, item)._replace(people=90.0, lower=80.0, upper=99.0)
         for hour in range(3)
@@ -39,11 +39,11 @@ def rows_of_views() -> dict[str, tuple[type, list[Any], dict[str, Any], list[str
     ]
     risers = [KeyRise(*row, 12.0, 3.0, 21.0) for row in sums[2:]]
     return {
-        "busy": (AlertState, alerts, {"of": "pages", "item": "tea", "above": 120}, ["stream", "window_start", "item"]),
-        "rate": (RatioEstimate, ratios, {"ratio": ["errors", "pages"]}, ["stream", "window_start", "-ratio", "item"]),
-        "sums": (KeyCount, sums, {"of": "pages", "over": "2h"}, ["stream", "window_start", "-people", "item"]),
-        "top": (KeyCount, sums[::2], {"of": "sums", "largest": 1}, ["stream", "window_start", "-people", "item"]),
-        "up": (KeyRise, risers, {"of": "pages", "against": "1h"}, ["stream", "window_start", "-rise", "item"]),
+        "busy": (AlertState, alerts, {"of": "pages", "item": "tea", "above": 120}, ["window_start", "item"]),
+        "rate": (RatioEstimate, ratios, {"ratio": ["errors", "pages"]}, ["window_start", "-ratio", "item"]),
+        "sums": (KeyCount, sums, {"of": "pages", "over": "2h"}, ["window_start", "-people", "item"]),
+        "top": (KeyCount, sums[::2], {"of": "sums", "largest": 1}, ["window_start", "-people", "item"]),
+        "up": (KeyRise, risers, {"of": "pages", "against": "1h"}, ["window_start", "-rise", "item"]),
     }
 
 

@@ -87,7 +87,7 @@ def count(number: int, item: str, value: int, *, stddev: float = 10.0, smoothed:
     middle, reach = (value, math.ceil(1.96 * stddev)) if smoothed is None else (smoothed, 9)
     bounds = max(0.0, middle - reach), max(0.0, middle + reach)
     start, end = window(number)
-    return KeyCount("", start, end, item, middle, *bounds, value)
+    return KeyCount(start, end, item, middle, *bounds, value)
 
 
 def series(item: str, values: Sequence[int]) -> list[KeyCount]:
@@ -264,11 +264,11 @@ def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: 
     """With the interval that these have; a set that is followed no longer has no data."""
     views = "  slow: {of: speed, quantile: 0.99, above: 500}\n  empty: {of: present, below: 5}\n"
     quantiles = [
-        QuantileEstimate("", *window(number), rank, value, value - 5, value + 5)
+        QuantileEstimate(*window(number), rank, value, value - 5, value + 5)
         for number, values in enumerate([(20.0, 400.0), (30.0, 600.0)])
         for rank, value in zip((0.5, 0.99), values, strict=True)
     ]
-    sizes = [CardinalityEstimate("", *window(0), 3, 4, 0, 7), CardinalityEstimate("", *window(1), 9, -1)]
+    sizes = [CardinalityEstimate(*window(0), 3, 4, 0, 7), CardinalityEstimate(*window(1), 9, -1)]
     found = answered(tmp_path, SPEED + PRESENT, views, {"speed": quantiles, "present": sizes}, made)
     slow, empty = found["slow"].rows, found["empty"].rows
     assert [(row.item, row.value, row.state) for row in slow[:2]] == [
@@ -338,7 +338,7 @@ def live(folder: Path, views: str, rows: Sequence[Any], made: dict[str, Any]) ->
     output = folder / "written"
     output.mkdir()
     for end in {end for _, end in rows}:
-        name = file_name("", end.micros - HOUR * 1_000_000, end.micros, "jsonl")
+        name = file_name(end.micros - HOUR * 1_000_000, end.micros, "jsonl")
         write_row_file(str(output / name), KeyCount, [row for row, reported in rows if reported == end])
     return {each.name: each for each in followed(found, tables, answer_views(found, tables))}, output
 
@@ -477,7 +477,7 @@ def test_a_run_writes_views_beside_its_rows(tmp_path, monkeypatch, capsys):
     assert ran(tmp_path, RUN) == 0
     assert "views, at no cost: " in capsys.readouterr().err
     outage = (tmp_path / "out" / "outage.csv").read_text().splitlines()
-    assert outage[0] == "stream,window_start,window_end,country,page,value,lower,upper,threshold,state,since"
+    assert outage[0] == "window_start,window_end,country,page,value,lower,upper,threshold,state,since"
     assert len(outage) == 1 + WINDOWS and all(",de,/a," in line and ",alert," in line for line in outage[1:])
     whole = json.loads((tmp_path / "out" / "_guarantee.json").read_text())
     assert {name: each["output"] for name, each in whole["views"].items()} == {
@@ -573,7 +573,7 @@ def test_windows_of_a_calendar_are_counted_in_its_units(tmp_path: Path, made: di
     """Months are added up and compared by their number; days are not."""
     months = PAGES.replace("4}", "4, window: 1month, end: 2026-07-01}")
     rows = [
-        KeyCount("", Timestamp(start), Timestamp(end), "a", 10, 0, 20, 10)
+        KeyCount(Timestamp(start), Timestamp(end), "a", 10, 0, 20, 10)
         for start, end in (
             (datetime(2026, month, 1, tzinfo=UTC).timestamp(), datetime(2026, month + 1, 1, tzinfo=UTC).timestamp())
             for month in range(1, 7)

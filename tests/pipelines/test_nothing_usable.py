@@ -62,7 +62,6 @@ LEFT_OUT = {
     "histogram": "150 events of items that are not in --domain",
     "queries": "150 events of items that are not in --domain",
     "heavy-hitters --domain domain": "150 events of items that are not in --domain",
-    "histogram --streams x": "150 events of streams that are not in --streams",
     "cardinality --enter_values in": "150 events that neither enter nor leave",
     "ranges --insert_values in": "150 events of actions that neither insert nor delete",
     "predecessor --universe 16 --user_field far": "150 events of points that are not in 1 .. --universe",
@@ -74,10 +73,8 @@ LEFT_OUT = {
 @some_quick("line", LEFT_OUT, "top-k --domain domain", "ranges --user_field item")
 def test_whatever_else_leaves_out_everything(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     why = LEFT_OUT[line]
-    of_stream = "--streams" in line
-    field = {"stream": "y"} if of_stream else {}
     line = line.replace("--user_field item", "--user_field item --item_field user")
-    write_events(folder, [event | field | {"far": "40"} for event in people(GOOD, "a" if of_stream else "other")])
+    write_events(folder, [event | {"far": "40"} for event in people(GOOD, "other")])
     command, _, further = line.partition(" ")
     status, told = run(f"{run_line(command)} {further}", capsys)
     assert status == 3, told
@@ -141,7 +138,7 @@ def test_what_was_not_asked_for_is_noted_where_it_may_be_a_mistake() -> None:
     assert few.notes() == few.warnings() == []
     most = report("counts", events_read=100, events_usable=50, events_outside_domain=50)
     assert most.warnings() == [] and len(most.notes()) == 1
-    assert len(report("quantiles", events_read=100, events_outside_run=90, events_of_other_streams=90).notes()) == 1
+    assert len(report("quantiles", events_read=100, events_outside_run=90, events_outside_domain=90).notes()) == 1
     rules = report("alerts", events_read=100, events_usable=2, events_outside_domain=98)
     assert rules.warnings() == rules.notes() == [], "items that no rule names are none of its business"
     assert rules.left_out(None) == ["98 events of items that no rule names (98%)"]

@@ -78,7 +78,6 @@ IN_TIME = {
     "--start 1704067200.0001": "--start must be >= 0 and a whole number of milliseconds",
     "--allowed_lateness -1": "allowed_lateness must be >= 0",
     "--renew_every 90m": "--renew_every",
-    "--streams a --stream_field ''": "streams must not be given when no stream is read",
 }
 """Each transform has windows of its own."""
 TEXTS_OF_TIME = {
@@ -96,7 +95,7 @@ def refused_by(word: str) -> Iterator[tuple[str, str]]:
     of_numbers = {line: rule for line, rule in OF_NUMBERS.items() if line.split()[0].removeprefix("--") in known}
     mistakes: dict[str, str] = {**of_numbers, **example.refused}
     if in_windows(word):
-        mistakes |= {line: rule for line, rule in IN_TIME.items() if "--streams" not in line or "streams" in known}
+        mistakes |= IN_TIME
     if not example.of_events:
         mistakes |= OF_PEOPLE
     if word in ONE_FOR_ALL:
@@ -365,7 +364,6 @@ VALUES = {
     "method": "auto",
     "min_alerts": "3",
     "min_people": "20",
-    "neighbouring": "replace_one",
     "noise_key_file": "key",
     "noise_key_variable": "KEY",
     "null": "NA",
@@ -382,13 +380,9 @@ VALUES = {
     "renew_every": "1h",
     "resolution": "20",
     "run_id": "another",
-    "selection": "first",
     "separator": ",",
     "shards": "2",
     "start": "2024-01-01",
-    "stream_field": "land --streams a,b",
-    "streams": "a,b --stream_field land",
-    "streams_per_person": "1 --streams a,b --stream_field land",
     "time_field": "when",
     "time_format": "%Y-%m-%dT%H:%M:%SZ --time_zone UTC",
     "time_unit": "s",

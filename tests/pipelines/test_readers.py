@@ -85,8 +85,8 @@ def test_fields_may_have_other_names_and_streams(format, tmp_path, read):
         path.write_text("".join(json.dumps(event) + "\n" for event in events))
     else:
         (pq.write_table if format == "parquet" else pa_csv.write_csv)(pa.Table.from_pylist(events), path)
-    outcome = read(path, user="who", item="what", time="when", stream="where", time_unit="ms")
-    assert outcome.rows == [{"user": str(n), "item": f"i{n}", "time": n * 1000, "stream": f"s{n}"} for n in range(3)]
+    outcome = read(path, user="who", item="what", time="when", time_unit="ms")
+    assert outcome.rows == [{"user": str(n), "item": f"i{n}", "time": n * 1000} for n in range(3)]
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2"])
@@ -107,14 +107,13 @@ def test_avro_enums_fixed_and_bytes_are_text(tmp_path, read):
     fields = [
         {"name": "user", "type": {"type": "fixed", "name": "Id", "size": 2}},
         {"name": "item", "type": {"type": "enum", "name": "Kind", "symbols": ["tea", "coffee"]}},
-        {"name": "stream", "type": ["null", "bytes"]},
         {"name": "other", "type": {"type": "array", "items": "Kind"}},
         AVRO_FIELDS[2],
     ]
-    event = {"user": b"u1", "item": "tea", "stream": b"s", "other": ["coffee"], "time": START}
+    event = {"user": b"u1", "item": "tea", "other": ["coffee"], "time": START}
     write_avro(tmp_path / "e.avro", [event], fields)
-    rows = read(tmp_path / "e.avro", stream="stream").rows
-    assert rows == [{"user": "u1", "item": "tea", "time": START_MICROS, "stream": "s"}]
+    rows = read(tmp_path / "e.avro").rows
+    assert rows == [{"user": "u1", "item": "tea", "time": START_MICROS}]
 
 
 @pytest.mark.slow
@@ -198,18 +197,6 @@ def test_json_numbers_are_their_decimal_text(tmp_path, read):
 )
 def test_formats_by_ending(path, format):
     assert format_of(path) == format
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_stream_field_counts_only_where_it_is_asked_for(format, tmp_path, read):
-    path = tmp_path / f"e.{format}"
-    events = [{"user": "u", "item": "i", "time": START, "stream": "s"}]
-    if format == "avro":
-        write_avro(path, events, [*AVRO_FIELDS, {"name": "stream", "type": "string"}])
-    else:
-        WRITERS[format](path, events)
-    assert read(path).rows == [{"user": "u", "item": "i", "time": START_MICROS}]
-    assert read(path, stream="stream").rows == [{"user": "u", "item": "i", "time": START_MICROS, "stream": "s"}]
 
 
 def test_display_data_and_logs_show_no_values(tmp_path, read, caplog):

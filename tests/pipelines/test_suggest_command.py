@@ -64,11 +64,11 @@ def test_what_is_printed_is_taken_by_the_command(shop, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_command_spends_the_budget_of_the_same_people_and_promises_as_much(shop, tmp_path, capsys):
-    """Without its data set, limits that a ledger has for it would not hold; streams change the noise."""
+    """Without its data set, limits that a ledger has for it would not hold."""
     events = [json.loads(line) | {"shop": "Nord"} for line in (shop / "events.jsonl").read_text().splitlines()]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
-    promised = ["--dataset", "customers", "--streams", "Nord,Süd"]
-    files = ["--input", f"{tmp_path}/events.jsonl", "--stream_field", "shop", "--noise_key_file", f"{shop}/key"]
+    promised = ["--dataset", "customers"]
+    files = ["--input", f"{tmp_path}/events.jsonl", "--noise_key_file", f"{shop}/key"]
     options = [*files, *promised, "--epsilon", "2", "--ledger", "none", *WINDOWS.split(), "--output"]
     assert cli.main(["suggest", *options, f"{tmp_path}/limits.jsonl"]) == 0
     (then,) = re.findall(r"^Then: privstream (.*)$", capsys.readouterr().out, re.M)

@@ -71,7 +71,7 @@ def test_files_of_json_hold_escapes(tmp_path: Path) -> None:
 
 
 def test_tables_and_plans_hold_escapes(capsys: pytest.CaptureFixture[str]) -> None:
-    row = HeavyHitter(HOSTILE, Timestamp(0), Timestamp(60), f"{HOSTILE}\n[red]", 5.0, 3.0, 7.0, Timestamp(0), "started")
+    row = HeavyHitter(Timestamp(0), Timestamp(60), f"{HOSTILE}\n[red]", 5.0, 3.0, 7.0, Timestamp(0), "started")
     stream = io.StringIO()
     print_rows([row], HeavyHitter, title=HOSTILE, console=Console(file=stream, width=4000))
     show(HOSTILE, Table(), [HOSTILE])
@@ -129,7 +129,8 @@ def test_rows_of_all_questions_fit_into_a_terminal(word: str, width: int) -> Non
 
 def test_what_a_narrow_terminal_has_no_room_for_is_said() -> None:
     rows = [
-        alert(number, 100.0, 27.3)._replace(stream=stream) for stream, number in (("north", 100.8), ("south", 134.2))
+        alert(number, 100.0, 27.3)._replace(window_start=MONDAY + day * DAY, window_end=MONDAY + (day + 1) * DAY)
+        for day, number in enumerate((100.8, 134.2))
     ]
     text = printed(rows, Alert, width=50)
     note = " ".join(text[text.index("In all rows") :].split())
@@ -168,7 +169,6 @@ def printed(rows, row_type, width=80, **options):
 
 def count(item, number, smoothed=None, rise=None, **more):
     values = {
-        "stream": "",
         "window_start": MONDAY,
         "window_end": MONDAY + 7 * DAY,
         "item": item,
@@ -211,7 +211,7 @@ def test_sums_are_numbers_with_thousands_and_the_digits_of_noise_are_left_out():
 
 def alert(estimate, threshold, stddev):
     ends = (estimate - 2 * stddev, estimate + 2 * stddev, MONDAY, "started")
-    return Alert("", MONDAY, MONDAY + DAY, "kettles", threshold, estimate, *ends)
+    return Alert(MONDAY, MONDAY + DAY, "kettles", threshold, estimate, *ends)
 
 
 def test_means_are_rounded_by_their_noise():
@@ -229,14 +229,14 @@ def test_what_an_alert_costs_is_shown_where_it_costs() -> None:
 
 
 def test_numbers_have_no_digits_that_noise_hides():
-    row = QuantileEstimate("", MONDAY, MONDAY + DAY, 0.9, 0.12344, 0.10121, 0.14516)
+    row = QuantileEstimate(MONDAY, MONDAY + DAY, 0.9, 0.12344, 0.10121, 0.14516)
     assert printed([row], QuantileEstimate).splitlines()[-1].split()[-4:] == ["0.123", "0.101", "and", "0.145"]
     row = row._replace(estimate=123.44, lower=101.21, upper=1451.6)
     assert printed([row], QuantileEstimate).splitlines()[-1].split()[-4:] == ["123", "101", "and", "1,452"]
 
 
 def test_ranks_show_one_interval():
-    row = RankedItem("", MONDAY, MONDAY + DAY, 1, "tea", 12.0, 412.3, 377.1, 447.5)
+    row = RankedItem(MONDAY, MONDAY + DAY, 1, "tea", 12.0, 412.3, 377.1, 447.5)
     text = printed([row], RankedItem)
     assert text.splitlines()[-1].split() == ["2024-01-01", "1", "tea", "12", "412", "377", "and", "448"]
     assert "151" not in text and "error" not in text
@@ -244,14 +244,14 @@ def test_ranks_show_one_interval():
 
 def test_ranks_fit_a_terminal_of_sixty_columns():
     hour = (MONDAY, MONDAY + 3600)
-    rows = [RankedItem("", *hour, rank, "bicycle shop harbour", 12.0, 1412.3, 1377.1, 1447.5) for rank in (1, 2)]
+    rows = [RankedItem(*hour, rank, "bicycle shop harbour", 12.0, 1412.3, 1377.1, 1447.5) for rank in (1, 2)]
     text = printed(rows, RankedItem, width=60)
     assert max(map(len, text.splitlines())) <= 60 and "1,377 and 1,448" in text
     assert "Only in files:" in text and "rank" in text.split("Only in files:")[1]
 
 
 def test_hitters_of_an_hour_say_when_it_begins():
-    row = HeavyHitter("", MONDAY, MONDAY + 3600, "tea", 412.0, 370.0, 454.0, MONDAY, "started")
+    row = HeavyHitter(MONDAY, MONDAY + 3600, "tea", 412.0, 370.0, 454.0, MONDAY, "started")
     assert printed([row], HeavyHitter).splitlines()[-1].startswith("2024-01-01 00:00"), "an hour is no day"
 
 

@@ -36,7 +36,7 @@ QUESTIONS = {
     "counts of events": f"counts {FOUND} --unit event",
     "counts of a list": f"counts {ON_A_CLOCK} --epsilon 20 --delta 1e-6 --max_contributions 3 --domain items",
     "sums": f"counts {FOUND} --max_contributions 3 --value_field cents --max_value 900",
-    "counts in streams": f"counts {FOUND} --max_contributions 3 --stream_field shop --streams north,south",
+    "counts in streams": f"counts {FOUND} --max_contributions 3 --item_field shop,item",
     "heavy hitters": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 --delta 1e-6 "
     "--max_hits 3 --method clock",
     "heavy hitters by status": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 "

@@ -47,22 +47,20 @@ from rich.console import Console
 FORMATS = ["avro", "parquet", "jsonl", "csv"]
 
 
-def hitter(stream="", hour=0, item="tea", count=5.0):
+def hitter(hour=0, item="tea", count=5.0):
     start = 1_704_067_200 + 3600 * hour
     ends = (None, None) if count is None else (max(0.0, count - 3), count + 3.0)
-    return HeavyHitter(
-        stream, Timestamp(start), Timestamp(start + 3600), item, count, *ends, Timestamp(start), "started"
-    )
+    return HeavyHitter(Timestamp(start), Timestamp(start + 3600), item, count, *ends, Timestamp(start), "started")
 
 
 SORTED = [
-    hitter("a", 0, "tea", 9),
-    hitter("a", 0, "日本 é e\u0301", 7),
-    hitter("a", 1, "apple", 100),
-    hitter("a", 1, "pear", 100),
-    hitter("b", 0, 'line\nbreak\r, "quoted"', -3),
-    hitter("b", 1, " blank ", -4),
-    hitter("b", 1, "not counted", None),
+    hitter(0, "tea", 9),
+    hitter(0, "日本 é e\u0301", 7),
+    hitter(0, 'line\nbreak\r, "quoted"', -3),
+    hitter(1, "apple", 100),
+    hitter(1, "pear", 100),
+    hitter(1, " blank ", -4),
+    hitter(1, "not counted", None),
 ]
 
 
@@ -136,7 +134,7 @@ def test_a_number_that_must_be_there_is_not_read_as_missing(tmp_path):
     write_row_file(
         str(tmp_path / "out.csv"),
         KeyCount,
-        [KeyCount("", *hitter()[1:4], 5.1, 3.0, 7.0, 5)],
+        [KeyCount(*hitter()[:3], 5.1, 3.0, 7.0, 5)],
     )
     text = (tmp_path / "out.csv").read_text()
     (tmp_path / "out.csv").write_text(text.replace(",5.1,3,", ",5.1,,"))
@@ -154,7 +152,7 @@ def test_columns_that_an_earlier_version_did_not_write_are_named_or_have_their_d
         return path
 
     times = Timestamp(0), Timestamp(60)
-    counted = QuantileEstimate("", *times, 0.5, 7.0, 2.0, 11.0)
+    counted = QuantileEstimate(*times, 0.5, 7.0, 2.0, 11.0)
     assert read_row_file(without("smoothed"), QuantileEstimate) == [counted]
     with pytest.raises(MissingColumnsError) as caught:
         read_row_file(without("lower", "upper", "smoothed"), QuantileEstimate)
@@ -170,13 +168,13 @@ def counts_and_table() -> tuple[list[KeyCount], pa.Table]:
     """Return rows, and the same as a table with times in microseconds."""
     end = Timestamp(60)
     rows = [
-        KeyCount(stream, Timestamp(0), end, item, 2.5, 3.0, level, count)
-        for stream, item, count, level in (
-            ("b", "tea, hot", 7, None),
-            ("a", 'milk, "a, ""b"""', 9, 0.1),
-            ("a", "日本, é", 9, 2.0),
-            ("a", "x, y", 10, 3.0),
-            ("b", "a, tea", -7, 7.5),
+        KeyCount(Timestamp(0), end, item, 2.5, 3.0, level, count)
+        for item, count, level in (
+            ("tea, hot", 7, None),
+            ('milk, "a, ""b"""', 9, 0.1),
+            ("日本, é", 9, 2.0),
+            ("x, y", 10, 3.0),
+            ("a, tea", -7, 7.5),
         )
     ]
     plain = [[value.micros if isinstance(value, Timestamp) else value for value in row] for row in rows]
@@ -266,7 +264,7 @@ def test_whole_numbers_are_written_without_a_fraction(tmp_path):
 
 def test_tables_are_put_together_finished_and_sorted(tmp_path):
     rows, table = counts_and_table()
-    order = ("stream", "-noisy", "item")
+    order = ("-noisy", "item")
 
     def packed(part):
         stream = io.BytesIO()
@@ -288,7 +286,7 @@ def test_tables_are_put_together_finished_and_sorted(tmp_path):
 
 def test_fractions_of_seconds_survive(tmp_path):
     row = HeavyHitter(
-        "", Timestamp(micros=1), Timestamp(micros=1_500_000), "tea", 1.0, 1.0, 1.0, Timestamp(micros=1), "started"
+        Timestamp(micros=1), Timestamp(micros=1_500_000), "tea", 1.0, 1.0, 1.0, Timestamp(micros=1), "started"
     )
     for format in FORMATS:
         write_row_file(str(tmp_path / f"out.{format}"), HeavyHitter, [row])
@@ -390,7 +388,7 @@ def test_unbounded_rows_are_refused(tmp_path):
         pipeline | test_stream.TestStream() | WriteRows(str(tmp_path / "out.avro"), HeavyHitter)
 
 
-def test_sorting_is_by_stream_window_count_and_item():
+def test_sorting_is_by_window_count_and_item():
     assert sort_rows(SORTED[::-1], SPEC.order) == SORTED
 
 
@@ -415,19 +413,17 @@ def test_the_terminal_table_shows_times_counts_and_error_bars():
     assert "Found" in text
     assert "2024-01-01 00:00" in text and "times in UTC" in text
     assert "1,234" in text
-    assert "stream" not in text
-    assert "stream" in printed([hitter("b")])
 
 
 def test_windows_of_one_length_tell_it_once():
     start = Timestamp(1_704_067_200)
     hours = [
-        HeavyHitter("", start, start + 3600, "a", 1.0, 0.5, 1.5, start, "started"),
-        HeavyHitter("", start + 3600, start + 7200, "a", 1.0, 0.5, 1.5, start, "continues"),
+        HeavyHitter(start, start + 3600, "a", 1.0, 0.5, 1.5, start, "started"),
+        HeavyHitter(start + 3600, start + 7200, "a", 1.0, 0.5, 1.5, start, "continues"),
     ]
     text = printed(hours, title="Found")
     assert "Found, windows of 1 hour" in text and "window end" not in text
-    other = printed([*hours, HeavyHitter("", start, start + 7200, "a", 1.0, 0.5, 1.5, start, "started")], title="Found")
+    other = printed([*hours, HeavyHitter(start, start + 7200, "a", 1.0, 0.5, 1.5, start, "started")], title="Found")
     assert "windows of" not in other and "2024-01-01 02:00" in other
     assert "window end" in printed([])
 
@@ -489,7 +485,6 @@ HOUR = 3600
 
 
 class Count(NamedTuple):
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     item: str
@@ -501,8 +496,8 @@ class Plain(NamedTuple):
     count: int
 
 
-def row(stream: str, hour: int, item: str, count: int = 1) -> Count:
-    return Count(stream, Timestamp(HOUR * hour), Timestamp(HOUR * (hour + 1)), item, count)
+def row(hour: int, item: str, count: int = 1) -> Count:
+    return Count(Timestamp(HOUR * hour), Timestamp(HOUR * (hour + 1)), item, count)
 
 
 def run_window(rows, folder, format="jsonl", order=("-count",)):
@@ -520,13 +515,13 @@ def write(*arguments, **options) -> dict[str, int]:
 
 
 MOMENT, MILLISECOND = Duration(micros=1), Duration(micros=1000)  # some runners cut timestamps down
-ROWS = [row("no", 0, "a", 2), row("no", 0, "b", 5), row("se", 0, "a"), row("no", 1, "a")]
+ROWS = [row(0, "a", 2), row(0, "b", 5), row(1, "a"), row(2, "a")]
 
 
 @pytest.mark.parametrize("format", ["jsonl", "avro", "parquet", "csv"])
-def test_each_window_and_stream_has_a_file(tmp_path, format):
+def test_each_window_has_a_file(tmp_path, format):
     assert write(ROWS, tmp_path, format)["written"] == 3
-    first = tmp_path / f"19700101T000000Z_19700101T010000Z_no.{format}"
+    first = tmp_path / f"19700101T000000Z_19700101T010000Z.{format}"
     assert read_row_file(str(first), Count) == [ROWS[1], ROWS[0]]
     assert len(os.listdir(tmp_path)) == 4
     assert (tmp_path / "_END").read_bytes() == b""
@@ -535,11 +530,11 @@ def test_each_window_and_stream_has_a_file(tmp_path, format):
 def test_the_time_from_the_end_of_a_window_to_its_file_is_measured(tmp_path):
     hour = int(time.time()) // HOUR - 1
     before = (time.time() - (hour + 1) * HOUR) * 1000
-    (latency,) = run_window([row("", hour, "a")], tmp_path)["gauges"]
+    (latency,) = run_window([row(hour, "a")], tmp_path)["gauges"]
     assert latency.key.metric.name == "window_latency_ms"
     assert before - 1 <= latency.committed.value <= (time.time() - (hour + 1) * HOUR) * 1000
     (tmp_path / "_END").unlink()
-    assert run_window([row("", hour, "a")], tmp_path)["gauges"] == []  # it was there already
+    assert run_window([row(hour, "a")], tmp_path)["gauges"] == []  # it was there already
 
 
 @pytest.mark.parametrize("format", ["jsonl", "avro", "parquet", "csv"])
@@ -567,7 +562,7 @@ def test_rows_without_a_window_go_by_the_moment_at_which_they_are_published(tmp_
 
 def test_rows_of_earlier_windows_are_in_the_file_of_the_window_after_which_they_are_published(tmp_path):
     rows = [
-        (row("no", hour, "a"), Timestamp(HOUR * (at + 1)) - moment)
+        (row(hour, "a"), Timestamp(HOUR * (at + 1)) - moment)
         for hour, at, moment in ((0, 2, MOMENT), (1, 2, MOMENT), (2, 2, MILLISECOND), (3, 3, MOMENT))
     ]
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
@@ -585,7 +580,7 @@ def test_a_second_answer_is_refused_and_counted(tmp_path):
     (file,) = tmp_path.glob("*.jsonl")
     first = file.read_bytes()
     (tmp_path / "_END").unlink()
-    assert write([row("no", 0, "a", 99)], tmp_path)["refused"] == 1
+    assert write([row(0, "a", 99)], tmp_path)["refused"] == 1
     assert file.read_bytes() == first
 
 
@@ -606,13 +601,8 @@ def test_writing_once_never_shows_half_a_file_nor_leaves_one(tmp_path):
 
 
 def test_names_are_short_plain_and_different():
-    assert file_name("", 0, HOUR * 10**6, "avro") == "19700101T000000Z_19700101T010000Z.avro"
+    assert file_name(0, HOUR * 10**6, "avro") == "19700101T000000Z_19700101T010000Z.avro"
     assert moment(1_500_000) == "19700101T000001.5Z"
-    assert file_name("../a b", 0, 10**6, "avro") == "19700101T000000Z_19700101T000001Z_..%2Fa%20b.avro"
-    long = [file_name("æ" * 300 + end, 0, 1, "avro") for end in "ab"]
-    assert len(set(long)) == 2
-    assert max(map(len, long)) < 200
-    assert file_name("x" * 101, 0, 1, "avro") != file_name("x" * 102, 0, 1, "avro")
 
 
 def test_errors_name_the_option(tmp_path):
@@ -628,7 +618,7 @@ def test_errors_name_the_option(tmp_path):
 def test_bounded_avro_files_repeat_their_bytes_too(tmp_path):
     for name in ("one.avro", "two.avro"):
         with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
-            _ = pipeline | beam.Create(ROWS) | WriteRows(str(tmp_path / name), Count, order=("stream", "-count"))
+            _ = pipeline | beam.Create(ROWS) | WriteRows(str(tmp_path / name), Count, order=("window_start", "-count"))
     assert (tmp_path / "one.avro").read_bytes() == (tmp_path / "two.avro").read_bytes()
 
 
@@ -668,7 +658,7 @@ def test_no_part_of_a_private_file_can_be_read_by_others_while_it_is_written(tmp
 
 RUN = ["counts", "--input=events.jsonl", "--epsilon=1", "--window=1h", "--ledger=none"]
 NAMED = {"item", "rule", "query", "rank", "quantile", "category", "low", "high"}
-"""Fields that tell what a row is about, beside its stream and its time."""
+"""Fields that tell what a row is about, beside its time."""
 
 
 class Kept(Destination):
@@ -685,24 +675,23 @@ class Kept(Destination):
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_the_key_of_a_row_is_its_stream_its_time_and_what_it_is_about(word):
+def test_the_key_of_a_row_is_its_time_and_what_it_is_about(word):
     spec = question(word)
     fields = set(spec.row_type._fields)
     times = {"time", "window_start"} & fields
     known = {"rank"} if "rank" in fields else NAMED & fields
-    assert set(spec.key) == ({"stream"} & fields) | times | known
+    assert set(spec.key) == times | known
 
 
 def sent(item: str) -> HeavyHitter:
     start, end = Timestamp(0), Timestamp(3600)
-    return HeavyHitter("no", start, end, item, 5.0, 2.0, 8.0, start, "started")
+    return HeavyHitter(start, end, item, 5.0, 2.0, 8.0, start, "started")
 
 
 def test_keys_name_the_run_and_are_the_same_again():
     keys = Kept("run 1", HeavyHitter, question("heavy-hitters").key).row_keys([sent("a"), sent("b")])
     assert json.loads(keys[0]) == {
         "run_id": "run 1",
-        "stream": "no",
         "window_start": "1970-01-01T00:00:00Z",
         "item": "a",
     }

@@ -40,13 +40,13 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def crowd(stream: str = "", item: str = "tea", people: int = 200) -> list[tuple[str, str, int, str]]:
+def crowd(of: str = "", item: str = "tea", people: int = 200) -> list[tuple[str, str, int]]:
     """Many people who hold one item in two of four windows, and one apiece of their own."""
     events = []
     for person in range(people):
-        user = f"{stream}{person}"
+        user = f"{of}{person}"
         for window in range(4):
-            events.append((user, item if window % 2 else f"own {person}", START + 60 * window + person % 60, stream))
+            events.append((user, item if window % 2 else f"own {person}", START + 60 * window + person % 60))
     return events
 
 
@@ -81,17 +81,14 @@ def read_json(folder: Path, name: str) -> list[dict[str, Any]]:
     return sorted((json.loads(line) for line in lines), key=str)
 
 
-def direct(events: list[tuple[str, str, int, str]]) -> list[dict[str, Any]]:
+def direct(events: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
     """The rows of counts called from Python, as Beam YAML writes them."""
-    return published([(*event[:3], "") for event in events], KeyedCounts(**BUDGET, noise=KeyedNoise(KEY)))
+    return published(events, KeyedCounts(**BUDGET, noise=KeyedNoise(KEY)))
 
 
-def published(events: list[tuple[str, str, int, str]], transform: PrivateTransform) -> list[dict[str, Any]]:
+def published(events: list[tuple[str, str, int]], transform: PrivateTransform) -> list[dict[str, Any]]:
     """The rows of a transform called from Python, as Beam YAML writes them."""
-    rows = [
-        beam.Row(user=user, item=item, time=Timestamp(time), stream=stream, value=5)
-        for user, item, time, stream in events
-    ]
+    rows = [beam.Row(user=user, item=item, time=Timestamp(time), value=5) for user, item, time in events]
     COLLECTED.clear()
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         pipeline | beam.Create(rows) | transform | beam.Map(collect)
@@ -134,7 +131,7 @@ def test_the_pipeline_of_the_documentation_runs(tmp_path, key_file, monkeypatch,
     with open("searches.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["user", "item", "time"])
-        writer.writerows((user, item, iso(START + 60 * (time - START))) for user, item, time, _ in events)
+        writer.writerows((user, item, iso(START + 60 * (time - START))) for user, item, time in events)
         writer.writerow(["", "NA", iso(START)])
     Path("trending.yaml").write_text(text, "utf-8")
     where = ["--jinja_variable_flags=privstream", f"--privstream={installed[0]}"]
@@ -147,7 +144,7 @@ def test_the_pipeline_of_the_documentation_runs(tmp_path, key_file, monkeypatch,
 
 @pytest.mark.slow
 def test_items_of_several_columns_and_a_filter(tmp_path: Path, key_file: str) -> None:
-    rows = [{"user": u, "land": "de", "page": i, "time": iso(t), "status": 500} for u, i, t, _ in crowd()]
+    rows = [{"user": u, "land": "de", "page": i, "time": iso(t), "status": 500} for u, i, t in crowd()]
     rows += [row | {"land": "fr", "status": 200} for row in rows]
     config = BUDGET | {"noise_key_file": key_file, "item_field": "land,page", "where": "status >= 500"}
     [found] = run_on_rows(tmp_path, rows, config)
@@ -156,17 +153,8 @@ def test_items_of_several_columns_and_a_filter(tmp_path: Path, key_file: str) ->
 
 
 @pytest.mark.slow
-def test_a_stream_field_can_be_left_out_of_account(tmp_path: Path, key_file: str) -> None:
-    events = crowd("a", people=120) + crowd("b", people=120)
-    rows = [{"user": u, "item": i, "time": iso(t), "stream": s} for u, i, t, s in events]
-    [found] = run_on_rows(tmp_path, rows, BUDGET | {"noise_key_file": key_file, "stream_field": ""})
-    assert found == direct(events)
-    assert {row["stream"] for row in found} == {""}
-
-
-@pytest.mark.slow
 def test_without_a_key_a_random_one_is_made_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = [{"user": u, "item": i, "time": iso(t)} for u, i, t, _ in crowd(people=400)]
+    rows = [{"user": u, "item": i, "time": iso(t)} for u, i, t in crowd(people=400)]
     with caplog.at_level(logging.INFO, LOGGERS):
         [found] = run_on_rows(tmp_path, rows, BUDGET)
     assert [row["item"] for row in found].count("tea") == 4
@@ -197,8 +185,6 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"end": START + 1, "start": START}, "end must leave room"),
         ({"domain": ["tea", "tea"]}, "domain must hold distinct items"),
         ({"domain": "no such file"}, "domain must be a readable file"),
-        ({"streams": "a,b"}, "streams must be a list, got str"),
-        ({"streams": [False]}, "streams must be a list of texts"),
         ({"time_unit": "h"}, "time_unit must be one of s, ms, us, ns, got 'h'"),
         ({"noise_key_file": "no such file"}, "noise_key_file must be a readable file"),
         ({"noise_key_file": "a", "noise_key_variable": "b"}, "must not both be given"),
@@ -225,8 +211,8 @@ ITEMS = ["coffee", "tea", "water"]
 RULES = [{"name": "tea", "at_least": 10, "items": ["tea"], "clear_below": 5}, {"name": "quiet", "at_most": 5}]
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "KeyedCounts": (
-        {"max_contributions": 4, "over": "2m", "domain": ITEMS, "streams": ["a", "b"]},
-        {"max_contributions": 4, "over": 120, "domain": Domain(ITEMS), "streams": ("a", "b")},
+        {"max_contributions": 4, "over": "2m", "domain": ITEMS},
+        {"max_contributions": 4, "over": 120, "domain": Domain(ITEMS)},
     ),
     "NumericQuantiles": (
         {"max_contributions": 4, "low": 0, "high": 9, "quantiles": [0.25, 0.5], "resolution": 9, "value_field": "size"},
@@ -241,9 +227,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
          "method": "status", "delta": 1e-3, "renew_every": 120},
     ),
     "ContinualHistogram": (
-        {"domain": ITEMS, "queries": ["histogram", "max"], "streams": ["b", "a"], "separator": ";",
+        {"domain": ITEMS, "queries": ["histogram", "max"], "separator": ";",
          "categories_per_row": 2},
-        {"domain": Domain(ITEMS), "queries": ["histogram", "max"], "streams": ("b", "a"), "separator": ";",
+        {"domain": Domain(ITEMS), "queries": ["histogram", "max"], "separator": ";",
          "categories_per_row": 2},
     ),
     "ThresholdFlags": (
@@ -260,20 +246,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: str, name: str) -> None:
     config, arguments = CASES[name]
-    in_streams = "streams" in config
     events = crowd("a", people=60) + crowd("b", item="tea;coffee" if name == "ContinualHistogram" else "tea", people=60)
-    rows: list[dict[str, Any]] = [
-        {"who": u, "item": i, "time": iso(t), "size": 5, **({"stream": s} if in_streams else {})}
-        for u, i, t, s in events
-    ]
+    rows: list[dict[str, Any]] = [{"who": u, "item": i, "time": iso(t), "size": 5} for u, i, t in events]
     bad = {
         f"time must be {NO_TIME}": rows[0] | {"time": "yesterday"},
         "time must be between 1970-01-01 and 2200-01-01": rows[0] | {"time": "1969-12-31"},
     }
     config = DAY | config | {"user_field": "who", "noise_key_file": key_file, "error_handling": {"output": "bad"}}
     found, refused = run_on_rows(tmp_path, [*rows, *bad.values()], config, name)
-    if not in_streams:
-        events = [(user, item, time, "") for user, item, time, _ in events]
     made = transforms.TRANSFORMS[name].spec.transform_class(**DAY | arguments, noise=KeyedNoise(KEY))
     assert found == published(events, made)
     assert len(found) >= 1
@@ -288,8 +268,6 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
         ("NumericQuantiles", {"quantiles": 0.5}, "quantiles must be a list of numbers, got float"),
         ("NumericQuantiles", {"quantiles": [0.9, 0.5]}, "quantiles must increase, got 0.9, 0.5"),
         ("TopKWithGap", {"top": 3}, "top must be < 3, the number of items in domain, got 3"),
-        ("KeyedCounts", {"streams": None, "stream_field": "stream"}, "streams must be given with stream_field"),
-        ("KeyedCounts", {"stream_field": ""}, "streams must not be given when no stream is read"),
         ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a readable file: cannot read rules.jsonl"),
         (
             "SparseVectorAlerts",
@@ -307,9 +285,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     ],
 )
 def test_what_is_wrong_with_each_is_said_before_anything_runs(name: str, config: dict[str, Any], message: str) -> None:
-    row = {"item": "tea", "time": iso(START), "user": "u", "size": 5} | (
-        {"stream": "a"} if "streams" in CASES[name][0] else {}
-    )
+    row = {"item": "tea", "time": iso(START), "user": "u", "size": 5}
     private = {"type": name, "input": "Create", "config": DAY | CASES[name][0] | config}
     with pytest.raises(ValueError, match=name) as raised:
         build(beam.Pipeline(), [{"type": "Create", "config": {"elements": [row]}}, private])

@@ -30,7 +30,7 @@ OPTIONS = (
 
 def hitter(item, hour=0, count=5):
     start = Timestamp(3600 * hour)
-    return HeavyHitter("no", start, start + 3600, item, float(count), 0.0, count + 3.0, start, "started")
+    return HeavyHitter(start, start + 3600, item, float(count), 0.0, count + 3.0, start, "started")
 
 
 ROWS = [hitter("tea", hour, 7 * hour) for hour in range(3)]
@@ -136,7 +136,7 @@ def test_a_topic_gets_rows_as_lines_of_json_under_their_keys(broker):
     destination.check(first=True)
     assert destination.send([*ROWS, hitter("x" * (1 << 20))]) == 1  # too large for the broker
     (key, value), *_ = found = messages(broker, "rows", len(ROWS))
-    assert key == {"run_id": "run 1", "stream": "no", "window_start": "1970-01-01T00:00:00Z", "item": "tea"}
+    assert key == {"run_id": "run 1", "window_start": "1970-01-01T00:00:00Z", "item": "tea"}
     assert value["people"] == 0 and value["window_end"] == "1970-01-01T01:00:00Z"
     destination.send(ROWS)
     assert messages(broker, "rows", 2 * len(ROWS)) == found + found
@@ -249,8 +249,8 @@ def test_rows_of_windows_before_an_item_was_found_are_there_once(kind, searches,
     (searches / "copy" / "_END").unlink()
     if kind == "topic":
         found = messages(server, "counted", len(lines))
-        places = [(key["stream"], key["window_start"], key["item"]) for key, _ in found]
-        assert sorted((*place[1:], value["noisy"]) for place, (_, value) in zip(places, found, strict=True)) == expected
+        places = [(key["window_start"], key["item"]) for key, _ in found]
+        assert sorted((*place, value["noisy"]) for place, (_, value) in zip(places, found, strict=True)) == expected
         assert cli.main(["counts", *COUNTED.split(), to]) == 0
         again = messages(server, "counted", 2 * len(lines))
         assert {json.dumps(message) for message in again} == {json.dumps(message) for message in found}

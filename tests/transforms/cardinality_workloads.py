@@ -7,13 +7,11 @@ import numpy as np
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import CardinalityEstimate, SetCardinality
-from slow_reference import hashed
 
 KEY = b"a key for tests of set sizes"
 SECOND = 1_000_000
 START = 1_000
 WINDOWS = 40
-STREAMS = ("north", "south", "été")
 COMMON = {"window": 10, "start": START, "end": START + 10 * WINDOWS, "epsilon": 60.0, "shards": 3}
 DOORS = {"enter_values": ("in", "back"), "leave_values": ("out",)}
 
@@ -29,8 +27,7 @@ CONFIGURATIONS = {
     },
     "entrance only": {"timeout": 33.5, "enter_values": ("in",)},
     "doors, limited": {**DOORS, "max_contributions": 7},
-    "streams": {**DOORS, "timeout": 55, "streams": STREAMS, "max_contributions": 9},
-    "streams, one each": {"timeout": 30, "streams": STREAMS},
+    "doors with time-out, limited": {**DOORS, "timeout": 55, "max_contributions": 9},
 }  # fmt: skip
 
 
@@ -38,9 +35,8 @@ def transform(name: str, **changes) -> SetCardinality:
     return SetCardinality(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
 
 
-def random_events(name: str, chance: random.Random, n: int = 500) -> list[tuple[str, str, int, str]]:
-    """Events of 25 people, some doubled, some at the same time, some outside of run and streams."""
-    streams = [*STREAMS, "elsewhere"] if "streams" in CONFIGURATIONS[name] else [""]
+def random_events(name: str, chance: random.Random, n: int = 500) -> list[tuple[str, str, int]]:
+    """Events of 25 people, some doubled, some at the same time, some outside of the run."""
     events = []
     for _ in range(n):
         time = chance.randrange((START - 20) * SECOND, (START + 10 * WINDOWS + 20) * SECOND)
@@ -50,9 +46,9 @@ def random_events(name: str, chance: random.Random, n: int = 500) -> list[tuple[
             continue  # a quiet minute
         item = chance.choices(["in", "back", "out", "look"], weights=[5, 2, 5, 1])[0]
         user = f"user {min(chance.randrange(25), chance.randrange(25))}"
-        events.append((user, item, time, chance.choices(streams, weights=[5, 3, 2, 1][: len(streams)])[0]))
+        events.append((user, item, time))
         if chance.random() < 0.2:
-            events.append((user, chance.choice(["in", "out"]), time, events[-1][3]))
+            events.append((user, chance.choice(["in", "out"]), time))
     return events + chance.choices(events, k=n // 10)
 
 
@@ -63,11 +59,11 @@ def kind_of(made: SetCardinality, item: str) -> str | None:
     return "enter" if made.rules.enter is None or item in made.rules.enter else None
 
 
-def usable(made: SetCardinality, events) -> list[tuple[str, str, int, str]]:
+def usable(made: SetCardinality, events) -> list[tuple[str, str, int]]:
     """Return the events that count, by time, with their kind as item; at one time leaving comes last."""
     first, end = made.steps.first * made.steps.size, made.steps.end * made.steps.size
-    kept = [(user, kind_of(made, item), time, stream) for user, item, time, stream in events]
-    kept = [e for e in kept if e[1] and first <= e[2] < end and e[3] in made.rules.streams]
+    kept = [(user, kind_of(made, item), time) for user, item, time in events]
+    kept = [e for e in kept if e[1] and first <= e[2] < end]
     return sorted(kept, key=lambda e: (e[2], e[1]))
 
 
@@ -76,70 +72,32 @@ def there(made: SetCardinality, kind: str, time: int, moment: int) -> bool:
     return kind == "enter" and (made.rules.timeout is None or moment - time <= made.rules.timeout)
 
 
-def sizes_without_limits(made: SetCardinality, events) -> dict[str, list[int]]:
-    """Count for each window who is there at its end: by the last event of each person before it."""
-    used = usable(made, events)
-    sizes = {stream: [] for stream in made.rules.streams}
-    for step in range(made.steps.first, made.steps.end):
-        moment = (step + 1) * made.steps.size
-        last = {(stream, user): (kind, time) for user, kind, time, stream in used if time < moment}
-        for stream, counts in sizes.items():
-            counts.append(sum(there(made, *said, moment) for (s, _), said in last.items() if s == stream))
-    return sizes
-
-
-def sizes_with_limits(made: SetCardinality, events) -> dict[str, list[int]]:
-    """The same, where entries of a person beyond the limits do not count: a slow walk, window by window."""
-    windows, homes, said = defaultdict(int), {}, {}
-    sizes = {stream: [] for stream in made.rules.streams}
-    people = made.noise.derive("people in a set")
+def sizes(made: SetCardinality, events) -> list[int]:
+    """Count for each window who is there at its end, and has not been counted too often: by their last events."""
+    windows, said, found = defaultdict(int), {}, []
     by_step = defaultdict(dict)
-    for user, kind, time, stream in usable(made, events):
-        by_step[time // made.steps.size][user, stream] = kind, time
-
-    def lot(entry):
-        user, stream = entry
-        person = np.array([hashed(people.derive("user hash"), user)], np.uint64)
-        return int(people.derive("person in stream", stream).words(person)[0, 0, 0])
-
+    for user, kind, time in usable(made, events):
+        by_step[time // made.steps.size][user] = kind, time
     for step in range(made.steps.first, made.steps.end):
-        moment = (step + 1) * made.steps.size
-        for user, stream in sorted(by_step[step], key=lot):
-            move = by_step[step][user, stream]
-            if not there(made, *said.get((user, stream), ("leave", 0)), moment):
-                if not there(made, *move, moment):
-                    continue
-                if homes.setdefault(user, stream) != stream:
-                    continue
-            said[user, stream] = move
-        counted = []
-        for person, move in said.items():
-            if there(made, *move, moment) and windows[person] < (made.max_contributions or WINDOWS):
-                windows[person] += 1
-                counted.append(person[1])
-        for stream, counts in sizes.items():
-            counts.append(counted.count(stream))
-    return sizes
-
-
-def limited(made: SetCardinality) -> bool:
-    """Say whether a person has limits."""
-    return len(made.rules.streams) > 1 or made.max_contributions is not None
+        said |= by_step[step]
+        present = [user for user, move in said.items() if there(made, *move, (step + 1) * made.steps.size)]
+        counted = [user for user in present if windows[user] < (made.max_contributions or WINDOWS)]
+        for user in counted:
+            windows[user] += 1
+        found.append(len(counted))
+    return found
 
 
 def expected(made: SetCardinality, events) -> list[CardinalityEstimate]:
     """Return the rows that the transform must give, sorted."""
-    sizes = (sizes_with_limits if limited(made) else sizes_without_limits)(made, events)
-    rows = []
-    for stream, counts in sizes.items():
-        noise = made._noise().derive("stream", stream)
-        _, published = made.mechanism.run(made.mechanism.initial_state(), np.diff(counts, prepend=0), noise)
-        for i, (estimate, bound, exhausted) in enumerate(zip(*(c.tolist() for c in published), strict=True)):
-            start = (made.steps.first + i) * made.steps.size
-            ends = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
-            spread = made.mechanism.algorithm.spread
-            reach = bound if spread is None else spread
-            interval = (None, None) if exhausted else (max(0, estimate - reach), max(0, estimate + reach))
-            shown = estimate if made.method == "counts" else max(0, estimate)
-            rows.append(CardinalityEstimate(stream, *ends, shown, -1 if exhausted else bound, *interval))
-    return sorted(rows, key=lambda row: row[:3])
+    counts, rows = sizes(made, events), []
+    _, published = made.mechanism.run(made.mechanism.initial_state(), np.diff(counts, prepend=0), made._noise())
+    for i, (estimate, bound, exhausted) in enumerate(zip(*(c.tolist() for c in published), strict=True)):
+        start = (made.steps.first + i) * made.steps.size
+        ends = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
+        spread = made.mechanism.algorithm.spread
+        reach = bound if spread is None else spread
+        interval = (None, None) if exhausted else (max(0, estimate - reach), max(0, estimate + reach))
+        shown = estimate if made.method == "counts" else max(0, estimate)
+        rows.append(CardinalityEstimate(*ends, shown, -1 if exhausted else bound, *interval))
+    return sorted(rows, key=lambda row: row[:2])

@@ -4,10 +4,9 @@ import itertools
 
 from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
-from privstream.transforms.batches import StepKey, sealed_key
-from privstream.transforms.counts.contributions import unsealed_counts
+from privstream.transforms.batches import CountBatch, StepKey, sealed_key, unseal
 from privstream.transforms.counts.dropped import is_counts
-from privstream.transforms.counts.publishing import clock_names, on_clock
+from privstream.transforms.counts.publishing import clock_name, to_clock
 from privstream.transforms.timing.clocked import StartClocks
 from tiny_runner import END, Stage, call_all, dofns_of
 from workloads import SECOND, START
@@ -18,15 +17,14 @@ class Chain:
 
     def __init__(self, made, chance, *, crashes=0.0, workers=1, instead=None):
         fns = dofns_of(made) | (instead or {})
-        (last,) = {"PublishWindows", "PublishCounts", "PublishFound"} & {*fns}
+        (last,) = {"PublishCounts", "PublishFound"} & {*fns}
         self.made, self.chance, self.split, self.markers = made, chance, fns["SplitEvents"], {}
         (count,) = {"CountContributions", "CountRandomContributions"} & {*fns}
         names = ("BoundPerWindow", count, last)
         self.stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
         self.rows, self.counted, self.watermark = [], [], -(2**62)
-        if last != "PublishWindows":
-            clocks = clock_names(fns[last].groups, made.shards)
-            self.stages[-1].feed(call_all(StartClocks(clocks), [b""]))
+        clocks = tuple(map(clock_name, range(made.shards)))
+        self.stages[-1].feed(call_all(StartClocks(clocks), [b""]))
 
     def arrive(self, events, size=1000):
         for key, (digest, data) in call_all(self.split, checked(self.made, as_arrow(list(events), size))):
@@ -45,8 +43,7 @@ class Chain:
         count.advance(watermark)
         counted = [element for element in count.take() if is_counts(element)]
         self.counted += counted
-        clocked = type(publish.fn).__name__ != "PublishWindows"
-        publish.feed([on_clock(element) for element in counted] if clocked else counted)
+        publish.feed([to_clock(element) for element in counted])
         if not self.made.chooses_randomly or not count.cells.timers:  # they hold the watermark
             publish.advance(watermark)
         self.rows += publish.take()
@@ -80,15 +77,13 @@ def drive_at_once(made, events, chance, **options):
 
 
 def exact(chain):
-    """Return what was counted before noise: (step, stream, item) -> (contributions, people who are new)."""
+    """Return what was counted before noise: (step, item) -> (contributions, people who are new)."""
     found = {}
     for _, record in chain.counted:
-        step = sealed_key(record).step
-        for stream, batch in unsealed_counts(record).each():
-            people = batch.counts if batch.new is None else batch.new
-            for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
-                names = chain.made.domain or batch.names
-                name = names[item]
-                before = found.get((step, stream, name), (0, 0))
-                found[step, stream, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))
+        step, batch = sealed_key(record).step, unseal(CountBatch, record)
+        people = batch.counts if batch.new is None else batch.new
+        for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
+            name = (chain.made.domain or batch.names)[item]
+            before = found.get((step, name), (0, 0))
+            found[step, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))
     return found

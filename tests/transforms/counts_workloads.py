@@ -9,7 +9,7 @@ import numpy as np
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
-from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
+from privstream.mechanisms.noise.row_noise import RowNoise
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms import Domain
@@ -22,7 +22,6 @@ WINDOWS = 8
 ITEMS = ("a", "b", "c", "ä\u2028\U0001f600", "e" * 300, "seldom")
 LISTED = Domain([*ITEMS[:5], "nobody's"])
 BESIDE = Domain(["b", "nobody's", "seldom"])
-STREAMS = ("s", "t", "never seen")
 COMMON = {
     "epsilon": 20.0,
     "delta": 1e-2,
@@ -35,47 +34,45 @@ COMMON = {
 CONFIGURATIONS = {
     "found": {"epsilon": 4.0},
     "found, people": {"min_people": 3},
-    "found, rising": {"epsilon": 60.0, "rising": 2, "streams": STREAMS},
-    "found, streams": {"streams": STREAMS, "max_contributions": 6, "epsilon": 6.0, "min_people": 2},
-    "found, window limit, streams": {
-        "streams": STREAMS,
+    "found, rising": {"epsilon": 60.0, "rising": 2},
+    "found, more": {"max_contributions": 6, "epsilon": 6.0, "min_people": 2},
+    "found, window limit": {
         "max_contributions": 6,
         "max_per_window": 2,
         "epsilon": 8.0,
     },
     "found, public items": {"public_items": BESIDE, "epsilon": 3.0},
     "found, public items, several windows": {"public_items": BESIDE, "over": 30, "epsilon": 3.0},
-    "found, several windows": {"over": 30, "epsilon": 4.0, "streams": STREAMS},
+    "found, several windows": {"over": 30, "epsilon": 4.0},
     "found, random": {"epsilon": 4.0},
-    "found, random, window limit, streams": {
-        "streams": STREAMS,
+    "found, random, window limit": {
         "max_contributions": 12,
         "max_per_window": 4,
         "epsilon": 8.0,
     },
-    "start, random, streams": {"over": "start", "streams": STREAMS, "max_contributions": 3},
+    "start, random": {"over": "start", "max_contributions": 3},
     "window, public, random": {"domain": LISTED},
     "window, public": {"domain": LISTED},
-    "window, public, pure": {"domain": LISTED, "delta": 0.0, "streams": STREAMS},
+    "window, public, pure": {"domain": LISTED, "delta": 0.0},
     "trailing, public": {"over": 50, "domain": LISTED, "epsilon": 2.0},
     "start": {"over": "start", "epsilon": 4.0},
     "start, people": {"over": "start", "min_people": 5},
-    "start, streams": {"over": "start", "streams": STREAMS, "max_contributions": 2},
-    "start, public": {"over": "start", "domain": LISTED, "streams": STREAMS, "epsilon": 4.0},
+    "start, few": {"over": "start", "max_contributions": 2, "epsilon": 4.0},
+    "start, public": {"over": "start", "domain": LISTED, "epsilon": 4.0},
     "start, public, pure": {"over": "start", "domain": LISTED, "delta": 0.0},
 }
 ONE_OF_EACH_CHAIN = (
     "window, public",
     "window, public, random",
     "start, public",
-    "start, random, streams",
-    "found, streams",
-    "found, window limit, streams",
-    "found, random, window limit, streams",
+    "start, random",
+    "found, more",
+    "found, window limit",
+    "found, random, window limit",
     "found, public items, several windows",
 )
 """Of configurations with the same stages some, which have much of what these can do."""
-Contribution = tuple[int, str, str, str]  # step, stream, item, user
+Contribution = tuple[int, str, str]  # step, item, user
 
 
 def transform(name: str, **changes) -> KeyedCounts:
@@ -88,9 +85,8 @@ def transform(name: str, **changes) -> KeyedCounts:
     return made
 
 
-def random_events(name: str, chance: random.Random, n: int = 700) -> list[tuple[str, str, int, str]]:
+def random_events(name: str, chance: random.Random, n: int = 700) -> list[tuple[str, str, int]]:
     """Events of 150 people, some of them very busy, some events twice, some outside of the run; window 2 is empty."""
-    streams = [*STREAMS[:2], "elsewhere"] if "streams" in CONFIGURATIONS[name] else [""]
     events = []
     for _ in range(n):
         time = START * SECOND + chance.randrange(-10 * SECOND, 10 * (WINDOWS + 1) * SECOND)
@@ -98,7 +94,7 @@ def random_events(name: str, chance: random.Random, n: int = 700) -> list[tuple[
             continue
         item = chance.choices([*ITEMS, "unlisted"], weights=[9, 6, 3, 3, 2, 0.1, 1])[0]
         user = f"user {chance.randrange(150) if chance.random() < 0.9 else chance.randrange(4)}"
-        events.append((user, item, time, chance.choices(streams, weights=[5, 3, 1][: len(streams)])[0]))
+        events.append((user, item, time))
     return events + chance.choices(events, k=n // 10)
 
 
@@ -107,55 +103,51 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
     steps, limit = made.steps, made.mechanism.contributions
     code, at_once = coder(made), made.mechanism.contributions_per_window
     found = defaultdict(lambda: defaultdict(set))
-    for user, item, time, stream in events:
+    for user, item, time in events:
         step = time // steps.size
         inside = step >= (steps.first or 0) and (steps.end is None or step < steps.end)
-        if inside and code(item) is not None and stream in (made.streams or ("",)):
-            found[step][user].add((stream, item))
+        if inside and code(item) is not None:
+            found[step][user].add(item)
     people = hashed_all(made.noise.derive("user hash"), {user for by_user in found.values() for user in by_user})
-    own = {stream: made.noise.derive("contribution", stream) for stream in made.streams or ("",)}
+    own = made.noise.derive("contribution")
     times, known, kept = Counter(), defaultdict(set), []
     chosen = random_ones(made, found) if made.chooses_randomly else None
     for step in sorted(found):
-        orders = {stream: item_order(made, stream, step) for stream in own}
-        for user, pairs in found[step].items():
+        order = item_order(made, step)
+        for user, items in found[step].items():
             person = people[user]
-            coded = {(stream, code(item)): item for stream, item in pairs}
-            possible = []
-            for stream in {stream for stream, _ in coded}:
-                of_stream = [pair for pair in coded if pair[0] == stream]
-                possible += sorted(of_stream, key=lambda pair: lot(orders[pair[0]], person, pair[1]))[:limit]
+            coded = {code(item): item for item in items}
+            possible = sorted(coded, key=lambda key: lot(order, person, key))[:limit]
             if made.mechanism.over == "start":
-                possible = [pair for pair in possible if pair not in known[user]]
-            possible.sort(key=lambda pair: lot(own[pair[0]], person, pair[1]))
-            some = [pair for pair in possible if chosen is None or (step, *pair) in chosen[user]]
+                possible = [key for key in possible if key not in known[user]]
+            possible.sort(key=lambda key: lot(own, person, key))
+            some = [key for key in possible if chosen is None or (step, key) in chosen[user]]
             allowed = made.bound.allowed(steps.number(step), steps.count)
-            counted = some[: max(0, allowed - times[user])][:at_once]
-            for pair in counted:
+            for key in some[: max(0, allowed - times[user])][:at_once]:
                 times[user] += 1
-                known[user].add(pair)
-                kept.append((step, pair[0], coded[pair], user))
+                known[user].add(key)
+                kept.append((step, coded[key], user))
     return kept
 
 
-def item_order(made: KeyedCounts, stream: str, step: int):
+def item_order(made: KeyedCounts, step: int):
     """Return what draws a person's random order of items: one for all windows where random items count once."""
     once = made.chooses_randomly and made.mechanism.over == "start"
-    return made.noise.derive("item order", stream, made.steps.first or 0 if once else step)
+    return made.noise.derive("item order", made.steps.first or 0 if once else step)
 
 
-def random_ones(made: KeyedCounts, found) -> dict[str, set[tuple[int, str, int]]]:
+def random_ones(made: KeyedCounts, found) -> dict[str, set[tuple[int, int]]]:
     """Return the contributions of each person that count: of each window, and then of the run, those of least lot."""
     code, limit, kept = coder(made), made.mechanism.contributions, defaultdict(list)
     people = hashed_all(made.noise.derive("user hash"), {user for by_user in found.values() for user in by_user})
     for step in sorted(found):
-        orders = {stream: item_order(made, stream, step) for stream in made.streams or ("",)}
-        for user, pairs in found[step].items():
-            person, known = people[user], {place[1:] for _, place in kept[user]}
+        order = item_order(made, step)
+        for user, items in found[step].items():
+            person, known = people[user], {key for _, (_, key) in kept[user]}
             lots = sorted(
-                (lot(orders[stream], person, code(item)), (step, stream, code(item)))
-                for stream, item in pairs
-                if made.mechanism.over != "start" or (stream, code(item)) not in known
+                (lot(order, person, code(item)), (step, code(item)))
+                for item in items
+                if made.mechanism.over != "start" or code(item) not in known
             )
             kept[user] += lots[: made.mechanism.contributions_per_window]
     return {user: {place for _, place in sorted(lots)[:limit]} for user, lots in kept.items()}
@@ -166,13 +158,13 @@ def on_list(made: KeyedCounts, kept: list[Contribution]) -> set[Contribution]:
     if not getattr(made.mechanism, "listed", 0):
         return set()
     entries, found = defaultdict(set), set()
-    for step, stream, item, user in kept:
+    for step, item, user in kept:
         mine, first = entries[user], made.steps.first or 0
-        if step + 1 - first > made.mechanism.last_listed or (stream, item) in mine:
+        if step + 1 - first > made.mechanism.last_listed or item in mine:
             continue
         if len(mine) < made.mechanism.listed:
-            mine.add((stream, item))
-            found.add((step, stream, item, user))
+            mine.add(item)
+            found.add((step, item, user))
     return found
 
 
@@ -188,49 +180,46 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     """Return the rows that the transform must give, sorted: the mechanism on exact counts, all keys in one shard."""
     kept, code, rows = contributions(made, events), coder(made), []
     entries, lists = on_list(made, kept), getattr(made.mechanism, "listed", 0) > 0
-    names = {code(item): item for _, _, item, _ in kept}
-    by_place = defaultdict(list)
-    for at, of, item, user in kept:
-        by_place[at, of].append((item, user))
+    names = {code(item): item for _, item, _ in kept}
+    by_step = defaultdict(list)
+    for at, item, user in kept:
+        by_step[at].append((item, user))
     if made.domain is not None:
         names = {place: made.domain[place] for place in range(len(made.domain))}
     public = [] if made.public_items is None else sorted(made.public_items.texts.to_pylist(), key=code)
     names |= {code(item): item for item in public}
-    for stream in sorted({stream for _, stream, _, _ in kept} | set(made.streams or ("",))):
-        noise = made.counting_noise.derive("stream", stream)
-        known = [] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]
-        state = made.mechanism.initial_state(*known, **({"public": len(public)} if made.remembers else {}))
-        seen, numbers = set(), [code(item) for item in public]
-        first = made.steps.first or 0
-        for step in range(first, made.steps.end) if made.steps.end else sorted({step for step, *_ in kept}):
-            people, counts, listed = Counter(), Counter(), Counter()
-            for item, user in by_place[step, stream]:
-                counts[code(item)] += 1
-                listed[code(item)] += (step, stream, item, user) in entries
-                people[code(item)] += (user, item) not in seen
-                seen.add((user, item))
-            numbers += sorted(set(counts) - set(numbers))
-            known = np.array(numbers, np.uint64)
-            given = KeyedStep(
-                step=step + 1 - first,
-                keys=np.array([numbers.index(key) for key in counts] if made.remembers else list(counts), np.uint64),
-                counts=np.array(list(counts.values()), np.int64),
-                people=np.array([people[key] for key in counts], np.int64) if made.mechanism.needs_people else None,
-                listed=np.array([listed[key] for key in counts], np.int64)
-                if lists and made.mechanism.lists(step + 1 - first)
-                else None,
-            )
-            one = SourcesByName(lambda _, noise=noise: noise)
-            drawn = RoutedNoise(one, [""], np.zeros(len(known), np.int64), known) if made.remembers else noise
-            state, found = made.mechanism.step(state, given, drawn)
-            for rows_of_step in (found, *found.earlier):
-                keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.remembers else None
-                texts = [names[key] for key in keys or rows_of_step.keys.tolist()]
-                rows += key_counts(made, stream, step, found.step - rows_of_step.step, texts, rows_of_step)
+    known = [] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]
+    state = made.mechanism.initial_state(*known, **({"public": len(public)} if made.remembers else {}))
+    seen, numbers = set(), [code(item) for item in public]
+    first = made.steps.first or 0
+    for step in range(first, made.steps.end) if made.steps.end else sorted({step for step, *_ in kept}):
+        people, counts, listed = Counter(), Counter(), Counter()
+        for item, user in by_step[step]:
+            counts[code(item)] += 1
+            listed[code(item)] += (step, item, user) in entries
+            people[code(item)] += (user, item) not in seen
+            seen.add((user, item))
+        numbers += sorted(set(counts) - set(numbers))
+        given = KeyedStep(
+            step=step + 1 - first,
+            keys=np.array([numbers.index(key) for key in counts] if made.remembers else list(counts), np.uint64),
+            counts=np.array(list(counts.values()), np.int64),
+            people=np.array([people[key] for key in counts], np.int64) if made.mechanism.needs_people else None,
+            listed=np.array([listed[key] for key in counts], np.int64)
+            if lists and made.mechanism.lists(step + 1 - first)
+            else None,
+        )
+        noise = made.counting_noise
+        drawn = RowNoise(noise, np.array(numbers, np.uint64)) if made.remembers else noise
+        state, found = made.mechanism.step(state, given, drawn)
+        for rows_of_step in (found, *found.earlier):
+            keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.remembers else None
+            texts = [names[key] for key in keys or rows_of_step.keys.tolist()]
+            rows += key_counts(made, step, found.step - rows_of_step.step, texts, rows_of_step)
     return sorted(rows)
 
 
-def key_counts(made: KeyedCounts, stream: str, step: int, back: int, texts: list[str], found: KeyedRows):
+def key_counts(made: KeyedCounts, step: int, back: int, texts: list[str], found: KeyedRows):
     """Yield the rows that are published at a step about the one so many steps before."""
     start = Timestamp(micros=(step - back) * made.steps.size)
     for place, (item, count, margin) in enumerate(zip(texts, *found.of_each("counts", "count_margin"), strict=True)):
@@ -244,18 +233,18 @@ def key_counts(made: KeyedCounts, stream: str, step: int, back: int, texts: list
             if not found.rises.lower[place] > 0:
                 continue
             risen = [meaningful(*(column[place] for column in found.rises)).tolist()]
-        window = (stream, start, Timestamp(micros=start.micros + made.steps.size))
+        window = (start, Timestamp(micros=start.micros + made.steps.size))
         people = meaningful(*(max(0.0, number) for number in shown)).tolist()
         yield made.row_type(*window, item, *people, count, *(end for ends in risen for end in ends))
 
 
-def answers(made: KeyedCounts, events) -> dict[tuple[str, int, str], int]:
-    """Return the exact answers by stream, number of the window, and item, where they are not 0."""
+def answers(made: KeyedCounts, events) -> dict[tuple[int, str], int]:
+    """Return the exact answers by number of the window, and item, where they are not 0."""
     over, first = made.mechanism.over, START // 10
     end = WINDOWS if made.steps.end else WINDOWS + 1
     span = {"window": 1, "start": WINDOWS}.get(over, over)
     found = Counter()
-    for step, stream, item, _ in contributions(made, events):
+    for step, item, _ in contributions(made, events):
         for later in range(step - first, min(end, step - first + span)):
-            found[stream, later, item] += 1
+            found[later, item] += 1
     return found

@@ -1,4 +1,4 @@
-"""Events (user, item, microseconds, stream) in the forms that pipelines take: rows, Arrow batches, streams in time."""
+"""Events (user, item, microseconds) in the forms that pipelines take: rows, Arrow batches, streams in time."""
 
 import itertools
 import random
@@ -12,12 +12,12 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.events.event_columns import read_batch
 
 SECOND = 1_000_000
-KINDS = {"user": pa.string(), "item": pa.string(), "time": pa.timestamp("us", "UTC"), "stream": pa.string()}
-Events = list[tuple[str, str, int, str]]
+KINDS = {"user": pa.string(), "item": pa.string(), "time": pa.timestamp("us", "UTC")}
+Events = list[tuple[str, str, int]]
 
 
 def as_rows(events: Events) -> list[beam.Row]:
-    return [beam.Row(user=u, item=i, time=Timestamp(micros=t), stream=s) for u, i, t, s in events]
+    return [beam.Row(user=u, item=i, time=Timestamp(micros=t)) for u, i, t in events]
 
 
 def as_arrow(events: Events, size: int = 80) -> list[pa.RecordBatch]:
@@ -36,11 +36,10 @@ def checked(made: beam.PTransform, batches: list[pa.RecordBatch]) -> list[pa.Rec
     return [read_batch(batch, made.event_fields)[0] for batch in batches]
 
 
-def stamped(event: tuple[str, str, int, str]) -> TimestampedValue:
-    """Return an event as a pair, or as a row if it has a stream, at its own time."""
-    user, item, time, stream = event
-    element = (user, item) if not stream else beam.Row(user=user, item=item, time=Timestamp(micros=time), stream=stream)
-    return TimestampedValue(element, Timestamp(micros=time))
+def stamped(event: tuple[str, str, int]) -> TimestampedValue:
+    """Return an event as a pair at its own time."""
+    user, item, time = event
+    return TimestampedValue((user, item), Timestamp(micros=time))
 
 
 def disordered(events: Events, late: Events, start: int, chance: random.Random) -> TestStream:

@@ -11,14 +11,13 @@ KEY = b"a key for tests of live histograms"
 SECOND = 1_000_000
 START = 1_000
 NAMES = ["cat", "dog", "eel", "fox", "gnu", "été"]
-STREAMS = ("north", "south")
 COMMON = {"domain": Domain(NAMES), "window": 10, "start": START, "end": START + 400, "epsilon": 2.0}
 EVERYTHING = ("histogram", "max", "min", "median", "quantile:0.9", "top:3")
 
 CONFIGURATIONS = {
     "plain": {"queries": EVERYTHING},
     "approximate": {"delta": 1e-6, "queries": ("histogram",)},
-    "several categories": {"categories_per_row": 2, "separator": "|", "streams": STREAMS},
+    "several categories": {"categories_per_row": 2, "separator": "|"},
     "anchored": {
         "queries": ("histogram", "top:2"), "largest": 100, "epsilon": 40.0,
     },
@@ -26,8 +25,8 @@ CONFIGURATIONS = {
         "queries": ("max", "min"), "epsilon": 60.0, "largest": 100,
     },
     "people": {"unit": "person", "max_contributions": 5, "queries": ("histogram", "max")},
-    "people, streams": {
-        "unit": "person", "max_contributions": 7, "max_per_window": 2, "streams": STREAMS, "delta": 1e-6,
+    "people, limited": {
+        "unit": "person", "max_contributions": 7, "max_per_window": 2, "delta": 1e-6,
         "categories_per_row": 3, "separator": "|",
     },
 }  # fmt: skip
@@ -35,7 +34,7 @@ FLAGS = {
     "flags": {"thresholds": 30, "epsilon": 50.0},
     "flags of people": {
         "thresholds": dict(zip(NAMES, (5, 10, 20, 40, 80, 160), strict=True)),
-        "unit": "person", "max_contributions": 9, "epsilon": 300.0, "streams": STREAMS,
+        "unit": "person", "max_contributions": 9, "epsilon": 300.0,
     },
 }  # fmt: skip
 
@@ -46,17 +45,16 @@ def transform(name: str, **changes):
     return ContinualHistogram(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
 
 
-def random_events(name: str, chance: random.Random, n: int = 600) -> list[tuple[str, str, int, str]]:
-    """Events of 25 people, some outside of the run, the domain and the streams."""
+def random_events(name: str, chance: random.Random, n: int = 600) -> list[tuple[str, str, int]]:
+    """Events of 25 people, some outside of the run and the domain."""
     options = {**CONFIGURATIONS, **FLAGS}[name]
-    streams = [*STREAMS, "elsewhere"] if "streams" in options else [""]
     events = []
     for _ in range(n):
         parts = chance.choices([*NAMES, "unknown"], weights=[40, 20, 10, 5, 5, 5, 2], k=chance.choice([1, 1, 2, 4]))
         item = "|".join(parts) if options.get("categories_per_row", 1) > 1 else parts[0]
         time = chance.randrange((START - 20) * SECOND, (START + 420) * SECOND)
         user = f"user {min(chance.randrange(25), chance.randrange(25))}"
-        events.append((user, item, time, chance.choices(streams, weights=[5, 3, 1][: len(streams)])[0]))
+        events.append((user, item, time))
         if chance.random() < 0.1:
             events.append(events[-1])
     return events

@@ -7,7 +7,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.monitor.threshold_monitor import Holdings
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
-Event = tuple[str, str, int, str]  # user, item, microseconds, stream
+Event = tuple[str, str, int]  # user, item, microseconds
 
 
 def hashed(noise, text: str) -> int:
@@ -31,12 +31,12 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
     """Return the rows that the transform must give, sorted."""
     noise, steps = transform.noise, transform.steps
     names: dict[int, str] = {}
-    holdings: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))  # [step][stream][user][item] = times
+    holdings: dict = defaultdict(lambda: defaultdict(dict))  # [step][user][item] = times
     known = None if transform.domain is None else [transform.domain[i] for i in range(len(transform.domain))]
     tests_domain = transform.tested_domain is not None
     people = hashed_all(noise.derive("user hash"), {user for user, *_ in events})
     codes = hashed_all(noise.derive("item hash"), {item for _, item, *_ in events})
-    for user, item, time, stream in events:
+    for user, item, time in events:
         if known is not None and item not in known:
             continue
         code = known.index(item) if tests_domain else codes[item]
@@ -44,19 +44,16 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
         step = time // steps.period
         while step >= 0 and time < step * steps.period + steps.size:
             if (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end):
-                holdings[step][stream][people[user]].setdefault(code, []).append(time)
+                holdings[step][people[user]].setdefault(code, []).append(time)
             step -= 1
     kept = {
-        step: {
-            stream: {person: bounded(transform, stream, step, person, items) for person, items in people.items()}
-            for stream, people in by_stream.items()
-        }
-        for step, by_stream in holdings.items()
+        step: {person: bounded(transform, step, person, items) for person, items in people.items()}
+        for step, people in holdings.items()
     }
     if tests_domain:
         names = dict(enumerate(known))
         for step in range(steps.first, steps.end):
-            kept.setdefault(step, {}).setdefault("", {})
+            kept.setdefault(step, {})
     if transform.method == "status":
         return sorted(follow(transform, kept, names))
     return with_streaks(decide(transform, kept, names), transform.steps.period)
@@ -67,37 +64,36 @@ def with_streaks(rows: list[HeavyHitter], period: int) -> list[HeavyHitter]:
     since: dict[tuple, Timestamp] = {}
     found = []
     for row in sorted(rows, key=lambda row: row.window_start):
-        first = since.get((row.stream, row.item, row.window_start.micros - period))
+        first = since.get((row.item, row.window_start.micros - period))
         found.append(row if first is None else row._replace(since=first, status="continues"))
-        since[row.stream, row.item, row.window_start.micros] = found[-1].since
+        since[row.item, row.window_start.micros] = found[-1].since
     return sorted(found)
 
 
-def bounded(transform, stream: str, step: int, person: int, items: dict[int, list[int]]) -> list[int]:
+def bounded(transform, step: int, person: int, items: dict[int, list[int]]) -> list[int]:
     """Return the items of a person that count, in order of rank."""
-    order = transform.noise.derive("item order", stream, step)
+    order = transform.noise.derive("item order", step)
     chosen = sorted(items, key=lambda item: (lot(order, person, item), item))[: transform.max_per_window]
     return sorted(chosen, key=lambda item: (lot(order, person, item), item))
 
 
 def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
-    """Run one monitor per stream over all holders."""
+    """Run the monitor over all holders."""
     monitor, rows = transform.monitor, []
-    for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
-        state = monitor.initial_state()
-        noise = transform.noise.derive("stream", stream)
-        for step in sorted(step for step in kept if stream in kept[step]):
-            state, hits = monitor.step(state, held_by(kept[step][stream], step), noise)
-            counts = hits.counts.tolist() or [None] * len(hits.items)
-            start = step * transform.steps.period
-            rows += [
-                in_time(
-                    (stream, Timestamp(micros=start), Timestamp(micros=start + transform.steps.size), names[item]),
-                    count,
-                    monitor.count_error(0.05),
-                )
-                for item, count in zip(hits.items.tolist(), counts, strict=True)
-            ]
+    state = monitor.initial_state()
+    noise = transform.noise
+    for step in sorted(kept):
+        state, hits = monitor.step(state, held_by(kept[step], step), noise)
+        counts = hits.counts.tolist() or [None] * len(hits.items)
+        start = step * transform.steps.period
+        rows += [
+            in_time(
+                (Timestamp(micros=start), Timestamp(micros=start + transform.steps.size), names[item]),
+                count,
+                monitor.count_error(0.05),
+            )
+            for item, count in zip(hits.items.tolist(), counts, strict=True)
+        ]
     return rows
 
 
@@ -113,31 +109,30 @@ def held_by(people: dict[int, list[int]], step: int) -> Holdings:
 
 
 def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
-    """Run one status monitor per stream over all windows of the run; long enough, where it has no bounds."""
+    """Run the status monitor over all windows of the run; long enough, where it has no bounds."""
     monitor, steps, rows = transform.monitor, transform.steps, []
-    for stream in sorted({stream for by_stream in kept.values() for stream in by_stream}):
-        state, noise = monitor.initial_state(), transform.noise.derive("stream", stream)
-        step = min(kept) if steps.first is None else steps.first
-        while (step <= max(kept) or len(state.up)) if steps.end is None else step < steps.end:
-            state, found = monitor.step(state, held_by(kept.get(step, {}).get(stream, {}), step), noise)
-            start = Timestamp(micros=step * steps.period)
-            counts = found.counts.tolist() or [None] * len(found.items)
-            columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
-            rows += [
-                in_time(
-                    (stream, start, Timestamp(micros=start.micros + steps.size), names[item]),
-                    None if status == 1 else count,
-                    monitor.count_error(0.05),
-                    Timestamp(micros=since * steps.period),
-                    ("started", "continues", "ended")[status],
-                )
-                for item, count, since, status in zip(*columns, strict=True)
-            ]
-            step += 1
+    state, noise = monitor.initial_state(), transform.noise
+    step = min(kept) if steps.first is None else steps.first
+    while (step <= max(kept) or len(state.up)) if steps.end is None else step < steps.end:
+        state, found = monitor.step(state, held_by(kept.get(step, {}), step), noise)
+        start = Timestamp(micros=step * steps.period)
+        counts = found.counts.tolist() or [None] * len(found.items)
+        columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
+        rows += [
+            in_time(
+                (start, Timestamp(micros=start.micros + steps.size), names[item]),
+                None if status == 1 else count,
+                monitor.count_error(0.05),
+                Timestamp(micros=since * steps.period),
+                ("started", "continues", "ended")[status],
+            )
+            for item, count, since, status in zip(*columns, strict=True)
+        ]
+        step += 1
     return rows
 
 
 def in_time(about: tuple, count: int | None, spread: int, since=None, status="started") -> HeavyHitter:
     """Return a row that is published after its own window."""
     number = (None, None, None) if count is None else (float(count), max(0.0, count - spread), max(0.0, count + spread))
-    return HeavyHitter(*about, *number, since or about[1], status)
+    return HeavyHitter(*about, *number, since or about[0], status)

@@ -16,23 +16,22 @@ from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
     HolderBatch,
-    InStreams,
     Names,
     StepKey,
     decode,
     distinct_in_order,
     encode,
     in_order,
+    unseal,
 )
 from privstream.transforms.counts.contributions import (
     CountContributions,
     _counted_items,
     add_up,
     joined,
-    unsealed_counts,
 )
 from privstream.transforms.counts.finished import LargestCounts
-from privstream.transforms.counts.publishing import Pairs
+from privstream.transforms.counts.publishing import Keys
 from privstream.transforms.events.bound import Bound
 from privstream.transforms.events.bounding import (
     BoundAcrossWindows,
@@ -40,25 +39,27 @@ from privstream.transforms.events.bounding import (
     LimitCounter,
     Used,
     added_up,
-    bound_items,
+    bound_people,
+    draws_of_pairs,
+    last_of_each,
     place_in_run,
     sorted_in_groups,
 )
-from privstream.transforms.events.parameters import SELECTIONS
 from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
 EVENTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 8)), max_size=60)
 LIMITS = st.integers(1, 4)
-SELECTION = st.sampled_from(SELECTIONS)
 
 
-def keep(events, limit, selection) -> list[tuple[int, int, int, int]]:
+def keep(events, limit) -> list[tuple[int, int, int, int]]:
     """Return user, item, time and rank of what is kept, sorted."""
     users, items, times = np.array(events, np.int64).reshape(-1, 3).T
     users, items = users.astype(np.uint64), items.astype(np.uint64)
-    rows, ranks, left_out = bound_items(users, items, times, limit=limit, selection=selection, noise=NOISE)
+    rows, ranks, left_out = bound_people(
+        users, items, times, limit=limit, draws=lambda rows: draws_of_pairs(NOISE, users[rows], items[rows])
+    )
     assert ranks.dtype == np.uint16
     still = set(zip(users[rows].tolist(), items[rows].tolist(), strict=True))
     assert left_out == len({(user, item) for user, item, _ in events} - still)
@@ -76,48 +77,50 @@ def test_limits_are_counted_apart_for_the_first_and_the_last_quarter(windows, qu
     assert all(part[0] == 0 for part in parts)
 
 
-def slow_keep(events, limit, selection) -> list[tuple[int, int, int, int]]:
+def slow_keep(events, limit) -> list[tuple[int, int, int, int]]:
     """Do the same with lists."""
     return sorted(
         row
         for user in {user for user, _, _ in events}
-        for row in slow_keep_one(user, [event[1:] for event in events if event[0] == user], limit, selection)
+        for row in slow_keep_one(user, [event[1:] for event in events if event[0] == user], limit)
     )
 
 
-def slow_keep_one(user, events, limit, selection):
-    better = max if selection == "last" else min
-    times = {item: better(time for other, time in events if other == item) for item, _ in events}
+def slow_keep_one(user, events, limit):
+    times = {item: min(time for other, time in events if other == item) for item, _ in events}
     lots = {item: int(NOISE.words(np.array([[user, item]], np.uint64))[0, 0, 0]) for item in times}
-    order = {
-        "last": lambda item: (-times[item], item),
-        "first": lambda item: (times[item], item),
-        "random": lambda item: lots[item],
-    }[selection]
-    kept = sorted(sorted(times, key=order)[:limit], key=lots.__getitem__)
+    kept = sorted(times, key=lots.__getitem__)[:limit]
     return [(user, item, times[item], rank) for rank, item in enumerate(kept)]
 
 
-@given(EVENTS, LIMITS, SELECTION)
-def test_keeps_what_the_rule_says(events, limit, selection):
-    assert keep(events, limit, selection) == slow_keep(events, limit, selection)
+@given(EVENTS)
+def test_the_last_event_of_each_person(events):
+    users, items, times = np.array(events, np.int64).reshape(-1, 3).T
+    rows = last_of_each(users, items, times)
+    last = {user: min((-time, item) for other, item, time in events if other == user) for user, _, _ in events}
+    assert {users[row]: (-times[row], items[row]) for row in rows} == last and len(rows) == len(last)
 
 
-@given(EVENTS, LIMITS, SELECTION, st.randoms())
-def test_depends_on_nothing_but_the_persons_own_events(events, limit, selection, chance):
-    kept = keep(events, limit, selection)
+@given(EVENTS, LIMITS)
+def test_keeps_what_the_rule_says(events, limit):
+    assert keep(events, limit) == slow_keep(events, limit)
+
+
+@given(EVENTS, LIMITS, st.randoms())
+def test_depends_on_nothing_but_the_persons_own_events(events, limit, chance):
+    kept = keep(events, limit)
     shuffled = list(events)
     chance.shuffle(shuffled)
-    assert keep(shuffled, limit, selection) == kept
-    assert keep(events + events, limit, selection) == kept
+    assert keep(shuffled, limit) == kept
+    assert keep(events + events, limit) == kept
     for user in {user for user, _, _ in events}:
-        alone = keep([event for event in events if event[0] == user], limit, selection)
+        alone = keep([event for event in events if event[0] == user], limit)
         assert alone == [row for row in kept if row[0] == user]
 
 
-@given(EVENTS, LIMITS, SELECTION)
-def test_ranks_number_the_items_of_each_person(events, limit, selection):
-    kept = keep(events, limit, selection)
+@given(EVENTS, LIMITS)
+def test_ranks_number_the_items_of_each_person(events, limit):
+    kept = keep(events, limit)
     for user in {user for user, _, _ in events}:
         own = [row for row in kept if row[0] == user]
         assert sorted(rank for _, _, _, rank in own) == list(range(len(own)))
@@ -126,7 +129,7 @@ def test_ranks_number_the_items_of_each_person(events, limit, selection):
 
 def test_random_items_are_not_always_the_same():
     events = [(user, item, 0) for user in range(1, 200) for item in range(1, 5)]
-    kept = {item for _, item, _, _ in keep(events, 1, "random")}
+    kept = {item for _, item, _, _ in keep(events, 1)}
     assert kept == {1, 2, 3, 4}
 
 
@@ -148,7 +151,7 @@ LIMIT = st.integers(1, 3)
 
 
 def across(participations) -> BoundAcrossWindows:
-    return BoundAcrossWindows(steps=STEPS, timer_offset=2, item_shards=3, groups=1, participations=participations)
+    return BoundAcrossWindows(steps=STEPS, timer_offset=2, item_shards=3, participations=participations)
 
 
 def admitted(taking_part, participations, split=1, *, reload=False) -> set[tuple[int, int]]:
@@ -160,11 +163,10 @@ def admitted(taking_part, participations, split=1, *, reload=False) -> set[tuple
         batches = []
         for part in np.array_split(people, split):
             holdings = HolderBatch(part, part + np.uint64(7), np.zeros(len(part), np.uint16), _names(part))
-            batches.append((StepKey("0", step, 0), InStreams.of("", holdings)))
+            batches.append((StepKey(step, 0), holdings))
         handled = limit.handle(b"", step, batches, ledger)
         for key, data in handled.outputs:
-            for _, held in InStreams.from_bytes(HolderBatch, data).each():
-                found |= {(StepKey.from_bytes(key).step, p) for p in held.users.tolist()}
+            found |= {(StepKey.from_bytes(key).step, p) for p in decode(HolderBatch, data).users.tolist()}
         log += [] if handled.segment is None else [handled.segment]
         ledger = limit.decode(b"", log if step % 2 else limit.encode(handled.state)) if reload else handled.state
         log = log if step % 2 else (limit.encode(handled.state) if reload else log)
@@ -219,7 +221,7 @@ def test_a_cap_above_16_bits_holds():
     ledger = Used(limit.decode(b"", []).counters | {"participations": before})
     holdings = HolderBatch(people, people, np.zeros(1, np.uint16), _names(people - np.uint64(7)))
     for expected in (1, 0, 0):
-        handled = limit.handle(b"", 1, [(StepKey("", 1, 0), InStreams.of("", holdings))], ledger)
+        handled = limit.handle(b"", 1, [(StepKey(1, 0), holdings)], ledger)
         assert len(list(handled.outputs)) == expected
         assert (handled.segment is None) == (expected == 0)
         ledger = limit.decode(b"", limit.encode(handled.state))
@@ -256,9 +258,9 @@ def test_values_of_one_person_and_item_are_added_up_exactly():
 def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
     fn = BoundPerWindow(steps=Steps.of(window=10), noise=NOISE, timer_offset=1, items_per_step=2, item_shards=1)
     batch = EventBatch(hashes(1, 2, 1), hashes(7, 7, 7), integers(0, 1, 2), Names.none(), np.array([4.0, 1.0, 3.0]))
-    ((_, found),) = fn.bound(StepKey("0", 0, 0), InStreams.of("", batch))
-    held = InStreams.from_bytes(HolderBatch, found)
-    assert (held.users.tolist(), held.batch.values.tolist()) == ([1, 2], [7, 1])
+    ((_, found),) = fn.bound(StepKey(0, 0), batch)
+    held = decode(HolderBatch, found)
+    assert (held.users.tolist(), held.values.tolist()) == ([1, 2], [7, 1])
 
 
 def test_columns_that_are_not_there_leave_no_trace():
@@ -279,7 +281,7 @@ def test_columns_that_are_not_there_leave_no_trace():
 def test_joined_counts_add_up_every_column():
     one = CountBatch(hashes(1, 5), integers(2, 3), Names.none(), integers(1, 0), integers(LARGE, -4))
     two = CountBatch(hashes(5, 9), integers(4, 1), Names.none(), integers(4, 1), integers(-LARGE, 7))
-    both = joined([InStreams.of("s", one), InStreams.of("s", two)]).batch
+    both = joined([one, two])
     assert both.items.tolist() == [1, 5, 9]
     assert both.counts.tolist() == [2, 7, 1]
     assert both.new.tolist() == [1, 4, 1]
@@ -291,7 +293,7 @@ def split(users: list[str] | None, values: list[float] | None, **options: object
     """Return what becomes of events of two items."""
     stage = SplitEvents(steps=Steps.of(window=10), noise=NOISE, shards=2, **options)
     stage.setup()
-    columns = {"item": ["tea", "cake", "tea"], "time": pa.array([1, 2, 3]), "stream": [""] * 3}
+    columns = {"item": ["tea", "cake", "tea"], "time": pa.array([1, 2, 3])}
     columns |= {} if users is None else {"user": users}
     columns |= {} if values is None else {"value": pa.array(values, pa.float64())}
     return [
@@ -314,43 +316,42 @@ def test_without_users_events_go_by_item():
 
 
 def counted(output: tuple[bytes, bytes]) -> CountBatch:
-    return unsealed_counts(output[1]).batch
+    return unseal(CountBatch, output[1])
 
 
 @pytest.mark.parametrize("distinct", [True, False])
 def test_who_is_new_to_an_item_is_counted_once(distinct):
     stage = CountContributions(
         steps=Steps.of(window=10), noise=NOISE, timer_offset=2, bound=Bound(3), distinct=distinct, newcomers=True,
-        groups=1, key_shards=1, limits=(0, 50),
+        key_shards=1, limits=(0, 50),
     )  # fmt: skip
 
-    def holders(*pairs: tuple[int, int]) -> InStreams[HolderBatch]:
+    def holders(*pairs: tuple[int, int]) -> HolderBatch:
         users, items = zip(*pairs, strict=True)
         values = integers(*(90 if item == 7 else 5 for item in items))
-        held = HolderBatch(hashes(*users), hashes(*items), np.zeros(len(users), np.uint16), Names.none(), values)
-        return InStreams.of("", held)
+        return HolderBatch(hashes(*users), hashes(*items), np.zeros(len(users), np.uint16), Names.none(), values)
 
-    first = stage.handle(b"", 0, [(StepKey("", 0, 0), holders((1, 7), (2, 7), (2, 8)))], stage.decode(b"", []))
+    first = stage.handle(b"", 0, [(StepKey(0, 0), holders((1, 7), (2, 7), (2, 8)))], stage.decode(b"", []))
     (one,) = map(counted, first.outputs)
     assert [one.items.tolist(), one.counts.tolist(), one.new.tolist()] == [[7, 8], [2, 1], [2, 1]]
     assert one.sums.tolist() == [100, 5]
     restored = stage.decode(b"", [first.segment])
-    second = stage.handle(b"", 1, [(StepKey("", 1, 0), holders((1, 7), (3, 7), (2, 9)))], restored)
+    second = stage.handle(b"", 1, [(StepKey(1, 0), holders((1, 7), (3, 7), (2, 9)))], restored)
     (two,) = map(counted, second.outputs)
     again = 0 if distinct else 1
     assert [two.items.tolist(), two.counts.tolist(), two.new.tolist()] == [[7, 9], [1 + again, 1], [1, 1]]
     assert two.sums.tolist() == [50 * (1 + again), 5]
-    third = stage.handle(b"", 2, [(StepKey("", 2, 0), holders((2, 10)))], second.state)
+    third = stage.handle(b"", 2, [(StepKey(2, 0), holders((2, 10)))], second.state)
     assert list(third.outputs) == [], "a fourth contribution of person 2"
 
 
-def row(item: str, count: int, stream: str = "") -> KeyCount:
-    return KeyCount(stream, Timestamp(0), Timestamp(10), item, count, count, count, count)
+def row(item: str, count: int) -> KeyCount:
+    return KeyCount(Timestamp(0), Timestamp(10), item, count, count, count, count)
 
 
-def test_the_largest_of_each_stream_and_ties_by_name():
-    rows = [row("d", 5), row("a", 5), row("c", 9), row("b", 5), row("z", 1, "other")]
-    assert [(one.stream, one.item) for one in LargestCounts(2)(rows)] == [("", "c"), ("", "a"), ("other", "z")]
+def test_the_largest_and_ties_by_name():
+    rows = [row("d", 5), row("a", 5), row("c", 9), row("b", 5)]
+    assert [one.item for one in LargestCounts(2)(rows)] == ["c", "a"]
     assert LargestCounts(2)(rows[::-1]) == LargestCounts(2)(rows)
     assert LargestCounts(9).among([]) == []
 
@@ -385,24 +386,19 @@ def test_noise_that_is_not_bound_to_the_data_is_refused_without_an_end(over, del
         _ = events | made
 
 
-KEYS = st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, 7, 2**63, 2**64 - 1]))
+KEYS = st.sampled_from([0, 1, 2, 7, 2**63, 2**64 - 1])
 
 
-def columns(pairs):
-    return np.array([code for code, _ in pairs], np.int64), np.array([key for _, key in pairs], np.uint64)
-
-
-@given(st.lists(st.sets(KEYS, max_size=12), max_size=6), st.sets(KEYS))
-def test_pairs_keep_their_numbers(steps, asked):
-    pairs, known = Pairs(*columns([])), {}
-    for step in [*steps, asked]:
+@given(st.lists(st.sets(KEYS), max_size=6))
+def test_keys_keep_their_numbers(steps):
+    keys, known = Keys.none(), {}
+    for step in steps:
         several = sorted(step)
-        numbers = pairs.numbers(*columns(several))
-        assert numbers.tolist() == [known.get(pair, -1) for pair in several]
-        new = [pair for pair in several if pair not in known]
-        pairs = pairs.with_more(*columns(new))
-        known |= {pair: len(known) + i for i, pair in enumerate(new)}
-        assert Pairs(pairs.codes, pairs.keys).numbers(*columns(several)).tolist() == [known[pair] for pair in several]
+        keys, numbers = keys.with_numbers(np.array(several, np.uint64))
+        known |= {key: len(known) + i for i, key in enumerate(key for key in several if key not in known)}
+        assert numbers.tolist() == [known[key] for key in several]
+        again, same = Keys(keys.keys).with_numbers(np.array(several, np.uint64))
+        assert again.keys.tolist() == keys.keys.tolist() == list(known) and same.tolist() == numbers.tolist()
 
 
 @given(st.lists(st.sampled_from([0, 1, 2, 1 << 40, (1 << 40) + 1, (1 << 64) - 1]), max_size=20), st.integers(0, 3))
@@ -412,10 +408,10 @@ def test_numbers_are_ordered_as_by_a_stable_sort(numbers, times):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=20))
-def test_rows_of_one_stream_are_counted_as_they_are_added_up(rows):
+def test_rows_are_counted_as_they_are_added_up(rows):
     items, new = np.array([item for item, _ in rows], np.uint64), np.array([mark for _, mark in rows], bool)
     ones = CountBatch(items, np.ones(len(rows), np.int64), Names.none(), new.astype(np.int64))
-    added, counted = add_up(InStreams.of("", ones)).batch, _counted_items(items, Names.none(), new)
+    added, counted = add_up(ones), _counted_items(items, Names.none(), new)
     assert counted.items.tolist() == added.items.tolist()
     assert counted.counts.tolist() == added.counts.tolist()
     assert counted.new.tolist() == added.new.tolist()

@@ -9,9 +9,9 @@ import pytest
 from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.transforms.batches import HolderBatch, InStreams, Names, StepKey, seal_encoded, sealed_key
+from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal, sealed_key, unseal
 from privstream.transforms.counts import random_contributions
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists, lists_of, unsealed_counts
+from privstream.transforms.counts.contributions import CountContributions, PeopleLists, lists_of
 from privstream.transforms.counts.dropped import ReleaseDropped, is_sums
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.events import bounding
@@ -28,15 +28,13 @@ STEPS = Steps.of(window=10.0, start=0.0, windows=WINDOWS)
 def stage(sampled, seed=1, *, in_run=LIMIT, per_window=None, steps=STEPS, **given):
     kind = CountRandomContributions if sampled else CountContributions
     bound = Bound(in_run, per_window, sampled)
-    return kind(
-        steps=steps, noise=SeededNoise(seed), timer_offset=2, groups=1, key_shards=1, **{"bound": bound} | given
-    )
+    return kind(steps=steps, noise=SeededNoise(seed), timer_offset=2, key_shards=1, **{"bound": bound} | given)
 
 
 def held(pairs):
     """Return what people have in a step, from pairs of a person and an item."""
     users, items = (np.array(column, np.uint64) for column in zip(*sorted(pairs), strict=True))
-    return InStreams.of("", HolderBatch(users, items, np.zeros(len(users), np.uint16), Names.none()))
+    return HolderBatch(users, items, np.zeros(len(users), np.uint16), Names.none())
 
 
 def people(seed=5, number=24, items=9, kind="spread"):
@@ -57,9 +55,9 @@ def sent(fn, given, parts=False):
         each = held(pairs)
         if parts:
             for part, some in parts_of_people(each):
-                decoded.add(step, seal_encoded(StepKey("", step, part.code), some.to_bytes()))
+                decoded.add(step, seal(StepKey(step, part.code), some))
         else:
-            decoded.add(step, seal_encoded(StepKey("", step, 1), each.to_bytes()))
+            decoded.add(step, seal(StepKey(step, 1), each))
     counts, new, sums, log = Counter(), Counter(), np.zeros(3, np.int64), []
     for step, batches in fn.due(decoded, WINDOWS):
         before = fn.decode(b"", log)  # as a run that begins again finds it
@@ -70,7 +68,7 @@ def sent(fn, given, parts=False):
             if is_sums(element):
                 sums += np.frombuffer(element[1][STEP.size :], "<i8")
                 continue
-            batch = unsealed_counts(element[1]).batch
+            batch = unseal(CountBatch, element[1])
             for place, item in enumerate(batch.items.tolist()):
                 counts[sealed_key(element[1]).step, item] += int(batch.counts[place])
                 new[sealed_key(element[1]).step, item] += 0 if batch.new is None else int(batch.new[place])

@@ -385,7 +385,7 @@ def test_a_timeout_as_long_as_the_window_keeps_everybody_of_it_and_nobody_else(w
     made = steps(window, seconds(*day, zone=zone), windows=9)
     first, end = made.bounds_micros(made.first)
     for days in (1, 3):
-        rules = PresenceRules.of(enter_values=None, leave_values=None, timeout=86_400 * days, streams=None)
+        rules = PresenceRules.of(enter_values=None, leave_values=None, timeout=86_400 * days)
         stays = rules.stay(made, made.first, np.array([ENTER] * 3), np.array([first, first + 1, end - 1]))
         assert stays.tolist() == [days] * 3
 

@@ -15,10 +15,8 @@ from cardinality_workloads import (
     START,
     WINDOWS,
     expected,
-    limited,
     random_events,
-    sizes_with_limits,
-    sizes_without_limits,
+    sizes,
     transform,
 )
 from event_forms import as_arrow, as_rows, run_bounded
@@ -39,15 +37,14 @@ DAY = 86_400
     CONFIGURATIONS,
     "doors",
     "sessions with ends",
-    "streams",
-    elsewhere=["doors", "sessions, limited", "streams"],
+    elsewhere=["doors", "sessions, limited"],
 )
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
     made = transform(name)
-    results = yield of_elements(as_arrow(events) if name in ("doors", "streams") else as_rows(events), made)
-    assert sorted(results.elements("rows"), key=lambda row: row[:3]) == expected(made, events)
-    assert len(results.elements("rows")) == WINDOWS * len(made.rules.streams)
+    results = yield of_elements(as_arrow(events) if name == "doors" else as_rows(events), made)
+    assert sorted(results.elements("rows"), key=lambda row: row[:2]) == expected(made, events)
+    assert len(results.elements("rows")) == WINDOWS
     assert results.elements("dead") == []
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
@@ -57,12 +54,9 @@ def test_workloads_are_interesting():
     for name in CONFIGURATIONS:
         events = random_events(name, random.Random(6))
         made = transform(name)
-        free = sizes_without_limits(made, events)
-        assert all(len(set(sizes)) > 4 for sizes in free.values())
-        if limited(made):
-            assert sizes_with_limits(made, events) != free
-        else:
-            assert sizes_with_limits(made, events) == free
+        assert len(set(sizes(made, events))) > 4
+        if made.max_contributions is not None:
+            assert sizes(made, events) != sizes(transform(name, max_contributions=WINDOWS), events)
         rows = expected(made, events)
         assert len({row.estimate for row in rows}) > 1 + (made.mechanism.mode == "sparse")
         assert (-1 in {row.error_bound for row in rows}) == (name == "doors, used up")
@@ -72,23 +66,21 @@ def test_workloads_are_interesting():
 def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
     monkeypatch.setattr("privstream.transforms.timing.keyed_state.LEAST_COMPACTION", 500)
     monkeypatch.setattr("privstream.transforms.cardinality.set_cardinality.SEGMENT", 3)
-    for name in ("doors", "streams", "sessions with ends"):
+    for name in ("doors", "doors with time-out, limited", "sessions with ends"):
         chance = random.Random(5)
         events = random_events(name, chance, 600)
         made = transform(name)
         stages = drive(made, events, chance, crashes=0.1)
-        assert sorted(stages[-1].outputs, key=lambda row: row[:3]) == expected(made, events)
-    crowd = [(f"once {i}", "in", (START + 1) * SECOND + i, "") for i in range(2000)]
-    crowd += [(f"once {i}", "out", (START + 12) * SECOND + i, "") for i in range(2000)]
-    crowd += [("one", "in" if i % 2 else "out", (START + 10 * i) * SECOND, "") for i in range(2, 30)]
+        assert sorted(stages[-1].outputs, key=lambda row: row[:2]) == expected(made, events)
+    crowd = [(f"once {i}", "in", (START + 1) * SECOND + i) for i in range(2000)]
+    crowd += [(f"once {i}", "out", (START + 12) * SECOND + i) for i in range(2000)]
+    crowd += [("one", "in" if i % 2 else "out", (START + 10 * i) * SECOND) for i in range(2, 30)]
     track = drive(transform("doors", shards=1), crowd, random.Random(2), crashes=0.0)[1]
     log = [value for (_, place), values in track.cells.states.items() if place.endswith("log") for value in values]
     assert sum(map(len, log)) < 8000
 
 
-MOVES = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=40
-)
+MOVES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=40)
 
 
 @given(MOVES, st.randoms())
@@ -96,8 +88,8 @@ def test_the_last_word_of_a_person_depends_on_that_person_alone(rows, chance):
     def said(some):
         if not some:
             return []
-        users, streams, times, kinds = np.array(some, np.int64).T
-        chosen = last_presence(users.astype(np.uint64), (2 * streams + kinds).astype(np.uint64), times)
+        users, times, kinds = np.array(some, np.int64).T
+        chosen = last_presence(users.astype(np.uint64), kinds.astype(np.uint64), times)
         return sorted(some[row] for row in chosen.tolist())
 
     together = said(rows)
@@ -105,8 +97,8 @@ def test_the_last_word_of_a_person_depends_on_that_person_alone(rows, chance):
     chance.shuffle(shuffled)
     assert said(shuffled) == together
     assert together == sorted(row for user in range(4) for row in said([r for r in rows if r[0] == user]))
-    for user, stream, time, kind in together:
-        assert (time, kind) == max((t, k) for u, s, t, k in rows if (u, s) == (user, stream))
+    for user, time, kind in together:
+        assert (time, kind) == max((t, k) for u, t, k in rows if u == user)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12), max_size=12))
@@ -125,25 +117,20 @@ def test_presences_are_a_dictionary(told):
         assert presences.compact(step).keys.tolist() == sorted(p for p, until in wanted.items() if until > step)
 
 
-PEOPLE = st.lists(
-    st.tuples(st.sampled_from(["in", "out", "look"]), st.integers(0, 399), st.integers(0, 1)), max_size=30
-)
+PEOPLE = st.lists(st.tuples(st.sampled_from(["in", "out", "look"]), st.integers(0, 399)), max_size=30)
 
 
-@some_quick("name", ["doors", "sessions, limited", "doors, limited", "streams"], "sessions, limited", "streams")
+@some_quick("name", ["doors", "sessions, limited", "doors, limited"], "sessions, limited")
 @given(moves=PEOPLE)
 @settings(max_examples=25, deadline=None)
 def test_one_person_changes_each_size_by_one_at_most(name, moves):
-    """In one stream, and at the ends of at most `max_contributions` windows, whatever others do."""
+    """At the ends of at most `max_contributions` windows, whatever others do."""
     made = transform(name)
     crowd = random_events(name, random.Random(3), 80)
-    streams = made.rules.streams
-    person = [("one", item, (START + second) * SECOND, streams[-which]) for item, second, which in moves]
-    one, other = (sizes_with_limits(made, some) for some in (crowd, crowd + person))
-    moved = {stream: np.array(other[stream]) - one[stream] for stream in streams}
-    assert all(set(difference.tolist()) <= {0, 1} for difference in moved.values())
-    assert sum(map(np.any, moved.values())) <= 1
-    assert sum(map(np.sum, moved.values())) <= (made.max_contributions or WINDOWS)
+    person = [("one", item, (START + second) * SECOND) for item, second in moves]
+    moved = np.subtract(*(sizes(made, some) for some in (crowd + person, crowd)))
+    assert set(moved.tolist()) <= {0, 1}
+    assert moved.sum() <= (made.max_contributions or WINDOWS)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +143,6 @@ def test_one_person_changes_each_size_by_one_at_most(name, moves):
         ({"leave_values": None}, ValueError, "leave_values or timeout must be given: nobody would ever leave"),
         ({"timeout": 0}, ValueError, "timeout must be > 0 and a whole number of milliseconds, got 0 seconds"),
         ({"timeout": 655_340}, ValueError, "timeout must be < 65534 windows, got 655340 seconds"),
-        ({"streams": ("a", "a")}, ValueError, "streams must be distinct texts, at least one"),
         ({"method": "sparse"}, ValueError, "method must be one of counts, sparse_counter, henzinger_sricharan_steiner"),
         ({"max_contributions": 5}, ValueError, "max_contributions must not be given with method sparse_counter"),
         ({"method": "counts", "end": None}, ValueError, "max_contributions must be given where the run has no end"),
@@ -178,13 +164,11 @@ def test_refusals_when_applied():
 
 def test_counters_and_bad_rows():
     events = [
-        ("a", "in", START * SECOND, ""),
-        ("a", "look", START * SECOND, ""),
-        ("a", "in", 5, ""),
+        ("a", "in", START * SECOND),
+        ("a", "look", START * SECOND),
+        ("a", "in", 5),
     ]
-    results = run_bounded(
-        "fn_api", [*as_rows(events), beam.Row(user="", item="in", time=5, stream="")], transform("doors")
-    )
+    results = run_bounded("fn_api", [*as_rows(events), beam.Row(user="", item="in", time=5)], transform("doors"))
     counters = {name.partition(":")[2]: n for name, n in results.counters.items()}
     assert counters["events"] == 3
     assert counters["events_outside_run"] == counters["events_of_other_values"] == counters["events_malformed"] == 1
@@ -195,9 +179,9 @@ def test_counters_and_bad_rows():
 def test_sessions_need_no_item():
     columns = {"user": pa.array(["a", "b"]), "time": pa.array([START, START + 100])}
     made = transform("sessions")
-    events = [("a", "x", START * SECOND, ""), ("b", "y", (START + 100) * SECOND, "")]
+    events = [("a", "x", START * SECOND), ("b", "y", (START + 100) * SECOND)]
     rows = run_bounded("fn_api", [pa.RecordBatch.from_pydict(columns)], made).elements("rows")
-    assert sorted(rows, key=lambda row: row[:3]) == expected(made, events)
+    assert sorted(rows, key=lambda row: row[:2]) == expected(made, events)
 
 
 def test_guarantee_and_error():
@@ -206,7 +190,6 @@ def test_guarantee_and_error():
     assert made.guarantee.epsilon == 1.0
     assert "by their last event" in made.guarantee.paragraph()
     assert made.error(100, 50) == made.mechanism.error(100, 50)
-    shared = transform("streams")
-    assert "at most 9 windows" in shared.guarantee.paragraph() and "in one stream" in shared.guarantee.paragraph()
-    assert shared.mechanism.algorithm.law.scale == pytest.approx(9 / 60)
-    assert transform("streams", max_contributions=WINDOWS).mechanism == transform("streams, one each").mechanism
+    some = transform("doors with time-out, limited")
+    assert "at most 9 windows" in some.guarantee.paragraph()
+    assert some.mechanism.algorithm.law.scale == pytest.approx(9 / 60)

@@ -17,9 +17,8 @@ from every_runner import Streamed, one_job
 from examples import example
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.checks import SnapshotError
 from privstream.transforms.batches import Keyed
-from privstream.transforms.timing import clocked, keyed_state
+from privstream.transforms.timing import keyed_state
 from privstream.transforms.timing.clocked import (
     CHUNK,
     MOST_WINDOWS,
@@ -27,9 +26,6 @@ from privstream.transforms.timing.clocked import (
     ClockedSteps,
     SingleSteps,
     WithClock,
-    by_clock,
-    clock_of,
-    on_clocks,
     stepped,
 )
 from privstream.transforms.timing.on_time import NO_TIME
@@ -37,8 +33,7 @@ from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND,
 from runner_harness import run
 from tiny_runner import Stage
 
-STREAMS = ("", "b\x00\xff")
-MANY = (*STREAMS, *(f"stream {number}" for number in range(100)))
+NAMES = ("", "b\x00\xff")
 
 
 class Tell(SingleSteps, state="tell"):
@@ -62,10 +57,10 @@ class Tell(SingleSteps, state="tell"):
         yield (key, step, "late", batch)
 
 
-def expected(fn: Tell, records: list[Keyed], streams=STREAMS, last: int | None = None) -> list:
+def expected(fn: Tell, records: list[Keyed], names=NAMES, last: int | None = None) -> list:
     """What one walk over all steps gives."""
     rows = []
-    for key in (stream.encode() for stream in streams):
+    for key in (name.encode() for name in names):
         state = fn.initial(key)
         for step in range(fn.steps.first, (fn.steps.end if last is None else last + 1)):
             batches = sorted(r[8:] for k, r in records if k == key and int.from_bytes(r[:8], "big") == step)
@@ -74,20 +69,10 @@ def expected(fn: Tell, records: list[Keyed], streams=STREAMS, last: int | None =
     return sorted(rows)
 
 
-def random_records(chance: random.Random, steps: Steps, n: int, streams=STREAMS) -> list[Keyed]:
+def random_records(chance: random.Random, steps: Steps, n: int, names=NAMES) -> list[Keyed]:
     return [
-        (chance.choice(streams).encode(), stepped(chance.randrange(steps.first, steps.end), chance.randbytes(3)))
+        (chance.choice(names).encode(), stepped(chance.randrange(steps.first, steps.end), chance.randbytes(3)))
         for _ in range(n)
-    ]
-
-
-def shared(records: list[Keyed]) -> list[Keyed]:
-    """The same records, for streams that share clocks; those that come together share a record too."""
-    pieces = [records[start : start + 7] for start in range(0, len(records), 7)]
-    return [
-        record
-        for some in pieces
-        for record in on_clocks((key.decode(), int.from_bytes(data[:8], "big"), data[8:]) for key, data in some)
     ]
 
 
@@ -103,26 +88,12 @@ def test_every_step_once_in_order_on_every_runner(windows):
 
     def build(pipeline):
         made = pipeline | beam.Create(records).with_output_types(Keyed)
-        return made | "Clock" >> WithClock(steps, STREAMS) | beam.ParDo(fn)
+        return made | "Clock" >> WithClock(steps, NAMES) | beam.ParDo(fn)
 
     results = yield build
     assert sorted(results.elements()) == expected(fn, records)
     stamps = {row[1]: stamp for row, stamp in results.outputs["main"]}
     assert all(stamp == (step + 1) * MICROS - 1 for step, stamp in stamps.items())
-
-
-@one_job("rules")
-def test_streams_that_share_clocks_are_handled_each_by_itself():
-    steps = steps_of(9, allowed_lateness=2 * MICROS)
-    records = random_records(random.Random(4), steps, 300, MANY)
-    fn = Tell(steps=steps, timer_offset=1, streams=MANY)
-
-    def build(pipeline):
-        made = pipeline | beam.Create(shared(records)).with_output_types(Keyed)
-        return made | "Clock" >> WithClock(steps, MANY, together=True) | beam.ParDo(fn)
-
-    results = yield build
-    assert sorted(results.elements()) == expected(Tell(steps=steps, timer_offset=1), records, MANY)
 
 
 @one_job("rules")
@@ -132,7 +103,7 @@ def test_steps_without_any_event():
 
     def build(pipeline):
         nothing = pipeline | beam.Create([]).with_output_types(Keyed)
-        return nothing | "Clock" >> WithClock(steps, STREAMS) | beam.ParDo(fn)
+        return nothing | "Clock" >> WithClock(steps, NAMES) | beam.ParDo(fn)
 
     results = yield build
     assert sorted(results.elements()) == expected(fn, [])
@@ -225,23 +196,19 @@ def test_a_batch_outside_of_the_run_is_refused():
             Stage(Tell(steps=steps, timer_offset=0), random.Random(1)).feed([(b"", stepped(step, b""))])
 
 
-@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed, together, monkeypatch):
+def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed, monkeypatch):
     chance = random.Random(seed)
-    monkeypatch.setattr(clocked, "CLOCKS", 2)
-    monkeypatch.setattr(clocked, "SEGMENT_BYTES", chance.choice([1, 20, 1000]))
-    streams = MANY[: chance.randrange(1, 7)] if together else STREAMS
     monkeypatch.setattr(keyed_state, "PART_BYTES", chance.choice([1, 100, keyed_state.PART_BYTES]))
     steps = steps_of(chance.choice([1, 40, 700]), first=chance.randrange(1000), allowed_lateness=500_000)
-    records = random_records(chance, steps, 60, streams)
-    fn = Tell(steps=steps, timer_offset=2, streams=streams if together else None)
+    records = random_records(chance, steps, 60)
+    fn = Tell(steps=steps, timer_offset=2)
     stage = Stage(fn, chance, crashes=0.3, workers=3)
-    waiting = shared(records) if together else list(records)
+    waiting = list(records)
     if chance.random() < 0.5:  # batches may overtake the seeds
         stage.feed(waiting[:5])
         waiting = waiting[5:]
-    stage.feed([(name.encode(), SEED) for name in (by_clock(streams) if together else streams)] * 2)
+    stage.feed([(name.encode(), SEED) for name in NAMES] * 2)
     watermark = (steps.first + 1) * MICROS
     while watermark < (steps.end + 2) * MICROS:
         urgent = [r for r in waiting if int.from_bytes(r[1][:8], "big") * MICROS <= watermark]
@@ -253,7 +220,7 @@ def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed, together, 
     stage.advance(2**62)
     rows = stage.take()
     assert not [row for row in rows if row[2] == "late"]
-    assert sorted(rows) == expected(fn, records, streams)
+    assert sorted(rows) == expected(fn, records)
     assert not stage.cells.timers
     assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_progress"}
 
@@ -291,34 +258,6 @@ def test_what_an_unbounded_clock_does_not_come_to_is_set_aside_once(far):
     stage.feed([(b"", stepped(far, b"after the end"))])
     assert [row[2:] for row in stage.take()] == [("late", b"after the end")]
     assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_progress"}
-
-
-def test_late_batches_of_streams_that_share_a_clock_are_set_aside_one_by_one(monkeypatch):
-    monkeypatch.setattr(clocked, "CLOCKS", 1)
-    steps = steps_of(50)
-    stage = Stage(Tell(steps=steps, timer_offset=0, streams=("a", "b")), random.Random(5))
-    stage.feed([(clock_of("a").encode(), SEED)])
-    stage.advance(steps.decision_time(20).micros)
-    stage.feed(on_clocks([("a", 20, b"x"), ("b", 20, b"y"), ("a", 20, b"x")]))
-    late = [row for row in stage.take() if row[2] == "late"]
-    assert sorted(late) == [(b"a", 20, "late", b"x"), (b"a", 20, "late", b"x"), (b"b", 20, "late", b"y")]
-
-
-def test_state_of_an_earlier_version_or_of_other_streams_is_refused():
-    stage = Tell(steps=steps_of(5), timer_offset=0, streams=("a",))
-    with pytest.raises(SnapshotError, match="state must be of clocks that streams share"):
-        stage.keys.stage.decode(b"a", [])
-    with pytest.raises(SnapshotError):
-        stage.keys.stage.decode(clock_of("a").encode(), [stage.snapshot([3])])
-    (log,) = stage.keys.stage.encode({b"a": [3]})
-    assert stage.keys.stage.decode(clock_of("a").encode(), [log]) == {b"a": [3]}
-    name = next(name for name in MANY if name != "a" and clock_of(name) == clock_of("a"))
-    with pytest.raises(SnapshotError, match="state must be of a run with the same streams"):
-        Tell(steps=steps_of(5), timer_offset=0, streams=(name,)).keys.stage.decode(clock_of("a").encode(), [log])
-    more = Tell(steps=steps_of(5), timer_offset=0, streams=("a", name)).keys.stage
-    assert set(more.decode(clock_of("a").encode(), [])) == {b"a", name.encode()}
-    with pytest.raises(SnapshotError, match="state must be of a run with the same streams"):
-        more.decode(clock_of("a").encode(), [log])
 
 
 @pytest.mark.slow

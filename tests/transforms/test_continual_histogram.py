@@ -27,7 +27,7 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.histograms.categories import first_rows
 from privstream.transforms.histograms.parameters import Categories
-from privstream.transforms.timing.clocked import ClockedSteps, StartClocks, clock_of
+from privstream.transforms.timing.clocked import ONE_KEY, ClockedSteps, StartClocks
 from scipy import stats
 from tiny_runner import Stage, call_all, dofns_of
 
@@ -42,16 +42,16 @@ def expected(name, made, events):
     "histograms",
     ALL,
     "extremes",
-    "people, streams",
+    "people, limited",
     "flags of people",
-    elsewhere=["plain", "several categories", "people, streams", "flags", "flags of people"],
+    elsewhere=["plain", "several categories", "people, limited", "flags", "flags of people"],
 )
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
     made = transform(name)
-    results = yield of_elements(as_arrow(events) if name in ("plain", "people, streams") else as_rows(events), made)
+    results = yield of_elements(as_arrow(events) if name in ("plain", "people, limited") else as_rows(events), made)
     rows = expected(name, made, events)
-    assert len(rows) == len(made.categories.streams) * 40 * (len(rows) // 40 // len(made.categories.streams)) > 0
+    assert len(rows) == 40 * (len(rows) // 40) > 0
     assert (results.elements("dead"), results.counters.get("privstream:events_late", 0)) == ([], 0)
     assert results.counters["privstream:events"] == len(events)
     assert sorted(results.elements("rows")) == rows
@@ -96,7 +96,7 @@ def test_a_state_is_small_however_many_events_there_were():
     for n in (10, 3000):
         fns = dofns_of(made)
         stage = Stage(fns["PublishHistogram"], random.Random(1))
-        stage.feed(call_all(StartClocks((clock_of(""),)), [b""]))
+        stage.feed(call_all(StartClocks((ONE_KEY,)), [b""]))
         stage.feed(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
         stage.advance(made.steps.decision_time(made.steps.end - 2, 1).micros)
         sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "log" in p))
@@ -114,7 +114,7 @@ def test_company_in_a_bundle_does_not_decide_whether_an_event_is_late(name):
 
     for arrivals in ([late], [early, late]):
         results = runner_harness.run("fn_api", functools.partial(build, arrivals=arrivals))
-        counted = [(user, item, time, "") for user, item, time, at in arrivals if at < START + 10]
+        counted = [(user, item, time) for user, item, time, at in arrivals if at < START + 10]
         assert sorted(results.elements("rows")) == expected(name, made, counted)
         assert results.counters["privstream:events_late"] == 1
 
@@ -127,10 +127,9 @@ def test_rows_of_lists_and_arrow_lists_are_as_texts_with_separators():
     events = random_events("several categories", random.Random(2), 100)
     made = transform("several categories")
     wanted = expected("several categories", made, events)
-    lists = [beam.Row(user=u, item=i.split("|"), time=Timestamp(micros=t), stream=s) for u, i, t, s in events]
-    _, items, times, streams = zip(*events, strict=True)
+    lists = [beam.Row(user=u, item=i.split("|"), time=Timestamp(micros=t)) for u, i, t in events]
+    _, items, times = zip(*events, strict=True)
     columns = {"item": pa.array([i.split("|") for i in items]), "time": pa.array(times, pa.timestamp("us"))}
-    columns |= {"stream": pa.array(streams)}
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))  # without a user
     assert sorted(run_bounded("fn_api", [batch], made).elements("rows")) == wanted
     assert sorted(run_bounded("fn_api", lists, made).elements("rows")) == wanted
@@ -138,7 +137,7 @@ def test_rows_of_lists_and_arrow_lists_are_as_texts_with_separators():
 
 @given(st.lists(st.lists(st.sampled_from([*NAMES, "x", ""]), max_size=6), max_size=8), st.integers(1, 4))
 def test_categories_of_an_event_are_its_first_ones_each_once(rows, limit):
-    found = Categories(domain=workloads.COMMON["domain"], streams=("",), limit=limit, separator="|")
+    found = Categories(domain=workloads.COMMON["domain"], limit=limit, separator="|")
     row, position, _ = found.of_lists(pa.array(rows, pa.list_(pa.string())))
     wanted = [[c for c in dict.fromkeys(names) if c in NAMES][:limit] for names in rows]
     assert list(zip(row.tolist(), [found.domain[p] for p in position.tolist()], strict=True)) == [
@@ -170,7 +169,6 @@ def test_what_is_left_of_a_person_depends_on_that_person_alone(rows, limit, chan
     ("changes", "message"),
     [
         ({"domain": [1]}, "domain must hold texts, got int"),
-        ({"streams": "north"}, "streams must be distinct names, at least one, got 'north'"),
         ({"categories_per_row": 7}, "categories_per_row must be <= 6, got 7"),
         ({"separator": ""}, "separator must be a text, at least one character, got ''"),
         ({"unit": "people"}, "unit must be one of event, person, got 'people'"),
@@ -215,14 +213,12 @@ def test_input_that_cannot_be_published_safely_is_refused():
 
 
 def test_the_guarantee_says_what_is_enforced():
-    event, people = transform("several categories").guarantee, transform("people, streams").guarantee
+    event, people = transform("several categories").guarantee, transform("people, limited").guarantee
     assert (event.unit, people.unit) == (EVENT, PERSON)
     assert (event.epsilon, event.delta, event.horizon) == (2.0, 0.0, 40)
     assert (people.epsilon, people.delta) == (2.0, 1e-6)
     assert "at most 2 categories of 6" in event.paragraph()
-    assert (
-        "first 7 categories count in the whole run, in all streams together, of which at most 2" in people.paragraph()
-    )
+    assert "first 7 categories count in the whole run, of which at most 2" in people.paragraph()
     assert (event.neighbouring, people.neighbouring) == ("add_remove", "add_remove")
     assert transform("people").mechanism.rows_per_unit == 5
 
@@ -295,7 +291,7 @@ def test_several_on_one_input_do_not_disturb_each_other(_):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain", "people, streams"])
+@pytest.mark.parametrize("name", ["plain", "people, limited"])
 def test_rows_are_the_same_with_two_processes(name, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(runner_harness.__file__).parent))  # for the workers
     events = random_events(name, random.Random(4), 300)

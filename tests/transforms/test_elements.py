@@ -27,7 +27,6 @@ class HostileVisit(NamedTuple):
     user: Any
     item: Any
     time: Any
-    stream: Any = None
     value: Any = 5
 
 

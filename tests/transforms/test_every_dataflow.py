@@ -83,16 +83,8 @@ def cases(**names):
     return [(question.replace("_", " "), name) for question, some in names.items() for name in some]
 
 
-def stream_of(made):
-    """Return the first stream that counts."""
-    for holder in (made, getattr(made, "rules", None), getattr(made, "categories", None)):
-        if hasattr(holder, "streams"):
-            return (holder.streams or ("",))[0]
-    raise AssertionError(made)
-
-
 SILENT = cases(
-    sets=["doors", "sessions", "streams, one each"],
+    sets=["doors", "sessions"],
     histograms=["plain", "people", "flags"],
     counts=["found", "start", "start, public"],
 )
@@ -103,7 +95,7 @@ SILENT = cases(
     SILENT,
     *SILENT,
     elsewhere=cases(
-        sets=["streams, one each"],
+        sets=["sessions"],
         histograms=["people", "flags"],
         counts=["found", "start, public"],
     ),
@@ -118,16 +110,16 @@ def test_windows_without_events(case):
 @some_quick(
     "case",
     cases(
-        sets=["streams"],
-        histograms=["people, streams"],
+        sets=["doors with time-out, limited"],
+        histograms=["people, limited"],
         counts=[
-            "found, streams",
+            "found, more",
             "found, several windows",
-            "start, streams",
+            "start, few",
             "start, public",
         ],
     ),
-    ("counts", "found, streams"),
+    ("counts", "found, more"),
 )
 def test_order_batches_and_shards_change_nothing(case):
     question, name = case
@@ -162,7 +154,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
 @one_job(
     "late events",
     cases(
-        sets=["doors", "streams"],
+        sets=["doors"],
         histograms=["several categories", "people", "flags"],
         counts=["found, people", "start, public"],
     ),
@@ -173,13 +165,11 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(case):
     flow, chance = DATAFLOWS[question], random.Random(3)
     changes = {"delta": 1e-6} if question == "histograms" else {}
     made = flow.transform(name, allowed_lateness=5, **changes, **({"epsilon": 2.9} if "flags" in name else {}))
-    start, stream = flow.start, stream_of(made)
+    start = flow.start
     events = [event for event in flow.events(name, chance, 150) if event[2] >= start * SECOND]
     one, other = flow.items
-    late = [(f"late {i}", one, (start + 10) * SECOND + i, stream) for i in range(30)]
-    late += [
-        (f"late {i}", other, (start + (75 if question != "counts" else 11)) * SECOND + i, stream) for i in range(12)
-    ]
+    late = [(f"late {i}", one, (start + 10) * SECOND + i) for i in range(30)]
+    late += [(f"late {i}", other, (start + (75 if question != "counts" else 11)) * SECOND + i) for i in range(12)]
     results = yield of_stream(disordered(events, late, start, chance), made)
     assert flow.check(results, made, events)
     letters = results.elements("dead")
@@ -204,8 +194,8 @@ def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
     (question, name), beside = case
     flow = DATAFLOWS[question]
     made = flow.transform(name, **({"delta": 1e-6} if question == "histograms" else {}))
-    crowd = [(f"user {i}", flow.items[0], flow.start * SECOND + i, "") for i in range(60)]
-    others = [] if beside == "alone" else [("somebody", flow.items[0], flow.start * SECOND, "")]
+    crowd = [(f"user {i}", flow.items[0], flow.start * SECOND + i) for i in range(60)]
+    others = [] if beside == "alone" else [("somebody", flow.items[0], flow.start * SECOND)]
     results = yield of_stream(crowd_at(flow.start + 11, crowd, others), made)
     flow.check(results, made, others)
     assert question != "counts" or len(results.elements("dead")) == len(crowd)
@@ -279,7 +269,6 @@ PUBLIC = {
         {"epsilon": 20.001},
         {"max_contributions": 5},
         {"domain": Domain([*counts.ITEMS[:5], "somebody's"])},
-        {"streams": (*counts.STREAMS[:2], "never heard")},
     ],
 }
 

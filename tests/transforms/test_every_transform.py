@@ -205,7 +205,7 @@ class Visit(NamedTuple):
     item: str
     time: int
     value: int = 5
-    stream: Any = SECRET
+    more: Any = SECRET
 
 
 def run(made, inputs):
@@ -229,11 +229,11 @@ def run(made, inputs):
 def test_it_is_ignored(name):
     people = [{"user": str(1 + i % 60), "item": "1", "time": START, "value": 5} for i in range(60)]
     inputs: dict[str, list[Any]] = {"without": [pa.RecordBatch.from_pylist(people)]}
-    for stream in (SECRET, None, 1.5):
-        rows = [{**row, "stream": stream} for row in people]
+    for more in (SECRET, None, 1.5):
+        rows = [{**row, "more": more} for row in people]
         inputs |= {
-            f"batch, {stream}": [pa.RecordBatch.from_pylist(rows)],
-            f"rows, {stream}": [Visit(**r) for r in rows],
+            f"batch, {more}": [pa.RecordBatch.from_pylist(rows)],
+            f"rows, {more}": [Visit(**r) for r in rows],
         }
     results = run(example(name), inputs)
     assert results.elements("without rows")

@@ -78,7 +78,7 @@ def gather(elements, at=5, **fields):
 
 
 def row_of(**said):
-    return {"user": SECRET, "item": "item", "time": 5_000_000, "stream": ""} | said
+    return {"user": SECRET, "item": "item", "time": 5_000_000} | said
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def row_of(**said):
         Click(SECRET, "item", 5, b"ignored"),
         Visit(SECRET, "item", 5),
         beam.Row(user=SECRET, item="item", time=5),
-        beam.Row(user=SECRET, item="item", time=Timestamp(5), stream=None, more=1),
+        beam.Row(user=SECRET, item="item", time=Timestamp(5), more=1),
     ],
 )
 def test_forms_of_one_event(element):
@@ -186,34 +186,15 @@ def test_a_pair_without_a_timestamp_says_so(at):
     assert gather([(SECRET, "item"), Click(SECRET, "item", None)], at, timed=False) == ([row_of(time=0)] * 2, [])
 
 
-def test_streams_are_read_where_they_are_asked_for():
-    given = [
-        Click("a", "x", 1, "s"),
-        Click("b", "x", 1, 7),
-        Click("c", "x", 1, ""),
-        Click("d", "x", 1, None),
-        ("e", "x"),
-    ]
-    rows, letters = gather([*given, Visit("f", "x", 1)], streams=True)
-    assert [(row["user"], row["stream"]) for row in rows] == [("a", "s"), ("b", "7")]
-    assert [letter.reason for letter in letters] == [
-        "stream must not be empty",
-        "stream must not be null",
-        "stream must not be null",
-        "row must have a field stream",
-    ]
-    assert len(gather(given)[0]) == 5
-
-
 def test_fields_that_are_not_read_may_be_anything():
-    columns = {"item": ["x", "x"], "time": [1, 2], "stream": [1.5, None]}
+    columns = {"item": ["x", "x"], "time": [1, 2], "more": [1.5, None]}
     batches = [pa.record_batch(columns), pa.record_batch(columns | {"user": [None, b"?"]})]
     rows = [Click(None, "x", 1), Click(object(), "x", 1), beam.Row(item="x", time=1), (None, "x"), ("", "x")]
     found, letters = gather([*batches, *rows], user=UNREAD)
     assert len(found) == 9 and not letters
-    assert found[0] == {"item": "x", "time": 1_000_000, "stream": ""}
+    assert found[0] == {"item": "x", "time": 1_000_000}
     found, letters = gather([beam.Row(user="u", time=1), pa.record_batch({"user": ["u"], "time": [1]})], item=False)
-    assert found == [{"user": "u", "time": 1_000_000, "stream": ""}] * 2 and not letters
+    assert found == [{"user": "u", "time": 1_000_000}] * 2 and not letters
 
 
 def test_points_are_numbers():
@@ -326,8 +307,8 @@ def test_types_of_text(kind, encoded):
         pytest.skip("Arrow has no dictionaries of string views")
     column = pa.array(["5"]).cast(kind)
     column = column.dictionary_encode() if encoded else column
-    batch = pa.record_batch({"user": column, "item": column, "time": [1], "stream": column, "more": [0]})
-    assert gather([batch], streams=True)[0] == [{"user": "5", "item": "5", "time": 1_000_000, "stream": "5"}]
+    batch = pa.record_batch({"user": column, "item": column, "time": [1], "more": [0]})
+    assert gather([batch])[0] == [{"user": "5", "item": "5", "time": 1_000_000}]
 
 
 def _invalid_utf8(*texts, large=False):
@@ -374,18 +355,16 @@ WRONG = {
     "time before, a timestamp": ("time", pa.array([1, -1, 3, 4], pa.timestamp("ns")), PLAUSIBLE),
     "time no number": ("time", pa.array([1, float("nan"), 3, 4]), "time must be finite"),
     "time infinite": ("time", pa.array([1, float("inf"), 3, 4]), "time must be finite"),
-    "stream null": ("stream", pa.array(["a", None, "c", "d"]), "stream must not be null"),
-    "stream empty": ("stream", pa.array(["a", "", "c", "d"]), "stream must not be empty"),
 }
 
 
 @pytest.mark.parametrize(("column", "values", "reason"), WRONG.values(), ids=WRONG)
 def test_rows_of_arrow_batches_that_break_a_rule_are_set_aside(column, values, reason):
     """The others count: one person's record decides about that record alone."""
-    good = gather([columns(stream=pa.array(["a"] * 4))], streams=True)[0]
+    good = gather([columns()])[0]
     assert len(good) == 4
-    batch = columns(**{"stream": pa.array(["a"] * 4), column: values})
-    rows, (letter,) = gather([batch], streams=True)
+    batch = columns(**{column: values})
+    rows, (letter,) = gather([batch])
     assert len(rows) == 3
     others = [name for name in good[0] if name != column]
     assert [[row[name] for name in others] for row in rows] == [[good[i][name] for name in others] for i in (0, 2, 3)]
@@ -403,11 +382,11 @@ def test_every_broken_row_is_found_with_its_first_rule():
     assert len(rows) + len(letters) == size
 
 
-@pytest.mark.parametrize("column", ["user", "item", "time", "stream"])
+@pytest.mark.parametrize("column", ["user", "item", "time"])
 @pytest.mark.parametrize("typed", [True, False])
 def test_a_batch_of_nulls_alone_leaves_nothing(column, typed):
     kind = (pa.int64() if column == "time" else pa.string()) if typed else pa.null()
-    rows, letters = gather([columns(**{"stream": pa.array(["a"] * 4), column: pa.nulls(4, kind)})], streams=True)
+    rows, letters = gather([columns(**{column: pa.nulls(4, kind)})])
     assert rows == []
     assert [letter.reason for letter in letters] == [f"{column} must not be null"] * 4
 
@@ -447,7 +426,7 @@ def test_a_batch_of_useless_columns_is_one_dead_letter(batch, reason):
 
 
 def test_damage_that_nobody_reads_does_not_end_the_run():
-    batch = columns(user=pa.array(["a", None, "c", "d"]), stream=_backwards(), more=_backwards())
+    batch = columns(user=pa.array(["a", None, "c", "d"]), some=_backwards(), more=_backwards())
     rows, (letter,) = gather([batch])
     assert len(rows) == 3 and letter.record.count("damaged") == 2
 

@@ -22,7 +22,7 @@ def late_pairs(made, events) -> int:
     steps = made.steps
     return sum(
         1
-        for _, _, time, _ in events
+        for _, _, time in events
         for step in range(time // steps.period, (time - steps.size) // steps.period, -1)
         if (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end)
     )
@@ -59,8 +59,8 @@ def test_late_events_are_counted_and_set_aside_and_change_nothing(name):
         events = random_events(name, chance)
         watermark = START * SECOND + chance.randint(1, 3) * made.steps.size
         late = [
-            (f"late {user}", item, watermark - chance.randint(made.steps.size, 2 * made.steps.size), stream)
-            for user, item, _, stream in random_events(name, chance)
+            (f"late {user}", item, watermark - chance.randint(made.steps.size, 2 * made.steps.size))
+            for user, item, _ in random_events(name, chance)
             if made.domain is None or item in domain_of(made)
         ]
         first = [event for event in events if event[2] < watermark]
@@ -93,8 +93,8 @@ def test_the_reference_has_rows_of_every_status():
 def test_every_window_is_decided_while_anything_is_up():
     """An item that nobody or hardly anybody has any more ends, though nobody sends anything; then all is still."""
     made = transform("status, no end")
-    crowd = [(f"user {i}", item, START * SECOND + i, "") for i in range(60) for item in "ab"]
-    few = [(f"user {i}", "b", (START + 12) * SECOND + i, "") for i in range(3)]
+    crowd = [(f"user {i}", item, START * SECOND + i) for i in range(60) for item in "ab"]
+    few = [(f"user {i}", "b", (START + 12) * SECOND + i) for i in range(3)]
     for events in (crowd[::2], [*crowd[1::2], *few]):
         chain = tiny_runner.run_chain(made, events, random.Random(1))
         assert sorted(chain.rows) == slow_reference.heavy_hitters(made, events)
@@ -107,8 +107,8 @@ def test_every_window_is_decided_while_anything_is_up():
 def test_late_events_are_never_used_whoever_else_has_events():
     """One person's event must not decide whether the events of others count."""
     made = transform("plain")
-    crowd = [(f"user {i}", "a", START * SECOND + 1000 + i, "") for i in range(60)]
-    for others in ([], [("somebody", "b", START * SECOND, "")]):
+    crowd = [(f"user {i}", "a", START * SECOND + 1000 + i) for i in range(60)]
+    for others in ([], [("somebody", "b", START * SECOND)]):
         chain = tiny_runner.Chain(made, random.Random(0))
         chain.arrive(others)
         chain.advance((START + 10) * SECOND)
@@ -128,7 +128,7 @@ MONITORED = {name: value for name, value in RUN.items() if name != "max_contribu
 NOISE = KeyedNoise(b"a key for tests, no secret")
 CROWDS = {"a": (99, 99, 99, 0, 99, 99), "b": (3, 0, 3, 0, 3, 0), "c": (40, 41, 42, 43, 44, 45)}
 EVENTS = [
-    (f"user {person}", item, (START + 10 * window) * SECOND + person, "")
+    (f"user {person}", item, (START + 10 * window) * SECOND + person)
     for item, numbers in CROWDS.items()
     for window, number in enumerate(numbers)
     for person in range(number)

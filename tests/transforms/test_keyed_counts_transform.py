@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise, SeededNoise
 from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.counts import publishing
-from privstream.transforms.counts.publishing import on_clock
+from privstream.transforms.counts.publishing import to_clock
 from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS
 from privstream.transforms.events.private_transform import Shared
 from privstream.transforms.timing import keyed_state
@@ -45,8 +45,8 @@ from workloads import SECOND, START
     "window, public",
     "trailing, public",
     "start",
-    "start, streams",
-    "found, streams",
+    "start, few",
+    "found, more",
     "found, several windows",
     "found, public items",
     elsewhere=ONE_OF_EACH_CHAIN,
@@ -64,14 +64,14 @@ def test_rows_are_those_of_the_reference(name):
     assert results.counters["privstream:events"] == len(events)
     assert results.counters["privstream:counts_published"] == len(rows)
     if made.domain is not None:
-        assert len(rows) == WINDOWS * len(LISTED) * len(made.streams or ("",))  # empty windows too
+        assert len(rows) == WINDOWS * len(LISTED)  # empty windows too
     if made.public_items is not None:
         beside = [row for row in rows if row.item in BESIDE.texts.to_pylist()]
-        assert len(beside) == WINDOWS * len(BESIDE) * len(made.streams or ("",))
+        assert len(beside) == WINDOWS * len(BESIDE)
         assert len(rows) > len(beside) and {*beside} <= at_once
 
 
-@pytest.mark.parametrize("name", ["found, streams", "window, public", "found, several windows"])
+@pytest.mark.parametrize("name", ["found, more", "window, public", "found, several windows"])
 def test_tables_over_files_have_the_rows_that_are_finished(name):
     events, made = random_events(name, random.Random(5)), transform(name).to_finish()
     rows = made.finish(results_of(events, made))
@@ -82,7 +82,7 @@ def test_tables_over_files_have_the_rows_that_are_finished(name):
     plain = [tuple(value.micros if isinstance(value, Timestamp) else value for value in row) for row in rows]
     found = [*zip(*(column.to_pylist() for column in table.columns), strict=True)]
     assert sorted(found, key=repr) == sorted(plain, key=repr)
-    assert transform(name).in_columns().finish_table is None, "streams have rows"
+    assert transform(name).in_columns().finish_table is None, "unbounded input has rows"
 
 
 def results_of(events, made):
@@ -90,22 +90,21 @@ def results_of(events, made):
     return run_bounded("fn_api", as_rows(events), made).elements("rows")
 
 
-def test_each_process_has_clocks_of_its_own_shards():
-    groups = publishing.in_groups(tuple(f"s{n}" for n in range(9)), 4)
-    parts = [publishing.clock_names(groups, 6, Shared(number, 4)) for number in range(4)]
-    assert sorted(name for part in parts for name in part) == sorted(publishing.clock_names(groups, 6))
+def test_each_process_has_shards_of_its_own():
+    parts = [Shared(number, 4).of(6) for number in range(4)]
+    assert sorted(shard for part in parts for shard in part) == list(range(6))
     assert [Shared(number, 4).of(6) for number in (1, 3)] == [range(1, 6, 4), range(3, 6, 4)]
 
 
-@some_quick("name", CONFIGURATIONS, "start, streams", "found", "found, streams")
+@some_quick("name", CONFIGURATIONS, "start, few", "found", "found, more")
 def test_workloads_are_interesting(name):
     """Keys are published and kept back, limits bind: else the tests here would say little."""
     events = random_events(name, random.Random(5))
     made = transform(name)
     assert contributions(made, events) != contributions(transform(name, max_contributions=1000), events)
     first = START // 10
-    rows = {(row.stream, row.window_start.micros // SECOND // 10 - first, row.item) for row in expected(made, events)}
-    assert len({(stream, item) for stream, _, item in rows}) > 2
+    rows = {(row.window_start.micros // SECOND // 10 - first, row.item) for row in expected(made, events)}
+    assert len({item for _, item in rows}) > 2
     if made.domain is None and made.public_items is None:
         assert answers(made, events).keys() - rows
 
@@ -120,20 +119,20 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
     shown = {}
     for row in rows:
         number = row.window_start.micros // made.steps.size - START // 10
-        shown[row.stream, number, row.item] = row
-        assert abs(row.noisy - found.get((row.stream, number, row.item), 0)) <= 8 * made.mechanism.stddev(number + 1)
+        shown[number, row.item] = row
+        assert abs(row.noisy - found.get((number, row.item), 0)) <= 8 * made.mechanism.stddev(number + 1)
     if made.domain is None and "several" not in name and not made.rising:  # found by their counts in one window
         surely = made.mechanism.detection(made.mechanism.horizon or 1, 1e-10)
         large = {place for place, count in found.items() if count >= surely}
         assert large <= shown.keys()
-        assert large or made.streams
+        assert large
 
 
 @some_quick(
     "name",
     CONFIGURATIONS,
     "start, public",
-    "found, streams",
+    "found, more",
     "found, rising",
     "found, several windows",
 )
@@ -158,7 +157,6 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, monkeypatch):
         "count_contributions_progress",
         "count_random_log",
         "count_random_progress",
-        "publish_windows_progress",
         "publish_counts_progress",
         "publish_found_progress",
     }
@@ -169,10 +167,9 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, monkeypatch):
 def test_late_events_are_set_aside_and_change_nothing(name):
     made = transform(name, allowed_lateness=5, start=START)
     chance = random.Random(5)
-    stream = "" if made.streams is None else "s"
     events = [event for event in random_events(name, chance) if event[2] < (START + 20) * SECOND]
     rest = [event for event in random_events(name, chance) if event[2] >= (START + 30) * SECOND]
-    late = [(f"late {i}", "a", (START + i % 20) * SECOND, stream) for i in range(60)]
+    late = [(f"late {i}", "a", (START + i % 20) * SECOND) for i in range(60)]
     chain = Chain(made, chance, crashes=0.1, workers=2)
     chain.arrive(events)
     chain.advance((START + 25) * SECOND)
@@ -187,9 +184,7 @@ def test_late_events_are_set_aside_and_change_nothing(name):
     assert chain.stages[0].counters["late"] == len(late)
 
 
-PERSON = st.lists(
-    st.tuples(st.sampled_from([*ITEMS, "own"]), st.integers(0, 10 * WINDOWS - 1), st.integers(0, 1)), max_size=40
-)
+PERSON = st.lists(st.tuples(st.sampled_from([*ITEMS, "own"]), st.integers(0, 10 * WINDOWS - 1)), max_size=40)
 
 
 @functools.cache
@@ -199,21 +194,20 @@ def crowd_alone(name):
     return made, crowd, exact(drive_at_once(made, crowd, random.Random(1)))
 
 
-@some_quick("name", CONFIGURATIONS, "found, streams", "start, people")
+@some_quick("name", CONFIGURATIONS, "found, more", "start, people")
 @given(moves=PERSON)
 @settings(max_examples=8, deadline=None)
 def test_one_person_moves_counts_by_no_more_than_the_limits(name, moves):
     """What the proof rests on: C units in all, one for a key in a window, one for a key in the run since the start."""
     made, crowd, without = crowd_alone(name)
-    streams = (made.streams or ("",))[:2]
-    person = [("one", item, (START + second) * SECOND, streams[-which]) for item, second, which in moves]
+    person = [("one", item, (START + second) * SECOND) for item, second in moves]
     both = exact(drive_at_once(made, crowd + person, random.Random(1)))
     moved = {place: np.subtract(both[place], without.get(place, (0, 0))) for place in both}
     assert without.keys() <= both.keys()
     assert all(0 <= people <= count <= 1 for count, people in moved.values())
     assert sum(count for count, _ in moved.values()) <= made.mechanism.contributions
     if made.mechanism.contributions_per_key == 1:
-        keys = Counter(place[1:] for place, (count, _) in moved.items() if count)
+        keys = Counter(place[1] for place, (count, _) in moved.items() if count)
         assert max(keys.values(), default=0) <= 1
 
 
@@ -223,7 +217,7 @@ def test_keys_of_too_few_people_never_appear(over):
     made = transform("found", epsilon=0.5, delta=0.1, max_contributions=1, start=START, end=START + 30, over=over,
                      min_people=3)  # fmt: skip
     events = [
-        (f"{item} {i}", f"{people} {item}", (START + i) * SECOND, "")
+        (f"{item} {i}", f"{people} {item}", (START + i) * SECOND)
         for people in (2, 3)
         for item in range(1500)
         for i in range(people)
@@ -239,8 +233,8 @@ def test_a_person_with_very_many_keys_and_a_key_of_a_megabyte(name):
     made = transform(name)
     huge = "m" * 2**20
     events = [event for event in random_events(name, random.Random(2), 400) if event[2] >= START * SECOND]
-    many = [("hostile", f"key {i}", (START + i % 80) * SECOND, "") for i in range(5_000)]
-    large = [(f"u {i}", huge, (START + 5) * SECOND, "") for i in range(40)]
+    many = [("hostile", f"key {i}", (START + i % 80) * SECOND) for i in range(5_000)]
+    large = [(f"u {i}", huge, (START + 5) * SECOND) for i in range(40)]
     results = run_bounded("fn_api", as_arrow(events + many + large, 5000), made)
     rows = expected(made, events + large)
     assert any(row.item == huge for row in rows)
@@ -275,10 +269,10 @@ def size_of(stage):
 
 @pytest.mark.parametrize("name", ["start"])
 def test_a_person_and_key_take_at_most_forty_bytes(name):
-    made = transform(name, shards=1, max_contributions=3, streams=None)
+    made = transform(name, shards=1, max_contributions=3)
     chain = Chain(made, random.Random(1))
     people = 4000
-    chain.arrive([(f"user {i}", f"{k} {i % 7}", (START + 1) * SECOND, "") for i in range(people) for k in range(3)])
+    chain.arrive([(f"user {i}", f"{k} {i % 7}", (START + 1) * SECOND) for i in range(people) for k in range(3)])
     chain.advance((START + 11) * SECOND)
     assert size_of(chain.stages[1]) <= 40 * 3 * people + 2000
     assert size_of(chain.stages[1]) >= 10 * people
@@ -289,7 +283,7 @@ def test_a_person_and_key_take_at_most_forty_bytes(name):
 def test_a_step_writes_what_it_changed_and_not_the_history(over):
     made = transform("start", over=over, end=START + 10_000, shards=1, max_contributions=8)
     chain = Chain(made, random.Random(1))
-    chain.arrive([(f"user {i}", f"key {i}", (START + 1) * SECOND, "") for i in range(5000)])
+    chain.arrive([(f"user {i}", f"key {i}", (START + 1) * SECOND) for i in range(5000)])
     chain.advance((START + 11) * SECOND)
     publish = chain.stages[-1]
     whole = size_of(publish)
@@ -297,7 +291,7 @@ def test_a_step_writes_what_it_changed_and_not_the_history(over):
     written = []
     for step in range(1, 200):
         before = publish.cells.added
-        chain.arrive([(f"late user {step}", f"key {step}", (START + 10 * step + 1) * SECOND, "")])
+        chain.arrive([(f"late user {step}", f"key {step}", (START + 10 * step + 1) * SECOND)])
         chain.advance((START + 10 * step + 11) * SECOND)
         written.append(publish.cells.added - before)
     assert sorted(written)[-5] < 5000
@@ -308,8 +302,8 @@ def test_a_step_writes_what_it_changed_and_not_the_history(over):
 def test_names_are_kept_of_keys_that_may_be_published_alone():
     made = transform("start", min_people=2, shards=1, max_contributions=100)
     chain = Chain(made, random.Random(1))
-    events = [(f"user {i}", "a rare key " * 20 + str(i), (START + 1) * SECOND, "") for i in range(300)]
-    chain.arrive(events + [(f"user {i}", "twice", (START + 1) * SECOND, "") for i in range(2)])
+    events = [(f"user {i}", "a rare key " * 20 + str(i), (START + 1) * SECOND) for i in range(300)]
+    chain.arrive(events + [(f"user {i}", "twice", (START + 1) * SECOND) for i in range(2)])
     chain.advance((START + 11) * SECOND)
     log = b"".join(value for values in chain.stages[-1].cells.states.values() for value in values)
     assert b"twice" in log
@@ -319,10 +313,10 @@ def test_names_are_kept_of_keys_that_may_be_published_alone():
 def test_late_counts_are_set_aside_by_item():
     """No runner that keeps its watermark lets it happen."""
     made = transform("start, public")
-    events = [("user", "a", START * SECOND, "s"), ("other", "a", START * SECOND, "s")]
+    events = [("user", "a", START * SECOND), ("other", "a", START * SECOND)]
     chain = drive_at_once(made, events, random.Random(1))
     publish = chain.stages[-1]
-    publish.feed([on_clock(element) for element in chain.counted])
+    publish.feed([to_clock(element) for element in chain.counted])
     assert sum(int(letter.record.split("(")[1].split()[0]) for letter in publish.dead) == 2
     assert {letter.record.split(" ")[0] for letter in publish.dead} == {"a"}
     assert publish.counters["late"] == 2
@@ -342,7 +336,6 @@ def test_late_counts_are_set_aside_by_item():
         ("found", {"end": None}, ValueError, "end or renew_every must be given: items stay found"),
         ("start", {"end": None}, ValueError, "end or renew_every must be given"),
         ("start", {"over": 15}, ValueError, "over must be a multiple of window, got 15"),
-        ("start", {"streams": "s"}, ValueError, "streams must be distinct names, at least one, got 's'"),
         ("start", {"shards": 0}, ValueError, "shards must be >= 1, got 0"),
         ("found", {"rising": 0}, ValueError, "rising must be >= 1, got 0"),
         ("found", {"rising": 64}, ValueError, "rising must be <= 63, got 64"),
@@ -368,7 +361,7 @@ def test_a_public_list_has_noise_of_its_own_and_changes_no_other_run():
     label = np.zeros((1, 2), np.uint64)
     words = [made.counting_noise.words(label).tobytes() for made in (plain, listed, other)]
     assert len(set(words)) == 3
-    assert words[0] == plain.noise.derive("counts per key", plain.steps.label, "", "").words(label).tobytes()
+    assert words[0] == plain.noise.derive("counts per key", plain.steps.label, "").words(label).tobytes()
     assert plain.mechanism == listed.mechanism, "thresholds and the size of noise stay as they are"
 
 
@@ -377,7 +370,6 @@ def test_a_public_list_has_noise_of_its_own_and_changes_no_other_run():
     [
         ({"start": 0, "windows": 7}, USUAL_CONTRIBUTIONS),
         ({"domain": ["a", "b"], "start": 0, "windows": 7}, 14),
-        ({"domain": ["a", "b"], "start": 0, "windows": 7, "streams": ("s", "t", "u")}, 42),
         ({"unit": "event", "start": 0, "windows": 7}, 1),
     ],
 )
@@ -398,13 +390,13 @@ def test_items_of_a_public_list_go_through_renewals_though_nobody_has_them():
 
 def test_what_rose_and_what_is_hidden_are_views_of_the_same_counts():
     """Neither changes the noise; each row is there but for those whose number is small."""
-    events = random_events("found, rising", random.Random(5), 2500)
+    events = random_events("found, rising", random.Random(7), 2500)
     plain = expected(transform("found, rising", rising=None), events)
     made = transform("found, rising", at_least=7)
     shown = expected(made, events)
     assert sorted(drive(made, events, random.Random(1)).rows) == shown
-    shown_of = {row[:6]: row for row in shown}
-    assert 0 < len(shown) < len(plain) and {row[:8] for row in shown} <= {*plain}
+    shown_of = {row[:5]: row for row in shown}
+    assert 0 < len(shown) < len(plain) and {row[:7] for row in shown} <= {*plain}
     assert all(row.people >= 7 and row.rise_lower > 0 and row.rise <= row.rise_upper for row in shown_of.values())
 
 
@@ -413,20 +405,20 @@ def test_the_top_is_of_the_same_counts():
     events = random_events("found, rising", random.Random(5))
     plain, views = transform("found, rising", rising=None), {"top": 2, "at_least": 9}
     rows = expected(plain, events)
-    made = transform("found, rising", rising=None, **views)
+    made = transform("found, rising", rising=None, shards=1, **views)
     assert (
         made.counting_noise.words(np.zeros((1, 2), np.uint64)).tobytes()
         == plain.counting_noise.words(np.zeros((1, 2), np.uint64)).tobytes()
     )
     some = drive(made, events, random.Random(1)).rows
     for row in some:
-        of_window = [r for r in rows if (r.stream, r.window_start) == (row.stream, row.window_start)]
+        of_window = [r for r in rows if r.window_start == row.window_start]
         assert row in of_window
         assert sum(r.people > row.people for r in of_window) < 2
     files = plain.to_finish(), transform("found, rising", rising=None, **views).to_finish()
     every, chosen = (made.finish(results_of(events, made)) for made in files)
     chosen = files[1].explained(chosen)
-    assert set(chosen) < set(every) and 0 < len(chosen) <= 2 * WINDOWS * 3
+    assert set(chosen) < set(every) and 0 < len(chosen) <= 2 * WINDOWS
 
 
 def test_rises_of_a_list_need_the_end_of_the_run():
@@ -448,7 +440,7 @@ def test_guarantee_names_limits_and_proof(check_proof):
 
 @pytest.mark.parametrize(("over", "windows"), [("window", 3), ("start", 1), (20, 3)])
 def test_a_limit_beyond_what_a_list_has_costs_nothing(over, windows):
-    """A person has each item of the list at most once in a window of a stream, or once since the start."""
+    """A person has each item of the list at most once in a window, or once since the start."""
     found = {"epsilon": 1.0, "delta": 1e-6, "window": 10, "start": 0, "over": over, "noise": SeededNoise(1)}
     listed = found | {"domain": Domain(["tea", "oil"]), "end": 30}
 
@@ -457,7 +449,6 @@ def test_a_limit_beyond_what_a_list_has_costs_nothing(over, windows):
 
     assert most(max_contributions=1000) == most(max_contributions=2 * windows)
     assert most(max_contributions=2 * windows - 1) != most(max_contributions=2 * windows)
-    assert most(max_contributions=1000, streams=("north", "south")).contributions == 4 * windows
     assert KeyedCounts(**found | {"end": 30}, max_contributions=1000).mechanism.contributions == 1000
     if over == "window":
         within = most(max_contributions=1000, max_per_window=900)

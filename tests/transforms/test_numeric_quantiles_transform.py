@@ -34,7 +34,6 @@ COMMON = {
 CONFIGURATIONS = {
     "person": {},
     "pure": {"delta": 0.0},
-    "streams": {"streams": ("north", "south")},
     "event": {"unit": "event", "max_contributions": None},
     "gaussian": {"delta": 0.05},
 }
@@ -45,72 +44,63 @@ def transform(name, **changes):
 
 
 def random_events(name, number=4000):
-    """Return events (user, value, time, stream): of each person at most one in a window of a stream."""
+    """Return events (user, value, time): of each person at most one in a window."""
     rng = np.random.default_rng(5)
-    streams = ["north", "south", "elsewhere"] if name == "streams" else [""]
     events = {}
     for _ in range(number):
-        user, window, stream = f"user {rng.integers(600)}", int(rng.integers(-1, WINDOWS + 1)), str(rng.choice(streams))
+        user, window = f"user {rng.integers(600)}", int(rng.integers(-1, WINDOWS + 1))
         time = (START + window * WINDOW) * SECOND + int(rng.integers(WINDOW * SECOND))
-        events[user, window, stream] = (user, float(np.exp(rng.normal(4, 2))), time, stream)
+        events[user, window] = (user, float(np.exp(rng.normal(4, 2))), time)
     return list(events.values())
 
 
 def as_rows(events):
-    return [beam.Row(user=u, value=v, time=Timestamp(micros=t), stream=s) for u, v, t, s in events]
+    return [beam.Row(user=u, value=v, time=Timestamp(micros=t)) for u, v, t in events]
 
 
 def reference(made, events):
-    """Return the rows by plain counting; of a person who has several streams in the last window that counts, None."""
+    """Return the rows by plain counting."""
     windows = defaultdict(list)
-    for user, value, time, stream in events:
+    for user, value, time in events:
         window = time // SECOND // WINDOW - START // WINDOW
-        if 0 <= window < WINDOWS and stream in made.streams:
-            windows[window].append((user, value, stream))
-    used, states, rows = Counter(), {s: made.mechanism.initial_state() for s in made.streams}, []
-    noise = KeyedNoise(KEY).derive("quantiles of numbers", made.steps.label, f"{sorted(made.streams)}")
+        if 0 <= window < WINDOWS:
+            windows[window].append((user, value))
+    used, state, rows = Counter(), made.mechanism.initial_state(), []
+    noise = KeyedNoise(KEY).derive("quantiles of numbers", made.steps.label)
     for window in range(WINDOWS):
         counted = windows[window]
         if made.mechanism.unit == "person":
             counted = [each for each in counted if used[each[0]] < 3]
-            used.update(user for user, _, _ in counted)
-        for stream in made.streams:
-            counts = np.zeros(40, np.int64)
-            for _, value, of in counted:
-                place = math.floor(40 * math.log(min(max(value, 1), 1000)) / math.log(1000))
-                counts[min(place, 39)] += of == stream
-            given = BinnedStep(step=window + 1, counts=counts)
-            states[stream], found = made.mechanism.step(states[stream], given, noise.derive("stream", stream))
-            start, end = (Timestamp(START + (window + more) * WINDOW) for more in (0, 1))
-            for numbers in zip(found.quantiles, found.estimates, found.lower, found.upper, strict=True):
-                rows.append(QuantileEstimate(stream, start, end, *map(float, numbers)))
+            used.update(user for user, _ in counted)
+        counts = np.zeros(40, np.int64)
+        for _, value in counted:
+            counts[min(math.floor(40 * math.log(min(max(value, 1), 1000)) / math.log(1000)), 39)] += 1
+        state, found = made.mechanism.step(state, BinnedStep(step=window + 1, counts=counts), noise)
+        start, end = (Timestamp(START + (window + more) * WINDOW) for more in (0, 1))
+        for numbers in zip(found.quantiles, found.estimates, found.lower, found.upper, strict=True):
+            rows.append(QuantileEstimate(start, end, *map(float, numbers)))
     return sorted(rows)
 
 
-@one_job("ranking", CONFIGURATIONS, "person", "event", elsewhere=["streams", "event"])
+@one_job("ranking", CONFIGURATIONS, "person", "event", elsewhere=["person", "event"])
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name)
-    if name == "streams":  # who has several streams in a window is tested below
-        alone = {}
-        events = [event for event in events if alone.setdefault(event[0], event[3]) == event[3]]
     made = transform(name)
     results = yield of_elements(as_rows(events), made)
     rows = results.elements("rows")
     assert sorted(rows) == reference(made, events)
-    assert len(rows) == 3 * WINDOWS * len(made.streams)
+    assert len(rows) == 3 * WINDOWS
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
     first, end = START * SECOND, (START + WINDOWS * WINDOW) * SECOND
-    here = [event for event in events if first <= event[2] < end and event[3] in made.streams]
-    clipped = sum(not 1 <= value <= 1000 for _, value, _, _ in here)
+    here = [event for event in events if first <= event[2] < end]
+    clipped = sum(not 1 <= value <= 1000 for _, value, _ in here)
     assert results.counters["privstream:values_clipped"] == clipped > 0
     assert results.elements("dead") == []
 
 
 def test_values_that_are_none_are_dead_letters_and_decide_nothing():
     events = random_events("person", 300)
-    bad = [
-        (f"bad {n}", value, START * SECOND, "") for n, value in enumerate([None, "x", math.nan, math.inf, True, [5]])
-    ]
+    bad = [(f"bad {n}", value, START * SECOND) for n, value in enumerate([None, "x", math.nan, math.inf, True, [5]])]
     made = transform("person")
     results = run_bounded("fn_api", as_rows(bad) + as_rows(events), made)
     assert sorted(results.elements("rows")) == reference(made, events)
@@ -122,9 +112,9 @@ def test_values_that_are_none_are_dead_letters_and_decide_nothing():
 def test_a_person_with_very_many_values_counts_as_anybody_does():
     events = random_events("person", 300)
     hostile = "hostile"
-    once = [(hostile, 7.0, (START + step * WINDOW) * SECOND, "") for step in range(3)]
-    again = [(hostile, 7.0, time + SECOND * (1 + n % 9), "") for _, _, time, _ in once for n in range(500)]
-    huge = [("low" * 2**18, -1e308, START * SECOND, ""), ("high", 1e308, START * SECOND, "")]
+    once = [(hostile, 7.0, (START + step * WINDOW) * SECOND) for step in range(3)]
+    again = [(hostile, 7.0, time + SECOND * (1 + n % 9)) for _, _, time in once for n in range(500)]
+    huge = [("low" * 2**18, -1e308, START * SECOND), ("high", 1e308, START * SECOND)]
     made = transform("person")
     results = run_bounded("fn_api", as_rows(events + huge + once + again), made)
     assert sorted(results.elements("rows")) == reference(made, events + huge + once)
@@ -132,23 +122,23 @@ def test_a_person_with_very_many_values_counts_as_anybody_does():
     assert results.elements("dead") == []
 
 
-def bounded(rows, streams=("",), limit=1):
+def bounded(rows, limit=1):
     """Return what is left of rows (user, item, time), as (user, item, rank)."""
     made = transform("person")
-    categories = Categories(domain=bin_names(made.mechanism.bins), streams=streams, limit=1, separator="|")
+    categories = Categories(domain=bin_names(made.mechanism.bins), limit=1, separator="|")
     stage = BoundValues(steps=made.steps, categories=categories, timer_offset=1, noise=KeyedNoise(KEY), limit=limit)
     users, items, times = (np.array(column) for column in zip(*rows, strict=True))
     batch = EventBatch(users.astype(np.uint64), items.astype(np.uint64), times.astype(np.int64), Names.none())
-    ((_, record),) = stage.close(StepKey("", 3, 0), [encode(batch)])
+    ((_, record),) = stage.close(StepKey(3, 0), [encode(batch)])
     left = unseal(HolderBatch, record)
     return sorted(zip(left.users.tolist(), left.items.tolist(), left.ranks.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("limit", [1, 4])
 def test_each_record_of_a_person_is_as_likely_to_count_as_any_other(limit):
-    """Also where nine of ten are equal rows, in streams or not."""
+    """Also where nine of ten are equal rows."""
     rows = [(user, 1, 50) for user in range(3000) for _ in range(9)] + [(user, 42, 50) for user in range(3000)]
-    left = bounded(rows, ("a", "b"), limit)
+    left = bounded(rows, limit)
     assert Counter(user for user, _, _ in left) == dict.fromkeys(range(3000), limit)
     assert abs(sum(item == 42 for _, item, _ in left) - 300 * limit) < 120
     assert Counter(rank for _, _, rank in left) == dict.fromkeys(range(limit), 3000)

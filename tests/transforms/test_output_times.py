@@ -36,7 +36,7 @@ OF_SETS = {
     "histogram of events": (histogram_workloads, "plain", {}),
     "histogram without an end": (histogram_workloads, "plain", {"end": None}),
     "flags of people": (histogram_workloads, "flags of people", {}),
-    "cardinality": (cardinality_workloads, "streams", {}),
+    "cardinality": (cardinality_workloads, "doors with time-out, limited", {}),
     "ranges": (test_range_transforms, "ranges gaussian", {}),
     "predecessors": (test_range_transforms, "predecessors", {}),
 }

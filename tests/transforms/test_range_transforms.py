@@ -23,7 +23,7 @@ from privstream.transforms.points.point_transform import PackUpdates, PointBatch
 from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts
 from privstream.transforms.rows import NearestPoints, RangeCount
-from privstream.transforms.timing.clocked import StartClocks, by_clock, clock_of
+from privstream.transforms.timing.clocked import ONE_KEY, StartClocks
 from privstream.transforms.timing.steps import Steps
 from tiny_runner import Stage, call_all, dofns_of
 
@@ -31,16 +31,15 @@ KEY = b"a key for tests of points"
 SECOND = 1_000_000
 START, END = 1_000, 1_120
 UNIVERSE = 300
-STREAMS = ("north", "south")
 COMMON = {"universe": UNIVERSE, "window": 10, "start": START, "end": END, "epsilon": 30.0}
 DELETES = {"insert_values": ("in",), "delete_values": ("out",)}
 
 CONFIGURATIONS = {
     "ranges": (RangeCounts, {"standing": [(1, UNIVERSE), (5, 9)], **DELETES}),
-    "ranges, streams": (RangeCounts, {"standing": [(1, 9), (3, 70)], "streams": STREAMS, "delta": 1e-6, **DELETES}),
+    "ranges, two": (RangeCounts, {"standing": [(1, 9), (3, 70)], "delta": 1e-6, **DELETES}),
     "ranges gaussian": (RangeCounts, {"delta": 1e-6, "standing": [(1, 10)], **DELETES}),
     "predecessors": (PredecessorQueries, {"standing": [UNIVERSE // 2], "epsilon": 900.0}),
-    "predecessors, streams": (PredecessorQueries, {"standing": [7, 99], "streams": STREAMS, "epsilon": 900.0}),
+    "predecessors, two": (PredecessorQueries, {"standing": [7, 99], "epsilon": 900.0}),
     "predecessors dynamic": (PredecessorQueries, {"standing": [7], "epsilon": 9000.0, **DELETES}),
 }
 every_configuration = pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -52,9 +51,7 @@ def transform(name, **changes):
 
 
 def random_events(name, chance, n=900):
-    """Events of which some lie outside of the run, the universe, the actions and the streams."""
-    _, options = CONFIGURATIONS[name]
-    streams = [*STREAMS, "elsewhere"] if "streams" in options else [""]
+    """Events of which some lie outside of the run, the universe and the actions."""
 
     def moment():
         return chance.randrange((START - 10) * SECOND, (END + 10) * SECOND)
@@ -63,20 +60,20 @@ def random_events(name, chance, n=900):
     for _ in range(n):
         point = chance.choice([chance.randint(1, UNIVERSE), chance.randint(40, 60), chance.randint(-5, UNIVERSE + 9)])
         action = chance.choice(["in", "in", "out", "look"])
-        events.append((str(point), action, moment(), chance.choice(streams)))
+        events.append((str(point), action, moment()))
         if chance.random() < 0.1:  # another update of the point at the same moment
-            events.append((str(point), chance.choice(["in", "out"]), *events[-1][2:]))
+            events.append((str(point), chance.choice(["in", "out"]), events[-1][2]))
     return events
 
 
-def batches_of(made, events, stream):
+def batches_of(made, events):
     """Return the updates of each window in order, event by event."""
     windows = [[] for _ in range(made.windows)]
-    for point, action, time, where in events:
+    for point, action, time in events:
         step = (time // SECOND - START) // 10
         inserts = action == "in" if made.actions.insert is not None else action not in made.actions.delete
         meant = inserts or action in made.actions.delete
-        if where == stream and 0 <= step < made.windows and 1 <= int(point) <= UNIVERSE and meant:
+        if 0 <= step < made.windows and 1 <= int(point) <= UNIVERSE and meant:
             windows[step].append((time, inserts, int(point)))
     return [sorted(window) for window in windows]
 
@@ -84,28 +81,26 @@ def batches_of(made, events, stream):
 def expected(made, events):
     """Return the rows, from mechanisms that are fed window by window."""
     rows = []
-    for stream in made.streams:
-        state = made.mechanism.initial_state()
-        windows = f"{10 * SECOND} {START // 10} {END // 10} {made.steps.allowed_lateness}"
-        noise = made.noise.derive(type(made).__name__, windows, f"{made.actions.insert} {made.actions.delete}")
-        noise = noise.derive("stream", stream)
-        for number, window in enumerate(batches_of(made, events, stream)):
-            start, numbers = START + 10 * number, made.standing
-            updates = Updates(np.array([p for _, _, p in window], np.int64), np.array([i for _, i, _ in window], bool))
-            head = stream, Timestamp(start), Timestamp(start + 10)
-            if isinstance(made, RangeCounts):
-                state = made.mechanism.update(state, updates)
-                low, high = np.array(numbers, np.int64).reshape(-1, 2).T
-                counts = made.mechanism.count(state, low, high, noise)
-                bounds = range_errors(made.mechanism, number + 1, np.array(numbers)).tolist()
-                assert max(bounds) <= made.error(number + 1)
-                found = zip(numbers, counts.tolist(), bounds, strict=True)
-                rows += [RangeCount(*head, *q, c, b, *_ends(made.mechanism, number + 1, q, c)) for q, c, b in found]
-                continue
-            points = np.array(numbers, np.int64).reshape(-1)
-            state, near = made.mechanism.step(state, PredecessorStep(updates, points), noise)
-            columns = points, near.predecessors, near.successors, near.distances, near.errors
-            rows += [NearestPoints(*head, *each) for each in zip(*(c.tolist() for c in columns), strict=True)]
+    state = made.mechanism.initial_state()
+    windows = f"{10 * SECOND} {START // 10} {END // 10} {made.steps.allowed_lateness}"
+    noise = made.noise.derive(type(made).__name__, windows, f"{made.actions.insert} {made.actions.delete}")
+    for number, window in enumerate(batches_of(made, events)):
+        start, numbers = START + 10 * number, made.standing
+        updates = Updates(np.array([p for _, _, p in window], np.int64), np.array([i for _, i, _ in window], bool))
+        head = Timestamp(start), Timestamp(start + 10)
+        if isinstance(made, RangeCounts):
+            state = made.mechanism.update(state, updates)
+            low, high = np.array(numbers, np.int64).reshape(-1, 2).T
+            counts = made.mechanism.count(state, low, high, noise)
+            bounds = range_errors(made.mechanism, number + 1, np.array(numbers)).tolist()
+            assert max(bounds) <= made.error(number + 1)
+            found = zip(numbers, counts.tolist(), bounds, strict=True)
+            rows += [RangeCount(*head, *q, c, b, *_ends(made.mechanism, number + 1, q, c)) for q, c, b in found]
+            continue
+        points = np.array(numbers, np.int64).reshape(-1)
+        state, near = made.mechanism.step(state, PredecessorStep(updates, points), noise)
+        columns = points, near.predecessors, near.successors, near.distances, near.errors
+        rows += [NearestPoints(*head, *each) for each in zip(*(c.tolist() for c in columns), strict=True)]
     return sorted(rows)
 
 
@@ -116,19 +111,18 @@ def _ends(mechanism, step, query, count):
 
 
 def as_rows(events):
-    return [beam.Row(user=u, item=i, time=Timestamp(micros=t), stream=s) for u, i, t, s in events]
+    return [beam.Row(user=u, item=i, time=Timestamp(micros=t)) for u, i, t in events]
 
 
 def as_arrow(events, size=100, integers=False):
     batches = []
     for first in range(0, len(events), size):
-        points, actions, times, streams = zip(*events[first : first + size], strict=True)
+        points, actions, times = zip(*events[first : first + size], strict=True)
         column = pa.array([int(p) for p in points], pa.int64()) if integers else pa.array(points)
         columns = {
             "user": column,
             "item": pa.array(actions),
             "time": pa.array(times, pa.timestamp("us")),
-            "stream": pa.array(streams),
         }
         batches.append(pa.RecordBatch.from_pydict(columns))
     return batches
@@ -148,14 +142,14 @@ def run(made, elements):
 @one_job(
     "points",
     CONFIGURATIONS,
-    "ranges, streams",
+    "ranges, two",
     "predecessors dynamic",
-    elsewhere=["ranges gaussian", "ranges, streams", "predecessors, streams"],
+    elsewhere=["ranges gaussian", "ranges, two", "predecessors, two"],
 )
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(1))
     made = transform(name)
-    elements = as_arrow(events, integers=name == "predecessors") if "streams" not in name else as_rows(events)
+    elements = as_arrow(events, integers=name == "predecessors") if "two" not in name else as_rows(events)
     results = yield asked(made, elements)
     rows = expected(made, events)
     assert len(rows) >= 12
@@ -170,7 +164,7 @@ def test_answers_are_right_where_there_is_no_noise(name):
     made = transform(name, epsilon=1e8)
     held: set[int] = set()
     truth = {}
-    for number, window in enumerate(batches_of(made, events, "")):
+    for number, window in enumerate(batches_of(made, events)):
         for _, inserts, point in window:
             (held.add if inserts else held.discard)(point)
         truth[Timestamp(START + 10 * number)] = set(held)
@@ -188,7 +182,7 @@ def test_answers_are_right_where_there_is_no_noise(name):
 @one_job("points", ["ranges", "predecessors"], "ranges", "predecessors")
 def test_standing_queries_are_answered_in_every_window_whatever_the_data(name):
     made = transform(name)
-    results = yield asked(made, as_arrow([("7", "in", 5, "")]))
+    results = yield asked(made, as_arrow([("7", "in", 5)]))
     assert sorted(results.elements("rows")) == expected(made, [])
     assert len(results.elements("rows")) == 12 * len(made.standing)
 
@@ -202,7 +196,7 @@ def drive(made, events, chance, *, crashes):
         crashes=crashes,
         workers=2,
     )
-    stage.feed(call_all(StartClocks(tuple(by_clock(made.streams))), [b""]))
+    stage.feed(call_all(StartClocks((ONE_KEY,)), [b""]))
     waiting = list(events)
 
     def arrive(most_events, now, early):
@@ -243,10 +237,10 @@ def test_late_updates_and_queries_are_set_aside(name):
     chance = random.Random(3)
     events = random_events(name, chance, 150)
     events = [e for e in events if START * SECOND <= e[2] < END * SECOND]
-    late = [(str(20 + i), "in", (START + 8) * SECOND + i, "") for i in range(9)]
+    late = [(str(20 + i), "in", (START + 8) * SECOND + i) for i in range(9)]
 
     def stamped(element):
-        row = beam.Row(user=element[0], item=element[1], time=Timestamp(micros=element[2]), stream="")
+        row = beam.Row(user=element[0], item=element[1], time=Timestamp(micros=element[2]))
         return TimestampedValue(row, Timestamp(micros=element[2]))
 
     source = test_stream.TestStream()
@@ -281,7 +275,7 @@ class TestPacking:
             ("301", "in"), ("7", "wave"), ("7", "in"),
         ]  # fmt: skip
         made = transform("ranges")
-        elements = as_arrow([(*event, (START + 1) * SECOND, "") for event in events])
+        elements = as_arrow([(*event, (START + 1) * SECOND) for event in events])
         results = run(made, elements)
         letters = results.elements("dead")
         assert sorted(re.search(r"'user': '([^']*)'", letter.record)[1] for letter in letters) == sorted(
@@ -295,7 +289,7 @@ class TestPacking:
             for name in ("points_outside_universe", "events_of_other_actions", "events_malformed")
         }
         assert counters == {"points_outside_universe": 3, "events_of_other_actions": 1, "events_malformed": 4}
-        assert sorted(results.elements("rows")) == expected(made, [("7", "in", (START + 1) * SECOND, "")])
+        assert sorted(results.elements("rows")) == expected(made, [("7", "in", (START + 1) * SECOND)])
 
     def test_of_one_moment_an_insertion_counts_in_any_order_and_batches(self):
         one = PointBatch(np.array([5, 5, 6, 6]), np.array([9, 9, 3, 4]), np.array([True, False, True, False]))
@@ -312,16 +306,13 @@ class TestPacking:
     def test_packing_depends_on_no_other_event(self):
         pack = PackUpdates(
             steps=Steps.of(window=10, start=START, end=END),
-            streams=("",),
             universe=9,
             actions=Actions(None, ()),
         )
-        alone = dict(call_all(pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND, "")]))))
-        others = [("5", "in", (START + 33) * SECOND, ""), ("x", "in", 7, ""), ("99", "in", (START + 3) * SECOND, "")]
-        records = call_all(
-            pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND, ""), *others]))
-        )
-        assert alone[clock_of("").encode()] in [record for _, record in records if isinstance(record, bytes)]
+        alone = dict(call_all(pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND)]))))
+        others = [("5", "in", (START + 33) * SECOND), ("x", "in", 7), ("99", "in", (START + 3) * SECOND)]
+        records = call_all(pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND), *others])))
+        assert alone[ONE_KEY.encode()] in [record for _, record in records if isinstance(record, bytes)]
 
 
 class TestArguments:
@@ -331,11 +322,6 @@ class TestArguments:
             ("ranges", {"standing": [(5, 2)]}, "high must be >= low"),
             ("ranges", {"standing": [(0, 2)]}, "low must be in 1 .. 300"),
             ("ranges", {"universe": 0}, "universe must be >= 1, got 0"),
-            (
-                "ranges",
-                {"streams": ("a", "a")},
-                "streams must be distinct names, at least one, got 2, 1 of them distinct",
-            ),
             ("ranges", {"insert_values": ("out",)}, "insert_values and delete_values must have no text in common"),
             ("predecessors", {"standing": [301]}, "point must be in 1 .. 300"),
             ("predecessors", {"delta": 1e-6}, "delta must be 0 without delete_values, got 1e-06"),

@@ -106,8 +106,8 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
     made = with_shards(name, 2)
     size = made.steps.size
     # A crowd in a window in which others were, and one in a window of its own before everything.
-    late = [(f"late {i}", "a", START * SECOND + size + i, "") for i in range(30)]
-    late += [(f"late {i}", "b", START * SECOND + i, "") for i in range(30)]
+    late = [(f"late {i}", "a", START * SECOND + size + i) for i in range(30)]
+    late += [(f"late {i}", "b", START * SECOND + i) for i in range(30)]
     source, events = disorderly(name, late, random.Random(SEED))
 
     results = yield of_stream(source, made)
@@ -128,7 +128,7 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
 @one_job("late hitters", runners=["prism"])
 def test_allowed_lateness_holds_a_window_open():
     made = ShiftingHeavyHitters(**{**COMMON, "noise": transform("plain").noise, "allowed_lateness": 5})
-    crowd = [(f"user {i}", "a", START * SECOND + 100 + i, "") for i in range(60)]
+    crowd = [(f"user {i}", "a", START * SECOND + 100 + i) for i in range(60)]
     in_time, late = crowd[:40], crowd[40:]
     source = (
         test_stream.TestStream()
@@ -147,8 +147,8 @@ def test_allowed_lateness_holds_a_window_open():
 
 @one_job("late hitters", ["alone", "beside one"], runners=["prism"])
 def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
-    others = [] if case == "alone" else [("somebody", "a", START * SECOND, "")]
-    crowd = [(f"user {i}", "a", START * SECOND + i, "") for i in range(60)]
+    others = [] if case == "alone" else [("somebody", "a", START * SECOND)]
+    crowd = [(f"user {i}", "a", START * SECOND + i) for i in range(60)]
     results = yield of_stream(crowd_at(START + 11, crowd, others), transform("plain"))
     assert results.elements("rows") == []
     assert len(results.elements("dead")) == len(crowd)

@@ -11,7 +11,7 @@ from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.batches import HolderBatch, Names, StepKey, seal
-from privstream.transforms.heavy_hitters.by_monitor import MonitorStream
+from privstream.transforms.heavy_hitters.by_monitor import DecideHits
 from privstream.transforms.heavy_hitters.by_status import DecideStatuses
 from privstream.transforms.timing import keyed_state
 from privstream.transforms.timing.steps import Steps
@@ -32,14 +32,14 @@ def monitor_stage(max_hits: int = 1000) -> tiny_runner.Stage:
     """Return a monitor that reports every item held by fifty people, with `max_hits` charges to give for each."""
     monitor = ThresholdMonitor(epsilon=3000.0, delta=0.01, max_hits=max_hits, horizon=1000)
     assert monitor.detection_threshold <= 50
-    fn = MonitorStream(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), timer_offset=4)
+    fn = DecideHits(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), timer_offset=4)
     return tiny_runner.Stage(fn, random.Random(0))
 
 
 def feed(stage, step: int, people: np.ndarray) -> int:
     """Send holdings of a step, decide it, and return the bytes that this wrote to state."""
     before = stage.cells.added
-    stage.feed([(b"", seal(StepKey("", step, 0), held(people)))])
+    stage.feed([(b"", seal(StepKey(step, 0), held(people)))])
     stage.advance(STEPS.decision_time(step, 4).micros)
     return stage.cells.added - before
 
@@ -50,7 +50,7 @@ def size_of(stage) -> int:
 
 def test_a_step_writes_what_it_charges_and_not_the_history():
     stage = monitor_stage()
-    batch = {n: len(seal(StepKey("", 0, 0), held(np.arange(n)))) for n in (100, 50_000)}
+    batch = {n: len(seal(StepKey(0, 0), held(np.arange(n)))) for n in (100, 50_000)}
     feed(stage, 0, np.arange(50_000))
     written = [feed(stage, step, np.arange(100)) for step in range(1, 30)]
     assert max(written) <= batch[100] + 100 * BYTES_PER_CHARGE + OVERHEAD
@@ -68,7 +68,7 @@ def test_the_log_is_compacted_at_amortised_cost(monkeypatch):
         sizes.append(size_of(stage))
     one_log = len(people) * BYTES_PER_CHARGE + OVERHEAD
     assert max(sizes) <= 4 * one_log + 2_000
-    batch = len(seal(StepKey("", 0, 0), held(people)))
+    batch = len(seal(StepKey(0, 0), held(people)))
     assert written <= 200 * (batch + OVERHEAD) + 3 * charged * BYTES_PER_CHARGE
 
 
@@ -93,7 +93,7 @@ def status_stage() -> tiny_runner.Stage:
 def test_a_lasting_item_writes_nothing_but_what_comes_in():
     stage, people = status_stage(), np.arange(5_000)
     feed(stage, 0, people)
-    size, batch = size_of(stage), len(seal(StepKey("", 0, 0), held(people)))
+    size, batch = size_of(stage), len(seal(StepKey(0, 0), held(people)))
     written = [feed(stage, step, people) for step in range(1, 30)]
     assert max(written) <= batch + OVERHEAD
     assert size_of(stage) <= size + 100
@@ -109,7 +109,7 @@ def test_the_log_of_changes_is_compacted(monkeypatch):
     stage, sizes = status_stage(), []
     for step in range(60):  # another item of the same people every other step
         if step % 2 == 0:
-            stage.feed([(b"", seal(StepKey("", step, 0), held(np.arange(60), item=step)))])
+            stage.feed([(b"", seal(StepKey(step, 0), held(np.arange(60), item=step)))])
         stage.advance(STEPS.decision_time(step, 4).micros)
         sizes.append(size_of(stage))
     assert [row.status for row in stage.take()] == ["started", "ended"] * 30
@@ -118,26 +118,26 @@ def test_the_log_of_changes_is_compacted(monkeypatch):
 
 def test_pending_batches_are_freed_at_amortised_cost():
     stage, many = monitor_stage(), 300
-    batch = len(seal(StepKey("", 0, 0), held(np.arange(50))))
-    stage.feed([(b"", seal(StepKey("", step, 0), held(np.arange(50)))) for step in range(many)])
+    batch = len(seal(StepKey(0, 0), held(np.arange(50))))
+    stage.feed([(b"", seal(StepKey(step, 0), held(np.arange(50)))) for step in range(many)])
     before = stage.cells.added
     assert before >= many * batch
     for step in range(many):
         stage.advance(STEPS.decision_time(step, 4).micros)
     assert stage.cells.added - before <= 2 * many * batch + many * (50 * BYTES_PER_CHARGE + OVERHEAD)
-    assert stage.cells.states[b"", "monitor_stream_waiting"] == []
+    assert stage.cells.states[b"", "decide_hits_waiting"] == []
     assert not stage.cells.timers
 
 
 def test_what_waits_is_read_in_parts_and_freed(monkeypatch):
     people = np.arange(50 * 120).reshape(-1, 50)
-    batches = [(b"", seal(StepKey("", i % 2, 0), held(some))) for i, some in enumerate(people)]
+    batches = [(b"", seal(StepKey(i % 2, 0), held(some))) for i, some in enumerate(people)]
     size = len(batches[0][1])
     monkeypatch.setattr(keyed_state, "PART_BYTES", 5 * size)
     stage = monitor_stage()
     stage.feed(batches[:80])
     parts = {name: len(values) for (_, name), values in stage.cells.states.items() if "waiting" in name}
-    assert parts == {f"monitor_stream_waiting{part}": 5 for part in ["", *(f"_{i}" for i in range(2, 17))]}
+    assert parts == {f"decide_hits_waiting{part}": 5 for part in ["", *(f"_{i}" for i in range(2, 17))]}
     stage.advance(STEPS.decision_time(0, 4).micros)
     waits = [len(values) for (_, name), values in stage.cells.states.items() if "waiting" in name]
     assert waits == [5] * 8, "what was handled is gone, and the others are spread anew"
@@ -156,8 +156,8 @@ def test_the_first_stages_keep_nothing(name):
         assert left <= {
             "bound_across_windows_log",
             "bound_across_windows_progress",
-            "monitor_stream_log",
-            "monitor_stream_progress",
+            "decide_hits_log",
+            "decide_hits_progress",
             "prune_down_items_log",
             "prune_down_items_progress",
             "decide_statuses_log",
@@ -171,7 +171,7 @@ def test_a_late_batch_leaves_nothing_behind():
     made = transform("plain")
     chain = tiny_runner.Chain(made, random.Random(0))
     chain.advance((COMMON["start"] + 100) * 1_000_000)
-    chain.arrive([("user", "a", COMMON["start"] * 1_000_000, "")])
+    chain.arrive([("user", "a", COMMON["start"] * 1_000_000)])
     chain.advance(tiny_runner.END)
     assert len(chain.dead_letters()) == 1
     assert not any(values for stage in chain.stages[:-1] for values in stage.cells.states.values())
@@ -196,7 +196,7 @@ def sizes(name: str, renew_every: int | None) -> list[int]:
     for window in range(PERIODS * PERIOD_WINDOWS):
         period, begin = window // PERIOD_WINDOWS, (START + window * WINDOW) * SECOND
         people = [f"user {period} {number}" for number in range(PEOPLE)] + [f"regular {number}" for number in range(30)]
-        chain.arrive([(user, f"item {window % 2}", begin + SECOND, "") for user in people])
+        chain.arrive([(user, f"item {window % 2}", begin + SECOND) for user in people])
         chain.advance(begin + (WINDOW + 1) * SECOND)
         if window % PERIOD_WINDOWS == 0:
             states = (stage.cells.states for stage in chain.stages)

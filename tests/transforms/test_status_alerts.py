@@ -45,16 +45,14 @@ def transform(name, **changes):
 
 
 def random_events(name):
-    """Return events (user, item, time, stream), some twice, some before the start and of no rule."""
+    """Return events (user, item, time), some twice, some before the start and of no rule."""
     rng = np.random.default_rng(8)
-    streams = [""]
-    found = [("nobody", "a", START * SECOND - 1, streams[0]), ("somebody", "c", START * SECOND + 5, streams[0])]
+    found = [("nobody", "a", START * SECOND - 1), ("somebody", "c", START * SECOND + 5)]
     for window, crowd in enumerate(CROWDS):
         for item, number in zip("ab", crowd, strict=True):
             for person in range(number):
-                for stream in streams[: 1 + (person % 3 == 0)]:
-                    time = (START + window * WINDOW) * SECOND + int(rng.integers(WINDOW * SECOND))
-                    found += [(f"user {person}", item, time, stream)] * (1 + (person % 7 == 0))
+                time = (START + window * WINDOW) * SECOND + int(rng.integers(WINDOW * SECOND))
+                found += [(f"user {person}", item, time)] * (1 + (person % 7 == 0))
     return found
 
 
@@ -66,46 +64,45 @@ def rows_of(made, events):
 def reference(made, events):
     """Return status, window and rule of all rows, by one step of the mechanism after the other."""
     expected = []
-    for stream in ("",):
-        meets = defaultdict(lambda: defaultdict(set))
-        for user, item, time, of in sorted(events, key=lambda event: event[2]):
-            window = (time // SECOND - START) // WINDOW
-            if of != stream or window < 0:
-                continue
-            numbers = {n for n, rule in enumerate(made.rules) if rule.items is None or item in rule.items}
-            meets[window][user] |= numbers
-        state = made.monitor.initial_state()
-        period = made.steps.renewal or WINDOWS
-        for window in range(WINDOWS):
-            step = made.steps.first + window
-            if window % period == 0:
-                state = made.monitor.initial_state()
-            of_window = [
-                (hashed(made.noise.derive("user hash"), user), number, rank)
-                for user, numbers in meets[window].items()
-                for rank, number in enumerate(sorted(numbers, key=lambda n: (made.rules[n].sign, n)))
-            ]
-            columns = [np.array(column, np.uint64) for column in zip(*of_window, strict=True)] or [
-                np.empty(0, np.uint64)
-            ] * 3
-            given = Holdings(
-                step=made.steps.in_first_period(step),
-                users=columns[0],
-                items=columns[1],
-                ranks=columns[2].astype(np.uint16),
-            )
-            noise = made.steps.renewed(made.noise, step).derive("stream", stream)
-            state, found = made.monitor.step(state, given, noise)
-            kinds = ("started", "continues", "ended")
-            expected += [
-                (stream, START + window * WINDOW, made.rules[rule].name, kinds[kind])
-                for rule, kind in zip(found.rules.tolist(), found.status.tolist(), strict=True)
-            ]
+    meets = defaultdict(lambda: defaultdict(set))
+    for user, item, time in sorted(events, key=lambda event: event[2]):
+        window = (time // SECOND - START) // WINDOW
+        if window < 0:
+            continue
+        numbers = {n for n, rule in enumerate(made.rules) if rule.items is None or item in rule.items}
+        meets[window][user] |= numbers
+    state = made.monitor.initial_state()
+    period = made.steps.renewal or WINDOWS
+    for window in range(WINDOWS):
+        step = made.steps.first + window
+        if window % period == 0:
+            state = made.monitor.initial_state()
+        of_window = [
+            (hashed(made.noise.derive("user hash"), user), number, rank)
+            for user, numbers in meets[window].items()
+            for rank, number in enumerate(sorted(numbers, key=lambda n: (made.rules[n].sign, n)))
+        ]
+        columns = [np.array(column, np.uint64) for column in zip(*of_window, strict=True)] or [
+            np.empty(0, np.uint64)
+        ] * 3
+        given = Holdings(
+            step=made.steps.in_first_period(step),
+            users=columns[0],
+            items=columns[1],
+            ranks=columns[2].astype(np.uint16),
+        )
+        noise = made.steps.renewed(made.noise, step)
+        state, found = made.monitor.step(state, given, noise)
+        kinds = ("started", "continues", "ended")
+        expected += [
+            (START + window * WINDOW, made.rules[rule].name, kinds[kind])
+            for rule, kind in zip(found.rules.tolist(), found.status.tolist(), strict=True)
+        ]
     return sorted(expected)
 
 
 def plain(rows):
-    return sorted((row.stream, row.window_start.micros // SECOND, row.rule, row.status) for row in rows)
+    return sorted((row.window_start.micros // SECOND, row.rule, row.status) for row in rows)
 
 
 @some_quick("name", [*CONFIGURATIONS], "one")
@@ -162,7 +159,7 @@ FEW = (AlertRule(name="few", at_most=30, clear_above=40),)
 def outages(outage):
     """Return events of a crowd of 300 people who come every second window, and all of whom stay away in the others."""
     times = [(START + window * WINDOW) * SECOND + 1 for window in range(WINDOWS) if window % 2 != outage]
-    return [(f"user {person}", "a", time, "") for time in times for person in range(300)]
+    return [(f"user {person}", "a", time) for time in times for person in range(300)]
 
 
 @pytest.mark.parametrize("max_hits", [1, 2, 4])

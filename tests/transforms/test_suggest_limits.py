@@ -15,7 +15,6 @@ from privstream.transforms.limits.measuring import people_by_contributions
 from privstream.transforms.limits.suggest_limits import SuggestLimits
 
 RUN = {"window": 60, "start": 0, "windows": 10}
-STREAM = ("a", "b")
 MADE = ContributionHistogram(1.0)
 
 
@@ -24,9 +23,9 @@ def made(**given):
 
 
 def events(seed=1, number=400):
-    """Random events of few people: user, item, stream, step."""
+    """Random events of few people: user, item, step."""
     rng = np.random.default_rng(seed)
-    columns = (rng.integers(0, 12, number), rng.integers(0, 5, number), rng.integers(0, 2, number))
+    columns = (rng.integers(0, 12, number), rng.integers(0, 10, number))
     return list(zip(*columns, rng.integers(0, 10, number), strict=True))
 
 
@@ -35,13 +34,13 @@ def measured(found, *, shuffle=0):
     rng = np.random.default_rng(shuffle)
     groups = defaultdict(list)
     for place in rng.permutation(len(found)).tolist():
-        user, item, stream, step = found[place]
-        groups[STREAM[stream], step, int(rng.integers(0, 2))].append((user, item))
+        user, item, step = found[place]
+        groups[step, int(rng.integers(0, 2))].append((user, item))
     records = []
-    for (stream, step, _), rows in groups.items():
+    for (step, _), rows in groups.items():
         users, items = (np.array(column, np.uint64) for column in zip(*rows, strict=True))
         batch = EventBatch(users, items, np.full(len(rows), step, np.int64), Names.none(), None)
-        records.append((StepKey(stream, step, 0).to_bytes(), encode(batch)))
+        records.append((StepKey(step, 0).to_bytes(), encode(batch)))
     return people_by_contributions(records, MADE).tolist()
 
 
@@ -60,7 +59,7 @@ def test_people_are_measured_as_in_plain_python_in_any_order_and_with_copies(at_
 
 
 def test_a_person_changes_one_cell_by_one():
-    million = [(99, place % 5, place % 2, place % 10) for place in range(5_000)]
+    million = [(99, place % 5, place % 10) for place in range(5_000)]
     assert np.abs(np.subtract(measured(events() + million), measured(events()))).sum() == 1
 
 
@@ -134,7 +133,6 @@ def test_what_cannot_be_used_is_set_aside_and_changes_nothing():
         ({"delta": 0}, r"delta must be in \(0, 1\), got 0"),
         ({"delta": 0.5}, "delta must be <= 0.1"),
         ({"shards": 0}, "shards must be >= 1, got 0"),
-        ({"streams": ("a", "a")}, "streams must be distinct names"),
     ],
 )
 def test_mistakes_are_named(given, message):

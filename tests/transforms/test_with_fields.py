@@ -67,7 +67,8 @@ def test_a_wrong_argument_is_told_of_the_class_that_the_user_has_written(name: s
 
 
 def test_of_lists_the_length_is_shown_alone() -> None:
-    assert "streams=<2 of them>" in repr(counts(streams=("north", "south")))
+    arguments = EXAMPLES["NumericQuantiles"][1][0] | {"quantiles": (0.5, 0.9), "noise": NOISE}
+    assert "quantiles=<2 of them>" in repr(privstream.transforms.NumericQuantiles(**arguments))
 
 
 def test_a_domain_shows_its_size() -> None:
@@ -144,7 +145,6 @@ def test_a_row_without_a_field_says_which_one(row: Any, field: str) -> None:
         ({"item_field": ["what", None]}, TypeError, "item_field must be the name of a field, got NoneType"),
         ({"item_field": []}, ValueError, "item_field must be a field, or a list of 1 to "),
         ({"time_field": b"when"}, TypeError, "time_field must be the name of a field, got bytes"),
-        ({"stream_field": 2.5}, TypeError, "stream_field must be the name of a field, got float"),
         ({"value_field": "size"}, ValueError, "value_field must not be given where KeyedCounts reads no numbers of "),
     ],
 )
@@ -165,9 +165,6 @@ def test_fields_that_are_not_read_have_no_names() -> None:
     domain = Domain(["a", "b", "c"])
     assert names(counts()) == {"item_field": "item", "time_field": "time"}
     assert names(TopKWithGap(**WINDOW, domain=domain, top=1, noise=NOISE)) == every
-    streams = KeyedCounts(**WINDOW, domain=domain, max_contributions=1, streams=("x",), noise=NOISE)
-    assert names(streams) == every | {"stream_field": "stream"}
-    assert names(streams, stream_field="land") == every | {"stream_field": "land"}
     queries = PrivateQueries(epsilon=1.0, domain=domain, records=10, noise=NOISE)
     assert "time_field" not in names(queries)
     with pytest.raises(ValueError, match="time_unit must be one of s, ms, us, ns, got 'h'"):
@@ -201,7 +198,7 @@ def frames(columns: dict[str, list[Any]]) -> dict[str, Any]:
 def read(element: Any, **given: Any) -> tuple[list[tuple[Any, ...]], list[tuple[str, str]]]:
     """Return what stands in an element, and why the rest cannot be used, without a pipeline."""
     given = {"user_field": "who", "item_field": "what", "time_field": "when"} | given
-    missing = {"stream_field": None, "value_field": None, "time_unit": None}
+    missing = {"value_field": None, "time_unit": None}
     rows, letters = [], []
     for found in ReadRows(**(missing | given)).process(element, Timestamp(7)):
         if isinstance(found, TaggedOutput):
@@ -306,7 +303,7 @@ def test_logs_count_all_rows_of_a_frame_that_cannot_be_read(
         monkeypatch.setattr(module, "LOG", log)
     caplog.set_level("WARNING", dead_letters.__name__)
     (letter,) = ReadRows(
-        user_field="who", item_field="what", time_field="when", stream_field=None, value_field=None, time_unit=None
+        user_field="who", item_field="what", time_field="when", value_field=None, time_unit=None
     ).process(pa.record_batch({"who": ["u"] * 1_000, "what": ["a"] * 1_000}), Timestamp(7))
     logs = dead_letters.LogSetAside()
     logs.start_bundle()
@@ -319,7 +316,7 @@ def test_logs_count_all_rows_of_a_frame_that_cannot_be_read(
 def test_items_of_several_long_columns_are_cut_before_they_are_written_out() -> None:
     long = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int8()), pa.array(["x" * 500_000]))
     batch = pa.record_batch({"who": ["u"] * 64, "what": long, "when": ["1970-01-01T00:00:05Z"] * 64})
-    made = ReadRows(user_field="who", item_field=("what", "who"), time_field="when", stream_field=None,
+    made = ReadRows(user_field="who", item_field=("what", "who"), time_field="when", 
                     value_field=None, time_unit=None)  # fmt: skip
     found = list(made.process(batch, Timestamp(7)))
     assert len(found) > 1 and sum(each.num_rows for each in found) == 64

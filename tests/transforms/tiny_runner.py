@@ -246,7 +246,7 @@ BETWEEN: dict[str, list] = {  # stateful DoFns in their order, and the functions
     "BoundPerWindow": [],
     "BoundAcrossWindows": [],
     "PruneItems": [],
-    "MonitorStream": [],
+    "DecideHits": [],
     "PruneDownItems": [lambda element: [by_shard(element)]],
     "DecideStatuses": [],
     "PublishAtEnds": [],
@@ -279,7 +279,7 @@ class Chain:
             stage.feed([(name.encode(), SEED) for name in names])
 
     def arrive(self, events: list) -> None:
-        """Take events (user, item, microseconds, stream) in batches of any size and order."""
+        """Take events (user, item, microseconds) in batches of any size and order."""
         events = list(events)
         self.chance.shuffle(events)
         while events:

@@ -4,7 +4,7 @@ import itertools
 
 from event_forms import SECOND, as_arrow, checked
 from privstream.transforms.batches import StepKey
-from privstream.transforms.timing.clocked import StartClocks, by_clock
+from privstream.transforms.timing.clocked import ONE_KEY, StartClocks
 from tiny_runner import Stage, call_all, dofns_of
 
 STAGES = (
@@ -17,8 +17,7 @@ def drive(made, events, chance, *, crashes, workers=2):
     """Run all stages, with bundles that fail, in random order along a random watermark; return them."""
     fns = dofns_of(made)
     stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in STAGES if name in fns]
-    streams = made.categories.streams if hasattr(made, "categories") else made.rules.streams
-    stages[-1].feed(call_all(StartClocks(tuple(by_clock(streams))), [b""]))
+    stages[-1].feed(call_all(StartClocks((ONE_KEY,)), [b""]))
     steps, markers = made.steps, {}
     waiting, watermark = list(events), (steps.first or 0) * steps.size
 

@@ -13,7 +13,7 @@ from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparse
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
@@ -50,7 +50,7 @@ class MetRules(CountsView):
         if row.upper is None and rule.sign < 0:  # of a lower bound it is not known whether the number is small
             return
         yield Alert(
-            *(row.stream, row.window_start, row.window_end, rule.name, float(rule.threshold)),
+            *(row.window_start, row.window_end, rule.name, float(rule.threshold)),
             *shown(row),
             row.window_start,
             STARTED,
@@ -58,10 +58,10 @@ class MetRules(CountsView):
 
     @override
     def follow(self, rows: list[Alert], before: list[Alert]) -> list[Alert]:
-        since = {(row.stream, row.rule): row.since for row in before}
+        since = {row.rule: row.since for row in before}
         found = []
         for row in rows:
-            rule, first = self.rules[row.rule], since.get((row.stream, row.rule))
+            rule, first = self.rules[row.rule], since.get(row.rule)
             condition = Condition(rule.sign, rule.threshold, rule.ends_at, reaching=True)
             if watched(Watch(alert=first is not None), row.estimate, condition, 0).alert:
                 found.append(row if first is None else row._replace(since=first, status=CONTINUES))
@@ -280,7 +280,7 @@ class AlertsParameters(CountedParameters):
                 limits=(*limits, *found.limits),
                 public=public,
                 proof="docs/proofs/status_monitor.md, section 6",
-                caveats=(KEYED_NOISE, people_hashed("add_remove")),
+                caveats=(KEYED_NOISE, PEOPLE_HASHED),
             )
         assert self.sparse_vector is not None
         most = self.sparse_vector.min_hits

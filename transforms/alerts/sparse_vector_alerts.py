@@ -18,18 +18,16 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.rows import Alert
-from privstream.transforms.timing.clocked import ONE_KEY, WithClock
+from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
-def split_for(
-    rules: tuple[AlertRule, ...], steps: Steps, noise: NoiseSource, shards: int, groups: int | None
-) -> SplitEvents:
+def split_for(rules: tuple[AlertRule, ...], steps: Steps, noise: NoiseSource, shards: int) -> SplitEvents:
     """Return the stage that splits the events that rules are about."""
     everybody = any(rule.items is None for rule in rules)
     domain = None if everybody else Domain({item for rule in rules for item in rule.items or ()})
-    return SplitEvents(steps=steps, noise=noise, shards=shards, domain=domain, groups=groups)
+    return SplitEvents(steps=steps, noise=noise, shards=shards, domain=domain)
 
 
 class RuleCounts(RuleCountsParameters, KeyedCounts):
@@ -38,7 +36,7 @@ class RuleCounts(RuleCountsParameters, KeyedCounts):
     @override
     def _splitter(self) -> SplitEvents:
         _ = self.mechanism.law  # once, at launch; workers receive it
-        return split_for(self.rules, self.steps, self.noise, self.shards, self._groups)
+        return split_for(self.rules, self.steps, self.noise, self.shards)
 
     @override
     def _complete(self, batches: PCollection[Any]) -> PCollection[Any]:
@@ -51,7 +49,7 @@ class SparseVectorAlerts(AlertsParameters, CountedTransform):  # noqa: D101 - it
 
     @override
     def _splitter(self) -> SplitEvents:
-        return split_for(self.rules, self.steps, self.noise, self.shards, self._groups)
+        return split_for(self.rules, self.steps, self.noise, self.shards)
 
     @override
     def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -63,10 +61,10 @@ class SparseVectorAlerts(AlertsParameters, CountedTransform):  # noqa: D101 - it
         last: dict[str, Any] = {"rules": self.rules, "steps": self.steps, "timer_offset": 3, "noise": self.noise}
         if self.monitor is not None:
             few = tuple(rule.sign < 0 for rule in self.rules)
-            ranked = met | "RankRules" >> beam.FlatMap(rank_rules, few).with_output_types(Keyed)
-            clocked = ranked | "WithClock" >> WithClock(self.steps, ("",), together=True)
+            ranked = met | "RankRules" >> beam.Map(rank_rules, few).with_output_types(Keyed)
+            clocked = ranked | "WithClock" >> WithClock(self.steps)
             return apply_dofn(clocked, DecideRules(**last, monitor=self.monitor), Alert)
         assert self.sparse_vector is not None
         counts = met | "CountMeeting" >> beam.ParDo(CountMeeting(len(self.rules))).with_output_types(Keyed)
-        clocked = counts | "WithClock" >> WithClock(self.steps, (ONE_KEY,))
+        clocked = counts | "WithClock" >> WithClock(self.steps)
         return apply_dofn(clocked, TestCounts(**last, mechanism=self.sparse_vector), Alert)

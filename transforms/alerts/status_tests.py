@@ -15,11 +15,11 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.batches import HolderBatch, InStreams, Keyed, StepKey, decode, encode
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, encode
 from privstream.transforms.events.bounding import LimitCounter, place_in_run
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
-from privstream.transforms.timing.clocked import SingleSteps, on_clocks
+from privstream.transforms.timing.clocked import SingleSteps, on_clock
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -27,28 +27,26 @@ SEGMENTS = 2
 """Version of what is stored."""
 
 
-def rank_rules(element: Keyed, few: tuple[bool, ...]) -> Iterator[Keyed]:
-    """Number the rules that each person meets in a window of a stream, those of `few` people first; send on by stream.
+def rank_rules(element: Keyed, few: tuple[bool, ...]) -> Keyed:
+    """Number the rules that each person meets in a window, those of `few` people first, and send them on.
 
-    All that a person meets in a window of a stream is in one batch, so ranks depend on that person alone.
+    All that a person meets in a window is in one batch, so ranks depend on that person alone.
     """
-    step, held = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
-    people = held.people()
-    later = ~np.array(few)[held.batch.items.astype(np.int64)]
-    ranks = place_in_run(people, np.lexsort((held.batch.items, later, people))).astype(np.uint16)
-    ranked = replace(held, batch=replace(held.batch, ranks=ranks))
-    yield from on_clocks((stream, step, encode(batch)) for stream, batch in ranked.each())
+    held = decode(HolderBatch, element[1])
+    later = ~np.array(few)[held.items.astype(np.int64)]
+    ranks = place_in_run(held.users, np.lexsort((held.items, later, held.users))).astype(np.uint16)
+    return on_clock(StepKey.from_bytes(element[0]).step, encode(replace(held, ranks=ranks)))
 
 
 @dataclass(frozen=True, eq=False)
 class RuleStates(RuleState):
-    """What a stream remembers: who was charged, since when rules are met, and what changed and is not yet logged."""
+    """What is remembered: who was charged, since when rules are met, and what changed and is not yet logged."""
 
     unlogged: Charges = field(default_factory=Charges.none)
 
 
 class DecideRules(SingleSteps, state="decide_rules"):
-    """Per stream, on a public clock: test every rule in every window, and publish those that are met or end."""
+    """On a public clock: test every rule in every window, and publish those that are met or end."""
 
     def __init__(
         self,
@@ -59,7 +57,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
         timer_offset: int,
         noise: NoiseSource,
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, streams=("",))
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.rules = rules
         self.monitor = monitor
         self.noise = noise
@@ -75,17 +73,16 @@ class DecideRules(SingleSteps, state="decide_rules"):
     def advance(self, key: bytes, step: int, batches: list[bytes], state: RuleStates) -> tuple[RuleStates, list[Alert]]:
         held = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
         given = Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
-        stream = key.decode()
-        noise = self.steps.renewed(self.noise, step).derive("stream", stream)
+        noise = self.steps.renewed(self.noise, step)
         active = given.active(state.counters, self.monitor.max_hits)
         self.limited.add(step, len(active), len(active) - int(active.sum()))
         found, after, charges = self.monitor.decide(state, given, noise)
         self.alerts.inc(len(found.rules))
         self.stopped.inc(int(found.stopped))
         counters, unlogged = state.counters.add(charges), state.unlogged.merged(charges)
-        return replace(after, counters=counters, unlogged=unlogged), list(self._rows(stream, step, found))
+        return replace(after, counters=counters, unlogged=unlogged), list(self._rows(step, found))
 
-    def _rows(self, stream: str, step: int, found: RuleRows) -> Iterator[Alert]:
+    def _rows(self, step: int, found: RuleRows) -> Iterator[Alert]:
         """Write the rules that are met or end; a count that nobody was charged for is none."""
         later, reach = step - self.steps.in_first_period(step), self.monitor.count_error(OUTSIDE / 2)
         start, end = self.steps.bounds(step)
@@ -95,7 +92,6 @@ class DecideRules(SingleSteps, state="decide_rules"):
             rule, status = self.rules[number], STATUSES[kind]
             counted = count is not None and status != CONTINUES
             yield Alert(
-                stream=stream,
                 window_start=start,
                 window_end=end,
                 rule=rule.name,
@@ -114,7 +110,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
         self.late.inc(len(held.users))
         for number in np.unique(held.items).tolist():
             name = self.rules[number].name
-            yield late_letter(self.steps, step, "late people", name, key.decode())
+            yield late_letter(self.steps, step, "late people", name)
 
     @override
     def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RuleStates) -> list[bytes]:

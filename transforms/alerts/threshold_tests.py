@@ -19,19 +19,20 @@ from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
-    InStreams,
     Keyed,
     KeyedBatch,
     Names,
     StepKey,
+    decode,
     digest,
+    encode,
     first_of_run,
     string_buffers,
 )
 from privstream.transforms.events.bounding import BoundEvents
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
-from privstream.transforms.timing.clocked import ONE_KEY, SingleSteps, stepped
+from privstream.transforms.timing.clocked import SingleSteps, on_clock
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -49,9 +50,9 @@ class MetBy:
         self._for_all = np.array([number for number, rule in enumerate(rules) if rule.items is None], np.int64)
 
     def meet(self, people: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the distinct pairs of a person and the number of a rule that one of their events meets.
+        """Return the distinct pairs of a person and a rule that one of their events meets, in the order of both.
 
-        A person is given by the number of a row, int64. Pairs are in the order of `people`, and then of rules.
+        Pairs are given by the row of such an event, and the number of the rule, int64.
         """
         first = np.searchsorted(self._items, items, "left")
         times = np.searchsorted(self._items, items, "right") - first
@@ -79,10 +80,9 @@ class ToRules(beam.DoFn):
     @override
     def process(self, element: KeyedBatch) -> Iterator[KeyedBatch]:
         key, (_, data) = element
-        events = InStreams.from_bytes(EventBatch, data)
-        rows, rules = self._met.meet(events.people(), events.batch.items)
-        found = EventBatch(events.users[rows], rules.astype(np.uint64), events.batch.times[rows], Names.none())
-        made = InStreams.sort(events.streams, events.codes[rows], found).to_bytes()
+        events = decode(EventBatch, data)
+        rows, rules = self._met.meet(events.users, events.items)
+        made = encode(EventBatch(events.users[rows], rules.astype(np.uint64), events.times[rows], Names.none()))
         yield key, (digest(made), made)
 
 
@@ -99,13 +99,12 @@ class MeetRules(BoundEvents, state="meet_rules"):
         self._met = MetBy(self.rules, self.noise)
 
     @override
-    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
-        rows, rules = self._met.meet(events.people(), events.batch.items)
-        if not len(rows):
-            return
-        holders = HolderBatch(events.users[rows], rules.astype(np.uint64), np.zeros(len(rows), np.uint16), Names.none())
-        held = InStreams.sort(events.streams, events.codes[rows], holders).with_rows()
-        yield key._replace(shard=0).to_bytes(), held.to_bytes()
+    def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
+        rows, rules = self._met.meet(events.users, events.items)
+        if len(rows):
+            ranks = np.zeros(len(rows), np.uint16)
+            held = HolderBatch(events.users[rows], rules.astype(np.uint64), ranks, Names.none())
+            yield key._replace(shard=0).to_bytes(), encode(held)
 
 
 class CountMeeting(beam.DoFn):
@@ -116,9 +115,9 @@ class CountMeeting(beam.DoFn):
 
     @override
     def process(self, element: Keyed) -> Iterator[Keyed]:
-        step, held = StepKey.from_bytes(element[0]).step, InStreams.from_bytes(HolderBatch, element[1])
-        counts = np.bincount(held.batch.items.astype(np.int64), minlength=self.rules)
-        yield ONE_KEY.encode(), stepped(step, encode_counts(counts))
+        step, held = StepKey.from_bytes(element[0]).step, decode(HolderBatch, element[1])
+        counts = np.bincount(held.items.astype(np.int64), minlength=self.rules)
+        yield on_clock(step, encode_counts(counts))
 
 
 def encode_counts(counts: np.ndarray) -> bytes:
@@ -229,7 +228,6 @@ class TestCounts(SingleSteps, state="test_counts"):
             bound = rule.threshold + rule.sign * math.floor(least * 10.0**digits) / 10.0**digits
             rows.append(
                 Alert(
-                    stream="",
                     window_start=start,
                     window_end=end,
                     rule=rule.name,

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.cardinality.algorithms import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed, streams_hashed
-from privstream.transforms.events.coverage import FIRST, WHOLE_RUN, one_stream_of_person, people_who_count, together
+from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
+from privstream.transforms.events.coverage import FIRST, WHOLE_RUN, people_who_count
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_texts
 from privstream.transforms.smoothed import SmoothWindows
@@ -38,13 +38,11 @@ class PresenceRules:
         enter: items that say that a person enters; None: all that do not say that they leave.
         leave: items that say that a person leaves; None for none.
         timeout: microseconds after their last entering event until which a person is there, or None for ever.
-        streams: names of the streams; "" alone if events carry none.
     """
 
     enter: tuple[str, ...] | None
     leave: tuple[str, ...] | None
     timeout: int | None
-    streams: tuple[str, ...]
 
     @classmethod
     def of(
@@ -53,10 +51,9 @@ class PresenceRules:
         enter_values: tuple[str, ...] | None,
         leave_values: tuple[str, ...] | None,
         timeout: float | None,
-        streams: tuple[str, ...] | None,
     ) -> PresenceRules:
         """Make them from arguments of a transform."""
-        for name, values in {"enter_values": enter_values, "leave_values": leave_values, "streams": streams}.items():
+        for name, values in {"enter_values": enter_values, "leave_values": leave_values}.items():
             if values is not None:
                 check_texts(name, values)
         if set(enter_values or ()) & set(leave_values or ()):
@@ -64,7 +61,7 @@ class PresenceRules:
         if leave_values is None and timeout is None:
             raise ValueError("leave_values or timeout must be given: nobody would ever leave")
         micros = None if timeout is None else to_micros("timeout", timeout)
-        return cls(enter=enter_values, leave=leave_values, timeout=micros, streams=streams or ("",))
+        return cls(enter=enter_values, leave=leave_values, timeout=micros)
 
     @property
     def by_item(self) -> bool:
@@ -94,9 +91,9 @@ def _among(items: pa.Array, values: tuple[str, ...]) -> np.ndarray:
 class CardinalityParameters(Parameters):
     """Publish how many people are in a set now: in the building, subscribed, online; at the end of every window.
 
-    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`,
-    or Arrow record batches with these columns; in any order. Output: one `CardinalityEstimate` row for each window and
-    stream; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
+    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time`,
+    or Arrow record batches with these columns; in any order. Output: one `CardinalityEstimate` row for each window;
+    with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     The item says whether a person enters (`enter_values`) or leaves (`leave_values`); with `timeout` a person has also
     left when they have sent no event for that time. Without `enter_values` every event whose item is not one of
@@ -109,14 +106,13 @@ class CardinalityParameters(Parameters):
 
     Privacy:
         Unit: all that one person does over the whole run, added or removed. (epsilon, delta): `guarantee`. Enforced: a
-        person counts as one or as none at the end of each window, in one stream, the one entered first, and with the
-        method counts in at most `max_contributions` windows. Public: all arguments but `noise`. `max_updates` is a
-        guess that must not be taken from the data; it is not enforced, since that would let one person decide whose
-        later moves count.
+        person counts as one or as none at the end of each window, and with the method counts in at most
+        `max_contributions` windows. Public: all arguments but `noise`. `max_updates` is a guess that must not be taken
+        from the data; it is not enforced, since that would let one person decide whose later moves count.
 
     Accuracy:
-        With probability 95%, all estimates of a stream are within their `error_bound` of the number of people who
-        count, in all windows together; with sparse_counter and henzinger_sricharan_steiner if they enter or leave it at
+        With probability 95%, all estimates are within their `error_bound` of the number of people who
+        count, in all windows together; with sparse_counter and henzinger_sricharan_steiner if they enter or leave at
         most `max_updates` times in all. If people enter or leave more often than that, the bounds may be wrong,
         and the estimate may stop following the set: its bound is then -1.
 
@@ -139,13 +135,11 @@ class CardinalityParameters(Parameters):
             long as days or weeks that are the windows, these are counted: a day of 25 hours is one.
         max_contributions: number of windows at whose ends one person counts in the whole run: the first ones. Without
             it, all windows. The method counts alone has such a limit, and needs it where there is no end.
-        max_updates: a public guess of how often people enter or leave a stream in the whole run,
+        max_updates: a public guess of how often people enter or leave in the whole run,
             all people together, as seen at the ends of windows. Without it errors are larger.
         method: method that makes the estimates. "counts" gives each window noise of its own; "sparse_counter" changes
             an estimate when a private test finds it far from the truth, for long runs without delta in which the same
             people stay; "henzinger_sricharan_steiner" is the published algorithm.
-        streams: public names of the streams, each of which has a set of its own. They must be given if events have a
-            stream.
         shards: number of parallel parts into which people are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -175,15 +169,12 @@ class CardinalityParameters(Parameters):
         max_updates: int | None = None,
         max_contributions: int | None = None,
         method: Literal["counts", "sparse_counter", "henzinger_sricharan_steiner"] = "counts",
-        streams: tuple[str, ...] | None = None,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         self.steps = Steps.of(start=start, end=end, **options)
-        self.rules = PresenceRules.of(
-            enter_values=enter_values, leave_values=leave_values, timeout=timeout, streams=streams
-        )
+        self.rules = PresenceRules.of(enter_values=enter_values, leave_values=leave_values, timeout=timeout)
         if self.rules.timeout is not None and self.rules.timeout // self.steps.size >= FOR_EVER - 1:
             raise ValueError(f"timeout must be < {FOR_EVER - 1} windows, got {timeout} seconds")
         mode = METHODS[checks.one_of("method", method, tuple(METHODS))]
@@ -224,20 +215,17 @@ class CardinalityParameters(Parameters):
         limits = ["A person counts as one or as none at the end of each window, by their last event."]
         if self.max_contributions is not None:
             limits.append(f"A person counts at the ends of at most {self.max_contributions:,} windows.")
-        hashed = [people_hashed(found.neighbouring)]
-        if len(self.rules.streams) > 1:
-            limits.append("A person counts in one stream.")
-            hashed.append(streams_hashed(found.neighbouring))
         public = ("all arguments but the noise", "the number of windows, all of which are published")
-        return replace(found, limits=tuple(limits), public=public, caveats=(*found.caveats, *hashed))
+        caveats = (*found.caveats, PEOPLE_HASHED)
+        return replace(found, limits=tuple(limits), public=public, caveats=caveats)
 
     @property
     @override
     def coverage(self) -> Coverage:
-        limits, most = one_stream_of_person(self.rules.streams), self.max_contributions
+        limits, most = list[Limit](), self.max_contributions
         if most is not None:
             limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, FIRST, lasting=True))
-        return people_who_count(limits, together(self.rules.streams))
+        return people_who_count(limits, TOGETHER)
 
     @property
     @override
@@ -250,7 +238,7 @@ class CardinalityParameters(Parameters):
         return Accuracy(
             error=error,
             failure_probability=BETA,
-            claim=f"With probability {1 - BETA:g}, all estimates of a stream{span} are within {error:,} "
+            claim=f"With probability {1 - BETA:g}, all estimates{span} are within {error:,} "
             f"of the number without noise{condition} (method {self.method}; each row has an error bound of its own).",
             numbers={"method": self.method, "error_bound": error, "windows": windows, "updates": updates},
         )
@@ -262,4 +250,4 @@ class CardinalityParameters(Parameters):
     @property
     @override
     def event_fields(self) -> EventFields:
-        return EventFields(item=self.rules.by_item, streams=self.rules.streams != ("",))
+        return EventFields(item=self.rules.by_item)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,8 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.cardinality.algorithms import CardinalityState
-from privstream.mechanisms.monitor.holdings import Charges
-from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import unpack
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT, Run, SortedRuns
 from privstream.transforms.batches import (
     EventBatch,
@@ -27,6 +24,7 @@ from privstream.transforms.batches import (
     decode,
     encode,
     first_of_run,
+    totals,
 )
 from privstream.transforms.cardinality.parameters import (
     ENTER,
@@ -35,22 +33,13 @@ from privstream.transforms.cardinality.parameters import (
     CardinalityParameters,
     PresenceRules,
 )
-from privstream.transforms.events.bounding import (
-    Charged,
-    LimitCounter,
-    Used,
-    draw_in_streams,
-    entry,
-    to_people,
-    within_limit,
-)
+from privstream.transforms.events.bounding import LimitCounter, to_people
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.events.split_stages import CodedEvents, SplitCodes
 from privstream.transforms.row_types import CardinalityEstimate, interval
-from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock, on_clocks
+from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock, on_clock
 from privstream.transforms.timing.keyed_state import NEVER
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
@@ -63,7 +52,7 @@ USED_BITS = 17
 
 
 class PublishCardinality(MechanismSteps, state="publish_cardinality"):
-    """Per stream: run the mechanism through every window, and publish its estimates."""
+    """Run the mechanism through every window, and publish its estimates."""
 
     counter = "estimates_published"
 
@@ -80,12 +69,11 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: CardinalityState
     ) -> tuple[CardinalityState, Outputs]:
-        stream = key.decode()
         changes = np.zeros(last - first + 1, np.int64)
         for step, found in batches.items():
             if first <= step <= last:
                 changes[step - first] = sum(CHANGE.unpack(batch)[0] for batch in found)
-        state, published = self.mechanism.run(state, changes, self.noise_of(key, first))
+        state, published = self.mechanism.run(state, changes, self.noise_of(first))
         outputs: list[tuple[int, CardinalityEstimate]] = []
         columns, spread = (column.tolist() for column in published), self.mechanism.algorithm.spread
         for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):
@@ -93,7 +81,7 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
             ends = interval(estimate, None if exhausted else bound if spread is None else spread)
             error_bound = NO_BOUND if exhausted else bound
             shown = max(0, estimate) if spread is None else estimate  # by counts it is unbiased
-            outputs.append((step, CardinalityEstimate(stream, start, end, shown, error_bound, *ends)))
+            outputs.append((step, CardinalityEstimate(start, end, shown, error_bound, *ends)))
         self.published.inc(len(outputs))
         self.exhausted.inc(int(published.exhausted.sum()))
         return state, outputs
@@ -117,21 +105,15 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
     @override
     def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         last = apply_dofn(batches, LastPresence(**self._common, timer_offset=1), Keyed)
-        track = TrackMembers(
-            **self._common,
-            noise=self._people,
-            timer_offset=2,
-            limit=self.max_contributions,
-        )
+        track = TrackMembers(steps=self.steps, timer_offset=2, limit=self.max_contributions)
         return apply_dofn(last, track, Keyed)
 
     @override
     def _publish(self, changes: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        clocked = changes | "WithClock" >> WithClock(self.steps, self.rules.streams, together=True, apart=False)
+        clocked = changes | "WithClock" >> WithClock(self.steps, apart=False)
         publish = PublishCardinality(
             steps=self.steps,
             timer_offset=3,
-            streams=self.rules.streams,
             mechanism=self.mechanism,
             noise=self._noise(),
         )
@@ -141,8 +123,7 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
         """Return noise that depends on everything that the sizes depend on, beside the events."""
         until = "" if self.rules.timeout is None else " included"  # who has an event at midnight is there for a day
         values = f"{self.rules.enter} {self.rules.leave} {self.rules.timeout}{until}"
-        limit = f"{self.max_contributions} {sorted(self.rules.streams)}"  # which stream counts depends on all of them
-        return self.noise.derive("SetCardinality", self.steps.label, values, limit)
+        return self.noise.derive("SetCardinality", self.steps.label, values, f"{self.max_contributions}")
 
 
 ABSENT = 0
@@ -202,9 +183,9 @@ class MembershipLog(SortedRuns[Stays]):
 
 
 class SplitPresence(SplitCodes):
-    """Split events of people who come and go; the code of an event is 2 * stream + kind.
+    """Split events of people who come and go; the code of an event is its kind.
 
-    What lies outside of the public steps or streams, or neither enters nor leaves, is counted and left out.
+    What lies outside of the public steps, or neither enters nor leaves, is counted and left out.
     """
 
     def __init__(self, *, steps: Steps, rules: PresenceRules, noise: NoiseSource, shards: int) -> None:
@@ -214,26 +195,23 @@ class SplitPresence(SplitCodes):
 
     @override
     def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        streams = stream_numbers(batch["stream"], self.rules.streams)
         kinds = self.rules.kinds(batch["item"]) if self.rules.by_item else np.full(batch.num_rows, ENTER)
         rows, steps = self.steps.assign(batch["time"].to_numpy())
-        meant = (streams >= 0) & (kinds >= 0)
-        self.other_streams.inc(int((streams < 0).sum()))
-        self.other_values.inc(int(((streams >= 0) & (kinds < 0)).sum()))
+        meant = kinds >= 0
+        self.other_values.inc(int((~meant).sum()))
         self.outside.inc(int(meant.sum() - meant[rows].sum()))
         rows, steps = rows[meant[rows]], steps[meant[rows]]
         self.usable.inc(len(rows))
-        return CodedEvents(rows, (2 * streams + kinds)[rows].astype(np.uint64), steps)
+        return CodedEvents(rows, kinds[rows].astype(np.uint64), steps)
 
 
 def last_presence(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return the row of each person's last event in each stream; at one time, leaving comes last.
+    """Return the row of each person's last event; at one time, leaving comes last.
 
     A function of the person's own events, whatever their order in the input: equal rows are alike.
     """
-    streams = items >> np.uint64(1)
-    order = np.lexsort((items, times, streams, users))
-    last = np.roll(first_of_run(users[order], streams[order]), -1)  # the first row is always one
+    order = np.lexsort((items, times, users))
+    last = np.roll(first_of_run(users[order]), -1)  # the first row is always one
     rows: np.ndarray = order[last]
     return rows
 
@@ -249,10 +227,9 @@ class LastPresence(OnTimeBatches, state="last_presence"):
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
         rows = last_presence(events.users, events.items, events.times)
-        items = events.items[rows]
-        kinds, streams = (items & np.uint64(1)).astype(np.int64), items >> np.uint64(1)
+        kinds = events.items[rows]
         stay = self.rules.stay(self.steps, key.step, kinds, events.times[rows])
-        last = HolderBatch(events.users[rows], streams, stay, Names.none())
+        last = HolderBatch(events.users[rows], kinds, stay, Names.none())
         yield to_people(key, encode(last))
 
     @override
@@ -260,30 +237,22 @@ class LastPresence(OnTimeBatches, state="last_presence"):
         items = decode(EventBatch, batch).items
         self.late.inc(len(items))
         for item, number in zip(*(part.tolist() for part in np.unique(items, return_counts=True)), strict=True):
-            name = self.rules.streams[item >> 1]
-            record = f"{KINDS[item & 1]} ({number} events)"
-            yield late_letter(self.steps, key.step, "late events", record, name)
+            yield late_letter(self.steps, key.step, "late events", f"{KINDS[item]} ({number} events)")
 
 
 CHANGE = struct.Struct(">q")
-LIMITS = ("joined", "streams")
 
 
 @dataclass(frozen=True)
 class Members:
-    """Who is present until when, and what people have used of their limits; all as of the end of `step`.
-
-    `membership`, and of the limits `joined`, are kept by the keyed hash of person and stream, `streams` by
-    person.
-    """
+    """Who is present until when, and how often people have counted; as of the end of `step`."""
 
     step: int
     membership: MembershipLog
-    used: Used
 
 
 class TrackMembers(OrderedSteps, state="track_members"):
-    """Per shard of people: find who enters and who leaves, and send on by how much that changes each stream's size.
+    """Per shard of people: find who enters and who leaves, and send on by how much that changes the size of the set.
 
     Somebody who enters and is present, or leaves and is absent, changes nothing. With a time-out it is known when an
     entering event comes when the stay will end, if no other event comes: so changes of later steps are sent at once,
@@ -295,18 +264,8 @@ class TrackMembers(OrderedSteps, state="track_members"):
         limit: windows at whose ends one person is present at most, the first ones; None for all.
     """
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        rules: PresenceRules,
-        noise: NoiseSource,
-        timer_offset: int,
-        limit: int | None = None,
-    ) -> None:
+    def __init__(self, *, steps: Steps, timer_offset: int, limit: int | None = None) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
-        self.rules = rules
-        self._sources = SourcesByName(partial(noise.derive, "person in stream"))
         self.limit = limit
         self.limited = LimitCounter("entries", steps)
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
@@ -314,46 +273,26 @@ class TrackMembers(OrderedSteps, state="track_members"):
     @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Members) -> Handled:
         heard = HolderBatch.join([batch for _, batch in batches])
-        streams, stay = heard.items.astype(np.int64), heard.ranks.astype(np.int64)
+        people, stay = heard.users, heard.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
-        places = self._places(heard.users, streams)
-        before, used = self._unpacked(state.membership.values_of(places))
+        before, used = self._unpacked(state.membership.values_of(people))
         present = before > step
         used = used - np.where(present, before - step, 0)
-        left = np.asarray(NEVER - step if self.limit is None else self.limit - used)
+        left = np.full(len(people), NEVER - step) if self.limit is None else self.limit - used
         entering = np.flatnonzero(~present & (stay > 0))
-        admitted, charged = self._admit(heard.users[entering], places[entering], state.used)
-        admitted &= np.broadcast_to(left, len(places))[entering] > 0
+        admitted = left[entering] > 0
         ends = np.minimum(until, self._last + 1)[entering]
-        cut = admitted & (np.broadcast_to(step + left, len(places))[entering] < ends)
+        cut = admitted & (step + left[entering] < ends)
         self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum() + cut.sum()))
         changed = present.copy()
         changed[entering[admitted]] = True
         rows = np.flatnonzero(changed)
         if self.limit is not None:
             until = np.minimum(until, step + left)
-        outputs = self._changes(step, streams[rows], present[rows], stay[rows] > 0, before[rows], until[rows])
-        stays = Stays.of(places[rows], self._packed(until, used + until - step)[rows])
-        after = Members(step, state.membership.updated(stays, step), state.used.after(charged))
-        segment = _members_entry(step, stays, charged) if len(rows) else None
-        return Handled(after, segment, outputs)
-
-    def _places(self, users: np.ndarray, streams: np.ndarray) -> np.ndarray:
-        """Return the keyed hash of person and stream."""
-        if len(self.rules.streams) == 1:
-            return users
-        return draw_in_streams(self._sources.__getitem__, self.rules.streams, streams, users)
-
-    def _admit(self, people: np.ndarray, places: np.ndarray, used: Used) -> tuple[np.ndarray, Charged]:
-        """Tell which of the distinct entries are within a person's limits, and what they charge."""
-        admitted = np.ones(len(people), bool)
-        charged = dict.fromkeys(LIMITS, Charges.none())
-        if len(self.rules.streams) > 1:
-            new = np.flatnonzero(admitted & (used["joined"].charged(places) == 0))
-            within = within_limit(people[new], 1, used["streams"], lambda rows: places[new[rows]])
-            admitted[new[~within]] = False
-            charged |= {"joined": Charges.of(places[new[within]]), "streams": Charges.of(people[new[within]])}
-        return admitted, charged
+        outputs = self._changes(step, present[rows], stay[rows] > 0, before[rows], until[rows])
+        stays = Stays.of(people[rows], self._packed(until, used + until - step)[rows])
+        after = Members(step, state.membership.updated(stays, step))
+        return Handled(after, _members_entry(step, stays) if len(rows) else None, outputs)
 
     def _packed(self, until: np.ndarray, used: np.ndarray) -> np.ndarray:
         """Return until when people stay, and how often they count until then, as one number."""
@@ -366,34 +305,17 @@ class TrackMembers(OrderedSteps, state="track_members"):
         return values >> USED_BITS, values & ((1 << USED_BITS) - 1)
 
     def _changes(
-        self,
-        step: int,
-        streams: np.ndarray,
-        present: np.ndarray,
-        stays: np.ndarray,
-        before: np.ndarray,
-        until: np.ndarray,
-    ) -> list[tuple[bytes, bytes]]:
-        """Return by how much each stream's size changes, at this step and at later ones."""
-        now = np.full(len(streams), step)
+        self, step: int, present: np.ndarray, stays: np.ndarray, before: np.ndarray, until: np.ndarray
+    ) -> list[Keyed]:
+        """Return by how much the size of the set changes, at this step and at later ones."""
+        now = np.full(len(present), step)
         parts = [(now, -1, present), (before, 1, present), (now, 1, stays), (until, -1, stays)]
-        chosen = [
-            np.flatnonzero(rows & (at <= min(self._last, self.steps.last_of_period(step)))) for at, _, rows in parts
-        ]
-        ats = np.concatenate([at[rows] for (at, _, _), rows in zip(parts, chosen, strict=True)])
-        signs = np.concatenate([np.full(len(rows), sign) for (_, sign, _), rows in zip(parts, chosen, strict=True)])
-        names = np.concatenate([streams[rows] for rows in chosen])
-        order = np.lexsort((ats, names))
-        starts = np.flatnonzero(first_of_run(names[order], ats[order]))
-        if not len(starts):
-            return []
-        totals = np.add.reduceat(signs[order], starts)
-        changes = [
-            (self.rules.streams[names[order[start]]], int(ats[order[start]]), CHANGE.pack(total))
-            for start, total in zip(starts, totals.tolist(), strict=True)
-            if total
-        ]
-        return list(on_clocks(changes))
+        last = min(self._last, self.steps.last_of_period(step))
+        chosen = [(at[rows & (at <= last)], sign) for at, sign, rows in parts]
+        ats, place = np.unique(np.concatenate([at for at, _ in chosen]), return_inverse=True)
+        signs = np.concatenate([np.full(len(at), sign) for at, sign in chosen])
+        changes = zip(ats.tolist(), totals(place, signs, len(ats)).tolist(), strict=True)
+        return [on_clock(at, CHANGE.pack(total)) for at, total in changes if total]
 
     @override
     def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
@@ -406,22 +328,14 @@ class TrackMembers(OrderedSteps, state="track_members"):
             found: dict[str, Any] = unpack("members", 1, segment)
             step = int(found["step"])
             membership = membership.updated(Stays.from_bytes(found["stays"]), step)
-        return Members(step, membership, Used.of_entries("members", LIMITS, segments))
+        return Members(step, membership)
 
     @override
     def encode(self, state: Members) -> list[bytes]:
-        stays, charges = state.membership.compact(state.step), state.used.compact()
-        longest = max(len(stays), *map(len, charges.values()))
-        return [
-            _members_entry(
-                state.step,
-                stays.slice(i, i + SEGMENT),
-                {limit: one.slice(i, i + SEGMENT) for limit, one in charges.items()},
-            )
-            for i in range(0, longest, SEGMENT)
-        ]
+        stays = state.membership.compact(state.step)
+        return [_members_entry(state.step, stays.slice(i, i + SEGMENT)) for i in range(0, len(stays), SEGMENT)]
 
 
-def _members_entry(step: int, stays: Stays, charged: Charged) -> bytes:
+def _members_entry(step: int, stays: Stays) -> bytes:
     """Encode one entry of the log."""
-    return entry("members", charged, step=step, stays=stays.to_bytes())
+    return pack("members", 1, {"step": step, "stays": stays.to_bytes()})

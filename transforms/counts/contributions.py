@@ -4,7 +4,6 @@ events, whoever sent them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,20 +11,18 @@ from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
-from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
     HolderBatch,
-    InStreams,
     Keyed,
     Names,
     StepKey,
     first_of_run,
-    group_of,
-    seal_encoded,
-    sealed_batch,
+    named,
+    rows_of,
+    seal,
 )
 from privstream.transforms.counts.dropped import sums_record
 from privstream.transforms.events.bound import Bound
@@ -35,15 +32,13 @@ from privstream.transforms.events.bounding import (
     Charged,
     Used,
     by_person,
-    draw_in_streams,
+    draws_of_pairs,
     within_limit,
 )
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.split import ClippedCounter
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
-
-StreamCounts = InStreams[CountBatch]
 
 
 class PeopleLists(NamedTuple):
@@ -61,13 +56,12 @@ def lists_of(mechanism: KeyedCounts) -> PeopleLists | None:
 
 
 class CountContributions(BoundOverRun, state="count_contributions"):
-    """Drop what is beyond a person's limits, and count the rest by group of streams and shard of keys.
+    """Drop what is beyond a person's limits, and count the rest by shard of keys.
 
     Args:
-        bound: of a person, in all streams together, paced.
-        distinct: whether a person counts only once for each key of a stream in the whole run.
+        bound: of a person, paced.
+        distinct: whether a person counts only once for each key in the whole run.
         newcomers: whether it matters who counts for a key for the first time.
-        groups: of streams.
         key_shards: shards of keys.
         limits: least and largest value of a contribution, to which it is clipped.
         lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
@@ -86,7 +80,6 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         bound: Bound,
         distinct: bool = False,
         newcomers: bool = False,
-        groups: int,
         key_shards: int,
         limits: tuple[int, int] = (0, 0),
         domain: Domain | None = None,
@@ -94,7 +87,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         dropped: DroppedShare | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
-        # pairs of a person and a key, by the keyed hash of both and the stream; and keys for which a list counts people
+        # pairs of a person and a key, by the keyed hash of both; and keys for which a list counts people
         self.limit_names = ("times", "pairs", "listed", "dropped")
         self.lists = lists
         self.noise = noise
@@ -103,14 +96,13 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         self.newcomers = newcomers
         self.remembers_keys = distinct or newcomers
         self.limits = limits
-        self.groups = groups
         self.key_shards = key_shards
         self.dropped = dropped
-        self._sources = SourcesByName(partial(noise.derive, "contribution"))
+        self._order = noise.derive("contribution")
         self.clipped = ClippedCounter("contributions", again=True)
 
     @override
-    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
+    def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
         users, rows = held.users, np.arange(len(held.users))
         new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
         if self.remembers_keys:
@@ -135,7 +127,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             if self.remembers_keys:
                 charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
             counted = new if self.newcomers else None
-        sent = [*by_group(step, self._count(held, admitted, counted), self.groups, self.key_shards)]
+        sent = [*by_shard(step, self._count(held, admitted, counted), self.key_shards)]
         if self.dropped is not None and len(rows):
             people, person, came = by_person(users[rows])
             sums, now = self.dropped.of_people(
@@ -152,7 +144,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         return Used(dict(used.counters) | {"pairs": UserCounters(), "listed": UserCounters()})
 
     def _listed(
-        self, step: int, held: InStreams[HolderBatch], admitted: np.ndarray, used: Used
+        self, step: int, held: HolderBatch, admitted: np.ndarray, used: Used
     ) -> tuple[np.ndarray | None, Charged]:
         """Return the rows in which a list counts a person for a key from now on, and what that charges.
 
@@ -170,26 +162,22 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         some, own = some[chosen], own[chosen]
         return some, {"pairs": Charges.of(own), "listed": Charges.of(held.users[some])}
 
-    def _pairs(self, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
-        """Return keyed hashes of person, stream and key, uint64, for some rows."""
-        labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
-        return draw_in_streams(self._sources.__getitem__, held.streams, held.codes[rows], labels)
+    def _pairs(self, held: HolderBatch, rows: np.ndarray) -> np.ndarray:
+        """Return keyed hashes of person and key, uint64, for some rows."""
+        return draws_of_pairs(self._order, held.users[rows], held.items[rows])
 
-    def _count(self, held: InStreams[HolderBatch], rows: np.ndarray, new: np.ndarray | None) -> StreamCounts:
+    def _count(self, held: HolderBatch, rows: np.ndarray, new: np.ndarray | None) -> CountBatch:
         """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""
-        batch = held.batch
-        if len(held.streams) == 1 and batch.values is None:
-            return InStreams.of(
-                held.streams[0], _counted_items(batch.items[rows], batch.names, new if new is None else new[rows])
-            )
+        if held.values is None:
+            return _counted_items(held.items[rows], held.names, new if new is None else new[rows])
         each = CountBatch(
-            batch.items[rows],
+            held.items[rows],
             np.ones(len(rows), np.int64),
-            batch.names,
+            held.names,
             None if new is None else new[rows].astype(np.int64),
-            None if batch.values is None else self._clip(batch.values[rows]),
+            self._clip(held.values[rows]),
         )
-        return add_up(InStreams(held.streams, np.searchsorted(rows, held.starts), each))
+        return add_up(each)
 
     def _clip(self, values: np.ndarray) -> np.ndarray:
         """Return values within the limits, and count those that were outside."""
@@ -213,18 +201,16 @@ def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
     return charged
 
 
-def add_up(rows: StreamCounts) -> StreamCounts:
-    """Add up the rows of each item of a stream; items are distinct and increasing in each stream then."""
-    codes, batch = rows.codes, rows.batch
-    order = np.lexsort((batch.items, codes)) if len(rows.streams) > 1 else np.argsort(batch.items)
-    starts = np.flatnonzero(first_of_run(codes[order], batch.items[order]))
+def add_up(rows: CountBatch) -> CountBatch:
+    """Add up the rows of each item; items are distinct and increasing then."""
+    order = np.argsort(rows.items)
+    starts = np.flatnonzero(first_of_run(rows.items[order]))
 
     def total(column: Any) -> Any:
         return column if column is None or not len(starts) else np.add.reduceat(column[order], starts)
 
-    kept = order[starts]
-    added = CountBatch(batch.items[kept], total(batch.counts), batch.names, total(batch.new), total(batch.sums))
-    return InStreams(rows.streams, np.searchsorted(codes[kept], np.arange(len(rows.streams) + 1)), added)
+    items = rows.items[order[starts]]
+    return CountBatch(items, total(rows.counts), rows.names, total(rows.new), total(rows.sums))
 
 
 def _counted_items(items: np.ndarray, names: Names, new: np.ndarray | None) -> CountBatch:
@@ -238,36 +224,29 @@ def _counted_items(items: np.ndarray, names: Names, new: np.ndarray | None) -> C
     return CountBatch(distinct, counts, names, fresh)
 
 
-def joined(parts: Sequence[StreamCounts]) -> StreamCounts:
-    """Add counts up, stream by stream and item by item."""
-    return add_up(InStreams.join(CountBatch, parts))
+def joined(parts: Sequence[CountBatch]) -> CountBatch:
+    """Add counts up, item by item."""
+    return add_up(CountBatch.join(parts))
 
 
-def by_group(step: int, counted: StreamCounts, groups: int, shards: int) -> Iterator[Keyed]:
-    """Send counts of a step on by group of streams and shard of items; streams without any are left out."""
-    group = np.array([int(group_of(stream, groups)) for stream in counted.streams], np.int64)[counted.codes]
-    place = group * shards + (counted.batch.items % np.uint64(shards)).astype(np.int64)
-    for number in np.unique(place).tolist():
-        to = StepKey(str(number // shards), step, number % shards)
-        yield sealed_counts(to, counted.take(np.flatnonzero(place == number)))
+def by_shard(step: int, counted: CountBatch, shards: int) -> Iterator[Keyed]:
+    """Send counts of a step on by shard of items."""
+    shard = (counted.items % np.uint64(shards)).astype(np.int64)
+    for number in np.unique(shard).tolist():
+        yield sealed_counts(StepKey(step, number), named(rows_of(counted, np.flatnonzero(shard == number))))
 
 
-def sealed_counts(key: StepKey, counted: StreamCounts) -> Keyed:
-    """Return what `PublishWindows` takes."""
-    return key._replace(step=0).to_bytes(), seal_encoded(key, counted.to_bytes())
-
-
-def unsealed_counts(record: bytes) -> StreamCounts:
-    """Return the counts in what `sealed_counts` returned."""
-    return InStreams.from_bytes(CountBatch, sealed_batch(record))
+def sealed_counts(key: StepKey, counted: CountBatch) -> Keyed:
+    """Return what `PublishCounts` takes, after `on_clock`."""
+    return key._replace(step=0).to_bytes(), seal(key, counted)
 
 
 class CountEvents(BoundEvents, state="count_events"):
-    """Per group of streams, step and shard of items: events in, counts of those in time out, with sums of values."""
+    """Per step and shard of items: events in, counts of those in time out, with sums of values."""
 
     @override
-    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
-        found = events.batch
-        sums = None if found.values is None else found.values.astype(np.int64)
-        ones = CountBatch(found.items, np.ones(len(found.items), np.int64), found.names, None, sums)
-        yield sealed_counts(key, add_up(InStreams(events.streams, events.starts, ones)))
+    def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
+        sums = None if events.values is None else events.values.astype(np.int64)
+        yield sealed_counts(
+            key, add_up(CountBatch(events.items, np.ones(len(events.items), np.int64), events.names, None, sums))
+        )

@@ -15,8 +15,7 @@ from privstream.transforms.timing.clocked import SingleSteps, stepped
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
-_NAME = "\x00dropped"
-_KEY = StepKey(_NAME, 0, 0).to_bytes()  # of shard 0: of processes that share out shards, one has all of it
+_KEY = StepKey(0, 0).to_bytes() + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
 CLOCK = "dropped"
 
 READINGS = "limits_readings"

@@ -39,12 +39,12 @@ def _count(name: str, number: int) -> None:
 
 @dataclass(frozen=True)
 class LargestCounts:
-    """Chooses the rows of a window with the largest counts in each stream; of equal ones, those whose items come first.
+    """Chooses the rows of a window with the largest counts; of equal ones, those whose items come first.
 
     Privacy: post-processing.
 
     Attributes:
-        top: number of rows in a stream.
+        top: number of rows.
         by: the fields that are compared, in this order; rows in which the first is not known are left out.
     """
 
@@ -59,15 +59,8 @@ class LargestCounts:
 
     def among(self, rows: Iterable[Any]) -> list[Any]:
         """Return the largest of some rows of one window: no others can be among the largest of all."""
-        streams: defaultdict[str, list[Any]] = defaultdict(list)
-        for row in rows:
-            if getattr(row, self.by[0]) is not None:
-                streams[row.stream].append(row)
-        return [row for stream in sorted(streams) for row in self._largest(streams[stream])]
-
-    def _largest(self, rows: list[Any]) -> list[Any]:
-        """Return the largest of one stream."""
-        return nsmallest(self.top, rows, key=self._place)
+        known = [row for row in rows if getattr(row, self.by[0]) is not None]
+        return nsmallest(self.top, known, key=self._place)
 
     def _place(self, row: Any) -> tuple[Any, ...]:
         """Return what sorts a row."""
@@ -82,7 +75,7 @@ class ShownCounts:
 
     Attributes:
         at_least: rows with a smaller number are left out; None for none.
-        top: of a window of a stream so many rows are shown, those with the largest numbers or rises; None for all.
+        top: of a window so many rows are shown, those with the largest numbers or rises; None for all.
         rising: whether only what surely rose is shown.
     """
 
@@ -100,7 +93,7 @@ class ShownCounts:
             return found
         windows: defaultdict[Any, list[Any]] = defaultdict(list)
         for row in found:
-            windows[row.stream, row.window_start].append(row)
+            windows[row.window_start].append(row)
         largest = (nsmallest(self.top, of_one, key=lambda row: (-number(row), row.item)) for of_one in windows.values())
         chosen = {id(row) for of_one in largest for row in of_one}
         return [row for row in found if id(row) in chosen]
@@ -142,10 +135,8 @@ class SmoothFinished:
             return []
         row_type: Any = KeyRise if self.rising else type(rows[0])
         columns = dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True))
-        streams, items = (_ranks(pa.chunked_array([pa.array(columns[name])])) for name in ("stream", "item"))
         changed = self._changed(
-            streams,
-            items,
+            _ranks(pa.chunked_array([pa.array(columns["item"])])),
             np.array([start.micros for start in columns["window_start"]]),
             np.array([columns[name] for name in NOISY if name in columns], np.int64),
         )
@@ -160,18 +151,14 @@ class SmoothFinished:
         """
         if not rows.num_rows:
             return rows
-        streams, items = (_ranks(rows[name]) for name in ("stream", "item"))
         published = np.stack([rows[name].to_numpy() for name in NOISY if name in rows.column_names])
-        changed = self._changed(streams, items, rows["window_start"].to_numpy(), published)
+        changed = self._changed(_ranks(rows["item"]), rows["window_start"].to_numpy(), published)
         for name, column in changed.items():
             rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(column, from_pandas=True))
         return rows
 
-    def _changed(
-        self, streams: np.ndarray, items: np.ndarray, starts: np.ndarray, published: np.ndarray
-    ) -> dict[str, np.ndarray]:
+    def _changed(self, keys: np.ndarray, starts: np.ndarray, published: np.ndarray) -> dict[str, np.ndarray]:
         """Return columns in place of those of rows, nan for none."""
-        keys = streams * (int(items.max()) + 1) + items
         windows = np.round((starts - starts.min()) / self.length).astype(np.int64)  # of a calendar they differ a little
         found = self._summed(keys, windows, published) if self.windows > 1 else {}
         if not found:

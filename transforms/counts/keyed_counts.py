@@ -17,11 +17,11 @@ from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTION
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
+    CONTRIBUTIONS_HASHED,
+    ITEMS_HASHED,
     KEYED_NOISE,
+    PEOPLE_HASHED,
     PrivacyGuarantee,
-    contributions_hashed,
-    items_hashed,
-    people_hashed,
 )
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.counts.finished import LargestCounts, ShownCounts, SmoothFinished
@@ -36,7 +36,7 @@ from privstream.transforms.events.coverage import (
 )
 from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards, check_streams
+from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards
 from privstream.transforms.events.release import plain
 from privstream.transforms.row_types import KeyCount, KeyRise, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
@@ -57,16 +57,15 @@ NOT_ALLOWED = "Numbers of {} are of what counts; the run says how much limits dr
 class CountsParameters(Parameters):
     """Publish, window by window, how many people have each item, and perhaps the sum and the mean of their values.
 
-    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `stream`
-    and `value`, or Arrow record batches with these columns. Output: `KeyCount` rows, `KeySum` rows with `max_value`, or
-    `KeyRise` rows with `rising`; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is
-    decided once, at its end plus `allowed_lateness`; what comes later is never used. With a `domain` every item on it
-    has a row in every window. Without one an item is found when enough people have it in one window or in several, and
-    then has a row in every window, also in those before; counts since the start are published once they reach a
-    threshold.
+    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `value`,
+    or Arrow record batches with these columns. Output: `KeyCount` rows, `KeySum` rows with `max_value`, or `KeyRise`
+    rows with `rising`; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is decided
+    once, at its end plus `allowed_lateness`; what comes later is never used. With a `domain` every item on it has a row
+    in every window. Without one an item is found when enough people have it in one window or in several, and then has a
+    row in every window, also in those before; counts since the start are published once they reach a threshold.
 
     Privacy:
-        Unit: one person over the whole run and all streams, or one event, added or removed. (epsilon, delta):
+        Unit: one person over the whole run, or one event, added or removed. (epsilon, delta):
         `guarantee`. Enforced: each person counts at most `max_contributions` times in the whole run, once for an item
         in a window, and once for an item in the whole run where `over` is "start"; values are clipped. Public: all
         arguments but `noise`.
@@ -80,8 +79,8 @@ class CountsParameters(Parameters):
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
         max_contributions: number of times that one person counts in the whole run, or period; without it 100. Of input
             that ends, random contributions of a person count; of other input those that come first, paced.
-        max_per_window: number of times that one person counts in one window, in all streams together, at most: random
-            ones. Without it a person may use up `max_contributions` in one window.
+        max_per_window: number of times that one person counts in one window at most: random ones. Without it a person
+            may use up `max_contributions` in one window.
         delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
             1 / (number of people). Without a `domain` it must be > 0.
         unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
@@ -101,7 +100,7 @@ class CountsParameters(Parameters):
         min_people: number of people without whom an item is never found or published: in one window where items stay
             found, else since the start. Other windows of an item that was found may have fewer. With the unit "event"
             it is a number of events.
-        top: number of items that are shown in a window of a stream at most: those with the largest counts; of equal
+        top: number of items that are shown in a window at most: those with the largest counts; of equal
             counts, those whose names come first. With `rising`, those that rose most. It changes no number.
         max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
             mean of values are published too, for half of the budget. The values of a person for an item in a window are
@@ -109,7 +108,6 @@ class CountsParameters(Parameters):
         rising: number of windows to look back for what rose: only items are shown that surely rose. It changes no
             number.
         at_least: rows whose shown number is below this whole number are not shown. It changes no number.
-        streams: public names of the streams to count; they must be given if events have a stream.
         shards: number of parallel parts into which people and items are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -142,7 +140,6 @@ class CountsParameters(Parameters):
         min_people: int = 1,
         top: int | None = None,
         max_value: int | None = None,
-        streams: tuple[str, ...] | None = None,
         rising: int | None = None,
         at_least: int | None = None,
         shards: int = 4,
@@ -151,7 +148,6 @@ class CountsParameters(Parameters):
         super().__init__(noise)
         self.domain = None if domain is None else Domain.of(domain)
         self.noise = noise
-        self.streams = None if streams is None else check_streams(streams)
         self.shards = check_shards(shards)
         self.steps = Steps.of(start=start, end=end, windows=windows, **options)
         span = windows_in(over, self.steps)
@@ -195,15 +191,15 @@ class CountsParameters(Parameters):
 
     @property
     def promise(self) -> PrivacyGuarantee:
-        """What one person is promised, over the whole run and all streams."""
+        """What one person is promised, over the whole run."""
         found = self.mechanism.guarantee
         caveats = [KEYED_NOISE]  # who and what has which number is said of hashes below
         if self._by_person:
-            caveats.append(people_hashed(self.mechanism.neighbouring))
+            caveats.append(PEOPLE_HASHED)
         if self.domain is None:
-            caveats.append(items_hashed(self.mechanism.neighbouring))
+            caveats.append(ITEMS_HASHED)
         if self._by_person and (self._distinct or self.mechanism.needs_people or self._listed):
-            caveats.append(contributions_hashed(self.mechanism.neighbouring))
+            caveats.append(CONTRIBUTIONS_HASHED)
         lists = {"the list of items": self.domain, "the list of public items": self.public_items}
         public = ("all parameters", *(name for name, items in lists.items() if items is not None), "the windows")
         adaptivity = "The events of each window may depend on everything published before it."
@@ -227,7 +223,7 @@ class CountsParameters(Parameters):
 
     @property
     def chosen(self) -> LargestCounts | None:
-        """What chooses the rows of a window of a stream that are shown; None for all."""
+        """What chooses the rows of a window that are shown; None for all."""
         if self.top is None:
             return None
         return LargestCounts(self.top, ("rise" if self.rising else "people",))
@@ -338,8 +334,7 @@ class CountsParameters(Parameters):
                 kept, lasting = self._kept
                 limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=lasting))
             if (in_window := self.mechanism.contributions_per_window) is not None:
-                where = "in a window of all streams together" if self.streams else "in a window"
-                limits.append(Limit.at_most("max_per_window", in_window, thing, where, "random"))
+                limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", "random"))
         if self.mechanism.max_value is not None:
             whose = "what each person adds for an item in a window" if self._by_person else "the values of events"
             if self._distinct:
@@ -407,14 +402,13 @@ class CountsParameters(Parameters):
         """How many contributions a person can have in a window."""
         if self.domain is None or len(self.domain) > MOST_IN_WINDOW:
             return math.inf
-        return len(self.domain) * len(self.streams or ("",))
+        return len(self.domain)
 
     @property
     def event_fields(self) -> EventFields:
         """What is read of an event."""
         return EventFields(
             user=TEXT if self._by_person else UNREAD,
-            streams=self.streams is not None,
             value=UNREAD if self.mechanism.max_value is None else WHOLE,
         )
 
@@ -438,10 +432,9 @@ class CountsParameters(Parameters):
 
     @property
     def counting_noise(self) -> NoiseSource:
-        """The noise of counts: a run with other limits, lists of items or streams shares none of it."""
-        streams = "" if self.streams is None else f"{sorted(self.streams)}"
+        """The noise of counts: a run with other limits or lists of items shares none of it."""
         domain = "" if self.domain is None else self.domain.digest
-        found = self.noise.derive("counts per key", self.steps.label, streams, domain)
+        found = self.noise.derive("counts per key", self.steps.label, domain)
         if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
             found = found.derive("public items", self.public_items.digest)
         return found.derive("random contributions") if self.chooses_randomly else found

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 from abc import abstractmethod
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import chain
+from functools import cached_property
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import apache_beam as beam
 import numpy as np
@@ -23,29 +20,27 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.noise.routed import RoutedNoise, SourcesByName
+from privstream.mechanisms.noise.row_noise import RowNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms.batches import (
     CountBatch,
-    InStreams,
     Keyed,
     Names,
     StepKey,
-    digest,
-    group_of,
+    decode,
+    encode,
     sealed_batch,
     sealed_key,
     string_buffers,
 )
-from privstream.transforms.counts.contributions import StreamCounts, joined, unsealed_counts
+from privstream.transforms.counts.contributions import joined
 from privstream.transforms.counts.finished import RISE, LargestCounts, listed, shown_columns, unsmoothed_columns
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain, PublicKeys
 from privstream.transforms.events.private_transform import ALL, ApplyDoFn, Shared
 from privstream.transforms.timing.clocked import STEP, AtWindowEnds, Follow, SingleSteps, WithClock, stepped
-from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
 
 SHARD_DIGITS = 4
@@ -60,7 +55,7 @@ class KeyPublisher:
 
     Attributes:
         steps: the windows.
-        mechanism: of all streams together.
+        mechanism: counts keys by their numbers.
         noise: of the run.
         domain: the public list of keys, which are then positions in it, or None.
         choose: of the rows of a window that are published, those that may be among all shards; None for all.
@@ -90,9 +85,9 @@ class KeyPublisher:
         return None
 
     def count(
-        self, step: int, held: KeysOfStreams, numbers: np.ndarray, counted: CountBatch, state: KeyedState
+        self, step: int, keys: Keys, numbers: np.ndarray, counted: CountBatch, state: KeyedState
     ) -> tuple[KeyedState, KeyedRows]:
-        """Run one step of one shard of keys of a group of streams; `numbers` are those of the keys that are counted."""
+        """Run one step of one shard of keys; `numbers` are those of the keys that are counted."""
         number = self.steps.number(step)
         given = KeyedStep(
             step=number,
@@ -102,44 +97,31 @@ class KeyPublisher:
             sums=None if self.mechanism.max_value is None else _present(counted.sums),
             listed=_present(counted.new) if self.mechanism.lists(number) else None,
         )
-        noise = RoutedNoise(self._sources(step), held.streams, held.pairs.codes, held.pairs.keys)
+        noise = RowNoise(self.steps.renewed(self.noise, step), keys.keys)
         return self.mechanism.step(state, given, noise)
 
-    def _sources(self, step: int) -> SourcesByName:
-        """Return the noise of each stream at a step."""
-        renewals = int(self.steps.renewals(step))
-        if renewals not in self._at_hand:
-            self._at_hand.clear()
-            noise = self.steps.renewed(self.noise, step)
-            self._at_hand[renewals] = SourcesByName(partial(noise.derive, "stream"))
-        return self._at_hand[renewals]
-
-    @cached_property
-    def _at_hand(self) -> dict[int, SourcesByName]:
-        return {}
-
-    def publish(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names) -> list[Any]:
+    def publish(self, step: int, keys: Keys, found: KeyedRows, names: Names) -> list[Any]:
         """Return the rows of a step of one shard of keys that are published, or may be among those of all shards."""
         if self.at_least is not None:
             found = found.at_least(self.at_least)
         if self.rising:
             found = found.surely_rising()
-        rows = list(self.rows(step, held, found, names))
+        rows = list(self.rows(step, keys, found, names))
         if self.choose is not None:
             return self.choose.among(rows)
         for earlier in found.earlier:
-            rows += self.rows(step, held, earlier, names, back=found.step - earlier.step)
+            rows += self.rows(step, keys, earlier, names, back=found.step - earlier.step)
         Metrics.counter("privstream", self.counter).inc(len(rows))
         return rows
 
-    def publish_table(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names) -> bytes:
+    def publish_table(self, step: int, keys: Keys, found: KeyedRows, names: Names) -> bytes:
         """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
 
         They are in the order of keys, which tells which of them somebody had first: they must be sorted.
         """
         batches = []
         for one in (found, *found.earlier):
-            columns = self._columns(step, held, one, names, found.step - one.step)
+            columns = self._columns(step, keys, one, names, found.step - one.step)
             arrays = [_array(column, len(one.keys)) for column in columns]
             batches.append(pa.RecordBatch.from_arrays(arrays, list(self.row_type._fields)))
         stream = io.BytesIO()
@@ -149,18 +131,18 @@ class KeyPublisher:
         Metrics.counter("privstream", self.counter).inc(sum(map(len, batches)))
         return stream.getvalue()
 
-    def rows(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, *, back: int = 0) -> Iterator[Any]:
+    def rows(self, step: int, keys: Keys, found: KeyedRows, names: Names, *, back: int = 0) -> Iterator[Any]:
         """Make rows, with sums and means if there are any, of what is known about keys, all of which are named.
 
         They are published at a step, and are about the one so many steps before.
         """
-        columns = (_values(column, len(found.keys)) for column in self._columns(step, held, found, names, back))
+        columns = (_values(column, len(found.keys)) for column in self._columns(step, keys, found, names, back))
         return map(self.row_type, *columns)
 
-    def _columns(self, step: int, held: KeysOfStreams, found: KeyedRows, names: Names, back: int) -> list[Any]:
+    def _columns(self, step: int, keys: Keys, found: KeyedRows, names: Names, back: int) -> list[Any]:
         """Return the fields of rows in their order: arrays, nan for none, or one value for all."""
-        texts = dict(zip(("stream", "item"), self.texts(held, found.keys, names), strict=True))
-        columns = dict.fromkeys(self.row_type._fields) | texts | unsmoothed_columns(found, self.mechanism.max_value)
+        columns = dict.fromkeys(self.row_type._fields) | unsmoothed_columns(found, self.mechanism.max_value)
+        columns["item"] = self.texts(keys, found.keys, names)
         columns |= zip(WINDOW, self.steps.bounds(step - back), strict=True)
         if found.smoothed is not None:
             columns |= shown_columns(*found.smoothed)
@@ -168,60 +150,16 @@ class KeyPublisher:
             columns |= zip(RISE, meaningful(*found.rises), strict=True)
         return [columns[name] for name in self.row_type._fields]
 
-    def late(self, step: int, late: StreamCounts) -> Iterator[Any]:
-        """Describe late counts by window, stream and key."""
-        for stream, batch in late.each():
-            for key, count in zip(batch.items.tolist(), batch.counts.tolist(), strict=True):
-                name = batch.names[key] if self.domain is None else self.domain[key]
-                yield late_letter(self.steps, step, "late counts", f"{name} ({count} contributions)", stream)
+    def late(self, step: int, late: CountBatch) -> Iterator[Any]:
+        """Describe late counts by window and key."""
+        for key, count in zip(late.items.tolist(), late.counts.tolist(), strict=True):
+            name = late.names[key] if self.domain is None else self.domain[key]
+            yield late_letter(self.steps, step, "late counts", f"{name} ({count} contributions)")
 
-    def texts(self, held: KeysOfStreams, numbers: np.ndarray, names: Names) -> tuple[pa.Array, pa.Array]:
-        """Return the streams and the texts of keys."""
-        streams = pa.array(held.streams, pa.string()).take(pa.array(held.pairs.codes[numbers]))
-        keys = held.pairs.keys[numbers]
-        return streams, names.texts(keys) if self.domain is None else self.domain.texts.take(keys)
-
-
-class KeysOfStreams(NamedTuple):
-    """The streams of a group, and their keys that a mechanism knows by numbers."""
-
-    streams: tuple[str, ...]
-    pairs: Pairs
-
-
-class PublishWindows(OrderedSteps, state="publish_windows"):
-    """Per group of streams and shard of keys that are not public: publish the counts of each window by itself."""
-
-    def __init__(self, *, timer_offset: int, publisher: KeyPublisher) -> None:
-        super().__init__(steps=publisher.steps, timer_offset=timer_offset)
-        self.publisher = publisher
-
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, StreamCounts]], state: None) -> Handled:
-        """Publish one window."""
-        counted = joined([batch for _, batch in batches])
-        held = KeysOfStreams(counted.streams, Pairs(counted.codes, counted.batch.items))
-        numbers, before = np.arange(len(counted.batch.items)), self.publisher.mechanism.initial_state()
-        _, found = self.publisher.count(step, held, numbers, counted.batch, before)
-        return Handled(None, None, self.publisher.publish(step, held, found, counted.batch.names))
-
-    def unpack(self, record: bytes) -> StreamCounts:
-        """Return the counts in a sealed record."""
-        return unsealed_counts(record)
-
-    def size_of(self, batch: StreamCounts) -> int:
-        """Return how many contributions a late batch counts."""
-        return int(batch.batch.counts.sum())
-
-    def describe_late(self, key: StepKey, batch: StreamCounts) -> Iterator[Any]:
-        """Describe late counts."""
-        return self.publisher.late(key.step, batch)
-
-    def decode(self, key: bytes, segments: list[bytes]) -> None:
-        """Remember nothing."""
-
-    def encode(self, state: None) -> list[bytes]:
-        """Remember nothing."""
-        return []
+    def texts(self, keys: Keys, numbers: np.ndarray, names: Names) -> pa.Array:
+        """Return the texts of keys."""
+        some = keys.keys[numbers]
+        return names.texts(some) if self.domain is None else self.domain.texts.take(some)
 
 
 class RememberedKeys(Protocol):
@@ -232,14 +170,14 @@ class RememberedKeys(Protocol):
         """The state of the mechanism."""
 
     @property
-    def pairs(self) -> Pairs:
+    def keys(self) -> Keys:
         """Its keys."""
 
     @property
     def columns(self) -> dict[str, Any]:
         """The texts, as columns of a snapshot."""
 
-    def after(self, counts: Any, pairs: Pairs, names: Names) -> RememberedKeys:
+    def after(self, counts: Any, keys: Keys, names: Names) -> RememberedKeys:
         """Return what follows a step that came with these texts."""
 
     def named(self, found: KeyedRows) -> Names:
@@ -247,48 +185,39 @@ class RememberedKeys(Protocol):
 
 
 class CountsOnClock(SingleSteps):
-    """Per group of streams and shard of keys, on a public clock: counts of a step in, rows out.
+    """Per shard of keys, on a public clock: counts of a step in, rows out.
 
     The log has the whole state, and then what came in each step since: a state follows from these again.
     """
 
-    kind = "named counts of streams"  # of snapshots
+    kind = "named counts"  # of snapshots
 
-    def __init__(
-        self, *, timer_offset: int, publisher: KeyPublisher, key_shards: int, groups: Mapping[str, tuple[str, ...]]
-    ) -> None:
+    def __init__(self, *, timer_offset: int, publisher: KeyPublisher, key_shards: int) -> None:
         super().__init__(steps=publisher.steps, timer_offset=timer_offset)
         self.publisher = publisher
         self.key_shards = key_shards
-        self.of_streams = digest(json.dumps(sorted(chain.from_iterable(groups.values()))).encode())
-        self.groups = groups
 
     @abstractmethod
-    def remembered(self, counts: Any, pairs: Pairs, columns: dict[str, np.ndarray]) -> RememberedKeys:
+    def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> RememberedKeys:
         """Return what a shard remembers, with texts out of a snapshot."""
 
     def snapshot(self, state: RememberedKeys) -> bytes:
         """Encode all parts."""
-        pairs = {"codes": state.pairs.codes.astype(np.uint32), "keys": state.pairs.keys}
         counts = self.publisher.mechanism.snapshot(state.counts)
-        of: dict[str, Any] = {"streams": self.of_streams, "shards": self.key_shards}
-        return pack(self.kind, 1, of | {"counts": counts} | pairs | state.columns)
+        of: dict[str, Any] = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys}
+        return pack(self.kind, 1, of | state.columns)
 
     def restore(self, data: bytes) -> RememberedKeys:
         """Decode all parts.
 
         Raises:
-            SnapshotError: it was written by a run with other streams, which numbers stand for, or with other shards, in
-                which other keys are.
+            SnapshotError: it was written by a run with other shards, in which other keys are.
         """
         found: dict[str, Any] = unpack(self.kind, 1, data)
-        if found.pop("streams") != self.of_streams:
-            raise SnapshotError("state must be of a run with the same streams")
         if (shards := found.pop("shards")) != self.key_shards:
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         counts = self.publisher.mechanism.restore(found.pop("counts"))
-        pairs = Pairs(found.pop("codes").astype(np.int64), found.pop("keys"))
-        return self.remembered(counts, pairs, found)
+        return self.remembered(counts, Keys(found.pop("keys")), found)
 
     def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RememberedKeys) -> list[bytes]:
         """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
@@ -300,53 +229,36 @@ class CountsOnClock(SingleSteps):
         """Restore the state, and count again what came since."""
         state: RememberedKeys = super().decode(key, segments[:1])
         for segment in segments[1:]:
-            last, counted = self.step_of(segment), InStreams.from_bytes(CountBatch, segment[STEP.size :])
+            last, counted = self.step_of(segment), decode(CountBatch, segment[STEP.size :])
             for step in range(self.steps.first_of_period(last) + state.counts.step, last):
-                state, _ = self._counted(key, step, _join([]), state)
-            state, _ = self._counted(key, last, counted, state)
+                state, _ = self._counted(step, NO_COUNTS, state)
+            state, _ = self._counted(last, counted, state)
         return state
 
     def advance(
         self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys
     ) -> tuple[RememberedKeys, Iterable[Any]]:
         """Publish one window."""
-        state, found = self._counted(key, step, _join(batches), state)
+        state, found = self._counted(step, _join(batches), state)
         if not len(found.keys):
             return state, []
-        held = KeysOfStreams(self._streams(key), state.pairs)
         if self.publisher.in_columns:
-            place = StepKey(key[SHARD_DIGITS:].decode(), step, int(key[:SHARD_DIGITS], 16))
-            return state, [(place.to_bytes(), self.publisher.publish_table(step, held, found, state.named(found)))]
-        rows = self.publisher.publish(step, held, found, state.named(found))
+            table = self.publisher.publish_table(step, state.keys, found, state.named(found))
+            return state, [(StepKey(step, shard_of(key)).to_bytes(), table)]
+        rows = self.publisher.publish(step, state.keys, found, state.named(found))
         # Unless keys are public, their numbers tell which of them somebody had first: rows must not be in that order.
-        return state, rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("stream", "item"))
+        return state, rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("item"))
 
-    def _streams(self, key: bytes) -> tuple[str, ...]:
-        """Return the streams of a key."""
-        group = key[SHARD_DIGITS:].decode()
-        if group not in self.groups:
-            raise SnapshotError("state of counts must be of a run with the same groups of streams")
-        return self.groups[group]
-
-    def _counted(
-        self, key: bytes, step: int, counted: StreamCounts, state: RememberedKeys
-    ) -> tuple[RememberedKeys, KeyedRows]:
+    def _counted(self, step: int, counted: CountBatch, state: RememberedKeys) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
-        streams = self._streams(key)
-        place = {stream: code for code, stream in enumerate(streams)}
-        codes = np.array([place.get(stream, -1) for stream in counted.streams], np.int64)[counted.codes]
-        numbers = state.pairs.numbers(codes, counted.batch.items)
-        unknown = np.flatnonzero(numbers < 0)
-        numbers[unknown] = len(state.pairs.keys) + np.arange(len(unknown))
-        pairs = state.pairs.with_more(codes[unknown], counted.batch.items[unknown])
-        held = KeysOfStreams(streams, pairs)
-        counts, found = self.publisher.count(step, held, numbers, counted.batch, state.counts)
-        return state.after(counts, pairs, counted.batch.names), found
+        keys, numbers = state.keys.with_numbers(counted.items)
+        counts, found = self.publisher.count(step, keys, numbers, counted, state.counts)
+        return state.after(counts, keys, counted.names), found
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         """Count and describe late counts."""
-        counted = InStreams.from_bytes(CountBatch, batch)
-        self.late.inc(int(counted.batch.counts.sum()))
+        counted = decode(CountBatch, batch)
+        self.late.inc(int(counted.counts.sum()))
         yield from self.publisher.late(step, counted)
 
 
@@ -358,7 +270,7 @@ class NamedState:
     """
 
     counts: KeyedState
-    pairs: Pairs
+    keys: Keys
     names: Names
 
     @property
@@ -366,12 +278,12 @@ class NamedState:
         """The texts."""
         return {f"names_{name}": column for name, column in vars(self.names).items()}
 
-    def after(self, counts: KeyedState, pairs: Pairs, names: Names) -> NamedState:
+    def after(self, counts: KeyedState, keys: Keys, names: Names) -> NamedState:
         """Return what follows a step that came with these texts."""
         considered = np.setdiff1d(counts.counted.keys, self.counts.counted.keys, assume_unique=True)
         if not len(names.items) or not len(considered):
-            return NamedState(counts, pairs, self.names)
-        return NamedState(counts, pairs, Names.union([self.names, names.select(np.unique(pairs.keys[considered]))]))
+            return NamedState(counts, keys, self.names)
+        return NamedState(counts, keys, Names.union([self.names, names.select(np.sort(keys.keys[considered]))]))
 
     def named(self, found: KeyedRows) -> Names:
         """Return all texts."""
@@ -382,18 +294,17 @@ class PublishCounts(CountsOnClock, state="publish_counts"):
     """Publish counts that span windows, or of public keys."""
 
     def initial(self, key: bytes) -> NamedState:
-        """Count nothing yet; of a public list, the keys of this shard in each stream."""
-        streams, domain = self._streams(key), self.publisher.domain
+        """Count nothing yet; of a public list, the keys of this shard."""
+        domain = self.publisher.domain
         if domain is None:
-            return NamedState(self.publisher.mechanism.initial_state(), Pairs.none(), Names.none())
-        keys = np.arange(int(key[:SHARD_DIGITS], 16), len(domain), self.key_shards, dtype=np.uint64)
-        pairs = Pairs(np.repeat(np.arange(len(streams)), len(keys)), np.tile(keys, len(streams)))
-        numbers = np.arange(len(pairs.keys), dtype=np.uint64)
-        return NamedState(self.publisher.mechanism.initial_state(numbers), pairs, Names.none())
+            return NamedState(self.publisher.mechanism.initial_state(), Keys.none(), Names.none())
+        keys = Keys(np.arange(shard_of(key), len(domain), self.key_shards, dtype=np.uint64))
+        numbers = np.arange(len(keys.keys), dtype=np.uint64)
+        return NamedState(self.publisher.mechanism.initial_state(numbers), keys, Names.none())
 
-    def remembered(self, counts: Any, pairs: Pairs, columns: dict[str, np.ndarray]) -> NamedState:
+    def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> NamedState:
         """Return the state."""
-        return NamedState(counts, pairs, Names(*columns.values()))
+        return NamedState(counts, keys, Names(*columns.values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,32 +312,31 @@ class FoundNames:
     """`RememberedKeys` with the texts of all keys by their numbers, in the parts in which they came."""
 
     counts: FoundState
-    pairs: Pairs
+    keys: Keys
     texts: tuple[pa.LargeStringArray, ...] = ()
 
     @property
     def columns(self) -> dict[str, Any]:
         """The texts."""
-        offsets, text = string_buffers(self._taken(np.arange(len(self.pairs.keys))))
+        offsets, text = string_buffers(self._taken(np.arange(len(self.keys.keys))))
         return {"offsets": offsets, "text": text}
 
-    def after(self, counts: FoundState, pairs: Pairs, names: Names) -> FoundNames:
+    def after(self, counts: FoundState, keys: Keys, names: Names) -> FoundNames:
         """Return what follows a step that came with these texts."""
-        more = pairs.keys[len(self.pairs.keys) :]
+        more = keys.keys[len(self.keys.keys) :]
         texts = (*self.texts, names.texts(more)) if len(more) else self.texts
         if len(texts) > MOST_PARTS:
             texts = (pa.concat_arrays(texts),)
-        return FoundNames(counts, pairs, texts)
+        return FoundNames(counts, keys, texts)
 
     def named(self, found: KeyedRows) -> Names:
         """Return the texts of keys that are published."""
-        keys, first = np.unique(self.pairs.keys[found.keys], return_index=True)
+        keys, first = np.unique(self.keys.keys[found.keys], return_index=True)
         return Names.of(keys, self._taken(found.keys[first]))
 
     def only(self, counts: FoundState, numbers: np.ndarray) -> FoundNames:
         """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
-        pairs = Pairs(self.pairs.codes[numbers], self.pairs.keys[numbers])
-        return FoundNames(counts, pairs, (self._taken(numbers),))
+        return FoundNames(counts, Keys(self.keys.keys[numbers]), (self._taken(numbers),))
 
     def _taken(self, numbers: np.ndarray) -> pa.LargeStringArray:
         texts = pa.chunked_array(self.texts, pa.large_string()).take(pa.array(numbers, pa.int64()))
@@ -436,17 +346,14 @@ class FoundNames:
 class PublishFound(CountsOnClock, state="publish_found"):
     """Publish counts of windows, of keys that are not public and stay found; also in the periods that follow."""
 
-    kind = "found keys of streams"
+    kind = "found keys"
 
     def initial(self, key: bytes) -> FoundNames:
-        """Know the keys of the public list alone, in each stream."""
+        """Know the keys of the public list alone."""
         if self.publisher.always is None:
-            return FoundNames(self.mechanism.initial_state(), Pairs.none())
-        names = self.publisher.always.of_shard(int(key[:SHARD_DIGITS], 16), self.key_shards)
-        number = len(self._streams(key))
-        pairs = Pairs(np.repeat(np.arange(number), len(names.items)), np.tile(names.items, number))
-        counts = self.mechanism.initial_state(public=len(pairs.keys))
-        return FoundNames(counts, pairs, (names.to_arrow(),) * number)
+            return FoundNames(self.mechanism.initial_state(), Keys.none())
+        names = self.publisher.always.of_shard(shard_of(key), self.key_shards)
+        return FoundNames(self.mechanism.initial_state(public=len(names.items)), Keys(names.items), (names.to_arrow(),))
 
     @property
     def mechanism(self) -> FoundKeys:
@@ -465,21 +372,19 @@ class PublishFound(CountsOnClock, state="publish_found"):
         if batches or state.counts.windows or len(state.counts.found) or state.counts.listed.any():
             return super().advance(key, step, batches, state)
         counts = replace(self.mechanism.initial_state(), step=state.counts.step + 1)
-        return FoundNames(counts, Pairs.none()), []
+        return FoundNames(counts, Keys.none()), []
 
-    def remembered(self, counts: Any, pairs: Pairs, columns: dict[str, np.ndarray]) -> FoundNames:
+    def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> FoundNames:
         """Return the state."""
-        names = Names(np.arange(len(pairs.keys), dtype=np.uint64), columns["offsets"], columns["text"])
-        return FoundNames(counts, pairs, (names.to_arrow(),))
+        names = Names(np.arange(len(keys.keys), dtype=np.uint64), columns["offsets"], columns["text"])
+        return FoundNames(counts, keys, (names.to_arrow(),))
 
-    def _counted(
-        self, key: bytes, step: int, counted: StreamCounts, state: RememberedKeys
-    ) -> tuple[RememberedKeys, KeyedRows]:
+    def _counted(self, step: int, counted: CountBatch, state: RememberedKeys) -> tuple[RememberedKeys, KeyedRows]:
         """Forget, every now and then, keys that have no effect any more: when is public."""
         if state.counts.step and state.counts.step % self.mechanism.kept == 0:
             assert isinstance(state, FoundNames)
             state = state.only(*self.mechanism.compact(state.counts))
-        return super()._counted(key, step, counted, state)
+        return super()._counted(step, counted, state)
 
 
 def _array(column: Any, number: int) -> pa.Array:
@@ -498,16 +403,16 @@ def _values(column: Any, number: int) -> list[Any]:
     return column.to_pylist() if isinstance(column, pa.Array | pa.ChunkedArray) else [column] * number
 
 
-NO_COUNTS: StreamCounts = InStreams.empty(CountBatch, ())
+NO_COUNTS = CountBatch.join([])
 
 
-def _join(batches: list[bytes]) -> StreamCounts:
-    parts = [InStreams.from_bytes(CountBatch, batch) for batch in batches]
+def _join(batches: list[bytes]) -> CountBatch:
+    parts = [decode(CountBatch, batch) for batch in batches]
     return joined(parts) if len(parts) > 1 else parts[0] if parts else NO_COUNTS  # each is added up
 
 
 def _joined_bytes(batches: list[bytes]) -> bytes:
-    return batches[0] if len(batches) == 1 else _join(batches).to_bytes()  # one that is whole stays as it came
+    return batches[0] if len(batches) == 1 else encode(_join(batches))  # one that is whole stays as it came
 
 
 def _present(column: np.ndarray | None) -> np.ndarray:
@@ -515,29 +420,20 @@ def _present(column: np.ndarray | None) -> np.ndarray:
     return np.zeros(0, np.int64) if column is None else column
 
 
-def in_groups(streams: tuple[str, ...], groups: int) -> dict[str, tuple[str, ...]]:
-    """Return the streams, increasing, of each group that has any, in the order of groups."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for stream in sorted(streams):
-        found[group_of(stream, groups)].append(stream)
-    return {group: tuple(found[group]) for group in sorted(found)}
+def clock_name(shard: int) -> str:
+    """Return the name under which a clock handles a shard of keys."""
+    return f"{shard:x}"
 
 
-def clock_name(group: str, shard: int) -> str:
-    """Return the name under which a clock handles a shard of keys of a group of streams."""
-    return f"{shard:0{SHARD_DIGITS}x}{group}"
+def shard_of(key: bytes) -> int:
+    """Return the shard of a clock."""
+    return int(key, 16)
 
 
-def on_clock(element: Keyed) -> Keyed:
-    """Turn a sealed batch under its group of streams and shard into what a clock takes."""
+def to_clock(element: Keyed) -> Keyed:
+    """Turn a sealed batch under its shard into what a clock takes."""
     key, record = element
-    to = StepKey.from_bytes(key)
-    return clock_name(to.stream, to.shard).encode(), stepped(sealed_key(record).step, sealed_batch(record))
-
-
-def clock_names(groups: Iterable[str], key_shards: int, shared: Shared = ALL) -> tuple[str, ...]:
-    """Return the names of all clocks, or of those that a process has."""
-    return tuple(clock_name(group, shard) for group in groups for shard in shared.of(key_shards))
+    return clock_name(StepKey.from_bytes(key).shard).encode(), stepped(sealed_key(record).step, sealed_batch(record))
 
 
 def publish_counts(
@@ -545,103 +441,67 @@ def publish_counts(
     apply_dofn: ApplyDoFn,
     publisher: KeyPublisher,
     *,
-    clocked: bool,
-    streams: tuple[str, ...] | None,
-    groups: int,
     key_shards: int,
     timer_offset: int,
     shared: Shared = ALL,
 ) -> PCollection[Any]:
-    """Add the last stages: from counts of people, by group of streams and shard of keys, to rows.
+    """Add the last stages: from counts of people, by shard of keys, to rows of every window.
 
     Args:
-        counted: sealed batches under their group of streams and shard of keys.
+        counted: sealed batches under their shard of keys.
         apply_dofn: adds a stage.
         publisher: writes the rows.
-        clocked: whether every window is published, and not only those in which somebody has a key.
-        streams: public names of the streams; without them there is one, or, unless `clocked`, any.
-        groups: of streams.
         key_shards: shards of keys.
         timer_offset: that of the first stage here.
         shared: which of these shards are handled here: clocks of others are not started.
     """
-    if clocked:
-        found = in_groups(streams or ("",), groups)
-        names = clock_names(found, key_shards, shared)
-        records = counted | "OnClock" >> beam.Map(on_clock).with_output_types(Keyed)
-        counted = records | "WithClock" >> WithClock(publisher.steps, names, apart=False)
-        stage = PublishFound if isinstance(publisher.mechanism, FoundKeys) else PublishCounts
-        last: beam.DoFn = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards, groups=found)
-    else:
-        last = PublishWindows(timer_offset=timer_offset, publisher=publisher)
-    rows = apply_dofn(counted, last, Keyed if publisher.in_columns else publisher.row_type)
-    if clocked and publisher.choose is None and publisher.follow is None:
+    records = counted | "OnClock" >> beam.Map(to_clock).with_output_types(Keyed)
+    names = tuple(map(clock_name, shared.of(key_shards)))
+    clocked = records | "WithClock" >> WithClock(publisher.steps, names, apart=False)
+    stage = PublishFound if isinstance(publisher.mechanism, FoundKeys) else PublishCounts
+    last = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards)
+    rows = apply_dofn(clocked, last, Keyed if publisher.in_columns else publisher.row_type)
+    if publisher.choose is None:
         return rows
-    at_ends = AtWindowEnds(
-        publisher.steps,
-        publisher.row_type,
-        timer_offset=timer_offset + 1,
-        choose=publisher.choose or list,
-        follow=publisher.follow,
-    )
+    at_ends = AtWindowEnds(publisher.steps, publisher.row_type, timer_offset=timer_offset + 1, choose=publisher.choose)
     return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
-    """Distinct pairs of a stream and a key, each with a number, which it keeps: those that come later come behind.
+class Keys:
+    """Distinct keys, each with a number, which it keeps: those that come later come behind.
 
     Attributes:
-        codes: int64, shape (n,): the stream of each pair, by its place in a list.
-        keys: uint64, shape (n,): its key in that stream.
+        keys: uint64, shape (n,).
     """
 
-    codes: np.ndarray
     keys: np.ndarray
 
     @classmethod
-    def none(cls) -> Pairs:
-        """Return no pairs."""
-        return cls(np.empty(0, np.int64), np.empty(0, np.uint64))
+    def none(cls) -> Keys:
+        """Return no keys."""
+        return cls(np.empty(0, np.uint64))
 
     @cached_property
     def _order(self) -> np.ndarray:
-        """The pairs in the order of streams, and of keys in each."""
-        return np.lexsort((self.keys, self.codes))
+        return np.argsort(self.keys)
 
     @cached_property
-    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.codes[self._order], self.keys[self._order]
+    def _sorted(self) -> np.ndarray:
+        return np.asarray(self.keys[self._order])
 
-    def numbers(self, codes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return the numbers of pairs, int64; -1 for those that are not here."""
-        if not len(self.keys):
-            return np.full(len(keys), -1)
-        place = np.minimum(self._places(codes, keys), len(self.keys) - 1)
-        sorted_codes, sorted_keys = self._sorted
-        here = (sorted_codes[place] == codes) & (sorted_keys[place] == keys)
-        return np.where(here, self._order[place], -1)
-
-    def with_more(self, codes: np.ndarray, keys: np.ndarray) -> Pairs:
-        """Return also pairs, in the order of streams and keys, that are not here."""
-        if not len(keys):
-            return self
-        more = Pairs(np.append(self.codes, codes), np.append(self.keys, keys))
-        places, numbers = self._places(codes, keys), len(self.keys) + np.arange(len(keys))
-        sorted_codes, sorted_keys = self._sorted
-        vars(more)["_order"] = np.insert(self._order, places, numbers)  # without sorting all of them again
-        vars(more)["_sorted"] = np.insert(sorted_codes, places, codes), np.insert(sorted_keys, places, keys)
-        return more
-
-    def _places(self, codes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return how many pairs come before each of some pairs: a binary search among the keys of its stream."""
-        sorted_codes, sorted_keys = self._sorted
-        if len(codes) and codes.min() == codes.max():
-            first, last = np.searchsorted(sorted_codes, [codes[0], codes[0] + 1])
-            return np.asarray(first + np.searchsorted(sorted_keys[first:last], keys))
-        low, high = (np.searchsorted(sorted_codes, codes, side) for side in ("left", "right"))
-        while np.any(open_ := low < high):
-            middle = (low + high) // 2
-            before = open_ & (sorted_keys[np.minimum(middle, len(sorted_keys) - 1)] < keys)
-            low, high = np.where(before, middle + 1, low), np.where(open_ & ~before, middle, high)
-        return np.asarray(low)
+    def with_numbers(self, keys: np.ndarray) -> tuple[Keys, np.ndarray]:
+        """Return also those of some keys, increasing, that are not here, and the numbers of all of these, int64."""
+        places = np.searchsorted(self._sorted, keys)
+        here = np.zeros(len(keys), bool)
+        inside = places < len(self.keys)
+        here[inside] = self._sorted[places[inside]] == keys[inside]
+        numbers = np.empty(len(keys), np.int64)
+        numbers[here] = self._order[places[here]]
+        numbers[~here] = len(self.keys) + np.arange(len(keys) - here.sum())
+        if here.all():
+            return self, numbers
+        more = Keys(np.append(self.keys, keys[~here]))
+        vars(more)["_order"] = np.insert(self._order, places[~here], numbers[~here])  # without sorting all of them
+        vars(more)["_sorted"] = np.insert(self._sorted, places[~here], keys[~here])
+        return more, numbers

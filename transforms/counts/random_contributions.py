@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from privstream.mechanisms.noise.routed import SourcesByName
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
+    CountBatch,
     HolderBatch,
-    InStreams,
     Keyed,
     StepKey,
     first_of_run,
     in_order,
+    rows_of,
     sealed_batch,
     sealed_key,
 )
-from privstream.transforms.counts.contributions import CountContributions, StreamCounts, by_group, joined
+from privstream.transforms.counts.contributions import CountContributions, by_shard, joined
 from privstream.transforms.counts.dropped import sums_record
 from privstream.transforms.events.bounding import (
     ITEM_ORDER,
     PartOfPeople,
     Used,
-    draw_in_streams,
+    draws_of_pairs,
     place_in_run,
     sorted_in_groups,
 )
+from privstream.transforms.spill import release, size_of
 from privstream.transforms.timing.clocked import set_timer
 from privstream.transforms.timing.keyed_state import NEVER, Decoded
 from privstream.transforms.timing.ordered import Handled
@@ -39,7 +39,7 @@ from typing_extensions import override
 AT_ONCE = 1 << 26
 """Bytes, about, of what is chosen from at a time."""
 
-Held = dict[int, InStreams[HolderBatch]]
+Held = dict[int, HolderBatch]
 """What people have in each step of a period."""
 
 
@@ -53,7 +53,7 @@ class Chosen(NamedTuple):
         sums: what limits drop of the period, int64 (3,), at its last step; None elsewhere, or if nobody asks.
     """
 
-    held: InStreams[HolderBatch]
+    held: HolderBatch
     rows: np.ndarray
     new: np.ndarray | None
     sums: np.ndarray | None
@@ -78,7 +78,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
     """Drop what is beyond a person's limits, all but random ones of the whole run, or of a period, and count the rest.
 
     All steps are handled when the last one is due, one part of people after the other. Each contribution has a random
-    number of its own, by the noise key, its person, item, stream and step, or period if it counts once (`distinct`). Of
+    number of its own, by the noise key, its person, item and step, or period if it counts once (`distinct`). Of
     a person those with the least numbers count: in a step, if there is a limit of it, and of these in the run. In each
     step `BoundPerWindow` keeps those with the least, by the same numbers. So which ones count depends on the person's
     own events and the key, and on no time. Nothing is remembered: what comes after a period has been handled is late.
@@ -87,7 +87,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
 
     def __init__(self, *, steps: Steps, noise: NoiseSource, timer_offset: int, **options: Any) -> None:
         super().__init__(steps=steps, noise=noise, timer_offset=timer_offset, **options)
-        self._orders = SourcesByName(partial(noise.derive, ITEM_ORDER))
+        self._orders = noise.derive(ITEM_ORDER)
 
     @override
     def set_due(self, timer: Any, step: int) -> None:
@@ -98,9 +98,9 @@ class CountRandomContributions(CountContributions, state="count_random"):
     def due(self, decoded: Decoded, last: int) -> Iterator[tuple[int, list[tuple[StepKey, Any]]]]:
         while (until := self._last_of_period(decoded.first)) <= last:
             records = dict(decoded.take_until(until))
-            size = sum(InStreams.bytes_of(sealed_batch(record)) for each in records.values() for record in each)
+            size = sum(size_of(sealed_batch(record)) for each in records.values() for record in each)
             bits = (size // AT_ONCE).bit_length()
-            counted: dict[int, StreamCounts] = {}
+            counted: dict[int, CountBatch] = {}
             sums = np.zeros(3, np.int64)
             for number in range(1 << bits):
                 for step, chosen in self.choose(self._held(records, PartOfPeople(bits, number))):
@@ -108,12 +108,12 @@ class CountRandomContributions(CountContributions, state="count_random"):
                     counted[step] = joined([counted[step], found]) if step in counted else found
                     sums += 0 if chosen.sums is None else chosen.sums
             for step in sorted(counted):
-                sent = [*by_group(step, counted[step], self.groups, self.key_shards)]
+                sent = [*by_shard(step, counted[step], self.key_shards)]
                 if self.dropped is not None and step == max(counted):
                     sent.append(sums_record(step, sums))
-                yield step, [(StepKey("", step, 0), sent)]
+                yield step, [(StepKey(step, 0), sent)]
             for record in chain.from_iterable(records.values()):
-                InStreams.release(sealed_batch(record))
+                release(sealed_batch(record))
 
     @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: Used) -> Handled:
@@ -129,12 +129,12 @@ class CountRandomContributions(CountContributions, state="count_random"):
             whole = [self.unpack(record) for record in some]
             rows = [part.rows(one.users) for one in whole]
             found = [
-                one if len(these) == len(one.users) else one.take(these, named=False)
+                one if len(these) == len(one.users) else rows_of(one, these)
                 for one, these in zip(whole, rows, strict=True)
                 if len(these)
             ]
             if found:
-                held[step] = InStreams.join(HolderBatch, found)
+                held[step] = HolderBatch.join(found)
         return held
 
     def _last_of_period(self, step: int) -> int:
@@ -205,13 +205,10 @@ class CountRandomContributions(CountContributions, state="count_random"):
             drawn[start + some] = self._drawn(step, each, some)
         return np.asarray(drawn[given.order[rows]])
 
-    def _drawn(self, step: int, held: InStreams[HolderBatch], rows: np.ndarray) -> np.ndarray:
+    def _drawn(self, step: int, held: HolderBatch, rows: np.ndarray) -> np.ndarray:
         """Return the random numbers of some rows of a step, uint64."""
-        labels = np.stack([held.users[rows], held.batch.items[rows]], axis=1)
-        order = self.steps.first_of_period(step) if self.distinct else step  # as in `BoundPerWindow`
-        return draw_in_streams(
-            lambda stream: self._orders[stream].derive(order), held.streams, held.codes[rows], labels
-        )
+        order = self._orders.derive(self.steps.first_of_period(step) if self.distinct else step)  # as `BoundPerWindow`
+        return draws_of_pairs(order, held.users[rows], held.items[rows])
 
     def _marks(self, held: Held, given: Rows, counts: np.ndarray) -> np.ndarray | None:
         """Return which rows of all steps make a person new to a key, or put it on its list, bool; None if nobody asks.
@@ -224,7 +221,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
         if self.lists is not None:
             in_time = np.array([self.steps.number(step) <= self.lists.last for step in held])
             rows = rows if in_time.all() else rows[in_time[given.steps[rows]]]
-        keys = self._keys(held, given, rows)
+        keys = np.concatenate([each.items for each in held.values()])[given.order[rows]]
         order = sorted_in_groups(given.persons[rows], keys)  # of equal keys of a person the earliest comes first
         rows = np.sort(rows[order[first_of_run(given.persons[rows][order], keys[order])]])
         if self.lists is not None:
@@ -237,14 +234,6 @@ class CountRandomContributions(CountContributions, state="count_random"):
         marks = np.zeros(len(given.order), bool)
         marks[given.order[rows]] = True
         return marks
-
-    def _keys(self, held: Held, given: Rows, rows: np.ndarray) -> np.ndarray:
-        """Return what tells the keys of one person apart, uint64: items, and streams if there are several."""
-        if len({stream for each in held.values() for stream in each.streams}) == 1:
-            found = [each.batch.items for each in held.values()]
-        else:
-            found = [self._pairs(each, np.arange(len(each.users))) for each in held.values()]
-        return np.asarray(np.concatenate(found)[given.order[rows]])
 
 
 def _beyond(groups: np.ndarray, draws: np.ndarray, limit: int) -> np.ndarray:

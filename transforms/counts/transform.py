@@ -55,9 +55,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             shards=self.shards,
             domain=self.domain,
             positions=self.domain is not None,
-            streams=self.streams,
             limits=self._value_limits,
-            groups=self._groups,
         )
 
     @override
@@ -83,7 +81,6 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             bound=bound,
             distinct=self._distinct,
             newcomers=self.mechanism.needs_people,
-            groups=self._groups,
             key_shards=self.shards,
             limits=self._value_limits,
             lists=lists_of(self.mechanism),
@@ -113,9 +110,6 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             self._without_sums(counted, apply_dofn),
             apply_dofn,
             publisher,
-            clocked=True,
-            streams=self.streams,
-            groups=self._groups,
             key_shards=self.shards,
             timer_offset=3,
             shared=self._shared,

@@ -5,35 +5,35 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
-from privstream.mechanisms.noise.routed import SourcesByName
-from privstream.mechanisms.noise.sources import NoiseSource, PrfNoise
+from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
-    InStreams,
     Keyed,
     StepKey,
+    decode,
+    encode,
     first_of_run,
-    group_of,
     in_order,
+    named,
+    rows_of,
     seal_encoded,
-    sealed_batch,
     totals,
 )
 from privstream.transforms.counters import counter
-from privstream.transforms.events.dead_letters import late_in_streams
+from privstream.transforms.events.dead_letters import late_events
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.parameters import PARTS
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.events.split import people_key
+from privstream.transforms.spill import release
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
@@ -93,37 +93,17 @@ class Kept(NamedTuple):
     left_out: int
 
 
-def bound_items(
-    users: np.ndarray,
-    items: np.ndarray,
-    times: np.ndarray,
-    *,
-    limit: int,
-    selection: str,
-    noise: NoiseSource,
-) -> Kept:
-    """Choose rows such that each person keeps at most `limit` distinct items.
+def distinct_pairs(users: np.ndarray, items: np.ndarray) -> int:
+    """Return how many different pairs of a person and an item there are."""
+    order = np.lexsort((items, users))
+    return int(first_of_run(users[order], items[order]).sum())
 
-    Args:
-        users: uint64 hashes, shape (n,).
-        items: uint64, shape (n,).
-        times: int64 microseconds, shape (n,).
-        limit: items kept per person, >= 1.
-        selection: "last" or "first" by time (ties by item), or "random".
-        noise: orders a person's items for "random", and for the ranks.
 
-    Returns:
-        What is kept: a function of each person's own events, the limit and the key alone, whatever their order in the
-        input.
-    """
-    return bound_people(
-        users,
-        items,
-        times,
-        limit=limit,
-        selection=selection,
-        draws=lambda rows: noise.words(np.stack([users[rows], items[rows]], axis=1))[:, 0, 0],
-    )
+def last_of_each(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the row of the last event of each person; of several at one time, that of the least item."""
+    order = np.lexsort((items, -times, users))
+    rows: np.ndarray = order[first_of_run(users[order])]
+    return rows
 
 
 def bound_people(
@@ -132,14 +112,22 @@ def bound_people(
     times: np.ndarray,
     *,
     limit: int,
-    selection: str,
     draws: Callable[[np.ndarray], np.ndarray],
     ranked: bool = True,
 ) -> Kept:
-    """Choose rows as `bound_items` does, where `users` are any uint64 numbers.
+    """Choose rows such that each person keeps at most `limit` distinct items, random ones.
 
-    `draws` returns random numbers, uint64, for rows in the order of `users`. Unless they are `ranked`, it is asked only
-    for people with more items than the limit.
+    Args:
+        users: uint64, shape (n,).
+        items: uint64, shape (n,).
+        times: int64 microseconds, shape (n,).
+        limit: items kept per person, >= 1.
+        draws: returns random numbers, uint64, for rows in the order of `users`: of each pair of person and item.
+        ranked: whether ranks are needed; else draws are asked for people with more items than the limit alone.
+
+    Returns:
+        What is kept: a function of each person's own events, the limit and the draws alone, whatever their order in
+        the input.
     """
     order = in_order(users)
     kept = first_of_run(users[order])
@@ -149,9 +137,8 @@ def bound_people(
     rows, of_many, left_out = _choose(
         users[many],
         items[many],
-        -times[many] if selection == "last" else times[many],
+        times[many],
         limit,
-        random=selection == "random",
         ranked=ranked,
         draws=lambda rows: draws(many[rows]),
     )
@@ -167,33 +154,22 @@ def _choose(
     times: np.ndarray,
     limit: int,
     *,
-    random: bool,
     ranked: bool,
     draws: Callable[[np.ndarray], np.ndarray],
 ) -> Kept:
-    """Choose rows by least time, or at random, and rank them; `users` are nondecreasing, and so are those chosen."""
-    if random and not ranked:  # what is asked is whether, not when
+    """Choose rows at random, and rank them; `users` are nondecreasing, and so are those chosen."""
+    if not ranked:  # what is asked is whether, not when
         order = sorted_in_groups(np.cumsum(first_of_run(users)) - 1, items)
     else:
         order = np.lexsort((times, items, users))
     held = order[first_of_run(users[order], items[order])]  # by person, then by item
-    if limit == 1 and not random and len(held):
-        starts = np.flatnonzero(first_of_run(users[held]))
-        least = np.minimum.reduceat(times[held], starts)
-        least = np.repeat(least, np.diff(np.append(starts, len(held))))
-        rows = held[times[held] == least]
-        rows = rows[first_of_run(users[rows])]
-        return Kept(rows, np.zeros(len(rows), np.uint16), len(held) - len(rows))
     some = np.arange(len(held)) if ranked else np.flatnonzero(_run_lengths(users[held]) > limit)
     rows = held[some]
-    drawn = draws(rows)
-    place = place_in_run(users[rows], np.lexsort((items[rows], drawn if random else times[rows], users[rows])))
+    place = place_in_run(users[rows], np.lexsort((items[rows], draws(rows), users[rows])))
     kept, ranks = np.ones(len(held), bool), np.zeros(len(held), np.uint16)
     kept[some] = within = place < limit
     if ranked:
-        rows, drawn = rows[within], drawn[within]
-        order = np.lexsort((items[rows], drawn, users[rows]))
-        ranks[kept] = place[within] if random else place_in_run(users[rows], order)
+        ranks[kept] = place[within]
     return Kept(held[kept], ranks[kept], int(len(held) - kept.sum()))
 
 
@@ -238,23 +214,9 @@ def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
     return place
 
 
-def draw_in_streams(
-    sources: Callable[[str], NoiseSource], streams: Sequence[str], codes: np.ndarray, labels: np.ndarray
-) -> np.ndarray:
-    """Return a random word for each row, uint64, which depends on nothing but its stream and its labels.
-
-    Args:
-        sources: what draws in a stream.
-        streams: names, to which `codes` point, one for each row.
-        labels: uint64 words, shape (n,) or (n, k).
-    """
-    drawn = np.empty(len(codes), np.uint64)
-    order = np.argsort(codes, kind="stable")
-    starts = np.flatnonzero(first_of_run(codes[order])).tolist()
-    if starts:
-        each = [sources(streams[code]) for code in codes[order[starts]].tolist()]
-        drawn[order] = PrfNoise.side_by_side(each, [*starts, len(order)]).words(labels[order])[:, 0, 0]
-    return drawn
+def draws_of_pairs(noise: NoiseSource, users: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Return a random word for each pair of a person and an item, uint64: a function of the pair and the noise key."""
+    return np.asarray(noise.words(np.stack([users, items], axis=1))[:, 0, 0])
 
 
 def within_limit(
@@ -309,7 +271,7 @@ def by_person(people: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 class BoundEvents(OnTimeBatches):
-    """Per group of streams, step and shard of people, or of items: the events of a step that were in time, together.
+    """Per step and shard of people, or of items: the events of a step that were in time, together.
 
     A batch without an on-time marker (see `WithOnTimeMarkers`) is late: it is counted and described in the dead-letter
     output, never used. When the step is due, all state of the key is freed.
@@ -320,30 +282,30 @@ class BoundEvents(OnTimeBatches):
         self.domain = domain
 
     @abstractmethod
-    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
+    def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
         """Send on what counts of the events of one key."""
 
     @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        events = InStreams.join(EventBatch, [InStreams.from_bytes(EventBatch, batch) for batch in batches])
+        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
         for batch in batches:
-            InStreams.release(batch)
+            release(batch)
         yield from self.bound(key, events)
 
     @override
     def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        events = InStreams.from_bytes(EventBatch, batch)
+        events = decode(EventBatch, batch)
         self.late.inc(len(events.users))
-        yield from late_in_streams(self.steps, key, events, self.domain)
+        yield from late_events(self.steps, key, events, self.domain)
 
 
 class BoundPerWindow(BoundEvents, state="bound_per_window"):
-    """Events in, bounded holdings out, with sums of values if any. Each stream is bounded by itself.
+    """Events in, bounded holdings out, with sums of values if any.
 
-    They go on keyed by group of streams and shard of items, or `by_people`, for what bounds the whole run, by shard of
-    people; `in_parts`, large ones as several records (see `PartOfPeople`). Of a person random items are kept. Unless
-    they are `ranked`, all ranks are 0. A person's random order of items is the same in all steps of a period if they
-    are `distinct`, and count once in it; otherwise each step has its own.
+    They go on keyed by shard of items, or `by_people`, for what bounds the whole run, by shard of people; `in_parts`,
+    large ones as several records (see `PartOfPeople`). Of a person random items are kept. Unless they are `ranked`, all
+    ranks are 0. A person's random order of items is the same in all steps of a period if they are `distinct`, and count
+    once in it; otherwise each step has its own.
     """
 
     def __init__(
@@ -361,7 +323,7 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         domain: Domain | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
-        self._sources = SourcesByName(partial(noise.derive, ITEM_ORDER))
+        self._orders = noise.derive(ITEM_ORDER)
         self.distinct = distinct
         self.ranked = ranked
         self.items_per_step = items_per_step
@@ -371,35 +333,24 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         self.limited = LimitCounter("items", steps)
 
     @override
-    def bound(self, key: StepKey, events: InStreams[EventBatch]) -> Iterator[Keyed]:
-        rows, people, codes = events.batch, events.people(), events.codes
-        order = self.steps.first_of_period(key.step) if self.distinct else key.step
-
-        def sources(stream: str) -> NoiseSource:
-            return self._sources[stream].derive(order)
-
-        def draws(some: np.ndarray) -> np.ndarray:
-            labels = np.stack([rows.users[some], rows.items[some]], axis=1)
-            return draw_in_streams(sources, events.streams, codes[some], labels)
-
+    def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
+        order = self._orders.derive(self.steps.first_of_period(key.step) if self.distinct else key.step)
         kept = bound_people(
-            people,
-            rows.items,
-            rows.times,
+            events.users,
+            events.items,
+            events.times,
             limit=self.items_per_step,
-            selection="random",
-            draws=draws,
+            draws=lambda rows: draws_of_pairs(order, events.users[rows], events.items[rows]),
             ranked=self.ranked,
         )
         self.limited.add(key.step, len(kept.rows) + kept.left_out, kept.left_out)
-        values = None if rows.values is None else added_up(people, rows.items, rows.values)[kept.rows]
-        batch = HolderBatch(rows.users[kept.rows], rows.items[kept.rows], kept.ranks, rows.names, values)
-        held = InStreams.sort(events.streams, codes[kept.rows], batch)
+        values = None if events.values is None else added_up(events.users, events.items, events.values)[kept.rows]
+        held = HolderBatch(events.users[kept.rows], events.items[kept.rows], kept.ranks, events.names, values)
         if self.by_people and self.in_parts:
             for part, some in parts_of_people(held):
-                yield people_key(key.shard), seal_encoded(key._replace(shard=part.code), some.to_bytes())
+                yield people_key(key.shard), seal_encoded(key._replace(shard=part.code), encode(some))
         elif self.by_people:
-            yield to_people(key, held.to_bytes())
+            yield to_people(key, encode(held))
         else:
             yield from split_by_item(key, held, self.item_shards)
 
@@ -437,12 +388,12 @@ class PartOfPeople(NamedTuple):
         return np.flatnonzero(users >> np.uint64(64 - self.bits) == np.uint64(self.number))
 
 
-def parts_of_people(held: InStreams[HolderBatch]) -> Iterator[tuple[PartOfPeople, InStreams[HolderBatch]]]:
+def parts_of_people(held: HolderBatch) -> Iterator[tuple[PartOfPeople, HolderBatch]]:
     """Yield what people have in parts of people, each of `PART_ROWS` rows about; as it is if it has no more."""
     bits = (max(0, len(held.users) - 1) // PART_ROWS).bit_length()
     for number in range(1 << bits):
         part = PartOfPeople(bits, number)
-        yield part, held.take(part.rows(held.users)) if part.bits else held
+        yield part, named(rows_of(held, part.rows(held.users))) if part.bits else held
 
 
 def to_people(key: StepKey, data: bytes) -> Keyed:
@@ -450,13 +401,13 @@ def to_people(key: StepKey, data: bytes) -> Keyed:
     return people_key(key.shard), seal_encoded(key, data)
 
 
-def split_by_item(key: StepKey, held: InStreams[HolderBatch], shards: int) -> Iterator[tuple[bytes, bytes]]:
-    """Part holdings by shard of items; streams without any, as in an empty step, go to a shard of their own."""
-    if empty := held.without_rows:
-        yield key._replace(shard=shards).to_bytes(), InStreams.empty(HolderBatch, empty).to_bytes()
-    shard = held.batch.items % np.uint64(shards)
+def split_by_item(key: StepKey, held: HolderBatch, shards: int) -> Iterator[Keyed]:
+    """Part holdings by shard of items; those of an empty step go to a shard of their own."""
+    shard = held.items % np.uint64(shards)
     for i in np.unique(shard).tolist():
-        yield key._replace(shard=i).to_bytes(), held.take(np.flatnonzero(shard == i)).to_bytes()
+        yield key._replace(shard=i).to_bytes(), encode(named(rows_of(held, np.flatnonzero(shard == i))))
+    if not len(held.users):
+        yield key._replace(shard=shards).to_bytes(), encode(held)
 
 
 Charged = dict[str, Charges]
@@ -514,17 +465,13 @@ class ChargesInOrder(OrderedSteps):
 
 
 class HoldingsInOrder(OrderedSteps):
-    """What people have in several streams, step after step."""
+    """What people have, step after step."""
 
     domain: Domain | None
 
     @override
-    def unpack(self, record: bytes) -> InStreams[HolderBatch]:
-        return InStreams.from_bytes(HolderBatch, sealed_batch(record))
-
-    @override
-    def describe_late(self, key: StepKey, batch: InStreams[HolderBatch]) -> Iterator[Any]:
-        return late_in_streams(self.steps, key, batch, self.domain)
+    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
+        return late_events(self.steps, key, batch, self.domain)
 
 
 class BoundOverRun(HoldingsInOrder):
@@ -544,7 +491,7 @@ class BoundOverRun(HoldingsInOrder):
         self.domain = domain
 
     @abstractmethod
-    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
+    def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
         """Return what a step charges, and what is sent on."""
 
     def remembered(self, step: int, used: Used) -> Used:
@@ -552,10 +499,8 @@ class BoundOverRun(HoldingsInOrder):
         return used
 
     @override
-    def handle(
-        self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: Used
-    ) -> Handled:
-        charged, outputs = self.admit(key, step, InStreams.join(HolderBatch, [batch for _, batch in batches]), state)
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Used) -> Handled:
+        charged, outputs = self.admit(key, step, HolderBatch.join([batch for _, batch in batches]), state)
         return self.handled_step(step, charged, outputs, state)
 
     def handled_step(self, step: int, charged: Charged, outputs: list[Keyed], state: Used) -> Handled:
@@ -584,35 +529,24 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
         steps: Steps,
         timer_offset: int,
         item_shards: int,
-        groups: int,
         participations: int,
         domain: Domain | None = None,
     ) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
         self.item_shards = item_shards
-        self.groups = groups
         self.participations = participations
         self.limited = LimitCounter("holdings", steps)
 
     @override
-    def admit(self, key: bytes, step: int, held: InStreams[HolderBatch], used: Used) -> tuple[Charged, list[Keyed]]:
+    def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
         people, person = np.unique(held.users, return_inverse=True)
         admitted = used["participations"].charged(people) < self.participations
         kept = admitted[person]
         self.limited.add(step, len(kept), int(len(kept) - kept.sum()))
-        return {"participations": Charges.of(people[admitted])}, list(self._by_group(step, held, kept))
-
-    def _by_group(self, step: int, held: InStreams[HolderBatch], kept: np.ndarray) -> Iterator[Keyed]:
-        """Send what is kept on by group of streams and shard of items; streams without rows go on too."""
-        groups = np.array([int(group_of(stream, self.groups)) for stream in held.streams])
-        empty = held.without_rows
-        group = groups[held.codes]
-        for number in np.unique(groups).tolist():
-            to = StepKey(str(number), step, 0)
-            if nobody := [stream for stream in empty if group_of(stream, self.groups) == to.stream]:
-                yield from split_by_item(to, InStreams.empty(HolderBatch, nobody), self.item_shards)
-            if len(rows := np.flatnonzero(kept & (group == number))):
-                yield from split_by_item(to, held.take(rows), self.item_shards)
+        charged = {"participations": Charges.of(people[admitted])}
+        if not kept.any():
+            return charged, []
+        return charged, list(split_by_item(StepKey(step, 0), rows_of(held, np.flatnonzero(kept)), self.item_shards))
 
 
 def bound_items_of_people(
@@ -623,7 +557,6 @@ def bound_items_of_people(
     noise: NoiseSource,
     items_per_step: int,
     item_shards: int,
-    groups: int,
     participations: int | None,
     domain: Domain | None,
 ) -> PCollection[Any]:
@@ -633,7 +566,7 @@ def bound_items_of_people(
         batches: of events, with on-time markers.
         apply_dofn: adds a stage.
         steps, noise, items_per_step, item_shards, domain: see `BoundPerWindow`.
-        groups, participations: see `BoundAcrossWindows`.
+        participations: see `BoundAcrossWindows`.
     """
     common: dict[str, Any] = {"steps": steps, "item_shards": item_shards, "domain": domain}
     limits = participations is not None
@@ -641,5 +574,5 @@ def bound_items_of_people(
     held = apply_dofn(batches, bound, Keyed)
     if participations is None:
         return held
-    limit = BoundAcrossWindows(**common, timer_offset=2, groups=groups, participations=participations)
+    limit = BoundAcrossWindows(**common, timer_offset=2, participations=participations)
     return apply_dofn(held, limit, Keyed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from privstream.mechanisms.accuracy import EACH, TOGETHER, Coverage, Limit
+from privstream.mechanisms.accuracy import EACH, Coverage, Limit
 from privstream.transforms.events.domain import Domain
 
 WHOLE_RUN = "in the whole run"
@@ -26,18 +26,16 @@ TOO_LARGE = "A number that is published near the threshold is mostly too large: 
 """What is to be said of numbers that are published because they are large with their noise."""
 
 
-def items_in_window(most: int, selection: str, domain: Domain | None, stream: str) -> list[Limit]:
+def items_in_window(most: int, domain: Domain | None) -> list[Limit]:
     """Return the limit of a person's items in a window (`max_per_window`), if it can leave something out.
 
     Args:
         most: items of a person that count.
-        selection: which of them.
         domain: the public list of items, if there is one.
-        stream: " of a stream", where there are several.
     """
     if domain is not None and most >= len(domain):
         return []
-    return [Limit.at_most("max_per_window", most, "item", f"in a window{stream}", selection)]
+    return [Limit.at_most("max_per_window", most, "item", "in a window", "random")]
 
 
 def windows_of_person(most: int, option: str, possible: int | None) -> list[Limit]:
@@ -57,19 +55,6 @@ def charged_out(most: int, what: str) -> Limit:
     """Return the limit by which people who were charged so often (`max_hits`), for what is said, no longer count."""
     times = "once" if most == 1 else f"{most:,} times"
     return Limit("max_hits", f"who was charged {times} (max_hits), {what}, no longer counts", lasting=True)
-
-
-def one_stream_of_person(streams: tuple[str, ...]) -> list[Limit]:
-    """Return the limit of a person to one stream, if there are several."""
-    return [Limit.at_most("", 1, "stream", WHOLE_RUN, FIRST, lasting=True)] if len(streams) > 1 else []
-
-
-def together(streams: tuple[str, ...] | None, *, each_window: bool = False) -> str:
-    """Return the scope of intervals that are right at once, by stream where there are several."""
-    several = streams is not None and len(streams) > 1
-    if not each_window:
-        return "all of a stream together" if several else TOGETHER
-    return f"all of a window{' of a stream' * several} together"
 
 
 def people_who_count(limits: Iterable[Limit], scope: str = EACH, note: str = "", more: str = "") -> Coverage:

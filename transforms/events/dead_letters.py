@@ -13,7 +13,7 @@ import apache_beam as beam
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import TaggedOutput
-from privstream.transforms.batches import EventBatch, HolderBatch, InStreams, StepKey
+from privstream.transforms.batches import EventBatch, HolderBatch, StepKey
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import DEAD_LETTERS, BrokenRuleError, DeadLetter, broken_letter
 from privstream.transforms.timing.steps import Steps
@@ -40,26 +40,18 @@ def text_of(element: Any) -> str:
 REASON = "time must not be later than the end of the window plus the allowed lateness"
 
 
-def late_letter(steps: Steps, step: int, source: str, record: str, stream: str = "") -> Any:
-    """Return a dead letter about what came too late for a window, of a stream if it has a name."""
+def late_letter(steps: Steps, step: int, source: str, record: str) -> Any:
+    """Return a dead letter about what came too late for a window."""
     start, end = steps.bounds(step)
-    position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}" + (f", stream {stream}" if stream else "")
+    position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}"
     return TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, source, position, record))
 
 
 def late_events(steps: Steps, key: StepKey, batch: EventBatch | HolderBatch, domain: Domain | None) -> Iterator[Any]:
-    """Describe late events by stream, window and item; the person is known only as a keyed hash here, and left out."""
+    """Describe late events by window and item; the person is known only as a keyed hash here, and left out."""
     for item in batch.items.tolist():
         record = batch.names[item] if domain is None else domain[item]
-        yield late_letter(steps, key.step, "late event", record, key.stream)
-
-
-def late_in_streams(
-    steps: Steps, key: StepKey, held: InStreams[EventBatch] | InStreams[HolderBatch], domain: Domain | None
-) -> Iterator[Any]:
-    """Describe late events of several streams."""
-    for stream, batch in held.each():
-        yield from late_events(steps, key._replace(stream=stream), batch, domain)
+        yield late_letter(steps, key.step, "late event", record)
 
 
 SECONDS_BETWEEN_LINES = 60

@@ -31,7 +31,7 @@ from privstream.transforms.events.times import Marks, micros_column, null_rows
 
 TEXT_PER_BATCH = 1 << 24  # bytes
 LONGEST_TEXT = 1 << 20
-"""Bytes of UTF-8 that a user, an item or a stream has at most."""
+"""Bytes of UTF-8 that a user or an item has at most."""
 
 FARTHEST_POINT = 1 << 60
 _AS_BINARY = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
@@ -422,7 +422,7 @@ def read_batch(batch: pa.RecordBatch, fields: EventFields) -> tuple[pa.RecordBat
     """Return the rows that can be used, in the columns of `EventFields.schema`, and the first rule each other breaks.
 
     Integers become decimal text, so that the user 5 and the user "5" are one; times become microseconds since 1970
-    UTC; without streams all events are in the stream "".
+    UTC.
 
     Raises:
         BrokenRuleError: a column is missing, damaged, or of a type that cannot be what it is to be.
@@ -445,8 +445,8 @@ def read_batch(batch: pa.RecordBatch, fields: EventFields) -> tuple[pa.RecordBat
 
 def _column(name: str, batch: pa.RecordBatch, fields: EventFields) -> tuple[pa.Array, Marks]:
     """Return one column, and which of its rows break a rule."""
-    if name not in fields.required and (name == "stream" or name not in batch.schema.names):
-        return (pa.repeat("", batch.num_rows) if name == "stream" else _no_times(batch.num_rows)), []
+    if name not in fields.required and name not in batch.schema.names:
+        return _no_times(batch.num_rows), []
     if name not in batch.schema.names:
         raise BrokenRuleError(name, MISSING, f"events must have a column {name}")
     if batch.schema.names.count(name) > 1:
@@ -464,7 +464,7 @@ def _column(name: str, batch: pa.RecordBatch, fields: EventFields) -> tuple[pa.A
 
 def _names(batch: pa.RecordBatch, fields: EventFields) -> list[str]:
     """Return the columns that may be text."""
-    texts = ("user", "item", "stream") + (("value",) if "value" in fields.required else ())
+    texts = ("user", "item") + (("value",) if "value" in fields.required else ())
     return [name for name in texts if batch.schema.names.count(name) == 1]
 
 
@@ -537,7 +537,7 @@ def _value(scalar: pa.Scalar) -> object:
 
 
 def read_text(name: str, value: Any, *, least: int = 1, longest: int = LONGEST_TEXT) -> str:
-    """Return a user, item or stream as text, of `least` characters to `longest` bytes."""
+    """Return a user or an item as text, of `least` characters to `longest` bytes."""
     if value is None:
         raise missing(name)
     if is_integer(value):

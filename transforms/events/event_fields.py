@@ -20,7 +20,6 @@ class EventFields:
         item: whether the item is read.
         lists: whether an item may be a list of texts.
         timed: whether an event needs a time; if not, one without a time counts as of 1970.
-        streams: whether an event needs a stream.
         value: NUMBER for a finite number that an event has beside its item, WHOLE for a whole one, or UNREAD.
     """
 
@@ -28,13 +27,12 @@ class EventFields:
     item: bool = True
     lists: bool = False
     timed: bool = True
-    streams: bool = False
     value: str = UNREAD
 
     @property
     def required(self) -> tuple[str, ...]:
         """The fields that columns must have."""
-        read = {"user": self.user != UNREAD, "item": self.item, "time": self.timed, "stream": self.streams}
+        read = {"user": self.user != UNREAD, "item": self.item, "time": self.timed}
         read["value"] = self.value != UNREAD
         return tuple(name for name, needed in read.items() if needed)
 
@@ -49,7 +47,6 @@ class EventFields:
             "user": pa.int64() if self.user == NUMBER else pa.string(),
             "item": pa.list_(pa.string()) if lists else pa.string(),
             "time": pa.int64(),  # microseconds since 1970
-            "stream": pa.string(),
             "value": pa.float64(),
         }
         left_out = {"user": self.user == UNREAD, "item": not self.item, "value": self.value == UNREAD}

@@ -60,10 +60,9 @@ class GatherRows(beam.DoFn):
     """Check events, and gather single ones of a bundle into Arrow batches.
 
     An element is a pair (user, item) whose time is the element's timestamp; or a row with `user`, `item`, `time` (a
-    Beam Timestamp, a datetime, or a number of seconds since 1970; its timestamp, if it has no such field) and perhaps
-    `stream`; or an Arrow batch with these
-    columns. Events that break a rule become dead letters, and so does, as a whole, a batch of columns that cannot be
-    used. What one element is decides about no other.
+    Beam Timestamp, a datetime, or a number of seconds since 1970; its timestamp, if it has no such field); or an Arrow
+    batch with these columns. Events that break a rule become dead letters, and so does, as a whole, a batch of columns
+    that cannot be used. What one element is decides about no other.
 
     A batch is late if its timestamp is. Where timestamps say when events arrived, whether an event is late must not
     depend on those it is with: so those that arrived after their own time are only with others of the same millisecond.

@@ -61,11 +61,11 @@ class Named(NamedTuple):
 def read_named(
     batch: pa.RecordBatch, contents: Mapping[str, str | tuple[str, ...]], times: TimeForm, where: Filter | None
 ) -> Named:
-    """Read columns by their names. What a person, an item, a stream or a value is, is checked further on.
+    """Read columns by their names. What a person, an item or a value is, is checked further on.
 
     Args:
         batch: of any columns.
-        contents: field by what it contains: user, item, time, stream, value; several fields for an item of them all.
+        contents: field by what it contains: user, item, time, value; several fields for an item of them all.
         times: how text and numbers are times.
         where: the condition that rows must meet.
 
@@ -148,12 +148,11 @@ def _only(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 class Event(NamedTuple):
-    """What a row says: who, what, when (a Timestamp), in which stream, and a number; None for what is not read."""
+    """What a row says: who, what, when (a Timestamp), and a number; None for what is not read."""
 
     user: Any
     item: Any
     time: Any
-    stream: Any
     value: Any
 
 
@@ -165,8 +164,7 @@ class ReadRows(beam.DoFn):
     Args:
         time_field: the field with the time, or None for the timestamp of the row itself.
         timed: whether the time is read at all.
-        user_field, item_field, stream_field, value_field, time_unit, time_zone, where: as for `with_fields`; None is
-            not read.
+        user_field, item_field, value_field, time_unit, time_zone, where: as for `with_fields`; None is not read.
     """
 
     def __init__(
@@ -175,7 +173,6 @@ class ReadRows(beam.DoFn):
         user_field: str | None,
         item_field: str | tuple[str, ...] | None,
         time_field: str | None,
-        stream_field: str | None,
         value_field: str | None,
         time_unit: str | None,
         time_zone: str | None = None,
@@ -183,7 +180,7 @@ class ReadRows(beam.DoFn):
         where: Filter | None = None,
     ) -> None:
         self.user_field, self.item_field, self.time_field = user_field, item_field, time_field
-        self.stream_field, self.value_field = stream_field, value_field
+        self.value_field = value_field
         self.times, self.timed = TimeForm(unit=time_unit, zone=time_zone), timed
         self.where = where
         self.filtered = Metrics.counter("privstream", "events_filtered")
@@ -209,14 +206,14 @@ class ReadRows(beam.DoFn):
         if is_frame(row):
             yield from self._read_frame(row)
             return
-        fields = (self.user_field, self.time_field, self.stream_field, self.value_field)
+        fields = (self.user_field, self.time_field, self.value_field)
         try:
             if not self._passes(row):
                 LOG.read(1)
                 self.filtered.inc()
                 return
             item = self._item(row)
-            user, time, stream, value = (_read(row, field) for field in fields)
+            user, time, value = (_read(row, field) for field in fields)
             micros = 0
             if self.time_field is not None:
                 micros = read_micros("time", time, self.times)
@@ -226,7 +223,7 @@ class ReadRows(beam.DoFn):
             LOG.read(1)  # the others are counted where they are gathered
             yield set_aside(broken_by(error, "row"), _as_json(row), "row")
             return
-        yield Event(user, item, Timestamp(micros=micros), stream, value)
+        yield Event(user, item, Timestamp(micros=micros), value)
 
     def _read_frame(self, frame: Any) -> Iterator[Any]:
         """Read the rows of a frame, whose columns are checked before any row of them is used."""
@@ -259,8 +256,7 @@ class ReadRows(beam.DoFn):
         """
         if self.needs_stamps:
             raise BrokenRuleError("time", MISSING, NO_STAMPS)
-        fields = {"user": self.user_field, "item": self.item_field, "time": self.time_field}
-        fields |= {"stream": self.stream_field, "value": self.value_field}
+        fields = {"user": self.user_field, "item": self.item_field, "time": self.time_field, "value": self.value_field}
         return {content: field for content, field in fields.items() if field is not None}
 
 

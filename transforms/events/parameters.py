@@ -33,8 +33,6 @@ DOMAIN = "domain"
 PARTS = ("", "_at_first", "_at_last")
 """How names of counters end: in all, in the first quarter of the windows, and in the last."""
 
-SELECTIONS = ("last", "first", "random")
-
 
 class Parameters:
     """The public parameters of a transform, what they promise, and how accurate its rows are.
@@ -145,7 +143,7 @@ class Parameters:
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
-        """What is promised: over the whole run and all streams, or to what a person does until all starts afresh."""
+        """What is promised: over the whole run, or to what a person does until all starts afresh."""
         steps: Steps | None = getattr(self, "steps", None)  # queries about one data set have no windows
         return self.promise if steps is None else of_period(replace(self.promise, step="window"), steps)
 
@@ -195,14 +193,6 @@ def privacy_unit(given: str, units: tuple[str, ...]) -> str:
     return checks.one_of("unit", given, units)
 
 
-def check_streams(streams: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return public names of streams; without them there is one, without a name."""
-    if streams is None:
-        return ("",)
-    check_texts("streams", streams, "names")
-    return tuple(streams)
-
-
 def check_texts(name: str, values: Any, what: str = "texts") -> None:
     """Refuse what are no distinct texts, at least one. Messages quote none of many: they may be of a wrong file."""
     if values is not None and not isinstance(values, Collection):
@@ -241,7 +231,7 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Return a parameter as logs may have it: of lists, which may name items and streams, only how long they are."""
+    """Return a parameter as logs may have it: of lists, which may name items, only how long they are."""
     if isinstance(value, str | int | float | None | Domain):
         return repr(value)
     return f"<{len(value):,} of them>" if isinstance(value, Sized) else f"<{type(value).__name__}>"

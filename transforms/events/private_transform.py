@@ -13,7 +13,6 @@ from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
-from privstream.transforms.batches import GROUPS
 from privstream.transforms.events.dead_letters import LogSetAside
 from privstream.transforms.events.event_fields import DEAD_LETTERS, UNREAD, DeadLetter
 from privstream.transforms.events.filters import Filter
@@ -22,7 +21,7 @@ from privstream.transforms.events.local_times import zone_clock
 from privstream.transforms.events.named_fields import Event, ReadRows
 from privstream.transforms.events.parameters import Parameters
 from privstream.transforms.events.times import PER_SECOND
-from privstream.transforms.timing.keyed_state import KeyedState, check_runner, may_restore
+from privstream.transforms.timing.keyed_state import KeyedState, check_runner
 from typing_extensions import override
 
 ROWS = "rows"
@@ -80,7 +79,6 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     _dead_letters = False
     _segment: int | None = None
     _shared = ALL
-    _groups = GROUPS
     _read_rows: ReadRows | None = None
 
     @abstractmethod
@@ -120,7 +118,6 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         user_field: str = "user",
         item_field: str | Sequence[str] = "item",
         time_field: str | None = "time",
-        stream_field: str | None = None,
         value_field: str = "value",
         time_unit: str | None = None,
         time_zone: str | None = None,
@@ -139,7 +136,6 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
                 within which each quote is doubled.
             time_field: the field with the time: a timestamp, ISO 8601 text, or a number in `time_unit`; None: the
                 timestamp of each row is its time. Frames need one.
-            stream_field: the field with the stream; None: `stream`, if the transform needs streams, or else none.
             time_unit: unit of times that are plain numbers: s, ms, us or ns.
             time_zone: where the clocks are that wrote times without an offset from UTC, such as Europe/Berlin or UTC;
                 without it such times are refused.
@@ -152,13 +148,11 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         read = self.event_fields
         if read.value == UNREAD and value_field != "value":
             raise ValueError(f"value_field must not be given where {type(self).__name__} reads no numbers of events")
-        stream = "stream" if stream_field is None and read.streams else stream_field
         other = copy.copy(self)
         other._read_rows = ReadRows(
             user_field=None if read.user == UNREAD else _field("user_field", user_field),
             item_field=_item_fields(item_field) if read.item else None,
             time_field=None if time_field is None or not read.timed else _field("time_field", time_field),
-            stream_field=_field("stream_field", stream) if stream else None,
             value_field=None if read.value == UNREAD else _field("value_field", value_field),
             timed=read.timed,
             time_unit=None if time_unit is None else checks.one_of("time_unit", time_unit, tuple(PER_SECOND)),
@@ -188,15 +182,9 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
             given = events["events"] if isinstance(events, Mapping) else events
             read = apply_dofn(given, self._read_rows, Event | pa.RecordBatch)
             events = {**events, "events": read} if isinstance(events, Mapping) else read
-        rows = self._in_groups(GROUPS if may_restore(each.pipeline) else 1)._stages(events, apply_dofn)
+        rows = self._stages(events, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
-
-    def _in_groups(self, groups: int) -> Self:
-        """Return the same transform with so many groups of streams; as there are batches for each, one costs least."""
-        other = copy.copy(self)
-        other._groups = groups
-        return other
 
     def _stages(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Build the stages that are asked for."""

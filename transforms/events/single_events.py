@@ -43,7 +43,6 @@ class Said(NamedTuple):
     user: str | int
     item: str | list[str]
     time: int
-    stream: str
     value: float
 
 
@@ -59,11 +58,11 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
         else:
             time = getattr(element, "time", None)
             micros = 0 if time is None and not fields.timed else micros_of(time)
-        stream, value = getattr(element, "stream", None), getattr(element, "value", None)
+        value = getattr(element, "value", None)
     elif isinstance(element, tuple | list) and len(element) == 2:
         user, item = element
         micros = stamped(timestamp) if fields.timed else micros_of_stamp(timestamp) or 0
-        stream, value = None, None
+        value = None
     else:
         hint = "; with_fields() takes mappings and frames" if isinstance(element, Mapping) or is_frame(element) else ""
         raise BrokenRuleError("event", TYPE, f"event must be {FORMS}, got {type(element).__name__}{hint}")
@@ -71,7 +70,6 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields) -> Said:
         _user(user, fields.user),
         _item(item, lists=fields.lists) if fields.item else "",
         micros,
-        read_text("stream", stream) if fields.streams else "",
         value_of(value, whole=fields.value == WHOLE) if fields.value != UNREAD else 0.0,
     )
 

@@ -17,7 +17,7 @@ AROUND = "^[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\
 AROUND += AROUND.replace("^[", "|[") + "$"
 """White space at the beginning and at the end of a text, with what has no width; for Arrow and Python alike."""
 
-FOLDED = ("item", "stream")
+FOLDED = ("item",)
 """What is read without regard to case: identifiers of people may differ by that alone."""
 
 
@@ -29,7 +29,7 @@ class Spelling:
         null: texts that stand for no value, beside the empty one.
         trim: whether white space around text is left out.
         normalize: whether Unicode is composed (NFC), so that an accent within a letter and one behind it are the same.
-        fold_case: whether items and streams are the same in large and small letters.
+        fold_case: whether items are the same in large and small letters.
     """
 
     null: tuple[str, ...] = ()

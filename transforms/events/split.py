@@ -1,4 +1,4 @@
-"""Events to batches by stream, step and shard of people: what stages may share out, and how."""
+"""Events to batches by step and shard of people: what stages may share out, and how."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     EventBatch,
-    InStreams,
     KeyedBatch,
     Names,
     StepKey,
     digest,
     encode,
-    group_of,
     string_buffers,
 )
 from privstream.transforms.counters import counter
@@ -26,15 +23,6 @@ from privstream.transforms.events.domain import Domain, item_hash
 from privstream.transforms.events.parameters import MOST_SHARDS
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
-
-
-def stream_numbers(names: pa.Array, public: tuple[str, ...]) -> np.ndarray:
-    """Return the number of each row's stream among the public ones, int64; -1 if it is none of them."""
-    found = pc.index_in(names, pa.array(public, pa.string()))
-    return np.asarray(pc.fill_null(found, -1).to_numpy().astype(np.int64))
-
-
-ALL_STREAMS = ""
 
 THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
 """Parts of a limit in which amounts are counted, and the largest amount of one value: sums stay within 64 bits."""
@@ -73,7 +61,6 @@ class EventReader:
         self.events = counter("events")
         self.usable = counter("events_usable")
         self.outside = counter("events_outside_run")
-        self.other_streams = counter("events_of_other_streams")
 
     def setup(self) -> None:
         """Prepare to hash, where events are read."""
@@ -113,14 +100,12 @@ class ClippedCounter:
 
 
 class EventSplitter(EventReader):
-    """Turn Arrow batches into encoded `EventBatch`es and their digests, one per stream, step and shard of people.
-
-    With `groups` of streams, so many, there is one per group, step and shard of people, see `InStreams`.
+    """Turn Arrow batches into encoded `EventBatch`es and their digests, one per step and shard of people.
 
     People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain; texts of
-    items go along if they are `named`. Whatever
-    lies outside of the public steps, streams or domain is counted and left out. Values are clipped to `limits`, and
-    those that were outside are counted. Where no user is read, the item stands for it: shards are those of items.
+    items go along if they are `named`. Whatever lies outside of the public steps or domain is counted and dropped.
+    Values are clipped to `limits`, and those that were outside are counted. Where no user is read, the item stands for
+    it: shards are those of items.
     """
 
     def __init__(
@@ -131,17 +116,13 @@ class EventSplitter(EventReader):
         shards: int,
         domain: Domain | None = None,
         positions: bool = False,
-        streams: tuple[str, ...] | None = None,
         limits: tuple[float, float] | None = None,
-        groups: int | None = None,
         named: bool = True,
     ) -> None:
         super().__init__(steps=steps, noise=noise, shards=shards)
         self.domain = domain
         self.positions = positions
-        self.streams = streams
         self.limits = limits
-        self.groups = groups
         self.named = named
         self.other_items = counter("events_outside_domain")
         self.clipped = ClippedCounter("values")
@@ -157,11 +138,7 @@ class EventSplitter(EventReader):
         yield from self._split(self._select(batch))
 
     def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out events of streams and items that are not public."""
-        if self.streams is not None:
-            kept = batch.filter(pc.is_in(batch["stream"], pa.array(self.streams, pa.string())))
-            self.other_streams.inc(batch.num_rows - kept.num_rows)
-            batch = kept
+        """Leave out events of items that are not public."""
         if self.domain is not None:
             kept = batch.filter(self.domain.contains(batch["item"]))
             self.other_items.inc(batch.num_rows - kept.num_rows)
@@ -179,29 +156,21 @@ class EventSplitter(EventReader):
         codes, items, texts = self._encode_items(batch["item"])
         users = (self.users(batch["user"]) if "user" in batch.schema.names else items[codes])[rows]
         values = self._clip(batch["value"].to_numpy(), rows) if "value" in batch.schema.names else None
-        streams, stream = _sorted_streams(batch["stream"], rows)
-        groups = [name if self.groups is None else group_of(name, self.groups) for name in streams]
-        kept_under = sorted(set(groups))
-        place = {name: number for number, name in enumerate(kept_under)}
-        group = np.array([place[name] for name in groups], np.int64)[stream]
         shard = (users % np.uint64(self.shards)).astype(np.int64)
-        step_codes = _codes(steps)
-        key = (group * (int(step_codes.max()) + 1) + step_codes) * self.shards + shard
-        order = _order(key if self.groups is None else key * len(streams) + stream)
+        key = _codes(steps) * self.shards + shard
+        order = _order(key)
         starts = _run_starts(key[order])
-        first = order[starts]  # of each group, step and shard
-        steps, shard, group = steps[first].tolist(), shard[first].tolist(), group[first].tolist()
+        first = order[starts]  # of each step and shard
+        steps, shard = steps[first].tolist(), shard[first].tolist()
         rows, users = rows[order], users[order]
-        codes, times, stream = codes[rows], times[rows], stream[order]
+        codes, times = codes[rows], times[rows]
         values = None if values is None else values[order]
         ends = itertools.pairwise([*starts.tolist(), len(rows)])
-        for number, (start, end) in enumerate(ends):
+        for to, (start, end) in zip(map(StepKey, steps, shard), ends, strict=True):
             held = _distinct(codes[start:end], len(items))
             names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
             some = None if values is None else values[start:end]
-            events = EventBatch(users[start:end], items[codes[start:end]], times[start:end], names, some)
-            to = StepKey(kept_under[group[number]], steps[number], shard[number])
-            data = encode(events) if self.groups is None else _in_streams(streams, stream[start:end], events).to_bytes()
+            data = encode(EventBatch(users[start:end], items[codes[start:end]], times[start:end], names, some))
             yield to.to_bytes(), (digest(data), data)
 
     def _clip(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -242,24 +211,6 @@ def _order(groups: np.ndarray) -> np.ndarray:
     return np.argsort(groups.astype(np.uint16) if few else groups, kind="stable")
 
 
-def _sorted_streams(column: pa.Array, rows: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Return the names of streams, increasing, and for some rows the place of their stream among them."""
-    if not pc.max(pc.binary_length(column)).as_py():  # as it is without a field of streams
-        return [""], np.zeros(len(rows), np.int64)
-    encoded = column.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    order = sorted(range(len(names)), key=names.__getitem__)
-    place = np.empty(len(names), np.int64)
-    place[order] = np.arange(len(names))
-    return [names[i] for i in order], place[encoded.indices.to_numpy()[rows]]
-
-
-def _in_streams(streams: list[str], stream: np.ndarray, events: EventBatch) -> InStreams[EventBatch]:
-    """Return events, which are in the order of streams, with the streams that they are in."""
-    starts = _run_starts(stream)
-    return InStreams(tuple(streams[i] for i in stream[starts].tolist()), np.append(starts, len(stream)), events)
-
-
 def _distinct(codes: np.ndarray, number: int) -> np.ndarray:
     """Return the distinct codes, of so many that there are, increasing."""
     if number > 4 * len(codes):
@@ -269,7 +220,6 @@ def _distinct(codes: np.ndarray, number: int) -> np.ndarray:
     return np.flatnonzero(found)
 
 
-def _run_starts(*columns: np.ndarray) -> np.ndarray:
-    """Return the rows of sorted columns at which one of them changes, the first row included."""
-    changes = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return np.concatenate([[0], np.flatnonzero(changes) + 1])
+def _run_starts(column: np.ndarray) -> np.ndarray:
+    """Return the rows of a sorted column at which it changes, the first row included."""
+    return np.concatenate([[0], np.flatnonzero(column[1:] != column[:-1]) + 1])

@@ -10,7 +10,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from privstream.transforms.batches import EventBatch, KeyedBatch, Names, StepKey, digest, encode
-from privstream.transforms.events.split import ALL_STREAMS, EventReader, EventSplitter
+from privstream.transforms.events.split import EventReader, EventSplitter
 from typing_extensions import override
 
 
@@ -23,7 +23,7 @@ class SplitEvents(EventSplitter, beam.DoFn):
 
 
 class CodedEvents(NamedTuple):
-    """Events that count in a batch: row of the batch, a public code of stream and item (uint64), and step."""
+    """Events that count in a batch: row of the batch, a public code of the item (uint64), and step."""
 
     rows: np.ndarray
     codes: np.ndarray
@@ -31,7 +31,7 @@ class CodedEvents(NamedTuple):
 
 
 class SplitCodes(ReadEvents):
-    """Turn Arrow batches into `EventBatch`es per step and shard of people, without names, of all streams together.
+    """Turn Arrow batches into `EventBatch`es per step and shard of people, without names.
 
     People become keyed 64-bit hashes, and items public codes.
     """
@@ -53,4 +53,4 @@ class SplitCodes(ReadEvents):
         for rows in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
             step, shard = divmod(int(group[rows[0]]), self.shards)
             data = encode(EventBatch(users[rows], found.codes[rows], times[rows], Names.none()))
-            yield StepKey(ALL_STREAMS, first + step, shard).to_bytes(), (digest(data), data)
+            yield StepKey(first + step, shard).to_bytes(), (digest(data), data)

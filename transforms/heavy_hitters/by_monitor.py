@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,17 +13,19 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor, ThresholdMonitor
-from privstream.mechanisms.noise.sources import NoiseSource, PrfNoise
+from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
-    InStreams,
     Keyed,
     KeyedBatch,
     StepKey,
+    decode,
     digest,
+    encode,
     first_of_run,
-    group_of,
+    named,
+    rows_of,
     seal_parts,
 )
 from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter
@@ -33,7 +34,7 @@ from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.parameters import HeavyHittersParameters, with_streaks
 from privstream.transforms.rows import STARTED, HeavyHitter
-from privstream.transforms.timing.clocked import AtWindowEnds
+from privstream.transforms.timing.clocked import ONE_KEY, AtWindowEnds
 from privstream.transforms.timing.on_time import StepBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
 from privstream.transforms.timing.steps import Steps
@@ -42,112 +43,75 @@ from typing_extensions import override
 
 @dataclass(frozen=True, eq=False)
 class ItemCounts:
-    """The items of each stream, stream after stream, in the order of items.
+    """The items that people have, increasing.
 
     Attributes:
         held: who has what.
-        order: its rows, in the order of streams and items.
-        items: uint64, shape (n,): distinct in each stream.
+        order: its rows, in the order of items.
+        items: uint64, shape (n,): distinct.
         counts: int64, shape (n,): how many rows each of them has.
-        starts: the items of the i-th stream that has any are starts[i] to starts[i + 1].
-        streams: names of these streams.
     """
 
-    held: InStreams[HolderBatch]
+    held: HolderBatch
     order: np.ndarray
     items: np.ndarray
     counts: np.ndarray
-    starts: list[int]
-    streams: list[str]
 
     @classmethod
-    def of(cls, held: InStreams[HolderBatch]) -> ItemCounts:
+    def of(cls, held: HolderBatch) -> ItemCounts:
         """Count."""
-        codes = held.codes
-        order = np.lexsort((held.batch.items, codes))
-        first = np.flatnonzero(first_of_run(codes[order], held.batch.items[order]))
-        items, codes = held.batch.items[order][first], codes[order][first]
-        starts = np.flatnonzero(first_of_run(codes))
-        streams = [held.streams[code] for code in codes[starts].tolist()]
-        return cls(held, order, items, np.diff(np.append(first, len(order))), [*starts.tolist(), len(items)], streams)
+        order = np.argsort(held.items, kind="stable")
+        first = np.flatnonzero(first_of_run(held.items[order]))
+        return cls(held, order, held.items[order][first], np.diff(np.append(first, len(order))))
 
-    @property
-    def runs(self) -> list[tuple[str, slice]]:
-        """The streams that have items, and which items are theirs."""
-        return [(name, slice(*ab)) for name, ab in zip(self.streams, itertools.pairwise(self.starts), strict=True)]
-
-    def could_exceed(self, monitor: ItemMonitor[Any], step: int, noise: NoiseSource) -> np.ndarray:
-        """Return which items may be hits, each tested once in each stream; `noise` is that of all streams."""
-        sources = [noise.derive("stream", stream) for stream in self.streams]
-        if monitor.domain_size is None and sources:
-            return monitor.could_exceed(step, self.items, self.counts, PrfNoise.side_by_side(sources, self.starts))
-        # Each stream has its own items that are hits although nobody has them.
-        parts = zip(sources, self.runs, strict=True)
-        tested = [monitor.could_exceed(step, self.items[some], self.counts[some], s) for s, (_, some) in parts]
-        return np.concatenate([np.zeros(0, bool), *tested])
-
-    def having(self, kept: np.ndarray) -> InStreams[HolderBatch]:
+    def having(self, kept: np.ndarray) -> HolderBatch:
         """Return who has some of the items, given by a mask."""
-        return self.held.take(np.sort(self.order[np.repeat(kept, self.counts)]))
+        return named(rows_of(self.held, np.sort(self.order[np.repeat(kept, self.counts)])))
 
 
 class EmitEmptySteps(beam.DoFn):
-    """An empty batch for each step of a public stream in which an item is a hit even if nobody has it.
+    """An empty batch for each step in which an item is a hit even if nobody has it.
 
     All of them are sent at once, and go through all stages as events do: timers in the monitor that set timers would be
     simpler, but not every runner holds the watermark for them.
 
     Args:
-        groups: of streams.
         shard: a shard that no person has.
     """
 
-    def __init__(
-        self,
-        *,
-        monitor: ItemMonitor[Any],
-        steps: Steps,
-        noise: NoiseSource,
-        streams: tuple[str, ...],
-        groups: int,
-        shard: int,
-    ) -> None:
+    def __init__(self, *, monitor: ItemMonitor[Any], steps: Steps, noise: NoiseSource, shard: int) -> None:
         self.monitor = monitor
         self.steps = steps
         self.noise = noise
-        self.streams = streams
-        self.groups = groups
         self.shard = shard
 
     @override
     def process(self, _: bytes) -> Iterator[KeyedBatch]:
-        for stream in self.streams:
-            nobody = InStreams.empty(EventBatch, [stream]).to_bytes()
-            for step in self.steps_of(stream):
-                yield StepKey(group_of(stream, self.groups), step, self.shard).to_bytes(), (digest(nobody), nobody)
+        nobody = encode(EventBatch.join([]))
+        for step in self.empty_steps():
+            yield StepKey(step, self.shard).to_bytes(), (digest(nobody), nobody)
 
-    def steps_of(self, stream: str) -> Iterator[int]:
+    def empty_steps(self) -> Iterator[int]:
         """Find these steps."""
         if self.steps.first is None or self.steps.end is None:
             raise ValueError("start, and end or windows, must be given to test a domain in every window")
         step = self.steps.first
         while step < self.steps.end:
             end = min(self.steps.end, self.steps.last_of_period(step) + 1)
-            noise = self.steps.renewed(self.noise, step).derive("stream", stream)
             later = step - self.steps.in_first_period(step)  # than the steps of the mechanism
-            found = self.monitor.next_absent_hit(step - later, end - later, noise)
+            found = self.monitor.next_absent_hit(step - later, end - later, self.steps.renewed(self.noise, step))
             if found is not None:
                 yield found + later
             step = end if found is None else found + later + 1
 
 
 class MonitorStage(OrderedSteps):
-    """Per stream, or shard of its items: steps of a monitor, in order.
+    """Steps of a monitor, of all items or of a shard of them, in order.
 
     Args:
         monitor: the mechanism.
         steps: the public windows.
-        noise: that of all streams.
+        noise: of the run.
         timer_offset: how many stages have decided a step before this one does.
         domain: the public list of items, if there is one.
     """
@@ -171,7 +135,7 @@ class MonitorStage(OrderedSteps):
 
 
 class PruneItems(StepBatches, state="prune_items"):
-    """Per group of streams, step and shard of items: keep the items that may still be hits.
+    """Per step and shard of items: keep the items that may still be hits.
 
     This changes no answer. The monitor counts only people who have charges left, so its count is at most the one taken
     here, and both compare with the same hidden threshold.
@@ -186,20 +150,18 @@ class PruneItems(StepBatches, state="prune_items"):
 
     @override
     def act(self, key: StepKey, records: list[bytes]) -> Iterator[Keyed]:
-        held = InStreams.join(HolderBatch, [InStreams.from_bytes(HolderBatch, data) for data in records])
-        found = ItemCounts.of(held)
-        near = found.could_exceed(
-            self.monitor, self.steps.in_first_period(key.step), self.steps.renewed(self.noise, key.step)
-        )
+        found = ItemCounts.of(HolderBatch.join([decode(HolderBatch, data) for data in records]))
+        alike, noise = self.steps.in_first_period(key.step), self.steps.renewed(self.noise, key.step)
+        near = self.monitor.could_exceed(alike, found.items, found.counts, noise)
         self.tested.inc(len(near))
         self.kept.inc(int(near.sum()))
-        for stream, batch in (*InStreams.empty(HolderBatch, held.without_rows).each(), *found.having(near).each()):
-            for part in seal_parts(key._replace(stream=stream), batch):
-                yield stream.encode(), part
+        if near.any() or not len(found.items):  # a step without events is decided too
+            for part in seal_parts(key, found.having(near)):
+                yield ONE_KEY.encode(), part
 
 
-class MonitorStream(ChargesInOrder, MonitorStage, state="monitor_stream"):
-    """Per stream: decide each step once, publish its hits, and log who was charged."""
+class DecideHits(ChargesInOrder, MonitorStage, state="decide_hits"):
+    """Decide each step once, publish its hits, and log who was charged."""
 
     monitor: ThresholdMonitor
     hits = Metrics.counter("privstream", "hits_published")
@@ -209,16 +171,15 @@ class MonitorStream(ChargesInOrder, MonitorStage, state="monitor_stream"):
         held = HolderBatch.join([batch for _, batch in batches])
         alike, source = self.steps.in_first_period(step), self.steps.renewed(self.noise, step)
         holdings = Holdings(step=alike, users=held.users, items=held.items, ranks=held.ranks)
-        stream = key.decode()
         self.count_charged(step, holdings.active(state, self.monitor.max_hits))
-        hits, charges = self.monitor.decide(state, holdings, source.derive("stream", stream))
+        hits, charges = self.monitor.decide(state, holdings, source)
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
         counts = hits.counts.tolist() or [None] * len(hits.items)
         spread = self.monitor.count_error(OUTSIDE)
         rows = [
             HeavyHitter(
-                *(stream, start, end),
+                *(start, end),
                 held.names[item] if self.domain is None else self.domain[item],
                 *with_interval(count, spread),
                 start,
@@ -235,13 +196,11 @@ def with_interval(count: int | None, spread: int) -> tuple[float | None, float |
     return (None, None, None) if count is None else (float(count), max(0.0, count - spread), max(0.0, count + spread))
 
 
-def with_empty_steps(asked: HeavyHittersParameters, batches: PCollection[Any], groups: int) -> PCollection[Any]:
+def with_empty_steps(asked: HeavyHittersParameters, batches: PCollection[Any]) -> PCollection[Any]:
     """Add the steps of a public list of items that must be decided even if nobody has one."""
     if asked.tested_domain is None:
         return batches
-    emit = EmitEmptySteps(
-        monitor=asked.monitor, steps=asked.steps, noise=asked.noise, streams=("",), groups=groups, shard=asked.shards
-    )
+    emit = EmitEmptySteps(monitor=asked.monitor, steps=asked.steps, noise=asked.noise, shard=asked.shards)
     once = batches.pipeline | "Once" >> beam.Impulse()
     empty = once | "EmitEmptySteps" >> beam.ParDo(emit).with_output_types(KeyedBatch)
     return cast(PCollection[Any], (batches, empty) | "WithEmptySteps" >> beam.Flatten())
@@ -254,7 +213,7 @@ def publish_by_monitor(
     _ = asked.monitor.calibrated  # once, at launch; workers receive it
     common: dict[str, Any] = {"monitor": asked.monitor, "steps": asked.steps, "noise": asked.noise}
     candidates = apply_dofn(held, PruneItems(**common, timer_offset=timer_offset), Keyed)
-    decide = MonitorStream(**common, timer_offset=timer_offset + 1, domain=asked.tested_domain)
+    decide = DecideHits(**common, timer_offset=timer_offset + 1, domain=asked.tested_domain)
     rows = apply_dofn(candidates, decide, HeavyHitter)
     at_ends = AtWindowEnds(asked.steps, HeavyHitter, timer_offset=timer_offset + 2, follow=with_streaks)
     return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)

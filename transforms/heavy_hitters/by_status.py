@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import apache_beam as beam
 import numpy as np
-import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
@@ -19,20 +18,18 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import (
     HolderBatch,
-    InStreams,
     Keyed,
     Names,
     StepKey,
     seal_encoded,
     seal_parts,
-    string_buffers,
 )
 from privstream.transforms.events.bounding import HoldingsInOrder
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.by_monitor import ItemCounts, MonitorStage, with_interval
 from privstream.transforms.heavy_hitters.parameters import HeavyHittersParameters
 from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
-from privstream.transforms.timing.clocked import AtWindowEnds
+from privstream.transforms.timing.clocked import ONE_KEY, AtWindowEnds
 from privstream.transforms.timing.ordered import Handled
 from typing_extensions import override
 
@@ -47,19 +44,25 @@ class MayBeUp:
     step: int
     items: np.ndarray
 
+    def to_bytes(self) -> bytes:
+        """Encode."""
+        return pack("may be up", 1, {"step": self.step, "items": self.items})
 
-MayBeUpIn = dict[str, MayBeUp]
-"""By stream; nothing may be up in others. An entry is never changed."""
+    @classmethod
+    def from_bytes(cls, data: bytes) -> MayBeUp:
+        """Decode what `to_bytes` wrote."""
+        found: dict[str, Any] = unpack("may be up", 1, data)
+        return cls(found["step"], found["items"])
 
 
 class PruneDownItems(HoldingsInOrder, MonitorStage, state="prune_down_items"):
-    """Per group of streams and shard of items: keep the items that may be up, or may go up.
+    """Per shard of items: keep the items that may be up, or may go up.
 
     This changes no answer. The monitor counts only people who have charges left, so its counts are at most those taken
     here, and both compare with the same hidden thresholds: what is up there may be up here. Everybody with such an item
     is kept, since its end charges them, however few they are.
 
-    The log has, of each step, the streams in which something may be up, or no longer may.
+    The log has, of each step in which something may be up, or no longer may, what may be up after it.
     """
 
     monitor: StatusMonitor
@@ -67,46 +70,20 @@ class PruneDownItems(HoldingsInOrder, MonitorStage, state="prune_down_items"):
     kept = Metrics.counter("privstream", "items_near_heavy")
 
     @override
-    def handle(
-        self, key: bytes, step: int, batches: list[tuple[StepKey, InStreams[HolderBatch]]], state: MayBeUpIn
-    ) -> Handled:
-        found = ItemCounts.of(InStreams.join(HolderBatch, [batch for _, batch in batches]))
-        kept, after, changed = self._test(step, found, state)
+    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: MayBeUp) -> Handled:
+        found = ItemCounts.of(HolderBatch.join([batch for _, batch in batches]))
+        alike, noise = self.steps.in_first_period(step), self.steps.renewed(self.noise, step)
+        before = self._before(state, alike, noise)
+        after = self.monitor.may_be_up(alike, before, found.items, found.counts, noise)
+        kept = np.isin(found.items, np.union1d(before, after))
         self.tested.inc(len(kept))
         self.kept.inc(int(kept.sum()))
-        empty = InStreams.empty(HolderBatch, found.held.without_rows)
-        to = batches[0][0]
-        outputs = [
-            (stream.encode(), part)
-            for stream, batch in (*empty.each(), *found.having(kept).each())
-            for part in seal_parts(to._replace(stream=stream), batch)
-        ]
-        segment = _segment({stream: after[stream] for stream in changed}) if changed else None
-        return Handled(self._held(state | after), segment, outputs)
-
-    def _test(self, step: int, found: ItemCounts, state: MayBeUpIn) -> tuple[np.ndarray, MayBeUpIn, list[str]]:
-        """Return which items may be up before or after a step, what follows, and in which streams that must be kept."""
-        alike, noise = self.steps.in_first_period(step), self.steps.renewed(self.noise, step)
-        listed = self.monitor.domain_size is not None
-        kept = np.zeros(len(found.items), bool) if listed else found.could_exceed(self.monitor, alike, noise)
-        following: MayBeUpIn = {}
-        changed: list[str] = []
-        for stream, some in (*found.runs, *((stream, slice(0)) for stream in found.held.without_rows)):
-            items, rising = found.items[some], kept[some]
-            before, after = NO_ITEMS, items[rising] if rising.any() else NO_ITEMS
-            if listed or stream in state:
-                source = noise.derive("stream", stream)
-                before = self._before(state.get(stream, self._nothing), alike, source)
-                after = self.monitor.may_be_up(alike, before, items, found.counts[some], source)
-                kept[some] = np.isin(items, np.union1d(before, after))
-            following[stream] = MayBeUp(alike + 1, after)
-            if len(before) or len(after):
-                changed.append(stream)
-        return kept, following, changed
-
-    @property
-    def _nothing(self) -> MayBeUp:
-        return MayBeUp(self.steps.first or 0, NO_ITEMS)
+        following, outputs = MayBeUp(alike + 1, after), list[Keyed]()
+        if kept.any() or not len(found.items):  # a step without events is decided too
+            to = batches[0][0]
+            outputs = [(ONE_KEY.encode(), part) for part in seal_parts(to, found.having(kept))]
+        changed = len(before) or len(after)
+        return Handled(following, following.to_bytes() if changed else None, outputs)
 
     def _before(self, state: MayBeUp, step: int, noise: NoiseSource) -> np.ndarray:
         """Return what may be up before a step, with items that went up while nobody here had anything."""
@@ -116,48 +93,17 @@ class PruneDownItems(HoldingsInOrder, MonitorStage, state="prune_down_items"):
             at = self.monitor.next_absent_hit(at + 1, step, noise)
         return items
 
-    def _held(self, state: MayBeUpIn) -> MayBeUpIn:
-        """Leave out streams in which nothing may be up, unless items of a list may go up although nobody has them."""
-        listed = self.monitor.domain_size is not None
-        return {stream: one for stream, one in state.items() if listed or len(one.items)}
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> MayBeUp:
+        return MayBeUp.from_bytes(segments[-1]) if segments else MayBeUp(self.steps.first or 0, NO_ITEMS)
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> MayBeUpIn:
-        state: MayBeUpIn = {}
-        for segment in segments:
-            state.update(_changes(segment))
-        return self._held(state)
-
-    @override
-    def encode(self, state: MayBeUpIn) -> list[bytes]:
-        return [_segment(state)]
-
-
-def _segment(changes: MayBeUpIn) -> bytes:
-    streams = sorted(changes)
-    offsets, text = string_buffers(pa.array(streams, pa.large_string()))
-    parts = [changes[stream].items for stream in streams]
-    columns = {
-        "offsets": offsets,
-        "text": text,
-        "steps": np.array([changes[stream].step for stream in streams], np.int64),
-        "starts": np.cumsum([0, *map(len, parts)], dtype=np.int64),
-        "items": np.concatenate([NO_ITEMS, *parts]),
-    }
-    return pack("may be up in streams", 1, columns)
-
-
-def _changes(segment: bytes) -> MayBeUpIn:
-    """Decode what `_segment` wrote."""
-    found: dict[str, Any] = unpack("may be up in streams", 1, segment)
-    streams = Names(np.arange(len(found["steps"]), dtype=np.uint64), found["offsets"], found["text"]).to_arrow()
-    parts = np.split(found["items"], found["starts"][1:-1])
-    columns = zip(streams.to_pylist(), found["steps"].tolist(), parts, strict=False)
-    return {stream: MayBeUp(step, items) for stream, step, items in columns}
+    def encode(self, state: MayBeUp) -> list[bytes]:
+        return [state.to_bytes()]
 
 
 def by_shard(element: Keyed) -> Keyed:
-    """Seal what people have in one step of one shard of items, under its group of streams and the shard."""
+    """Seal what people have in one step of one shard of items, under the shard."""
     key = StepKey.from_bytes(element[0])
     return key._replace(step=0).to_bytes(), seal_encoded(key, element[1])
 
@@ -211,7 +157,7 @@ class Statuses:
 
 
 class DecideStatuses(MonitorStage, state="decide_statuses"):
-    """Per stream: decide each step once, publish what is up or ends, and log what has changed.
+    """Decide each step once, publish what is up or ends, and log what has changed.
 
     While anything is up every step is decided, with or without data: which ones are is as public as the statuses.
     """
@@ -227,17 +173,16 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Statuses) -> Handled:
         held = HolderBatch.join([batch for _, batch in batches])
         holdings = Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
-        stream = key.decode()
-        noise = self.steps.renewed(self.noise, step).derive("stream", stream)
+        noise = self.steps.renewed(self.noise, step)
         self.count_charged(step, holdings.active(state.counters, self.monitor.max_hits))
         found, up, charges = self.monitor.decide(state.counters, state.up, holdings, noise)
         names = Names.union([state.names, held.names])
         self.hits.inc(len(found.items))
-        rows = list(self._rows(stream, step, found, names))
+        rows = list(self._rows(step, found, names))
         change = self._change(state.up, up, names, charges)
         return Handled(state.after(change), change.to_bytes() if change else None, rows)
 
-    def _rows(self, stream: str, step: int, found: StatusRows, names: Names) -> Iterator[HeavyHitter]:
+    def _rows(self, step: int, found: StatusRows, names: Names) -> Iterator[HeavyHitter]:
         """Write the items that are up or end; a count that nobody was charged for is none."""
         start, end = self.steps.bounds(step)
         later = step - self.steps.in_first_period(step)  # than the steps of the mechanism
@@ -246,7 +191,7 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
         for item, count, since, status in zip(*columns, strict=True):
             counted = count is not None and STATUSES[status] != CONTINUES
             yield HeavyHitter(
-                *(stream, start, end),
+                *(start, end),
                 names[item] if self.domain is None else self.domain[item],
                 *with_interval(count if counted else None, self.monitor.count_error(OUTSIDE)),
                 self.steps.bounds(since + later)[0],

@@ -12,7 +12,7 @@ from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, items_hashed, people_hashed
+from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.trending import surely_above
 from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.events.coverage import charged_out, items_in_window, people_who_count
@@ -45,9 +45,7 @@ class Trending(CountsView):
     def of_row(self, row: Any) -> Iterator[HeavyHitter]:
         number = shown(row)
         if surely_above(*number, self.threshold):
-            yield HeavyHitter(
-                row.stream, row.window_start, row.window_end, row.item, *number, row.window_start, STARTED
-            )
+            yield HeavyHitter(row.window_start, row.window_end, row.item, *number, row.window_start, STARTED)
 
     @override
     def follow(self, rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[HeavyHitter]:
@@ -61,8 +59,8 @@ def with_streaks(rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[Hea
         rows: those of a window, each as if it were the first of its item.
         before: those that were published for the window before.
     """
-    since = {(row.stream, row.item): row.since for row in before}
-    found = ((row, since.get((row.stream, row.item))) for row in rows)
+    since = {row.item: row.since for row in before}
+    found = ((row, since.get(row.item)) for row in rows)
     return [row if first is None else row._replace(since=first, status=CONTINUES) for row, first in found]
 
 
@@ -203,9 +201,9 @@ class HeavyHittersParameters(CountedParameters):
     @property
     @override
     def _other_promise(self) -> PrivacyGuarantee:
-        caveats = [KEYED_NOISE, people_hashed("add_remove")]
+        caveats = [KEYED_NOISE, PEOPLE_HASHED]
         if self.tested_domain is None:
-            caveats.append(items_hashed("add_remove"))
+            caveats.append(ITEMS_HASHED)
         return replace(self.monitor.guarantee, caveats=tuple(caveats))
 
     @property
@@ -232,6 +230,6 @@ class HeavyHittersParameters(CountedParameters):
     @override
     def _other_coverage(self) -> Coverage:
         for_what = "for reports" if self.method == "clock" else "for starts and ends"
-        items = items_in_window(self.max_per_window, "random", self.domain, "")
+        items = items_in_window(self.max_per_window, self.domain)
         limits = [*items, charged_out(self.monitor.max_hits, for_what)]
         return people_who_count(limits, EACH, more="; items that they have may be missing")

@@ -24,12 +24,11 @@ class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D
             shards=self.shards,
             domain=self.domain,
             positions=self.tested_domain is not None,
-            groups=self._groups,
         )
 
     @override
     def _complete(self, batches: PCollection[Any]) -> PCollection[Any]:
-        return with_empty_steps(self, batches, self._groups)
+        return with_empty_steps(self, batches)
 
     @override
     def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -40,7 +39,6 @@ class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D
             noise=self.noise,
             items_per_step=self.max_per_window,
             item_shards=self.shards,
-            groups=self._groups,
             participations=None,
             domain=self.tested_domain,
         )

@@ -1,4 +1,4 @@
-"""Public categories: from events, and from what each person may add, to counts per stream and window."""
+"""Public categories: from events, and from what each person may add, to counts per window."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.event_fields import UNREAD
 from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment
-from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.events.split_stages import CodedEvents, ReadEvents, SplitCodes
 from privstream.transforms.histograms.parameters import Categories
-from privstream.transforms.timing.clocked import MechanismSteps, WithClock, on_clocks
+from privstream.transforms.timing.clocked import MechanismSteps, WithClock, on_clock
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled
 from privstream.transforms.timing.steps import Steps
@@ -41,7 +40,7 @@ _MOST_CELLS = 1 << 22
 
 
 class ReadCategories(ReadEvents):
-    """What stages that read events share: which categories, streams and steps the rows of an Arrow batch count in."""
+    """What stages that read events share: which categories and steps the rows of an Arrow batch count in."""
 
     def __init__(
         self, *, steps: Steps, categories: Categories, noise: NoiseSource | None = None, shards: int = 1
@@ -56,55 +55,49 @@ class ReadCategories(ReadEvents):
         items = batch["item"]
         of_items = self.categories.of_lists if pa.types.is_list(items.type) else self.categories.of_texts
         rows, positions, beyond = of_items(items)
-        streams = stream_numbers(batch["stream"], self.categories.streams)
         times = batch["time"].to_numpy()
         in_run, in_step = self.steps.assign(times)
         step = np.full(len(times), -1)
         step[in_run] = in_step
         listed = np.zeros(len(times), bool)
         listed[rows] = True
-        of_stream = streams >= 0
-        self.other_streams.inc(int(len(times) - of_stream.sum()))
-        self.other_items.inc(int((of_stream & ~listed).sum()))
-        self.outside.inc(int((of_stream & listed & (step < 0)).sum()))
-        keep = (step[rows] >= 0) & of_stream[rows]
-        left_out = int(((step[beyond] >= 0) & of_stream[beyond]).sum())
+        self.other_items.inc(int((~listed).sum()))
+        self.outside.inc(int((listed & (step < 0)).sum()))
+        keep = step[rows] >= 0
+        left_out = int((step[beyond] >= 0).sum())
         self.limited.add(0, int(keep.sum()) + left_out, left_out)
         rows, positions = rows[keep], positions[keep]
         self.usable.inc(len(np.unique(rows)))
-        return Contributions(rows, positions, streams[rows], step[rows])
+        return Contributions(rows, positions, step[rows])
 
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """Categories that count, in row order: row of the batch, position in the domain, number of the stream, and step."""
+    """Categories that count, in row order: row of the batch, position in the domain, and step."""
 
     rows: np.ndarray
     positions: np.ndarray
-    streams: np.ndarray
     steps: np.ndarray
 
 
 class CountEvents(ReadCategories):
-    """Count the categories of each Arrow batch, per stream and step: whose events they are is not even read."""
+    """Count the categories of each Arrow batch, per step: whose events they are is not even read."""
 
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[Keyed]:
         self.events.inc(batch.num_rows)
         found = self.read(batch)
-        yield from on_clocks(count(self.categories, found.streams, found.steps, found.positions))
+        yield from count(self.categories, found.steps, found.positions)
 
 
-def count(
-    categories: Categories, streams: np.ndarray, steps: np.ndarray, positions: np.ndarray
-) -> Iterator[tuple[str, int, bytes]]:
-    """Count positions: yield streams, steps and what was counted there."""
+def count(categories: Categories, steps: np.ndarray, positions: np.ndarray) -> Iterator[Keyed]:
+    """Count positions: yield, for the clock, what was counted in each step."""
     if not len(positions):
         return
     first, size = int(steps.min()), len(categories.domain)
     span = int(steps.max()) - first + 1
-    cells = (streams * span + steps - first) * size + positions
-    if span * len(categories.streams) * size <= max(_MOST_CELLS, 2 * len(cells)):
+    cells = (steps - first) * size + positions
+    if span * size <= max(_MOST_CELLS, 2 * len(cells)):
         totals = np.bincount(cells)
         cells = np.flatnonzero(totals)
         totals = totals[cells]
@@ -113,8 +106,7 @@ def count(
     groups, columns = np.divmod(cells, size)
     starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
     for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
-        stream, step = divmod(int(groups[start]), span)
-        yield categories.streams[stream], first + step, encode_counts(columns[start:end], totals[start:end])
+        yield on_clock(first + int(groups[start]), encode_counts(columns[start:end], totals[start:end]))
 
 
 def encode_counts(columns: np.ndarray, counts: np.ndarray) -> bytes:
@@ -129,13 +121,12 @@ def decode_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 class SplitRows(SplitCodes, ReadCategories):
-    """Split the categories of events; the code of one is stream * domain size + category."""
+    """Split the categories of events; the code of one is its position in the domain."""
 
     @override
     def code(self, batch: pa.RecordBatch) -> CodedEvents:
         found = self.read(batch)
-        codes = found.streams * len(self.categories.domain) + found.positions
-        return CodedEvents(found.rows, codes.astype(np.uint64), found.steps)
+        return CodedEvents(found.rows, found.positions.astype(np.uint64), found.steps)
 
 
 def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -212,8 +203,8 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
         admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
         self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum()))
         charges = Charges.of(rows.users[admitted])
-        streams, positions = np.divmod(rows.items[admitted].astype(np.int64), len(self.categories.domain))
-        counts = list(on_clocks(count(self.categories, streams, np.full(len(streams), step), positions)))
+        positions = rows.items[admitted].astype(np.int64)
+        counts = list(count(self.categories, np.full(len(positions), step), positions))
         return Handled(state.add(charges), charges.to_bytes() if len(charges) else None, counts)
 
     @override
@@ -227,24 +218,21 @@ def late_codes(steps: Steps, categories: Categories, step: int, codes: np.ndarra
 
 
 def late_counts(
-    steps: Steps, categories: Categories, step: int, columns: np.ndarray, counts: np.ndarray, stream: int = 0
+    steps: Steps, categories: Categories, step: int, positions: np.ndarray, counts: np.ndarray
 ) -> Iterator[Any]:
-    """Describe late events by stream, window and category, with how many there were; columns may run over streams."""
-    for column, number in zip(columns.tolist(), counts.tolist(), strict=True):
-        beyond, position = divmod(column, len(categories.domain))
-        name = categories.streams[stream + beyond]
-        record = f"{categories.domain[position]} ({number} events)"
-        yield late_letter(steps, step, "late events", record, name)
+    """Describe late events by window and category, with how many there were."""
+    for position, number in zip(positions.tolist(), counts.tolist(), strict=True):
+        yield late_letter(steps, step, "late events", f"{categories.domain[position]} ({number} events)")
 
 
 CELLS_AT_ONCE = 1 << 20  # steps times columns
 
 
 class CountedSteps(MechanismSteps):
-    """Counts of categories per stream, on a public clock."""
+    """Counts of categories, on a public clock."""
 
     def __init__(self, *, categories: Categories, **common: Any) -> None:
-        super().__init__(streams=categories.streams, **common)
+        super().__init__(**common)
         self.categories = categories
         self.chunk = max(1, min(self.chunk, CELLS_AT_ONCE // len(categories.domain)))
 
@@ -256,8 +244,7 @@ class CountedSteps(MechanismSteps):
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         columns, counts = decode_counts(batch)
         self.late.inc(int(counts.sum()))
-        stream = self.categories.streams.index(key.decode())
-        yield from late_counts(self.steps, self.categories, step, columns, counts, stream)
+        yield from late_counts(self.steps, self.categories, step, columns, counts)
 
     def matrix(self, first: int, last: int, batches: dict[int, list[bytes]]) -> np.ndarray:
         """Return the counts of steps `first` to `last`, int64 (steps, columns)."""
@@ -332,6 +319,6 @@ class CountedCategories(PeopleTransform):
 
     @override
     def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        streams, last = self.categories.streams, 3 if self._by_person else 1
-        clocked = counts | "WithClock" >> WithClock(self.steps, streams, together=True, apart=not self._by_person)
+        last = 3 if self._by_person else 1
+        clocked = counts | "WithClock" >> WithClock(self.steps, apart=not self._by_person)
         return apply_dofn(clocked, self.publisher(last, self._noise()), self.unfinished or self.row_type)

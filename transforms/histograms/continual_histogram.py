@@ -20,7 +20,7 @@ from typing_extensions import override
 
 
 class PublishHistogram(CountedSteps, state="publish_histogram"):
-    """Per stream: run the mechanism through every window, and publish what is asked."""
+    """Run the mechanism through every window, and publish what is asked."""
 
     counter = "estimates_published"
 
@@ -32,21 +32,21 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
     ) -> tuple[PartitionState, Outputs]:
-        stream, noise = key.decode(), self.noise_of(key, first)
+        noise = self.noise_of(first)
         published: list[tuple[np.ndarray, int]] = []
         counts = self.matrix(first, last, batches)
         for row in counts:  # each may end an interval
             state, answer = self.mechanism.step(state, row, noise)
             published.append((answer, self.mechanism.error_bound(state.step, state.interval)))
-        return state, self._outputs(stream, first, published)
+        return state, self._outputs(first, published)
 
-    def _outputs(self, stream: str, first: int, published: list[tuple[np.ndarray, int]]) -> Outputs:
+    def _outputs(self, first: int, published: list[tuple[np.ndarray, int]]) -> Outputs:
         """Make the rows one by one: there may be many."""
         for step, (answer, bound) in enumerate(published, first):
-            for row in self.rows(stream, step, answer, bound):
+            for row in self.rows(step, answer, bound):
                 yield step, row
 
-    def rows(self, stream: str, step: int, answer: np.ndarray, bound: int) -> Iterator[HistogramEstimate]:
+    def rows(self, step: int, answer: np.ndarray, bound: int) -> Iterator[HistogramEstimate]:
         """Publish one window's answers."""
         start, end = self.steps.bounds(step)
         number = 0
@@ -54,7 +54,7 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
             number += len(estimates)
             for category, estimate in zip(categories, estimates, strict=True):
                 ends = interval(estimate, bound)
-                yield HistogramEstimate(stream, start, end, question.name, category, estimate, bound, *ends)
+                yield HistogramEstimate(start, end, question.name, category, estimate, bound, *ends)
         self.published.inc(number)
 
     def _named(self, answer: np.ndarray) -> Iterator[tuple[Question, list[str], list[int]]]:

@@ -27,7 +27,5 @@ class CategoryTransform(CategoryParameters, CountedCategories):
     @override
     def _noise(self) -> NoiseSource:
         limits = f"{self.unit} {self.max_contributions} {self.max_per_window}"
-        if self.unit == "person" and self.categories.streams != ("",):
-            limits += f" {sorted(self.categories.streams)}"  # which of a person's rows count depends on all streams
         rows = f"{self.categories.domain.digest} {self.categories.limit} {self.categories.separator}"
         return self.noise.derive(type(self).__name__, self.steps.label, limits, rows)

@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.histograms.flags import AnchoredFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries, Monotone
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN, together
+from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN
 from privstream.transforms.events.domain import Domain, Items
 from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
-from privstream.transforms.events.parameters import Parameters, check_shards, check_streams, privacy_unit
+from privstream.transforms.events.parameters import Parameters, check_shards, privacy_unit
 from privstream.transforms.histograms.questions import questions, watched
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
@@ -44,13 +44,11 @@ class Categories:
 
     Attributes:
         domain: the categories.
-        streams: names of the streams; "" alone if events carry none.
         limit: categories of one event that count at most: the first ones, each once.
         separator: what stands between the categories of an event, if it may have more than one.
     """
 
     domain: Domain
-    streams: tuple[str, ...]
     limit: int
     separator: str
 
@@ -99,8 +97,6 @@ class CategoryOptions(WindowOptions, total=False):
         max_per_window: number of categories of one person that count in one window, with unit "person".
         categories_per_row: number of categories of one event that count.
         separator: text between the categories of an event that may have several. Rows of Beam may have lists instead.
-        streams: public names of the streams, each of which is counted by itself. They must be given if events have a
-            stream.
         shards: number of parallel parts into which people are divided. It changes no answer.
     """
 
@@ -115,7 +111,6 @@ class CategoryOptions(WindowOptions, total=False):
     max_per_window: int | None
     categories_per_row: int
     separator: str | None
-    streams: tuple[str, ...] | None
     shards: int
 
 
@@ -136,7 +131,6 @@ class CategoryParameters(Parameters):
         max_per_window: int | None = None,
         categories_per_row: int = 1,
         separator: str | None = None,
-        streams: tuple[str, ...] | None = None,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
@@ -154,7 +148,6 @@ class CategoryParameters(Parameters):
         self.steps = Steps.of(start=start, end=end, **options)
         self.categories = Categories(
             domain=domain,
-            streams=check_streams(streams),
             limit=categories_per_row,
             separator=LISTED if separator is None else separator,
         )
@@ -165,7 +158,7 @@ class CategoryParameters(Parameters):
     @property
     @abstractmethod
     def mechanism(self) -> HistogramMechanism:
-        """The mechanism of one stream."""
+        """The mechanism."""
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -188,16 +181,16 @@ class CategoryParameters(Parameters):
     def promise(self) -> PrivacyGuarantee:
         categories = self.categories.limit
         counted = f"at most {categories} categories" if categories > 1 else "one category"
-        limits = [f"An event counts in one window of one stream, for {counted} of {len(self.categories.domain):,}."]
+        limits = [f"An event counts in one window, for {counted} of {len(self.categories.domain):,}."]
         public = ["all arguments but the noise", "the number of windows, all of which are published"]
         if self.unit == "person":
             most = cast(int, self.max_contributions)
             limits.append(
-                f"A person's first {most:,} categories count in the whole run, in all streams together"
+                f"A person's first {most:,} categories count in the whole run"
                 + (f", of which at most {self.max_per_window:,} in one window." if self.max_per_window else ".")
             )
         found = self.mechanism.guarantee
-        hashes = (people_hashed("add_remove"),) if self.unit == "person" else ()
+        hashes = (PEOPLE_HASHED,) if self.unit == "person" else ()
         return replace(
             found,
             unit=PERSON if self.unit == "person" else EVENT,
@@ -223,7 +216,7 @@ class CategoryParameters(Parameters):
         one = ", each for one category," if several == 1 else ""
         return Coverage(
             holds=f"{'the numbers of events that count' if limits else ALL_EVENTS}{one}",
-            scope=together(self.categories.streams),
+            scope=TOGETHER,
             limits=tuple(limits),
             beyond="the numbers of all events may be larger",
             looks_like="a standstill",
@@ -233,7 +226,7 @@ class CategoryParameters(Parameters):
     @override
     def event_fields(self) -> EventFields:
         user = TEXT if self.unit == "person" else UNREAD
-        return EventFields(user=user, lists=True, streams=self.categories.streams != ("",))
+        return EventFields(user=user, lists=True)
 
 
 def _limit(name: str, value: int | None, unit: str) -> int | None:
@@ -250,8 +243,8 @@ def _limit(name: str, value: int | None, unit: str) -> int | None:
 class HistogramParameters(CategoryParameters):
     """Publish, at the end of every window, queries on the counts of public categories in all windows so far.
 
-    Input: pairs (user, category) timestamped with their event time, rows with `user`, `item` (the category), `time` and
-    perhaps `stream`, or Arrow record batches with these columns; where the unit is an event, no `user` is read.
+    Input: pairs (user, category) timestamped with their event time, rows with `user`, `item` (the category) and
+    `time`, or Arrow record batches with these columns; where the unit is an event, no `user` is read.
     With `categories_per_row` an item may be several categories: a list, or a text with separators. Bounded or
     unbounded, in any order. `queries` may have `Monotone` functions, too. Output: `HistogramEstimate` rows; with
     `with_dead_letters()`, a `Published` pair of rows and dead letters.
@@ -260,14 +253,14 @@ class HistogramParameters(CategoryParameters):
     that come later are never used.
 
     Privacy:
-        Unit: one event, or one person over the whole run and all streams. Neighbours: one added or removed. (epsilon,
+        Unit: one event, or one person over the whole run. Neighbours: one added or removed. (epsilon,
         delta): `guarantee`. Enforced: an event counts for at most `categories_per_row` categories; a person's first
         `max_contributions` categories count, by window and in it by time, at most `max_per_window` of each window.
         Public: all arguments but `noise`. With unit "person", one value of the user field is one person; with unit
         "event", nothing is promised to a person who has many events.
 
     Accuracy:
-        With probability 95%, all estimates of a stream, in all windows together, are within their `error_bound` of
+        With probability 95%, all estimates, in all windows together, are within their `error_bound` of
         the numbers without noise. These are the numbers after all limits and without late events. `error_bound` is
         `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
 
@@ -314,7 +307,7 @@ class HistogramParameters(CategoryParameters):
         return Accuracy(
             error=error,
             failure_probability=mechanism.beta,
-            claim=f"With probability {1 - mechanism.beta:g}, all numbers of a stream, in {windows} together, are "
+            claim=f"With probability {1 - mechanism.beta:g}, all numbers, in {windows} together, are "
             f"within {error:,} of the numbers without noise, while none of them exceeds {_expected(mechanism):,} "
             "(each row has an error bound of its own).",
             numbers={"error_bound": error, "largest": _expected(mechanism)},
@@ -342,11 +335,11 @@ class FlagsParameters(CategoryParameters):
     window; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     Privacy:
-        Unit: one event, or one person over the whole run and all streams. Neighbours: one added or removed. (epsilon,
+        Unit: one event, or one person over the whole run. Neighbours: one added or removed. (epsilon,
         delta): `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published.
 
     Accuracy:
-        With probability 95%, all flags of a stream are within their `error_bound`, in all windows together.
+        With probability 95%, all flags are within their `error_bound`, in all windows together.
 
     Args:
         thresholds: a public number from 1 to 2**53 for all categories, or one for each by its name.
@@ -383,7 +376,7 @@ class FlagsParameters(CategoryParameters):
         return Accuracy(
             error=error,
             failure_probability=mechanism.beta,
-            claim=f"With probability {1 - mechanism.beta:g}, in {windows} of a stream together, while no count exceeds "
+            claim=f"With probability {1 - mechanism.beta:g}, in {windows} together, while no count exceeds "
             f"{_expected(mechanism):,}, the flag of every category whose count is {error:,} above its threshold is up, "
             f"and that of every category whose count is more than {error:,} below it is down.",
             numbers={"error_bound": error, "largest": _expected(mechanism)},

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 
 class RaiseFlags(CountedSteps, state="raise_flags"):
-    """Per stream: run the mechanism through every window, and publish all flags."""
+    """Run the mechanism through every window, and publish all flags."""
 
     counter = "flags_published"
 
@@ -23,7 +23,7 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
     ) -> tuple[PartitionState, Outputs]:
-        stream, noise = key.decode(), self.noise_of(key, first)
+        noise = self.noise_of(first)
         published: list[tuple[np.ndarray, int]] = []
         for counts in self.matrix(first, last, batches):  # each may end an interval
             state, raised = self.mechanism.step(state, counts, noise)
@@ -31,15 +31,15 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
         return state, (
             (step, row)
             for step, (raised, bound) in enumerate(published, first)
-            for row in self.rows(stream, step, raised, bound)
+            for row in self.rows(step, raised, bound)
         )
 
-    def rows(self, stream: str, step: int, raised: np.ndarray, bound: int) -> Iterator[CategoryFlag]:
+    def rows(self, step: int, raised: np.ndarray, bound: int) -> Iterator[CategoryFlag]:
         """Publish one window's flags."""
         start, end = self.steps.bounds(step)
         self.published.inc(len(raised))
         for name, threshold, up in zip(self._names, self.mechanism.thresholds, raised.tolist(), strict=True):
-            yield CategoryFlag(stream, start, end, name, up, threshold, bound)
+            yield CategoryFlag(start, end, name, up, threshold, bound)
 
 
 class ThresholdFlags(FlagsParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters

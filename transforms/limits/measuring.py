@@ -57,12 +57,11 @@ def people_by_contributions(records: Iterable[Waiting], histogram: ContributionH
     Memory holds the distinct contributions, and as many events again or `AT_ONCE`.
     """
     waiting: list[np.ndarray] = []
-    names: dict[str, int] = {}
     kept = came = 0
     for place, data in records:
         key, events = StepKey.from_bytes(place), decode(EventBatch, data)
-        where = np.array([names.setdefault(key.stream, len(names)), key.step]).astype(np.uint64)
-        waiting.append(np.stack([events.users, events.items, *np.repeat(where[:, None], len(events.users), axis=1)]))
+        steps = np.full(len(events.users), key.step).astype(np.uint64)
+        waiting.append(np.stack([events.users, events.items, steps]))
         came += len(events.users)
         if came >= max(AT_ONCE, kept):
             waiting = [_distinct(waiting)]
@@ -72,7 +71,7 @@ def people_by_contributions(records: Iterable[Waiting], histogram: ContributionH
 
 
 def _distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the distinct columns, of person, item, stream and step, in the order of people."""
+    """Return the distinct columns, of person, item and step, in the order of people."""
     found = np.concatenate(parts, axis=1)
     found = found[:, np.lexsort(found[::-1])]
     return found[:, first_of_run(*found)]

@@ -14,10 +14,10 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.limits.contributions import BETA, ContributionHistogram, NoisyHistogram
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.counters import counter
 from privstream.transforms.events.event_fields import DeadLetter, EventFields
-from privstream.transforms.events.parameters import Parameters, check_shards, check_streams
+from privstream.transforms.events.parameters import Parameters, check_shards
 from privstream.transforms.events.split import EventSplitter
 from privstream.transforms.limits.measuring import by_people, people_by_contributions
 from privstream.transforms.row_types import LimitShare
@@ -27,7 +27,7 @@ from privstream.transforms.timing.steps import Length, Moment, Steps
 class SuggestLimits(Parameters):
     """Publish how many contributions people have, items in windows, and what each limit would keep and find.
 
-    `publish` takes Arrow record batches with the columns `user`, `item`, `time` and perhaps `stream`, all of them, and
+    `publish` takes Arrow record batches with the columns `user`, `item`, `time`, all of them, and
     returns `LimitShare` rows, once. It needs no pipeline.
 
     Privacy:
@@ -48,7 +48,6 @@ class SuggestLimits(Parameters):
         windows: number of windows of the later run since `start`, in place of `end`. One of both must be given.
         for_epsilon: epsilon of the later run, for which the limit is chosen, > 0.
         delta: delta of the later run, in (0, 0.1]. The suggestion itself has none.
-        streams: public names of the streams; they must be given if events have a stream.
         shards: number of parts into which people are divided, of which one at a time is in memory. It changes no
             answer.
 
@@ -73,7 +72,6 @@ class SuggestLimits(Parameters):
         windows: int | None = None,
         for_epsilon: float = 1.0,
         delta: float = 1e-6,
-        streams: tuple[str, ...] | None = None,
         shards: int = 8,
     ) -> None:
         super().__init__(noise)
@@ -81,7 +79,6 @@ class SuggestLimits(Parameters):
         if end is None and windows is None:
             raise ValueError("end or windows must be given: they name the last window")
         self.steps = Steps.of(window=window, start=start, end=end, windows=windows)
-        self.streams = check_streams(streams)
         self.for_epsilon = checks.positive("for_epsilon", for_epsilon)
         self.delta = checks.probability("delta", delta)
         self.shards = check_shards(shards)
@@ -94,7 +91,7 @@ class SuggestLimits(Parameters):
         return replace(
             self.mechanism.guarantee,
             public=("all parameters", "the windows"),
-            caveats=(KEYED_NOISE, people_hashed("add_remove")),
+            caveats=(KEYED_NOISE, PEOPLE_HASHED),
         )
 
     @property
@@ -115,15 +112,14 @@ class SuggestLimits(Parameters):
     @property
     def event_fields(self) -> EventFields:
         """What is read of an event."""
-        return EventFields(streams=self.streams != ("",))
+        return EventFields()
 
     def publish(
         self, read: Iterable[pa.RecordBatch | DeadLetter], aside: Callable[[DeadLetter], None]
     ) -> list[LimitShare]:
         """Return the rows about events; see `by_people` for the arguments."""
-        noise = self.noise.derive("limits", self.steps.label, f"{sorted(self.streams)}")
-        streams = None if self.streams == ("",) else self.streams
-        split = EventSplitter(steps=self.steps, noise=noise, shards=self.shards, streams=streams, named=False)
+        noise = self.noise.derive("limits", self.steps.label)
+        split = EventSplitter(steps=self.steps, noise=noise, shards=self.shards, named=False)
         counts = np.zeros(self.mechanism.cells, np.int64)
         for people in by_people(read, self.event_fields, split, aside):
             counts += people_by_contributions(people, self.mechanism)

@@ -9,15 +9,15 @@ from typing import Any, Required
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy, Coverage
+from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.events.coverage import POINTS, together
+from privstream.transforms.events.coverage import POINTS
 from privstream.transforms.events.event_fields import NUMBER, RANGE, TYPE, BrokenRuleError, EventFields
-from privstream.transforms.events.parameters import Parameters, check_streams
+from privstream.transforms.events.parameters import Parameters
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
@@ -78,8 +78,6 @@ class PointOptions(WindowOptions, total=False):
             empty one. Only input without an end may do without it.
         insert_values: actions that insert a point. Without them, every action that does not delete a point inserts one.
         delete_values: actions that delete a point. Without them, no action deletes one.
-        streams: public names of the streams, each of which has points of its own. They must be given if events have a
-            stream.
     """
 
     epsilon: Required[float]
@@ -89,7 +87,6 @@ class PointOptions(WindowOptions, total=False):
     end: Moment | None
     insert_values: tuple[str, ...] | None
     delete_values: tuple[str, ...] | None
-    streams: tuple[str, ...] | None
 
 
 class PointParameters(Parameters):
@@ -108,14 +105,12 @@ class PointParameters(Parameters):
         end: Moment | None = None,
         insert_values: tuple[str, ...] | None = None,
         delete_values: tuple[str, ...] | None = None,
-        streams: tuple[str, ...] | None = None,
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         self.steps = Steps.of(start=start, end=end, **options)
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
-        self.streams = check_streams(streams)
         self.actions = Actions(insert_values, () if delete_values is None else delete_values)
         self.universe = checks.integer("universe", universe, minimum=1)
         self.noise = noise
@@ -128,7 +123,7 @@ class PointParameters(Parameters):
     @property
     @abstractmethod
     def mechanism(self) -> Any:
-        """The mechanism of one stream."""
+        """The mechanism."""
 
     @property
     def keeps_noise_from_data(self) -> bool:
@@ -152,14 +147,14 @@ class PointParameters(Parameters):
         same = "Of the updates of one point in one window the last one counts."
         return replace(
             found,
-            limits=(f"An event updates one point of 1 .. {self.universe}, in one window of one stream. {same}",),
+            limits=(f"An event updates one point of 1 .. {self.universe}, in one window. {same}",),
             public=("all arguments but the noise", "the number of windows"),
         )
 
     @property
     @override
     def event_fields(self) -> EventFields:
-        return EventFields(user=NUMBER, streams=self.streams != ("",))
+        return EventFields(user=NUMBER)
 
     def _checked(self, standing: Any) -> tuple[tuple[int, ...], ...]:
         """Return the standing queries, distinct and in order."""
@@ -186,7 +181,7 @@ class RangesParameters(PointParameters):
     """Count points in public ranges at the end of windows, while points are inserted and deleted.
 
     Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
-    `time` and perhaps `stream`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output:
+    `time`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output:
     `RangeCount` rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     The updates of a window are one step. All `standing` ranges are answered at its end, plus `allowed_lateness`.
@@ -198,7 +193,7 @@ class RangesParameters(PointParameters):
         or removed. (epsilon, delta): `guarantee`. Public: all arguments but `noise`.
 
     Accuracy:
-        With probability 95%, all answers of a stream are within their `error_bound`.
+        With probability 95%, all answers are within their `error_bound`.
 
     Args:
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
@@ -244,7 +239,7 @@ class RangesParameters(PointParameters):
     @property
     @override
     def coverage(self) -> Coverage:
-        return Coverage(holds=POINTS, scope=together(self.streams))
+        return Coverage(holds=POINTS, scope=TOGETHER)
 
     @property
     @override
@@ -254,7 +249,7 @@ class RangesParameters(PointParameters):
         return Accuracy(
             error=error,
             failure_probability=BETA,
-            claim=f"With probability {1 - BETA:g}, all counts of a stream{span} are within {error:,} of the truth; "
+            claim=f"With probability {1 - BETA:g}, all counts{span} are within {error:,} of the truth; "
             "each row has its own bound, by its range.",
             numbers={"error_bound": error, "windows": windows},
         )
@@ -274,7 +269,7 @@ class PredecessorParameters(PointParameters):
     """Find the nearest points below and above public points at the end of windows, while points come and perhaps go.
 
     Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
-    `time` and perhaps `stream`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output:
+    `time`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output:
     `NearestPoints` rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
 
     The updates of a window are one step. All `standing` points are answered at its end, plus `allowed_lateness`.
@@ -289,7 +284,7 @@ class PredecessorParameters(PointParameters):
         or removed. (epsilon, delta): `guarantee`. Public: all arguments but `noise`.
 
     Accuracy:
-        With probability 95%, all answers of a stream are as `NearestPoints` says.
+        With probability 95%, all answers are as `NearestPoints` says.
 
     Args:
         delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
@@ -343,7 +338,7 @@ class PredecessorParameters(PointParameters):
     @property
     @override
     def coverage(self) -> Coverage:
-        return Coverage(holds=POINTS, scope=together(self.streams))
+        return Coverage(holds=POINTS, scope=TOGETHER)
 
     @property
     @override
@@ -353,7 +348,7 @@ class PredecessorParameters(PointParameters):
         return Accuracy(
             error=error,
             failure_probability=beta,
-            claim=f"With probability {1 - beta:g}, in all answers of a stream{span}, at least one point and no more "
+            claim=f"With probability {1 - beta:g}, in all answers{span}, at least one point and no more "
             f"than {error:,} lie between a query and the predecessor or successor in its answer; where an answer has "
             "none, no more points than this lie on that side; each row has its own bound.",
             numbers={"mechanism": type(self.mechanism).__name__, "error_bound": error, "windows": windows},

@@ -21,10 +21,9 @@ from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.people_transform import refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.events.split_stages import ReadEvents
 from privstream.transforms.points.parameters import Actions, PointParameters
-from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clocks
+from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clock
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -67,19 +66,17 @@ class PointBatch:
 class PackUpdates(ReadEvents):
     """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into records for `ClockedSteps`.
 
-    What lies outside of the public steps and streams is counted and left out, and so are points outside of the
+    What lies outside of the public steps is counted and dropped, and so are points outside of the
     universe and actions that mean nothing. All that depends on the event alone.
 
     Args:
         steps: windows.
-        streams: public names; ("",) if events carry none.
         universe: points are 1 .. universe.
         actions: which actions insert and delete.
     """
 
-    def __init__(self, *, steps: Steps, streams: tuple[str, ...], universe: int, actions: Actions) -> None:
+    def __init__(self, *, steps: Steps, universe: int, actions: Actions) -> None:
         super().__init__(steps=steps)
-        self.streams = streams
         self.universe = universe
         self.actions = actions
         self.other_points = Metrics.counter("privstream", "points_outside_universe")
@@ -90,7 +87,6 @@ class PackUpdates(ReadEvents):
         self.events.inc(batch.num_rows)
         points = batch["user"].to_numpy()
         inserted, meant = self._actions(batch["item"])
-        streams = stream_numbers(batch["stream"], self.streams)
         times = batch["time"].to_numpy()
         steps = np.full(len(times), -1)
         rows, found = self.steps.assign(times)
@@ -98,7 +94,6 @@ class PackUpdates(ReadEvents):
         within = (points >= 1) & (points <= self.universe)
         usable = np.ones(len(times), np.bool_)
         reasons = (
-            (self.other_streams, streams >= 0),
             (self.other_points, within),
             (self.other_actions, meant),
             (self.outside, steps >= 0),
@@ -108,12 +103,10 @@ class PackUpdates(ReadEvents):
             usable &= kept
         keep = np.flatnonzero(usable)
         self.usable.inc(len(keep))
-        packed = []
-        for stream, step, group in grouped(streams[keep], steps[keep]):
+        for step, group in grouped(steps[keep]):
             chosen = keep[group]
             updates = PointBatch(points[chosen], times[chosen], inserted[chosen])
-            packed.append((self.streams[stream], step, updates.last_of_each().to_bytes()))
-        yield from on_clocks(packed)
+            yield on_clock(step, updates.last_of_each().to_bytes())
 
     def _actions(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """Return which rows insert, and which mean anything."""
@@ -124,17 +117,17 @@ class PackUpdates(ReadEvents):
         return inserted, inserted | deleted
 
 
-def grouped(streams: np.ndarray, steps: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Return stream, step and rows of each group."""
-    order = np.lexsort((steps, streams))
-    streams, steps = streams[order], steps[order]
-    edges = np.flatnonzero((streams[1:] != streams[:-1]) | (steps[1:] != steps[:-1])) + 1
+def grouped(steps: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Return each step, and its rows."""
+    order = np.argsort(steps, kind="stable")
+    steps = steps[order]
+    edges = np.flatnonzero(steps[1:] != steps[:-1]) + 1
     for start, end in itertools.pairwise([0, *edges.tolist(), len(order)] if len(order) else []):
-        yield int(streams[start]), int(steps[start]), order[start:end]
+        yield int(steps[start]), order[start:end]
 
 
 class AnswerWindows(SingleSteps, MechanismSteps):
-    """Per stream: run a mechanism through every window, and answer the standing queries.
+    """Run a mechanism through every window, and answer the standing queries.
 
     A subclass says of what type its rows are, and what its counter counts.
     """
@@ -153,10 +146,10 @@ class AnswerWindows(SingleSteps, MechanismSteps):
 
     @override
     def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
-        state, answers = self.answer(state, PointBatch.join(batches).updates(), self.queries, self.noise_of(key, step))
+        state, answers = self.answer(state, PointBatch.join(batches).updates(), self.queries, self.noise_of(step))
         start, end = self.steps.bounds(step)
         self.published.inc(len(self.queries))
-        return state, [self.row_type(key.decode(), start, end, *numbers) for numbers in answers]
+        return state, [self.row_type(start, end, *numbers) for numbers in answers]
 
     @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
@@ -164,7 +157,7 @@ class AnswerWindows(SingleSteps, MechanismSteps):
         self.late.inc(len(late.points))
         for point, inserted in zip(late.points.tolist(), late.inserted.tolist(), strict=True):
             text = f"{'insert' if inserted else 'delete'} {point}"
-            yield late_letter(self.steps, step, "late event", text, key.decode())
+            yield late_letter(self.steps, step, "late event", text)
 
 
 class PointTransform(PointParameters, PrivateTransform):
@@ -177,11 +170,10 @@ class PointTransform(PointParameters, PrivateTransform):
     def build(self, inputs: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         if self.keeps_noise_from_data:
             refuse_unbounded(inputs, "delta must be > 0 when the input is unbounded")
-        common: dict[str, Any] = {"steps": self.steps, "streams": self.streams}
-        pack = PackUpdates(**common, universe=self.universe, actions=self.actions)
+        pack = PackUpdates(steps=self.steps, universe=self.universe, actions=self.actions)
         records = apply_dofn(gather(inputs, apply_dofn, self.event_fields), pack, Keyed)
-        clocked = records | "WithClock" >> WithClock(self.steps, self.streams, together=True)
+        clocked = records | "WithClock" >> WithClock(self.steps)
         actions = f"{self.actions.insert} {self.actions.delete}"
         noise = self.noise.derive(type(self).__name__, self.steps.label, actions)
-        answer = self.answering(**common, mechanism=self.mechanism, standing=self.standing, noise=noise)
+        answer = self.answering(steps=self.steps, mechanism=self.mechanism, standing=self.standing, noise=noise)
         return apply_dofn(clocked, answer, self.row_type)

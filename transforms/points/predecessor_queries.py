@@ -16,7 +16,7 @@ from typing_extensions import override
 
 
 class AnswerPredecessors(AnswerWindows, state="answer_predecessors"):
-    """Per stream: answer, at the end of every window, which points are nearest to the points that are asked for."""
+    """Answer, at the end of every window, which points are nearest to the points that are asked for."""
 
     row_type = NearestPoints
     counter = "neighbours_published"

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 
 class CountRanges(AnswerWindows, state="count_ranges"):
-    """Per stream: count, at the end of every window, in the ranges that are asked."""
+    """Count, at the end of every window, in the ranges that are asked."""
 
     row_type = RangeCount
     counter = "counts_published"

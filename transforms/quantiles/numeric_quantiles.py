@@ -18,7 +18,6 @@ from privstream.transforms.batches import EventBatch
 from privstream.transforms.events.bounding import place_in_run
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.split import stream_numbers
 from privstream.transforms.histograms.categories import BoundCodes, CountedCategories, CountedSteps
 from privstream.transforms.histograms.parameters import LISTED, Categories
 from privstream.transforms.limits.measuring import pair_hashes
@@ -39,11 +38,10 @@ def bin_names(bins: Bins) -> Domain:
 class SortIntoBins(beam.DoFn):
     """Turn the column `value` of checked batches into an item: the name of its bin."""
 
-    def __init__(self, bins: Bins, names: Domain, steps: Steps, streams: tuple[str, ...]) -> None:
+    def __init__(self, bins: Bins, names: Domain, steps: Steps) -> None:
         self.bins = bins
         self.names = names
         self.steps = steps
-        self.streams = streams
         self.clipped = Metrics.counter("privstream", "values_clipped")
 
     @override
@@ -51,8 +49,7 @@ class SortIntoBins(beam.DoFn):
         values = batch["value"].to_numpy()
         beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
         if len(beyond):
-            of_stream = beyond[stream_numbers(batch["stream"].take(pa.array(beyond)), self.streams) >= 0]
-            in_run, _ = self.steps.assign(batch["time"].to_numpy()[of_stream])
+            in_run, _ = self.steps.assign(batch["time"].to_numpy()[beyond])
             self.clipped.inc(len(in_run))
         named = self.names.texts.take(pa.array(self.bins.places(values)))
         yield batch.append_column("item", named)
@@ -90,7 +87,7 @@ class BoundValues(BoundCodes, state="bound_values"):
 
 
 class PublishQuantiles(CountedSteps, state="publish_quantiles"):
-    """Per stream, on a public clock: publish the quantiles of every window."""
+    """On a public clock: publish the quantiles of every window."""
 
     counter = "quantiles_published"
 
@@ -98,21 +95,21 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
     def walk(
         self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: int
     ) -> tuple[int, Outputs]:
-        stream, noise = key.decode(), self.noise_of(key, first)
+        noise = self.noise_of(first)
         outputs: list[tuple[int, Any]] = []
         for step, counts in enumerate(self.matrix(first, last, batches), first):
             given = BinnedStep(step=self.steps.number(step), counts=counts)
             state, found = self.mechanism.step(state, given, noise)
-            outputs += ((step, row) for row in self._rows(stream, step, found))
+            outputs += ((step, row) for row in self._rows(step, found))
         self.published.inc(len(outputs))
         return state, outputs
 
-    def _rows(self, stream: str, step: int, found: QuantileRows) -> Iterator[QuantileEstimate]:
+    def _rows(self, step: int, found: QuantileRows) -> Iterator[QuantileEstimate]:
         """Return the rows of one window."""
         start, end = self.steps.bounds(step)
         columns = (found.quantiles, found.estimates, found.lower, found.upper)
         for numbers in zip(*(column.tolist() for column in columns), strict=True):
-            yield QuantileEstimate(stream, start, end, *numbers)
+            yield QuantileEstimate(start, end, *numbers)
 
 
 class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - its docstring is that of its parameters
@@ -122,13 +119,13 @@ class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - 
     @override
     def _gather(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to the bins of their values, too."""
-        sort = SortIntoBins(self.mechanism.bins, self.categories.domain, self.steps, self.streams)
+        sort = SortIntoBins(self.mechanism.bins, self.categories.domain, self.steps)
         return apply_dofn(super()._gather(events, apply_dofn), sort, pa.RecordBatch)
 
     @cached_property
     def categories(self) -> Categories:  # type: ignore[override]
         """The bins."""
-        return Categories(domain=bin_names(self.mechanism.bins), streams=self.streams, limit=1, separator=LISTED)
+        return Categories(domain=bin_names(self.mechanism.bins), limit=1, separator=LISTED)
 
     @property
     @override
@@ -142,4 +139,4 @@ class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - 
 
     @override
     def _noise(self) -> NoiseSource:
-        return self.noise.derive("quantiles of numbers", self.steps.label, f"{sorted(self.streams)}")
+        return self.noise.derive("quantiles of numbers", self.steps.label)

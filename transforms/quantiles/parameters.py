@@ -10,10 +10,10 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
-from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards, check_streams
+from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards
 from privstream.transforms.smoothed import SmoothWindows
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override
@@ -25,13 +25,13 @@ MOST_VALUES = 65_535
 class QuantilesParameters(Parameters):
     """Publish quantiles of the numbers of each window: the median, percentiles.
 
-    Input: rows with `value`, `user`, `time` and perhaps `stream`, or Arrow record batches with these columns. A value
+    Input: rows with `value`, `user`, `time`, or Arrow record batches with these columns. A value
     is a number; without one an event becomes a dead letter. Output: `QuantileEstimate` rows, in every window one for
     each quantile; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is decided once, at
     its end plus `allowed_lateness`; what comes later is never used.
 
     Privacy:
-        Unit: one person over the whole run and all streams, or one event, added or removed. (epsilon, delta):
+        Unit: one person over the whole run, or one event, added or removed. (epsilon, delta):
         `guarantee`. Enforced: each person counts with at most `max_contributions` values in the whole run, and with
         `max_per_window` random ones in a window. Public: all arguments but `noise`.
 
@@ -53,7 +53,7 @@ class QuantilesParameters(Parameters):
         resolution: number of bins between `low` and `high`, 2 to 65,536. Ends of intervals are edges of bins.
         max_contributions: number of values with which one person counts in the whole run; without it 100. Noise is
             never for more than `max_per_window` values in each window.
-        max_per_window: number of values with which one person counts in one window, in all streams together: random
+        max_per_window: number of values with which one person counts in one window: random
             ones. With delta > 0 the noise grows with the square root of it.
         delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
             1 / (number of people).
@@ -61,7 +61,6 @@ class QuantilesParameters(Parameters):
             user is read.
         end: end of the last window that is published, in seconds since 1970 UTC. It must be given unless the input has
             no end.
-        streams: public names of the streams; they must be given if events have a stream.
         shards: number of parallel parts into which people are divided. It changes no answer.
         **options: window, renew_every, allowed_lateness: see `WindowOptions`.
 
@@ -95,13 +94,11 @@ class QuantilesParameters(Parameters):
         delta: float = 0.0,
         unit: Literal["person", "event"] = "person",
         end: Moment | None = None,
-        streams: tuple[str, ...] | None = None,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
         self.noise = noise
-        self.streams = check_streams(streams)
         self.shards = check_shards(shards)
         check_moment("start", start)
         self.steps = Steps.of(start=start, end=end, **options)
@@ -155,7 +152,7 @@ class QuantilesParameters(Parameters):
             found,
             limits=(limit,),
             public=("all parameters", "the windows"),
-            caveats=(*found.caveats, people_hashed(found.neighbouring)),
+            caveats=(*found.caveats, PEOPLE_HASHED),
         )
 
     @property
@@ -185,7 +182,7 @@ class QuantilesParameters(Parameters):
     @override
     def event_fields(self) -> EventFields:
         user = TEXT if self._by_person else UNREAD
-        return EventFields(user=user, item=False, streams=self.streams != ("",), value=NUMBER)
+        return EventFields(user=user, item=False, value=NUMBER)
 
     @property
     def _by_person(self) -> bool:

@@ -22,7 +22,7 @@ from privstream.mechanisms.sparse_vector.multiplicative_weights import (
     OnlineMultiplicativeWeights,
 )
 from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, decode
-from privstream.transforms.events.bounding import LimitCounter, bound_items
+from privstream.transforms.events.bounding import LimitCounter, distinct_pairs, last_of_each
 from privstream.transforms.events.dead_letters import set_aside, text_of
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import (
@@ -55,22 +55,19 @@ def without_digest(keyed_batch: KeyedBatch) -> Keyed:
 
 
 class CountRecords(beam.DoFn):
-    """Per shard of people: choose one record of each person, and count them by item."""
+    """Per shard of people: take the last record of each person, and count them by item."""
 
-    def __init__(self, domain_size: int, selection: str, noise: NoiseSource) -> None:
+    def __init__(self, domain_size: int) -> None:
         self.domain_size = domain_size
-        self.selection = selection
-        self.noise = noise
         self.limited = LimitCounter("items")
 
     @override
     def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
         events = EventBatch.join([decode(EventBatch, data) for data in element[1]])
-        kept = bound_items(
-            events.users, events.items, events.times, limit=1, selection=self.selection, noise=self.noise
-        )
-        self.limited.add(0, len(kept.rows) + kept.left_out, kept.left_out)
-        yield ONE_KEY, encode_counts(np.bincount(events.items[kept.rows].astype(np.int64), minlength=self.domain_size))
+        rows = last_of_each(events.users, events.items, events.times)
+        records = distinct_pairs(events.users, events.items)
+        self.limited.add(0, records, records - len(rows))
+        yield ONE_KEY, encode_counts(np.bincount(events.items[rows].astype(np.int64), minlength=self.domain_size))
 
 
 class NoRecords(beam.DoFn):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
@@ -18,7 +18,6 @@ from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards
 from typing_extensions import override
 
-SELECTIONS = ("last", "first")
 USUAL_QUERIES = 1000
 BETA = 0.05
 """Probability with which the accuracy statement may be wrong."""
@@ -62,7 +61,6 @@ class QueriesParameters(Parameters):
         delta: probability with which the answers may show more than epsilon allows, in [0, 1). Choose it far below 1
             / (number of people).
         queries: number of queries for which the accuracy is stated; 1,000 if it is not given.
-        selection: which record of a person counts: the "last" or the "first"; at the same time, the item decides.
         shards: number of parallel parts into which people are divided. It changes no answer.
 
     Raises:
@@ -86,14 +84,12 @@ class QueriesParameters(Parameters):
         alpha: float | None = None,
         delta: float = 0.0,
         queries: int | None = None,
-        selection: Literal["last", "first"] = "last",
         shards: int = 4,
     ) -> None:
         super().__init__(noise)
         self.domain = Domain.of(domain)
         self.noise = noise
         self.queries = USUAL_QUERIES if queries is None else checks.integer("queries", queries, minimum=1)
-        self.selection = checks.one_of("selection", selection, SELECTIONS)
         self.shards = check_shards(shards)
         parameters: dict[str, Any] = {
             "epsilon": epsilon,
@@ -116,7 +112,7 @@ class QueriesParameters(Parameters):
             self.mechanism.guarantee,
             unit=PERSON,
             limits=(
-                f"Each person counts with one record, the {self.selection} one.",
+                "Each person counts with one record, the last one.",
                 f"At most {self.mechanism.max_updates:,} answers are measured; then queries are refused.",
                 "It covers one data set.",
             ),
@@ -126,7 +122,7 @@ class QueriesParameters(Parameters):
     @property
     @override
     def coverage(self) -> Coverage:
-        return people_who_count([Limit.at_most("", 1, "item", "", self.selection)], TOGETHER)
+        return people_who_count([Limit.at_most("", 1, "item", "", "last")], TOGETHER)
 
     @property
     @override

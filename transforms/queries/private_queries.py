@@ -33,14 +33,14 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
         if not data.is_bounded:
             raise ValueError("events must be a bounded collection: all queries are about the same data set")
         size = len(self.domain)
-        noise = self.noise.derive("private queries", self.domain.digest, self.selection)
+        noise = self.noise.derive("private queries", self.domain.digest)
         split = SplitEvents(steps=ALL_TIME, noise=noise, shards=self.shards, domain=self.domain, positions=True)
         keyed_batches = apply_dofn(gather(data, apply_dofn, self.event_fields), split, KeyedBatch)
         counts = (
             keyed_batches
             | "WithoutDigest" >> beam.Map(without_digest).with_output_types(Keyed)
             | "ByPeople" >> beam.GroupByKey()
-            | "CountRecords" >> beam.ParDo(CountRecords(size, self.selection, noise)).with_output_types(Keyed)
+            | "CountRecords" >> beam.ParDo(CountRecords(size)).with_output_types(Keyed)
         )
         asked = apply_dofn(
             queries | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows()),

@@ -1,11 +1,9 @@
-"""Public clocks: every step of every public stream is handled once, whatever the data, and rows get its last moment."""
+"""Public clocks: every step is handled once, whatever the data, and rows get its last moment."""
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -20,7 +18,6 @@ from apache_beam.transforms.userstate import RuntimeTimer, Timer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.version import __version__
-from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
@@ -62,21 +59,19 @@ def set_timer(timer: Any, fire: Timestamp, *, hold: Timestamp, tag: str) -> None
 MOST_WINDOWS = 1 << 20
 """Of a run whose input ends: a year of minutes has half as many."""
 
-CLOCKS = 64
-"""Streams share so many, whatever run it is: a job that is restored finds its keys again. It changes no row."""
-
 SEED = b""
 STEP = struct.Struct(">q")
-LENGTHS = struct.Struct(">II")
+
+ONE_KEY = ""
+"""The name of a clock that is alone."""
 
 
 class WithClock(beam.PTransform[Any, Any]):
-    """Add to keyed records (see `stepped`) what starts the clock of each public stream; goes before `ClockedSteps`.
+    """Add to keyed records (see `stepped`) what starts each clock; goes before `ClockedSteps`.
 
     Args:
         steps: with a first step; they may do without an end if the input is unbounded.
-        streams: public names; keys are these names, encoded, or those of clocks.
-        together: whether streams share clocks (see `on_clocks`).
+        names: of the clocks, which are public; keys are these names, encoded.
         apart: whether to reshuffle, so that the stage cannot be fused with others that read the same input. It must not
             be done to what a stage with timers emits: not every runner groups what comes after the end of time.
 
@@ -85,12 +80,12 @@ class WithClock(beam.PTransform[Any, Any]):
             time, and every window up to then would be published; or there are too many windows until then.
     """
 
-    def __init__(self, steps: Steps, streams: tuple[str, ...], *, together: bool = False, apart: bool = True) -> None:
+    def __init__(self, steps: Steps, names: tuple[str, ...] = (ONE_KEY,), *, apart: bool = True) -> None:
         super().__init__()
         if steps.first is None:
             raise ValueError("start must be given: every window from start on is published")
         self.steps = steps
-        self.names = tuple(by_clock(streams)) if together else streams
+        self.names = names
         self.apart = apart
 
     @override
@@ -127,59 +122,22 @@ def stepped(step: int, batch: bytes) -> bytes:
     return STEP.pack(step) + batch
 
 
-def clock_of(stream: str) -> str:
-    """Return the name of the clock that a stream shares with others."""
-    return str(hashlib.blake2b(stream.encode(), digest_size=8).digest()[0] % CLOCKS)
-
-
-def by_clock(streams: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the clocks that streams share, each with its streams in increasing order."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for stream in sorted(streams):
-        found[clock_of(stream)].append(stream)
-    return {name: tuple(shared) for name, shared in found.items()}
-
-
-def on_clocks(batches: Iterable[tuple[str, int, bytes]]) -> Iterator[Keyed]:
-    """Send batches, each with its stream and step, on to clocks that streams share: one record a clock and step."""
-    records: defaultdict[tuple[str, int], list[tuple[bytes, bytes]]] = defaultdict(list)
-    for stream, step, batch in batches:
-        records[clock_of(stream), step].append((stream.encode(), batch))
-    for (name, step), parts in records.items():
-        yield name.encode(), stepped(step, join_parts(parts))
-
-
-def join_parts(parts: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode what belongs to streams, in one piece."""
-    return b"".join(LENGTHS.pack(len(name), len(data)) + name + data for name, data in parts)
-
-
-def parts_of(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Return the streams in what `join_parts` encoded, each with what belongs to it."""
-    place = 0
-    while place < len(data):
-        name, size = LENGTHS.unpack_from(data, place)
-        start = place + LENGTHS.size + name
-        place = start + size
-        yield data[start - name : start], data[start:place]
+def on_clock(step: int, batch: bytes) -> Keyed:
+    """Return what `ClockedSteps` takes on a clock that is alone: a batch of one step."""
+    return ONE_KEY.encode(), stepped(step, batch)
 
 
 Outputs = Iterable[tuple[int, Any]]
 Batches = dict[int, list[bytes]]
-States = dict[bytes, Any]
 
 CHUNK = 4096  # steps handled before their outputs are passed on
 BLOCKS = (1, 16, 256, 4096, 65_536)
 UNBOUNDED_BLOCKS = BLOCKS[:3]
 OVER = "over"
-SEGMENT_BYTES = 1 << 20  # of a log of streams that share a clock, and at least one stream
 
 
 class ClockedSteps(beam.DoFn, ABC):
-    """Handle every step of a stream once and in order, empty ones too, when its decision time has come.
-
-    A key is a stream; or, where `streams` are given, a clock that several of them share, each with a state of its own
-    and handled by itself: methods get the name of a stream, and know nothing of others.
+    """Handle every step of a key once and in order, empty ones too, when its decision time has come.
 
     A seed (see `WithClock`) starts the clock: event data neither start nor move it. So when a step is handled, and what
     is late, depends on the watermark alone. Late batches are set aside, never used.
@@ -205,16 +163,12 @@ class ClockedSteps(beam.DoFn, ABC):
         if state:
             declare_states(cls, state)
 
-    def __init__(self, *, steps: Steps, timer_offset: int, streams: tuple[str, ...] | None = None) -> None:
+    def __init__(self, *, steps: Steps, timer_offset: int) -> None:
         if steps.first is None:
             raise ValueError("start must be given: every window from start on is published")
         self.steps = steps
         self.timer_offset = timer_offset
-        self.clocks: dict[bytes, list[bytes]] | None = None
-        if streams is not None:
-            shared = by_clock(streams).items()
-            self.clocks = {name.encode(): [stream.encode() for stream in some] for name, some in shared}
-        self.keys = KeyedState(_StatesOfStreams(self))
+        self.keys = KeyedState(self)
         self.late = Metrics.counter("privstream", "events_late")
         self.handled = Metrics.counter("privstream", "steps_handled")
         self._before = steps.first - 1
@@ -294,8 +248,7 @@ class ClockedSteps(beam.DoFn, ABC):
             raise ValueError("step of a batch must be in the run")
         came_late = stamp is not None and self.steps.decision_time(step, self.timer_offset) <= stamp < NO_TIME
         if came_late or step <= progress.handled or progress.handled >= progress.last:
-            for stream, batch in self._parts(key, record):
-                yield from self.set_aside(stream, step, batch)
+            yield from self.set_aside(key, step, record[STEP.size :])
         else:
             self.keys.wait(key, record, progress, cells)
 
@@ -304,7 +257,7 @@ class ClockedSteps(beam.DoFn, ABC):
         progress = Progress.from_bytes(cells.progress.read())
         before = progress.handled
         if before >= min(self._last, progress.last):
-            return  # it is over: an earlier version cleared the log, and did not write so
+            return  # it is over
         decoded = self.keys.open(key, cells)
         if before == NOTHING:
             return
@@ -316,22 +269,19 @@ class ClockedSteps(beam.DoFn, ABC):
         if due <= before:
             self.keys.cache(key, decoded)
             return
-        batches = self._sorted(key, dict(decoded.take_until(due)))
-        states: States = decoded.state
-        renewed, last_moment = False, cache(self.steps.last_moment)
+        batches = self._sorted(dict(decoded.take_until(due)))
+        state, renewed, last_moment = decoded.state, False, cache(self.steps.last_moment)
         for first, until in self._chunks(before + 1, due):
-            renewed |= self.steps.starts_afresh(first - 1, first)
-            for stream in states:
-                if self.steps.starts_afresh(first - 1, first):
-                    states[stream] = self.afresh(stream, states[stream])
-                states[stream], outputs = self.walk(stream, first, until, batches[stream], states[stream])
-                for step, output in outputs:
-                    yield TimestampedValue(output, last_moment(step))
-        decoded.progress = replace(decoded.progress, handled=due)
-        self.count((due - before) * len(states))
+            if self.steps.starts_afresh(first - 1, first):
+                renewed, state = True, self.afresh(key, state)
+            state, outputs = self.walk(key, first, until, batches, state)
+            for step, output in outputs:
+                yield TimestampedValue(output, last_moment(step))
+        decoded.progress, decoded.state = replace(decoded.progress, handled=due), state
+        self.count(due - before)
         if due < last:
-            self._write(decoded, [] if renewed else self._changes(before + 1, due, batches, states), cells)
-            decoded.state = {stream: self.logged(state) for stream, state in states.items()}
+            self._write(decoded, [] if renewed else self.changes(before + 1, due, batches, state), cells)
+            decoded.state = self.logged(state)
             self._set_timers(cells.due, due, before)
         else:
             decoded.state = None
@@ -343,44 +293,13 @@ class ClockedSteps(beam.DoFn, ABC):
 
     def _leave(self, key: bytes, decoded: Decoded) -> Iterator[Any]:
         """Set aside the batches of steps after the last one."""
-        for stream, batches in self._sorted(key, decoded.take_all()).items():
-            for step in sorted(batches):
-                for batch in batches[step]:
-                    yield from self.set_aside(stream, step, batch)
+        for step, batches in sorted(self._sorted(decoded.take_all()).items()):
+            for batch in batches:
+                yield from self.set_aside(key, step, batch)
 
-    def streams_of(self, key: bytes) -> list[bytes]:
-        """Return the streams of a key."""
-        if self.clocks is None:
-            return [key]
-        if key not in self.clocks:
-            raise SnapshotError("state must be of clocks that streams share, and of a run with the same streams")
-        return self.clocks[key]
-
-    def _parts(self, key: bytes, record: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """Return the streams of a record, each with its batch."""
-        batch = record[STEP.size :]
-        return [(key, batch)] if self.clocks is None else parts_of(batch)
-
-    def _sorted(self, key: bytes, records: dict[int, list[bytes]]) -> defaultdict[bytes, Batches]:
-        """Return the batches of each stream and step."""
-        found: defaultdict[bytes, Batches] = defaultdict(dict)
-        for step, some in records.items():
-            for record in some:
-                for stream, batch in self._parts(key, record):
-                    found[stream].setdefault(step, []).append(batch)
-        for batches in found.values():
-            for some in batches.values():
-                some.sort()
-        return found
-
-    def _changes(self, first: int, last: int, batches: defaultdict[bytes, Batches], states: States) -> list[bytes]:
-        """Return what to append to the log for all streams; nothing, to write it anew."""
-        found = [(stream, self.changes(first, last, batches[stream], state)) for stream, state in states.items()]
-        if not all(segments for _, segments in found):
-            return []
-        if self.clocks is None:
-            return [segment for _, segments in found for segment in segments]
-        return list(_shared_log((stream, segment) for stream, segments in found for segment in segments))
+    def _sorted(self, records: dict[int, list[bytes]]) -> Batches:
+        """Return the batches of each step."""
+        return {step: sorted(record[STEP.size :] for record in some) for step, some in records.items()}
 
     def _chunks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Return the steps to handle, in runs that are short, and in which nothing starts afresh."""
@@ -432,70 +351,23 @@ class ClockedSteps(beam.DoFn, ABC):
         return min((handled + 1) // block * block + block - 1, self._last)
 
 
-class _StatesOfStreams:
-    """What a clock remembers: the state of each of its streams, by name."""
-
-    def __init__(self, stage: ClockedSteps) -> None:
-        self.stage = stage
-
-    def step_of(self, record: bytes) -> int:
-        """Return the step that a record belongs to."""
-        return self.stage.step_of(record)
-
-    def decode(self, key: bytes, segments: list[bytes]) -> States:
-        """Return the states that a log describes."""
-        if self.stage.clocks is None:
-            return {key: self.stage.decode(key, segments)}
-        logs: dict[bytes, list[bytes]] = {stream: [] for stream in self.stage.streams_of(key)}
-        for segment in segments:
-            found: dict[str, Any] = unpack("streams of a clock", 1, segment)
-            for stream, part in parts_of(found["parts"]):
-                if stream not in logs:
-                    raise SnapshotError("state must be of a run with the same streams")
-                logs[stream].append(part)
-        if segments and not all(logs.values()):
-            raise SnapshotError("state must be of a run with the same streams")
-        return {stream: self.stage.decode(stream, log) for stream, log in logs.items()}
-
-    def encode(self, states: States) -> list[bytes]:
-        """Return a short log."""
-        parts = [(stream, part) for stream, state in states.items() for part in self.stage.encode(state)]
-        return [part for _, part in parts] if self.stage.clocks is None else list(_shared_log(parts))
-
-
-def _shared_log(parts: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
-    """Put what belongs to streams into segments of some size."""
-    some: list[tuple[bytes, bytes]] = []
-    size = 0
-    for stream, part in parts:
-        some.append((stream, part))
-        size += len(part)
-        if size >= SEGMENT_BYTES:
-            yield pack("streams of a clock", 1, {"parts": join_parts(some)})
-            some, size = [], 0
-    if some:
-        yield pack("streams of a clock", 1, {"parts": join_parts(some)})
-
-
 class MechanismSteps(ClockedSteps):
-    """A mechanism of each stream runs through its steps, and what it gives is published.
+    """A mechanism runs through its steps, and what it gives is published.
 
     A subclass names the counter of what it publishes.
     """
 
     counter: ClassVar[str]
 
-    def __init__(
-        self, *, steps: Steps, timer_offset: int, streams: tuple[str, ...], mechanism: Any, noise: NoiseSource
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, streams=streams)
+    def __init__(self, *, steps: Steps, timer_offset: int, mechanism: Any, noise: NoiseSource) -> None:
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.mechanism = mechanism
         self.noise = noise
         self.published = Metrics.counter("privstream", self.counter)
 
-    def noise_of(self, key: bytes, step: int) -> NoiseSource:
-        """Return the noise of a stream; another one after everything has started afresh."""
-        return self.steps.renewed(self.noise, step).derive("stream", key.decode())
+    def noise_of(self, step: int) -> NoiseSource:
+        """Return the noise of a step: another one after everything has started afresh."""
+        return self.steps.renewed(self.noise, step)
 
 
 class SingleSteps(ClockedSteps):
@@ -513,8 +385,6 @@ class SingleSteps(ClockedSteps):
             outputs += ((step, output) for output in found)
         return state, outputs
 
-
-ONE_KEY = ""
 
 Choose = Callable[[list[Any]], list[Any]]
 Follow = Callable[[list[Any], list[Any]], list[Any]]

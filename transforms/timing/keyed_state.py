@@ -19,12 +19,11 @@ from apache_beam.coders import BytesCoder
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner, SwitchingDirectRunner
 from apache_beam.runners.direct.direct_userstate import DirectRuntimeState
-from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, StateSpec, TimerSpec, on_timer
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.snapshots import pack, stored_version, unpack
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from typing_extensions import override
 
@@ -34,8 +33,8 @@ PARTS = 16  # bags in which records wait; the first has the name that the only o
 PART_BYTES = 4 << 20
 NOTHING = -2  # before the step that is before the first one
 NEVER = 1 << 62
-PROGRESS = 2
-"""The version of `Progress`; the first one had no options."""
+PROGRESS = 1
+"""The version of `Progress`."""
 
 NOT_OF_THIS_VERSION = (KeyError, IndexError, TypeError, ValueError, struct.error)
 """What decoding bytes of another layout may end in."""
@@ -59,7 +58,7 @@ class Progress:
         outdated: how many of them belong to steps that have been handled.
         log: bytes in the log, and
         compacted: how many there were after it was last rewritten.
-        options: what stands for the options of the run; empty if a version wrote it that did not say.
+        options: what stands for the options of the run.
     """
 
     version: bytes = b""
@@ -81,8 +80,7 @@ class Progress:
         if data is None:
             return cls()
         with readable():
-            version = 1 if stored_version(data) == 1 else PROGRESS
-            return cls(**unpack("progress", version, data))  # type: ignore[arg-type]
+            return cls(**unpack("progress", PROGRESS, data))  # type: ignore[arg-type]
 
 
 class Cells(NamedTuple):
@@ -162,7 +160,7 @@ class KeyedState:
     Args:
         stage: whose state it is.
         options: what stands for the options of the run, with which state is written: that of other options is refused.
-            State that an earlier version wrote has none, and gets these. Empty: not known.
+            Empty: not known.
     """
 
     def __init__(self, stage: KeyedStage, options: bytes = b"") -> None:
@@ -381,11 +379,6 @@ def check_runner(pipeline: beam.Pipeline) -> None:
         refused = visitor.found
     if refused:
         raise ValueError(RULE)
-
-
-def may_restore(pipeline: beam.Pipeline) -> bool:
-    """Tell whether another job may go on with what the stages of a pipeline remember."""
-    return not isinstance(pipeline.runner, FnApiRunner)
 
 
 def check_state(state: Any) -> None:

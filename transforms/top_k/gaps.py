@@ -12,12 +12,12 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, InStreams, Keyed, StepKey
+from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode
 from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.rows import RankedItem
-from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clocks
+from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clock
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.top_k.parameters import TopKParameters
 
@@ -31,13 +31,10 @@ class CountHolders(beam.DoFn):
     def process(self, element: Keyed) -> Iterator[Keyed]:
         """Count one batch."""
         key, data = element
-        step, holders = StepKey.from_bytes(key).step, InStreams.from_bytes(HolderBatch, data)
-        self.counted.inc(len(holders.batch.items))
-        found = []
-        for stream, held in holders.each():
-            items, counts = np.unique(held.items, return_counts=True)
-            found.append((stream, step, pack("counts", 1, {"items": items, "counts": counts})))
-        yield from on_clocks(found)
+        held = decode(HolderBatch, data)
+        self.counted.inc(len(held.items))
+        items, counts = np.unique(held.items, return_counts=True)
+        yield on_clock(StepKey.from_bytes(key).step, pack("counts", 1, {"items": items, "counts": counts}))
 
 
 def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -52,7 +49,7 @@ class RankItems(SingleSteps, state="rank_items"):
     def __init__(
         self, *, steps: Steps, noise: NoiseSource, timer_offset: int, mechanism: MeasuredTopK, domain: Domain
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, streams=("",))
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.noise = noise
         self.mechanism = mechanism
         self.domain = domain
@@ -73,23 +70,22 @@ class RankItems(SingleSteps, state="rank_items"):
         totals = np.zeros(len(self.domain), np.int64)
         for items, counts in map(read_counts, batches):
             totals[items.astype(np.int64)] += counts
-        stream = key.decode()
-        found = self.mechanism.release(totals, self.noise.derive("stream", stream, "step", step))
+        found = self.mechanism.release(totals, self.noise.derive("step", step))
         start, end = self.steps.bounds(step)
         columns = (found.indices, found.gaps.astype(float), found.estimates, found.lower, found.upper)
         rows = [
-            RankedItem(stream, start, end, rank, self.domain[item], *numbers)
+            RankedItem(start, end, rank, self.domain[item], *numbers)
             for rank, (item, *numbers) in enumerate(zip(*(column.tolist() for column in columns), strict=True), start=1)
         ]
         self.published.inc(len(rows))
         return None, rows
 
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Describe late counts by stream, window and item."""
+        """Describe late counts by window and item."""
         items, counts = read_counts(batch)
         self.late.inc(int(counts.sum()))
         for item in items.tolist():
-            yield late_letter(self.steps, step, "late counts", self.domain[item], key.decode())
+            yield late_letter(self.steps, step, "late counts", self.domain[item])
 
 
 def publish_gaps(
@@ -99,7 +95,7 @@ def publish_gaps(
     _ = asked.mechanism.estimate_variance  # once, at launch; workers receive it
     assert asked.domain is not None
     counts = held | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
-    clocked = counts | "WithClock" >> WithClock(asked.steps, ("",), together=True)
+    clocked = counts | "WithClock" >> WithClock(asked.steps)
     rank = RankItems(
         steps=asked.steps,
         noise=asked.ranking_noise,

@@ -11,7 +11,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, OUTSIDE, Accuracy, Coverage
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee, people_hashed
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.rank import ranked
 from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.events.coverage import items_in_window, people_who_count, windows_of_person
@@ -42,7 +42,7 @@ class Ranks(CountsView):
 
     @override
     def of_row(self, row: Any) -> Iterator[RankedItem]:
-        yield RankedItem(row.stream, row.window_start, row.window_end, UNRANKED, row.item, None, *shown(row))
+        yield RankedItem(row.window_start, row.window_end, UNRANKED, row.item, None, *shown(row))
 
     @override
     def choose(self, rows: list[RankedItem]) -> list[RankedItem]:
@@ -187,7 +187,7 @@ class TopKParameters(CountedParameters):
         )
         public = ("all parameters", "the list of items", "the windows, each of which is published")
         adaptivity = "The events of each window may depend on everything published before it."
-        caveats = (KEYED_NOISE, people_hashed("add_remove"))
+        caveats = (KEYED_NOISE, PEOPLE_HASHED)
         return replace(self.mechanism.guarantee, limits=limits, public=public, adaptivity=adaptivity, caveats=caveats)
 
     @property
@@ -206,6 +206,6 @@ class TopKParameters(CountedParameters):
     @property
     @override
     def _other_coverage(self) -> Coverage:
-        limits = items_in_window(self.max_per_window, "random", self.domain, "")
+        limits = items_in_window(self.max_per_window, self.domain)
         limits += windows_of_person(self.windows_of_person, "max_contributions", self.steps.count)
         return people_who_count(limits, EACH, more="; their order and gaps may be others")

@@ -23,7 +23,6 @@ class TopKWithGap(TopKParameters, CountedTransform):  # noqa: D101 - its docstri
             shards=self.shards,
             domain=self.domain,
             positions=True,
-            groups=self._groups,
         )
 
     @override
@@ -36,7 +35,6 @@ class TopKWithGap(TopKParameters, CountedTransform):  # noqa: D101 - its docstri
             noise=self.noise,
             items_per_step=self.max_per_window,
             item_shards=1,
-            groups=self._groups,
             participations=None if all_windows else self.windows_of_person,
             domain=self.domain,
         )
