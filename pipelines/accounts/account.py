@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from shlex import quote
 from typing import Any, NamedTuple
 
 from privstream.mechanisms import KeyedNoise
@@ -19,20 +18,17 @@ from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import RunIdentity
 from privstream.pipelines.accounts.spending import Limit, check_limit, distinct, left_of, spent, total
 from privstream.pipelines.locations import TABLE
-from privstream.pipelines.terminal import NOTE
+from privstream.pipelines.show.words import Budget
 from privstream.transforms.events.times import TimeForm, read_micros
 
 NONE = "none"
 """The value of `--ledger` that goes without."""
 
-KEPT = "the limit of data set {!r} is in the ledger from now on, and every later run must keep it: {}"
-NEW = "this ledger is new: earlier releases are not in its totals"
-
 
 class Charge(NamedTuple):
-    """What was written down: a line that says so, and line and head of the ledger for the guarantee file."""
+    """What was written down: what it costs, and line and head of the ledger for the guarantee file."""
 
-    told: str
+    budget: Budget | None
     mark: Mapping[str, Any] | None
 
 
@@ -107,8 +103,7 @@ class Account:
             ValueError: the ledger, or a limit, refuses it.
         """
         if self.path is None:
-            how = f"run id: {arguments.run_id}; ledger: none ({self.why}): no account is kept of what this run costs"
-            return Charge(how, None)
+            return Charge(Budget(), None)
         begin, end = span_of(arguments)
         entry = Entry(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -134,52 +129,40 @@ class Account:
         before = ledger.contents() if ledger.exists() else Contents.none()
         accept = partial(self._accept, entry)
         receipt = ledger.foresee(entry, accept) if arguments.dry_run else ledger.append(entry, accept, self.limit)
-        dry: bool = arguments.dry_run
-        how = (
-            "a repetition, which costs nothing more"
-            if receipt.repeats
-            else f"a release about data set {self.dataset!r}"
-        )
-        lines = [f"run id: {entry.name}; ledger: {path}: {how}"]
-        if dry:
-            lines[0] += " (foreseen, not recorded)"
-        costs = "would cost" if dry else "costs"
-        lines.append(f"budget: {self._budget(path, entry, before, receipt.repeats, costs)}")
-        if not before.records:
-            lines.append(NEW)
-        if self.limit is not None and self.dataset not in before.limits and not arguments.dry_run:
-            lines.append(KEPT.format(self.dataset, self.limit.in_words()))
-        if not receipt.repeats:
-            lines += [f"{NOTE}{text}" for text in self._names(entry, before)]
         mark = None if arguments.dry_run else {"line": receipt.line, "head": receipt.head}
-        return Charge("\n".join(lines), mark)
+        return Charge(self._budget(entry, before, receipt.repeats), mark)
 
     def _accept(self, entry: Entry, earlier: Sequence[Entry]) -> None:
         """Refuse what the limit of this run does not allow."""
         if self.limit is not None:
             check_limit(self.limit, entry, earlier)
 
-    def _budget(self, path: str, entry: Entry, before: Contents, repeats: bool, costs: str) -> str:
-        """Say what a run costs, what all runs on its data set have cost, and what a limit leaves."""
-        cost = "nothing more" if repeats else f"epsilon {entry.guarantee.epsilon:g}, delta {entry.guarantee.delta:g}"
+    def _budget(self, entry: Entry, before: Contents, repeats: bool) -> Budget:
+        """Return what a run costs, and what all runs on its data set have cost, of its limit."""
         earlier = [one for one in before.entries if one.dataset == self.dataset]
         own = [release[0].guarantee for release in distinct([*earlier, entry])]
-        releases = f"{len(own):,} releases" if len(own) > 1 else "1 release"
-        every = f"this run {costs} {cost}; {releases} on {self.dataset!r} {costs.removesuffix('s')}"
         unit = entry.guarantee.unit, entry.guarantee.neighbouring
         stored = before.limits.get(self.dataset)
         limit = self.limit if stored is None else limit_of(stored)
-        if limit is None:
-            setting = (
-                f"privstream budget set --ledger {quote(path)} --dataset {quote(self.dataset)} --limit EPSILON,DELTA"
-            )
-            return f"{every} epsilon {total(own, *unit).epsilon:g}; no limit is set ({setting})"
-        if limit.period is None:
+        if limit is None or limit.period is not None:
+            together = total(own, *unit).epsilon
+        else:
             charges = [charge for one in own if (charge := one.about(*unit)) is not None]
-            return f"{every} epsilon {spent(charges, limit.delta):g} of {limit.epsilon:g}"
-        left = min(each.epsilon for each in left_of(limit, [*earlier, entry]) if (each.unit, each.neighbouring) == unit)
-        stays = "is left" if costs == "costs" else "would be left"
-        return f"this run {costs} {cost}; at least epsilon {left:g} of {limit.in_words()} {stays} in each period"
+            together = spent(charges, limit.delta)
+        found = Budget(
+            dataset=self.dataset,
+            epsilon=entry.guarantee.epsilon,
+            runs=len(own),
+            spent=together,
+            limit=None if limit is None else limit.epsilon,
+            repeats=repeats,
+            note="" if repeats else next(self._names(entry, before), ""),
+        )
+        if limit is None or limit.period is None:
+            return found
+        left = [each for each in left_of(limit, [*earlier, entry]) if (each.unit, each.neighbouring) == unit]
+        least = min(left, key=lambda each: each.epsilon)
+        return found._replace(spent=limit.epsilon - least.epsilon, period=least.period or "")
 
     def _names(self, entry: Entry, before: Contents) -> Iterator[str]:
         """Say what speaks against the name of the data set."""

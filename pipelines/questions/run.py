@@ -34,7 +34,6 @@ from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteW
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.sources.readers import ReadEvents
-from privstream.pipelines.terminal import say
 from privstream.transforms import DeadLetter
 from privstream.transforms.counters import Counters
 
@@ -139,8 +138,6 @@ class Run(Asking):
                 raise UsageError(str(error)) from error
             recorded.append(self.charged())
 
-        self.say_which_key()
-
         def accepted() -> None:
             write_guarantees(recorded[0])
 
@@ -148,12 +145,10 @@ class Run(Asking):
         ends += [view.write.end for view in self.views]
         with alone_in(map(os.path.dirname, ends)) if ends else nullcontext():
             counters = self._run(options, build, ends, accepted if self.unbounded else None)
-        for line in recorded:
-            say(line.told)
-        return counters, recorded[0] if recorded else Charge("", None)
+        return counters, recorded[0] if recorded else Charge(None, None)
 
-    def try_out(self, options: PipelineOptions) -> Counters:
-        """Run the pipeline for its counters alone, and return them; rows are let go unseen.
+    def try_out(self, options: PipelineOptions) -> tuple[Counters, Charge]:
+        """Run the pipeline for its counters alone, and return them with what it would cost; rows are let go unseen.
 
         What the ledger or the limit would refuse is refused.
         """
@@ -166,10 +161,7 @@ class Run(Asking):
             except (ValueError, TypeError) as error:
                 raise UsageError(str(error)) from error
 
-        counters = self._run(options, build)
-        for line in foreseen:
-            say(line.told)
-        return counters
+        return self._run(options, build), foreseen[0]
 
     @property
     def processes(self) -> int:
