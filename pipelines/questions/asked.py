@@ -52,6 +52,7 @@ PLACES = (
     "command",
     "about",
     "traceback",
+    "quiet",
     "input",
     "query",
     "output",

@@ -99,6 +99,9 @@ LIMITS = {
 }
 """What a limit drops, by the beginning of its two counters, and the option that sets it, in the order they apply."""
 
+LIMIT = re.compile(r"each (\w+) counts with at most ([\d,]+ \w+)((?: in (?:a|the|each|one) \w+)?)")
+"""A limit in the accuracy of a guarantee file."""
+
 CLIPPED = {
     "values_clipped": ("values are beyond the limits and count as the nearest limit", "--max-value, --low or --high"),
     "contributions_clipped": ("sums of a person are beyond the limit and count as the limit", "--max-value"),
@@ -373,7 +376,10 @@ def accuracy_in_words(record: Mapping[str, Any]) -> str:
     if (deviation := numbers.get("sum_stddev")) is not None:
         parts.append(f"sums within {number(deviation)}")
     if (bound := numbers.get("error_bound")) is not None and math.isfinite(bound):
-        parts.append(f"all numbers together within {number(math.ceil(bound))} {unit} as a rule (95%)")
+        most = f"{number(math.ceil(bound))} {unit}"
+        nearest = word_of(record) == "predecessor"
+        told = f"at most {most} between a query and its answer" if nearest else f"all numbers together within {most}"
+        parts.append(f"{told} as a rule (95%)")
     if (bound := numbers.get("rank_error")) is not None:
         parts.append(f"each within {number(bound)} values of its place among all values (95%)")
     if (bound := numbers.get("start_margin")) is not None:
@@ -396,24 +402,20 @@ def limits_in_words(record: Mapping[str, Any], counters: Mapping[str, int] | Non
         if dropped is None:
             return f"{text}; what they drop is not known"
         return f"{text}; they drop {dropped_in_words(dropped)}" if dropped["upper"] != 0 else f"{text}; none is dropped"
-    names = (record["accuracy"].get("intervals") or {}).get("limits") or ()
-    given = record.get("parameters", {})
-    in_run, in_window = (given.get(name) if name in names else None for name in ("max_contributions", "max_per_window"))
-    if in_run is None and in_window is None:
+    stated = (record["accuracy"].get("intervals") or {}).get("leave_out") or ""
+    limits = [f"{most} per {unit}{where}" for unit, most, where in LIMIT.findall(stated)]
+    if not limits:
         return ""
     share = exact_drop(counters or {})
     drop = "" if share is None else f"; they drop {percent(share[0])} of {share[1]} (exact: guard it like the input)"
-    return f"{_limit(in_run, in_window)}{drop}"
+    return f"{', '.join(limits)}{drop}"
 
 
 def _limit(in_run: int | None, in_window: int | None) -> str:
     """Write the two limits of a person."""
-    parts = []
-    if in_run is not None:
-        parts.append(f"{in_run:,} contribution{'s' * (in_run != 1)} per person")
-    if in_window is not None:
-        parts.append(f"{in_window:,} per window" if parts else f"{in_window:,} per person and window")
-    return ", ".join(parts)
+    run = "" if in_run is None else f"{in_run:,} contribution{'s' * (in_run != 1)} per person"
+    window = "" if in_window is None else f"{in_window:,} per {'' if run else 'person and '}window"
+    return ", ".join(filter(None, (run, window)))
 
 
 def is_lower_bound(dropped: Mapping[str, float | None]) -> bool:

@@ -35,7 +35,7 @@ INTERVAL = "95% interval"
 NOT_KEYS = ("status", "source", "state")
 """Columns of texts that do not tell what a row is about; numbers that do are `POINTS`."""
 
-POINTS = ("quantile", "low", "high")
+POINTS = ("quantile", "low", "high", "query")
 IN_FILES = ("window_start", "window_end", "noisy", "reported_at", "backfilled", "error_bound")
 SPARED = ("gap", "distance", "threshold", "status", "since", "rank", "stopped", "measurements_left", "epsilon_left")
 """Columns that only files have, and those that have no room in a narrow terminal, the first ones first."""
@@ -91,8 +91,9 @@ def print_rows(
     if not table.num_rows:
         console.print(Text(f"{nothing[:1].upper()}{nothing[1:]}."))
         return
-    drawn, width = view.table(console), console.width
-    console.width = max(width, _least(console, drawn))
+    width = console.width
+    drawn, least = view.table(console)
+    console.width = max(width, least)
     console.print(drawn, crop=False)
     console.width = width
     shown, of = f"{view.rows.num_rows:,}", f" of {view.all:,}" if view.all > view.rows.num_rows else ""
@@ -171,26 +172,28 @@ class View:
     @property
     def noun(self) -> str:
         """What a row is, in the plural."""
-        return "items" if self.keys and not self.several and "query" not in self.keys else "rows"
+        return "rows" if self.several or {*self.keys} <= {"stream", "rule", *POINTS} else "items"
 
-    def table(self, console: Console) -> Table:
-        """Return the table; a sparkline gets shorter, and columns go, where there is no room."""
+    def table(self, console: Console) -> tuple[Table, int]:
+        """Return the table, and how narrow it can be; a sparkline gets shorter, and columns go, to make room."""
         columns, hidden = self.columns(), list[str]()
         blocks = min(MOST_BLOCKS, len(self.windows)) if self._has_trend(console) else 0
+        names = [each for key in self.keys for each in columns.get(key, ())]
+        foldable = max(0, max((Text(each).cell_len for each in names), default=0) - LEAST_TEXT)
         while True:
             trend = self._trends(blocks) if blocks else None
             drawn = self._drawn({name: one for name, one in columns.items() if name not in hidden}, trend)
-            if _least(console, drawn, whole=blocks > LEAST_BLOCKS) <= console.width:
-                return drawn
-            spare = next((name for name in SPARED if name in columns and name not in hidden), None)
-            if blocks > LEAST_BLOCKS:
+            wished = Measurement.get(console, console.options.update(max_width=WIDEST), drawn).maximum
+            least = wished - min(foldable, LONGEST_TEXT - LEAST_TEXT)
+            spare = next((name for name in SPARED if name.replace("_", " ") in columns and name not in hidden), None)
+            if blocks > LEAST_BLOCKS and wished > console.width:
                 blocks -= min(4, blocks - LEAST_BLOCKS)
-            elif spare is not None:
-                hidden.append(spare)
-            elif blocks:
+            elif least <= console.width or not (spare or blocks):
+                return drawn, least
+            elif spare is None:
                 blocks = 0
             else:
-                return drawn
+                hidden += [spare, spare.replace("_", " ")]
 
     def columns(self) -> dict[str, list[str]]:
         """Return the texts of all columns: what a row is about, its number with the words.interval, and the rest."""
@@ -206,9 +209,15 @@ class View:
         columns: dict[str, list[str]] = {}
         if self.several:
             columns["window"] = moments(self.rows["window_start"].cast(pa.int64()).to_pylist(), self.clocks)
-        for name in (*self.keys, *([] if self.number is None else [self.number]), *rest):
-            if name == "stream" and _is_empty(self.rows[name]):
-                continue
+        rest.sort(key=lambda name: name != "rank")
+        for name in (
+            *rest[: "rank" in rest],
+            *self.keys,
+            *([] if self.number is None else [self.number]),
+            *rest["rank" in rest :],
+        ):
+            if name in self.keys[:-1] and len(pc.unique(self.rows[name])) == 1:
+                continue  # such as a stream without a name
             lower, upper = ("lower", "upper") if name == self.number else (f"{name}_lower", f"{name}_upper")
             ends = [self.rows[end].to_pylist() for end in (lower, upper) if end in names]
             heading = self.unit if name == self.number else name.replace("_", " ")
@@ -266,7 +275,7 @@ class View:
         window = self.record.get("parameters", {}).get("window")
         whole = blocks == len(self.windows)
         name = f"{blocks} windows" if window is None else words.windows_in_words(blocks, window).partition(" of ")[0]
-        return name if whole else f"last {name}", texts
+        return name if whole else f"last {blocks}", texts
 
     def _drawn(self, columns: Mapping[str, Sequence[str]], trend: tuple[str, Sequence[str]] | None) -> Table:
         """Return the table of these columns."""
@@ -303,7 +312,7 @@ def _heading(
     run = record.get("guarantee", {}).get("horizon")
     seen = "" if run == len(windows) else " with rows"
     if several:
-        return f"{what}, {clocks.zone}: the last {'rows of ' if len(windows) > 1 else ''}{number}{seen}"
+        return f"{what}, {clocks.zone}: the last of {number}{seen}"
     (newest,) = moments([windows[-1]], clocks, others=windows)
     which = f"the last of {number}{seen}" if len(windows) > 1 else f"one {words.window_in_words(length)}"
     return f"{what}, {clocks.zone}: {newest}, {which}"
@@ -367,12 +376,6 @@ def _cell(text: str) -> Text:
     cell = Text(printable(text).replace("\n", "\\n"))
     cell.truncate(LONGEST_TEXT, overflow="ellipsis")
     return cell
-
-
-def _least(console: Console, table: Table, *, whole: bool = False) -> int:
-    """Return how narrow a table can be: with names in one line, if `whole`, or folded."""
-    found = Measurement.get(console, console.options.update(max_width=WIDEST), table)
-    return found.maximum if whole else found.minimum
 
 
 @contextmanager
