@@ -69,6 +69,12 @@ def say(text: str, hanging: int = 0) -> None:
     print(shown, file=sys.stderr)
 
 
+def gap() -> None:
+    """Print an empty line on a terminal, beside a table that is there, too."""
+    if sys.stderr.isatty() and sys.stdout.isatty():
+        say("")
+
+
 def json_text(value: Any, indent: int | None = None) -> str:
     """Write JSON in which what cannot be seen is escaped by its hexadecimal code; NaN and infinity are refused.
 

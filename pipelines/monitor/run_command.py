@@ -81,7 +81,7 @@ from privstream.pipelines.sinks.row_files import (
 from privstream.pipelines.sinks.terminal_table import print_rows, read_table, until_closed
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.terminal import is_quiet, say
+from privstream.pipelines.terminal import gap, is_quiet, say
 from privstream.transforms.counters import Counters
 
 COMMAND_NAME = "run"
@@ -337,11 +337,14 @@ class MonitorRun:
         """Print the largest rows of the newest window of each question."""
         with until_closed():
             for each in self.run.questions:
+                gap()
+                sys.stderr.flush()
                 table = read_table(each.arguments.output, each.row_type)
                 nothing = each.spec.why_nothing or "nothing is published"
                 given: dict[str, Any] = {"name": each.name, "path": each.arguments.output, "nothing": nothing}
                 print_rows(table, each.facts(counted).record, limit=HEAD, **given)
-            sys.stdout.flush()
+                sys.stdout.flush()
+        gap()
 
 
 def _in_words_of_file(text: str) -> str:

@@ -38,7 +38,7 @@ from privstream.pipelines.show.words import LABEL, summary
 from privstream.pipelines.sinks.row_files import check_destination, check_new, fingerprint, output_format
 from privstream.pipelines.sinks.terminal_table import TERMINAL, file_or_terminal, print_rows, read_table, until_closed
 from privstream.pipelines.stores import exists
-from privstream.pipelines.terminal import is_quiet, say
+from privstream.pipelines.terminal import gap, is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.events.release import plain
 from rich.console import Console
@@ -186,6 +186,7 @@ class RunCommand:
     def _show(self, asked: Asked, table: Any, record: Mapping[str, Any]) -> None:
         """Print the newest rows on the standard output, or what a question has in their place."""
         path = None if asked.arguments.output == TERMINAL else asked.arguments.output
+        gap()
         with until_closed():
             if self.spec.table:
                 print_rows(table, record, path=path, nothing=self.spec.why_nothing or "nothing is published")
@@ -194,6 +195,7 @@ class RunCommand:
                 for each in loaded(self.spec.below)(rows, Promise("", record), asked.arguments):
                     Console().print(each)
             sys.stdout.flush()
+        gap()
 
 
 def _folder_of(arguments: argparse.Namespace) -> AbstractContextManager[str]:

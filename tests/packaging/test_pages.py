@@ -100,7 +100,7 @@ def test_the_first_answer_is_right_and_takes_one_call(shop: Shop, capfd: pytest.
     printed, told = capfd.readouterr()
     ((_, answer),) = blocks(README, "text")
     assert [line.split() for line in printed.splitlines()[:2]] == [line.split() for line in answer.splitlines()[:2]]
-    assert "50,000 of 50,004 events usable" in told
+    assert "50,000 of 50,004 rows used" in told
     positions = [json.loads(line)["position"] for line in Path("letters.jsonl").read_text().splitlines()]
     assert positions == [f"line {number}" for number in range(50_002, 50_006)]
     rows = re.findall(r"^(\S+) +(\S+) +([\d,]+) +(\d+) and (\d+)", printed, re.MULTILINE)

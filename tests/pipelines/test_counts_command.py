@@ -92,8 +92,7 @@ def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         assert abs(row["sum"] - people * value) < 8 * row["sum_stddev"]
         assert row["mean_lower"] - 30 <= value <= row["mean_upper"] + 30
     told = capsys.readouterr().err
-    assert "270 values were beyond the limits of --max_value" in told
-    assert "1 record with a value that is not a number" in told and "1 values were rounded to whole numbers" in told
+    assert "1 malformed" in told
     assert [json.loads(line)["reason"] for line in (tmp_path / "dead.jsonl").read_text().splitlines()] == [
         "value must be a number, with a point before decimals"
     ]

@@ -165,7 +165,7 @@ def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypat
         return capsys.readouterr().err
 
     told = run("SELECT * FROM visits ORDER BY ALL", "--dead_letter", str(tmp_path / "letters.jsonl"))
-    assert "3,000 of 3,001 events usable" in told and "a release about data set" in told
+    assert "3,000 of 3,001 rows used" in told and "the only run on" in told
     assert json.loads((tmp_path / "letters.jsonl").read_text())["position"] == "row group 1, row 3001"
     assert (tmp_path / "rows.jsonl").read_text().count("\n") == 4
     assert (

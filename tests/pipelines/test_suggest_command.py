@@ -101,7 +101,7 @@ def test_a_dry_run_publishes_and_spends_nothing(shop: Path, tmp_path: Path, caps
     ledger, output = tmp_path / "ledger", tmp_path / "limits.jsonl"
     assert suggest(shop, f"--dry_run --ledger {ledger} --output {output}") == 0
     shown = capsys.readouterr()
-    assert "dry run: nothing was published" in shown.err
+    assert "dry run: nothing is published" in shown.err
     assert shown.out == ""
     assert not ledger.exists()
     assert not output.exists()

@@ -145,7 +145,7 @@ def test_a_frame_is_filtered(tmp_path):
         "max_contributions": 1,
     }
     found = ask("counts", frame, **options, ledger="none", where=WHERE)
-    assert "4 events do not pass" in found.log and "2 of 2 events usable" in found.log
+    assert "2 of 2 rows used (4 do not pass --where)" in found.log
     with pytest.raises(ValueError, match="where, character 8"):
         ask("counts", frame, **options, ledger="none", where="status = 500")
 

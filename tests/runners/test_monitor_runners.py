@@ -134,7 +134,7 @@ def test_a_watched_folder_gives_the_same_rows(runner: str, shop: Path, capsys: p
     views_are_of_what_was_known()
     before = {path: path.read_bytes() for path in Path("found").rglob("*.csv")}
     assert sum(len(file.read_text().splitlines()) for file in Path("bad").glob("*.jsonl")) == 4
-    assert runner == "flink" or "present: 796 of 800 events usable" in capsys.readouterr().err
+    assert runner == "flink" or "796 of 800 rows used" in capsys.readouterr().err
     if runner == "flink":
         return  # what is there is looked at before anything runs, and a second job takes as long as the first
     for end in Path("found").glob("*/_END"):
