@@ -175,11 +175,11 @@ class Account:
             )
         elif known and own not in known:
             others = ", ".join(map(repr, known))
-            yield f"data set {own!r} is new in this ledger, which has {others}: it begins a budget of its own"
+            yield f"data set {own!r} is new in this ledger, which has {others}: --dataset names another one"
         same = sorted({one.dataset for one in earlier if one.data == entry.data})
         if same and own not in same:
             others = ", ".join(map(repr, same))
-            yield f"these data are in this ledger as data set {others}, too, whose total is without this run"
+            yield f"these data are in this ledger as data set {others}, too: --dataset names another one"
 
 
 def span_of(arguments: argparse.Namespace) -> tuple[int | None, int | None]:

@@ -219,7 +219,7 @@ class Budget(NamedTuple):
         """Say it."""
         if not self.dataset:
             return "not recorded: --key FILE or --ledger FILE adds up what all runs cost"
-        cost = "repeated, nothing more" if self.repeats else f"epsilon {self.epsilon:g}"
+        cost = "a repetition, nothing more" if self.repeats else f"epsilon {self.epsilon:g}"
         runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
         when = f" in {self.period}" if self.period else ""
         of = "; no limit is set" if self.limit is None else f" of {self.limit:g}"

@@ -103,7 +103,7 @@ def test_a_limit_below_what_is_spent_says_so_and_a_dry_run_spends_nothing(folder
     write([3] * 300)
     window = RUN.replace("--ledger none", "--ledger book")
     line = f"counts --input e.csv --time_unit s --noise_key_file key {window} --epsilon 1 --delta 1e-6 --output c.jsonl"
-    assert re.search(r"would cost epsilon 1.*would cost epsilon 1", call(f"{line} --dry_run", capsys).err)
+    assert "this run: epsilon 1; the only run on 'default': epsilon 1" in call(f"{line} --dry_run", capsys).err
     call(line, capsys)
     said = call("budget set --ledger book --dataset default --limit 0.5,1e-6", capsys).err
     assert "already spent" in said and "epsilon 1" in said and "refused" in said

@@ -363,7 +363,8 @@ def test_forms_are_a_part_of_what_a_run_is(tmp_path, capsys):
         (tmp_path / "key").chmod(0o600)
         period = ["--start", "2024-01-01", "--end", "2024-03-01"]
         cli.main([*COMMAND, *period, *output, *key, "--time_zone", zone, "--time_format", form])
-        runs |= {line.split()[2] for line in capsys.readouterr().err.splitlines() if "run id: " in line}
+        promised = json.loads(Path(f"{output[-1]}.guarantee.json").read_text())
+        runs.add(promised["parameters"]["run_id"])
     assert len(runs) == 3
 
 

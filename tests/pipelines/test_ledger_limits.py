@@ -300,8 +300,7 @@ def test_the_first_limit_of_a_run_is_kept_for_all_later_ones(
     assert run("1.jsonl", "--epsilon", "1", "--dry_run", *limit) == 0
     assert not ledger.exists()
     assert run("1.jsonl", "--epsilon", "1", *limit) == 0
-    told = "the limit of data set 'shop' is in the ledger from now on, and every later run must keep it: epsilon 2"
-    assert capsys.readouterr().err.count(told) == 1
+    assert "on 'shop': epsilon 1 of 2" in capsys.readouterr().err
     assert budget("verify", "--noise_key_file", "key", "--guarantee", "1.jsonl") == 0
     assert budget("--noise_key_file", "key") == 0
     shown = capsys.readouterr().out
@@ -322,7 +321,7 @@ def test_data_that_a_ledger_knows_have_no_other_name_by_mistake(capsys: pytest.C
     assert refused in capsys.readouterr().err
     assert budget("set", "--noise_key_file", "key", "--dataset", "devices", "--limit", "5") == 0
     assert run("2.jsonl", "--epsilon", "1", "--dataset", "devices") == 0
-    said = "NOTE: these data are in this ledger as data set 'shop', too, whose total is without this run"
+    said = "WARNING: these data are in this ledger as data set 'shop', too"
     assert capsys.readouterr().err.count(said) == 1
 
 
@@ -331,7 +330,7 @@ def test_a_name_that_is_new_is_said_where_there_are_others(capsys: pytest.Captur
     assert "is new in this ledger" not in capsys.readouterr().err
     other_data("x")
     assert run("2.jsonl", "--epsilon", "1", "--dataset", "shpo") == 0
-    assert "NOTE: data set 'shpo' is new in this ledger, which has 'shop'" in capsys.readouterr().err
+    assert "WARNING: data set 'shpo' is new in this ledger, which has 'shop'" in capsys.readouterr().err
     other_data("y")
     assert run("3.jsonl", "--epsilon", "1", "--dataset", "shop") == 0
     assert "is new in this ledger" not in capsys.readouterr().err

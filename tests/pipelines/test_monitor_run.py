@@ -161,7 +161,7 @@ def test_one_entry_of_the_ledger_and_repetitions_are_free(shop: Path, capsys: py
     assert run(QUICK, "--run_id", "july") == 2, "results that are there are not replaced"
     capsys.readouterr()
     assert run(QUICK, "--run_id", "july", "--overwrite") == 0
-    assert "a repetition, which costs nothing more" in capsys.readouterr().err
+    assert "a repetition, nothing more" in capsys.readouterr().err
     assert Path("out/present.csv").read_bytes() == first
 
 
@@ -293,7 +293,7 @@ def test_which_changes_of_a_monitor_make_another_release(shop: Path, capsys: pyt
             capsys.readouterr()
             assert cli.main(["run", "monitor.yaml", "--dry_run", "--overwrite"]) == 0
             told = capsys.readouterr().err
-            assert ("repeated" not in told) == another, (new, told)
+            assert ("a repetition" not in told) == another, (new, told)
 
 
 @pytest.mark.slow

@@ -172,8 +172,8 @@ def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypat
         "SELECT"
         not in (tmp_path / "rows.jsonl.guarantee.json").read_text() + (tmp_path / "key.ledger.jsonl").read_text()
     )
-    assert "a repetition, which" in run("SELECT who, page, seen FROM visits ORDER BY who, page, seen, amount")
-    assert "a release about data set" in run("SELECT * FROM visits WHERE who > 0 ORDER BY ALL")
+    assert "a repetition" in run("SELECT who, page, seen FROM visits ORDER BY who, page, seen, amount")
+    assert "this run: epsilon" in run("SELECT * FROM visits WHERE who > 0 ORDER BY ALL")
 
 
 @pytest.mark.parametrize(
