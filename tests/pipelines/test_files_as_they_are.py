@@ -363,7 +363,7 @@ def test_forms_are_a_part_of_what_a_run_is(tmp_path, capsys):
         (tmp_path / "key").chmod(0o600)
         period = ["--start", "2024-01-01", "--end", "2024-03-01"]
         cli.main([*COMMAND, *period, *output, *key, "--time_zone", zone, "--time_format", form])
-        promised = json.loads(Path(f"{output[-1]}.guarantee.json").read_text())
+        promised = json.loads((tmp_path / f"{len(runs)}.jsonl.guarantee.json").read_text())
         runs.add(promised["parameters"]["run_id"])
     assert len(runs) == 3
 
