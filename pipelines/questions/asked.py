@@ -18,6 +18,7 @@ from privstream.pipelines.locations import GUARANTEE, POSTGRESQL
 from privstream.pipelines.questions.input_end import KAFKA, is_unbounded, reads_query
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.show import words
+from privstream.pipelines.show.records import fault, listed
 from privstream.pipelines.sinks.row_files import (
     ALIKE,
     COMPLETE,
@@ -354,7 +355,7 @@ def check_usable(arguments: argparse.Namespace, files: Sequence[EventFile], fiel
     first = next(iter(fields.readings.values())) if isinstance(fields, SharedFields) else fields
     wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "stream", "value"}
     named = [f"--{name}_field {field}" for name in sorted(wanted) if (field := getattr(first, name))]
-    reasons = words.listed({words.fault(code, given.get("time_format")): number for code, number in found.items()})
+    reasons = listed({fault(code, given.get("time_format")): number for code, number in found.items()})
     read = f" ({', '.join(named)} is read)" if named else ""
     raise ValueError(
         f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}{read}; "

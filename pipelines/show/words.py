@@ -10,76 +10,16 @@ from typing import Any, NamedTuple
 from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words
 from privstream.mechanisms.views.corrected import AS_IS, CORRECTED
+from privstream.pipelines.show.records import NO_QUERY, OUTSIDE, SEVERAL, UNUSED, Records, fault, listed
 
 WARNING = "WARNING: "
 """How the one line begins that warns."""
 
-LABEL = 11
-"""Columns of the labels of a summary."""
-
-MUCH, MOST = 0.05, 0.5
-"""Shares from which on a run warns: of what is dropped or changed, and of rows that are outside of what was asked."""
-
-SEVERAL = 3
-"""Questions or reasons that a line names."""
+LABEL, MUCH, MOST = 11, 0.05, 0.5
+"""Columns of the labels of a summary; shares of what is dropped, and of rows outside of what was asked, to warn of."""
 
 DRY = "dry run: nothing is published, recorded or spent; these numbers are exact, guard them like the input"
 NO_COUNTERS = "the runner reports no counters: how many rows were used is not known"
-
-FIELDS = {"user": "a user", "item": "an item", "value": "a value"}
-RULES = {
-    "missing": ("without {}", "--{}"),
-    "type": ("with {} that is neither text nor an integer", "--{}"),
-    "encoding": ("with {} that is not in the encoding of the file", "--encoding"),
-    "long": ("with {} that is too long", "--{}"),
-}
-FAULTS = {
-    f"{field}_{rule}": (words.format(name), option.format(field))
-    for field, name in FIELDS.items()
-    for rule, (words, option) in RULES.items()
-} | {
-    "time_missing": ("without a time", "--time"),
-    "time_type": ("with a time that is neither a number nor text", "--time"),
-    "time_syntax": ("with a time that is not ISO 8601", "--time-format"),
-    "time_zone": ("with a time without an offset from UTC", "--time-zone"),
-    "time_skipped": ("with a time that the clocks of the zone skip", "--time-zone"),
-    "time_unit": ("with a time that is a plain number", "--time-unit"),
-    "time_finite": ("with a time that is not finite", "--time"),
-    "time_range": ("with a time outside of 1970 to 2200", "--time-unit"),
-    "value_type": ("with a value that is not a number", "--decimal"),
-    "value_finite": ("with a value that is not finite", "--value"),
-    "where_type": ("with a field of another type than the condition needs", "--where"),
-    "where_finite": ("with a number that is not finite in the condition", "--where"),
-    "where_encoding": ("with a condition's field that is not in the encoding of the file", "--encoding"),
-    "where_long": ("with a condition's field that is too long", "--where"),
-    "point_type": ("with a point that is not a whole number", "--item"),
-    "malformed_line": ("in lines that break the rules of their format", "--delimiter"),
-    "long_line": ("in lines that are too long", "--delimiter"),
-    "carriage_return": ("with a carriage return that ends no line", "--quote"),
-    "malformed_record": ("that are not one JSON object", "--dead-letter"),
-}
-"""Why a row is malformed, by how the name of its counter ends; and the option that mends or shows it."""
-
-MALFORMED, AFTER_READING = "events_malformed_", "point_type"
-"""Counters of malformed rows; the one whose rows have been counted as read."""
-
-OUTSIDE = {
-    "events_outside_run": ("outside of --start to --end", "--start, --end"),
-    "events_outside_domain": ("with items outside of --domain", "--domain"),
-}
-UNUSED = {
-    "events_of_other_streams": "of other streams",
-    "events_of_other_values": "neither enter nor leave",
-    "events_of_other_actions": "neither insert nor delete",
-    "points_outside_universe": "outside of the universe",
-    "events_filtered": "do not pass --where",
-    "events_without_value": "without a value count as 0",
-    "queries_malformed": "lines that are not queries on the domain",
-    "queries_late": "late queries",
-}
-"""Other rows that are not used, or not as they are."""
-
-NO_QUERY = ("queries_malformed", "queries_late")
 
 STOPPED = {
     "rules_stopped": "rules with at_most stop, since people reach the limit: raise --max-hits",
@@ -107,68 +47,6 @@ CLIPPED = {
     "contributions_clipped": ("sums of a person are beyond the limit and count as the limit", "--max-value"),
     "sums_over_limit": ("the sum of all values is beyond the limit and in no sum", "--max-value"),
 }
-
-
-class Records(NamedTuple):
-    """What a run has done with the rows of its input, by its exact counters."""
-
-    read: int
-    used: int
-    malformed: int
-    late: int
-    faults: Mapping[str, int]
-    outside: Mapping[str, int]
-    unused: Mapping[str, int]
-
-    @classmethod
-    def of(cls, counters: Mapping[str, int]) -> Records:
-        """Take the counters of one question apart."""
-        faults = {
-            name.removeprefix(MALFORMED): number
-            for name, number in counters.items()
-            if name.startswith(MALFORMED) and number
-        }
-        read = counters.get("events_read", 0) + sum(faults.values()) - faults.get(AFTER_READING, 0)
-        outside, unused = (
-            {name: counters[name] for name in names if counters.get(name)} for names in (OUTSIDE, UNUSED)
-        )
-        used, malformed = counters.get("events_usable", 0), counters.get("events_malformed", 0)
-        return cls(read, used, malformed, counters.get("events_late", 0), faults, outside, unused)
-
-    def in_words(self, dead_letter: str | None = None) -> str:
-        """Say how many rows were used, and what became of the others."""
-        letters = ", ".join(
-            f"{number:,} {what}" for number, what in ((self.malformed, "malformed"), (self.late, "late")) if number
-        )
-        rest = {OUTSIDE[name][0]: number for name, number in self.outside.items()}
-        rest |= {UNUSED[name]: number for name, number in self.unused.items()}
-        parts = [f"{number:,} {what}" for what, number in sorted(rest.items(), key=lambda one: -one[1])[:SEVERAL]]
-        if letters:
-            kept = f"see {dead_letter}" if dead_letter else "--dead-letter FILE keeps them"
-            parts.insert(0, f"{letters}: {kept}")
-        rest_in_words = f" ({'; '.join(parts)})" if parts else ""
-        return f"{self.used:,} of {self.read:,} rows used{rest_in_words}"
-
-    def reasons(self, time_format: str | None = None) -> str:
-        """Say why rows are not used, the most frequent reason first."""
-        found = {fault(code, time_format): number for code, number in self.faults.items()}
-        found |= {"late": self.late} if self.late else {}
-        found |= {OUTSIDE[name][0]: number for name, number in self.outside.items()}
-        found |= {UNUSED[name]: number for name, number in self.unused.items()}
-        return listed(found)
-
-
-def fault(code: str, time_format: str | None = None) -> str:
-    """Say what is wrong with rows, and which option is about it."""
-    what, option = FAULTS.get(code, (f"refused as {code.replace('_', ' ')}", "--dead-letter"))
-    if code == "time_syntax" and time_format is not None:
-        what = f"with a time that is not of the form {time_format.replace('|', ' or ')}"
-    return f"{what} ({option})"
-
-
-def listed(found: Mapping[str, int]) -> str:
-    """Write numbers of things, the largest first."""
-    return ", ".join(f"{number:,} {what}" for what, number in sorted(found.items(), key=lambda one: -one[1]))
 
 
 class Asked(NamedTuple):
@@ -200,7 +78,6 @@ class Budget(NamedTuple):
         runs, spent: how many releases there are with this one, and their epsilon together.
         limit: of the data set, if there is one.
         repeats: whether the run is a repetition, which costs nothing more.
-        more: how many more such runs fit, if that is known.
         period: of a limit by period the one with the least left, such as "2024"; empty without one.
         note: what speaks against the name of the data set.
     """
@@ -211,7 +88,6 @@ class Budget(NamedTuple):
     spent: float = 0.0
     limit: float | None = None
     repeats: bool = False
-    more: int | None = None
     period: str = ""
     note: str = ""
 
@@ -223,8 +99,7 @@ class Budget(NamedTuple):
         runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
         when = f" in {self.period}" if self.period else ""
         of = "; no limit is set" if self.limit is None else f" of {self.limit:g}"
-        fit = "" if self.more is None else f"; {self.more:,} more such runs fit"
-        return f"this run: {cost}; {runs} on {self.dataset!r}{when}: epsilon {self.spent:.3g}{of}{fit}"
+        return f"this run: {cost}; {runs} on {self.dataset!r}{when}: epsilon {self.spent:.3g}{of}"
 
 
 class Summary(NamedTuple):
@@ -258,17 +133,17 @@ def summary(
     """
     known = [each for each in asked if each.counters]
     nothing = "; ".join(filter(None, (_of(each, _nothing(each)) for each in known))) or None
-    found = [*filter(None, map(warnings, asked)), *([budget.note] if budget and budget.note else [])]
-    warning = found[0] if found and nothing is None else None
+    found = [next((_of(each, text) for text in _warnings(each)), "") for each in asked]
+    found += [] if budget is None else [budget.note]
+    warning = next(filter(None, found), None) if nothing is None else None
     used = _together({each.name: Records.of(each.counters).in_words(dead_letter) for each in known}) or NO_COUNTERS
     before = [f"{WARNING}{warning}"] * bool(warning) + [DRY] * dry_run + [used]
     parameters = asked[0].record.get("parameters", {})
-    limits = _together({each.name: limits_in_words(each.record, each.counters) for each in asked})
     alike = sum(each.alike for each in asked)
     lines = {
         "privacy": privacy_in_words(guarantee, parameters.get("window")),
-        "accuracy": _together({each.name: accuracy_in_words(each.record) for each in asked}),
-        "limits": limits,
+        "accuracy": _together({each.name: accuracy_in_words(each.record) for each in asked}, short=True),
+        "limits": _together({each.name: limits_in_words(each.record, each.counters) for each in asked}),
         "budget": "" if budget is None else budget.in_words(),
         "views": f"{', '.join(views)}: at no cost" if views else "",
         "note": f"{alike:,} published names differ in letter case or accents alone: --fold-case" if alike else "",
@@ -282,12 +157,12 @@ def _of(asked: Asked, text: str) -> str:
     return f"{asked.name}: {text}" if asked.name and text else text
 
 
-def _together(texts: Mapping[str, str]) -> str:
-    """Say once what is the same of all questions, and else what is true of each of the first ones."""
-    found = {name: text for name, text in texts.items() if text}
-    if len({*found.values()}) <= 1:
-        return next(iter(found.values()), "")
-    parts = [f"{name}: {text}" for name, text in found.items()]
+def _together(texts: Mapping[str, str], *, short: bool = False) -> str:
+    """Say once what is the same of all questions, and else what is true of the first ones, perhaps in short."""
+    several, names = len({*texts.values()}) > 1, dict[str, list[str]]()
+    for name, text in texts.items():
+        names.setdefault(text.partition("; ")[0] if short and several else text, []).append(name)
+    parts = [f"{', '.join(whose)}: {text}" if several else text for text, whose in names.items() if text]
     return "; ".join([*parts[:SEVERAL], *[f"{len(parts) - SEVERAL} more"] * (len(parts) > SEVERAL)])
 
 
@@ -299,11 +174,6 @@ def _nothing(asked: Asked) -> str:
         return f"no row could be used, and the result is noise alone: {why}"
     lines = {UNUSED[name]: asked.counters[name] for name in NO_QUERY if asked.counters.get(name)}
     return f"no query could be answered: {listed(lines)}" if lines and not asked.published else ""
-
-
-def warnings(asked: Asked) -> str | None:
-    """Return what a reader must know first, with the option that mends it; None if nothing is wrong."""
-    return next((_of(asked, text) for text in _warnings(asked)), None)
 
 
 def _warnings(asked: Asked) -> Iterable[str]:

@@ -25,7 +25,7 @@ from rich.text import Text
 
 TERMINAL = "-"
 MOST_ROWS = 20
-LEAST_TEXT, LONGEST_TEXT, WIDEST = 12, 120, 10_000
+LEAST_TEXT, LONGEST_TEXT, WIDEST = 20, 80, 10_000
 """Cells of a column of texts at least, of a text at most, and of a table that is measured."""
 
 NUMBERS = ("people", "value", "smoothed", "estimate", "count")
@@ -107,27 +107,29 @@ class View:
     """What is shown of rows.
 
     Attributes:
-        heading: what stands above.
         rows: those that are shown.
         all: how many of them the window has, or the run where several windows are shown.
         keys: columns that tell what a row is about.
         number: the column with the number of a row; None if it has none.
         unit: the heading of that.
         windows: starts of all windows, in order.
+        last: end of the last one; days are told apart from hours by it.
         several: whether rows of several windows are shown.
+        noun: what a row is, in the plural.
         table_of: all rows.
         record: their guarantee file.
         clocks: by which times are shown.
     """
 
-    heading: str
     rows: pa.Table
     all: int
     keys: tuple[str, ...]
     number: str | None
     unit: str
     windows: tuple[int, ...]
+    last: int
     several: bool
+    noun: str
     table_of: pa.Table
     record: Mapping[str, Any]
     clocks: Clocks
@@ -143,36 +145,53 @@ class View:
             other = "count" if "count" in names else "estimate"
             filled = pc.coalesce(table["smoothed"], table[other].cast(pa.float64()))
             table = table.set_column(names.index("smoothed"), "smoothed", filled).drop_columns([other])
-        windows: tuple[int, ...] = ()
-        several = "rule" in keys or not {*keys} - {"stream"}
+        windows, last = tuple[int, ...](), 0
+        several, items = "rule" in keys or not {*keys} - {"stream"}, bool({*keys} - {"stream", "rule", *POINTS})
         rows = table
         if "window_start" in names and table.num_rows:
             starts = table["window_start"].cast(pa.int64())
             windows = tuple(sorted(pc.unique(starts).to_pylist()))
+            last = pc.max(table["window_end"].cast(pa.int64())).as_py()
             rows = table if several else table.filter(pc.equal(starts, windows[-1]))
-            if number is not None and keys and not several and not {"rank", "query"} & {*names}:
-                order = pc.sort_indices(rows[number], sort_keys=[("", "descending")])
-                rows = rows.take(order)
+            if number is not None and items and not several and not {"rank", "query"} & {*names}:
+                by = "rise" if "rise" in names and not _is_empty(rows["rise"]) else number
+                rows = rows.take(pc.sort_indices(rows[by], sort_keys=[("", "descending")]))
         found = rows.num_rows
         shown = rows.slice(max(0, found - limit)) if several and windows else rows.slice(0, limit)
         return cls(
-            heading=_heading(record, windows, clocks, keys, several=several),
             rows=shown,
             all=found,
             keys=keys,
             number=number,
             unit="value" if "quantile" in keys else words.unit_of(record),
             windows=windows,
+            last=last,
             several=several and bool(windows),
+            noun="items" if items and not several else "rows",
             table_of=table,
             record=record,
             clocks=clocks,
         )
 
     @property
-    def noun(self) -> str:
-        """What a row is, in the plural."""
-        return "rows" if self.several or {*self.keys} <= {"stream", "rule", *POINTS} else "items"
+    def edges(self) -> tuple[int, ...]:
+        """Starts of windows and the end of the last one, which tell whether times are days."""
+        return (*self.windows, self.last) if self.windows else ()
+
+    @property
+    def heading(self) -> str:
+        """What stands above: what numbers are, of which window, by which clocks."""
+        what = words.title_of(self.record, [key for key in self.keys if key != "stream"])
+        length = self.record.get("parameters", {}).get("window")
+        if not self.windows or length is None:
+            return what
+        number = words.windows_in_words(len(self.windows), length)
+        seen = "" if self.record["guarantee"].get("horizon") == len(self.windows) else " with rows"
+        which = f"the last of {number}{seen}" if len(self.windows) > 1 else f"one {words.window_in_words(length)}"
+        if self.several:
+            return f"{what}, {self.clocks.zone}: {which}"
+        (newest,) = moments([self.windows[-1]], self.clocks, others=self.edges)
+        return f"{what}, {self.clocks.zone}: {newest}, {which}"
 
     def table(self, console: Console) -> tuple[Table, int]:
         """Return the table, and how narrow it can be; a sparkline gets shorter, and columns go, to make room."""
@@ -196,7 +215,7 @@ class View:
                 hidden += [spare, spare.replace("_", " ")]
 
     def columns(self) -> dict[str, list[str]]:
-        """Return the texts of all columns: what a row is about, its number with the words.interval, and the rest."""
+        """Return the texts of all columns: what a row is about, its number with its interval, and the rest."""
         names = self.rows.column_names
         parts = {f"{name}{end}" for name in names for end in ("_lower", "_upper")} | {"lower", "upper"}
         rest = [
@@ -208,7 +227,9 @@ class View:
         ]
         columns: dict[str, list[str]] = {}
         if self.several:
-            columns["window"] = moments(self.rows["window_start"].cast(pa.int64()).to_pylist(), self.clocks)
+            columns["window"] = moments(
+                self.rows["window_start"].cast(pa.int64()).to_pylist(), self.clocks, others=self.edges
+            )
         rest.sort(key=lambda name: name != "rank")
         for name in (
             *rest[: "rank" in rest],
@@ -216,7 +237,8 @@ class View:
             *([] if self.number is None else [self.number]),
             *rest["rank" in rest :],
         ):
-            if name in self.keys[:-1] and len(pc.unique(self.rows[name])) == 1:
+            alone = name in self.keys[:-1] and len(pc.unique(self.rows[name])) == 1
+            if alone or (name in self.keys and _is_empty(self.rows[name])):
                 continue  # such as a stream without a name
             lower, upper = ("lower", "upper") if name == self.number else (f"{name}_lower", f"{name}_upper")
             ends = [self.rows[end].to_pylist() for end in (lower, upper) if end in names]
@@ -230,7 +252,7 @@ class View:
         """Return the values of a column as texts."""
         column = self.rows[name]
         if pa.types.is_timestamp(column.type):
-            return moments(column.cast(pa.int64()).to_pylist(), self.clocks)
+            return moments(column.cast(pa.int64()).to_pylist(), self.clocks, others=self.edges)
         values = column.to_pylist()
         spread = f"{name}_stddev"
         spreads: list[float | None] = [None] * len(values)
@@ -296,26 +318,6 @@ class View:
         for cells in zip(*shown.values(), strict=True):
             table.add_row(*map(_cell, cells))
         return table
-
-
-def _heading(
-    record: Mapping[str, Any], windows: Sequence[int], clocks: Clocks, keys: Sequence[str], *, several: bool
-) -> str:
-    """Return what stands above a table: what numbers are, of which window, by which clocks."""
-    what, length = (
-        words.title_of(record, [key for key in keys if key != "stream"]),
-        record.get("parameters", {}).get("window"),
-    )
-    if not windows or length is None:
-        return what
-    number = words.windows_in_words(len(windows), length)
-    run = record.get("guarantee", {}).get("horizon")
-    seen = "" if run == len(windows) else " with rows"
-    if several:
-        return f"{what}, {clocks.zone}: the last of {number}{seen}"
-    (newest,) = moments([windows[-1]], clocks, others=windows)
-    which = f"the last of {number}{seen}" if len(windows) > 1 else f"one {words.window_in_words(length)}"
-    return f"{what}, {clocks.zone}: {newest}, {which}"
 
 
 def moments(micros: Sequence[int | None], clocks: Clocks, *, others: Sequence[int] = ()) -> list[str]:
