@@ -330,6 +330,9 @@ class MonitorRun:
         if not (arguments.dry_run or self.run.unbounded or is_quiet()):
             self._show_heads(counted)
         say(_in_words_of_file("\n".join(told.after)), LABEL)
+        for each in self.run.questions if self.run.unbounded else ():
+            if each.destination is not None:
+                say(each.destination.sent_from(each.arguments.output, each.counters(counted)))
         if told.nothing is not None:
             raise NothingUsableError(_in_words_of_file(told.nothing))
 

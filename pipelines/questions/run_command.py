@@ -180,6 +180,8 @@ class RunCommand:
         if table is not None:
             self._show(asked, table, facts.record)
         say("\n".join(told.after), LABEL)
+        if asked.destination is not None and run.unbounded:
+            say(asked.destination.sent_from(arguments.output, asked.counters(counted)))
         if told.nothing is not None:
             raise NothingUsableError(told.nothing)
 

@@ -37,7 +37,7 @@ NOT_KEYS = ("status", "source", "state")
 
 POINTS = ("quantile", "low", "high", "query")
 IN_FILES = ("window_start", "window_end", "noisy", "reported_at", "backfilled", "error_bound")
-SPARED = ("gap", "distance", "threshold", "status", "since", "rank", "stopped", "measurements_left", "epsilon_left")
+SPARED = ("since", "gap", "distance", "threshold", "status", "rank", "stopped", "measurements_left", "epsilon_left")
 """Columns that only files have, and those that have no room in a narrow terminal, the first ones first."""
 
 MINUTE = 60_000_000
@@ -227,16 +227,10 @@ class View:
         ]
         columns: dict[str, list[str]] = {}
         if self.several:
-            columns["window"] = moments(
-                self.rows["window_start"].cast(pa.int64()).to_pylist(), self.clocks, others=self.edges
-            )
-        rest.sort(key=lambda name: name != "rank")
-        for name in (
-            *rest[: "rank" in rest],
-            *self.keys,
-            *([] if self.number is None else [self.number]),
-            *rest["rank" in rest :],
-        ):
+            columns["window"] = self._moments("window_start")
+        first = ["rank"] if "rank" in rest else []
+        own = [] if self.number is None else [self.number]
+        for name in dict.fromkeys((*first, *self.keys, *own, *rest)):
             alone = name in self.keys[:-1] and len(pc.unique(self.rows[name])) == 1
             if alone or (name in self.keys and _is_empty(self.rows[name])):
                 continue  # such as a stream without a name
@@ -252,7 +246,7 @@ class View:
         """Return the values of a column as texts."""
         column = self.rows[name]
         if pa.types.is_timestamp(column.type):
-            return moments(column.cast(pa.int64()).to_pylist(), self.clocks, others=self.edges)
+            return self._moments(name)
         values = column.to_pylist()
         spread = f"{name}_stddev"
         spreads: list[float | None] = [None] * len(values)
@@ -266,6 +260,10 @@ class View:
             known = zip(texts, lower, upper, strict=True)
             return ["unknown" if words.says_nothing(low, high, given) else text for text, low, high in known]
         return texts
+
+    def _moments(self, name: str) -> list[str]:
+        """Return the times of a column as texts."""
+        return moments(self.rows[name].cast(pa.int64()).to_pylist(), self.clocks, others=self.edges)
 
     def _has_trend(self, console: Console) -> bool:
         """Tell whether numbers have several windows, and the terminal has blocks."""
