@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.accounts.entries import MINUTES, Entry
@@ -15,29 +14,17 @@ from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
-from privstream.pipelines.show.words import promise_in_words, says_nothing
+from privstream.pipelines.show.promises import not_covered, promise_in_words
+from privstream.pipelines.show.words import says_nothing
 from privstream.pipelines.sinks.terminal_table import INTERVAL, View
 from privstream.transforms.row_types import ENDED, Alert, AlertState, CategoryFlag, is_time
 
-NOT_COVERED = (
-    "Only the published rows are private. Logs, metrics, dead letters and checkpoints of the run are exact.",
-    "Whoever has the noise key can remove the noise.",
-    "A person with several ids in the data counts as several people, and is protected less.",
-    "What others publish about the same people is not covered; what this ledger records is added up below.",
-)
 UNREAD = "Records that cannot be read, or that come too late, are not counted."
-EVENTS_ALONE = "One event is protected, not a person: somebody who sends many events is protected far less."
 
 
 def _without_options(text: str) -> str:
     """Return a description without the sentences about options, which a reader of the page has not."""
     return ". ".join(sentence for sentence in text.split(". ") if "--" not in sentence).rstrip(".") + "."
-
-
-def not_covered(guarantee: PrivacyGuarantee) -> list[str]:
-    """Return what the guarantee rests on, and what it says nothing about."""
-    alone = [EVENTS_ALONE] if guarantee.unit.what in ("event", "row") else []
-    return [*alone, *guarantee.caveats, *NOT_COVERED]
 
 
 RULE_COLUMNS = ("name", "at_least", "at_most", "clear_below", "clear_above", "items")

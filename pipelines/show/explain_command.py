@@ -18,22 +18,13 @@ from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.catalogue import QUESTIONS
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.show import words
+from privstream.pipelines.show.promises import discovery_in_words, not_covered, promise_in_words, regime_in_words
 from privstream.pipelines.terminal import printable
-
-NEGLIGIBLE = "2^64"
-"""What the guarantee rests on with such a probability stands in the guarantee file alone."""
 
 COUNTERS = (
     "The first line of a run counts rows: used, malformed (--dead-letter keeps them), late, and outside of what was "
     "asked. These numbers are exact and no part of the result: guard them like the input.",
 )
-NOT_COVERED = (
-    "The published rows alone are private. Logs, metrics, dead letters and checkpoints of the run are exact.",
-    "The noise key removes the noise: keep it secret.",
-    "A person with several ids counts as several people, and is protected less.",
-    "Other publications about the same people are not covered; runs in one ledger are added up (privstream budget).",
-)
-
 WIDTH = 100
 
 
@@ -80,7 +71,7 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee) -> Itera
     made = record.get("made_by", {})
     names = [f"{made.get('command', 'privstream')}, version {made.get('version', 'unknown')}"]
     yield "made by", [f"{names[0]}; run id {given.get('run_id', 'unknown')}"]
-    yield "privacy", words.promise_in_words(guarantee, "window" if given.get("window") is not None else "step")
+    yield "privacy", promise_in_words(guarantee, "window" if given.get("window") is not None else "step")
     if record.get("questions"):
         yield (
             "questions",
@@ -90,25 +81,25 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee) -> Itera
             ],
         )
     if spec is None:
-        yield "not covered", [*NOT_COVERED]
+        yield "not covered", not_covered(guarantee)
         return
     unit = words.unit_of(record)
     intervals = numbers.get("intervals") or {}
     method = f"Method: {numbers['method']}." if "method" in numbers else ""
-    found = words.discovery_in_words(numbers, unit)
+    found = discovery_in_words(numbers, unit)
     accuracy = f"Accuracy: {words.accuracy_in_words(record)}." if found else str(numbers["sentence"])
     yield "numbers", [*filter(None, (spec.description, method, accuracy, intervals.get("note", "")))]
     if found:
         yield "discovery", found
     limits = words.limits_in_words(record)
-    share = [words.regime_in_words(record["limits"]["dropped"])] if record.get("limits") else []
+    share = [regime_in_words(record["limits"]["dropped"])] if record.get("limits") else []
     yield "limits", [*([f"{limits[0].upper()}{limits[1:]}."] if limits else []), *share, *guarantee.limits]
     if guarantee.public:
         yield "public", [f"Published beside the rows, or known: {'; '.join(guarantee.public)}."]
     yield "counters", [*COUNTERS]
     texts = described(spec.row_type.__doc__ or "", "Attributes")
     yield "columns", [f"{name}: {texts[name]}" for name in spec.row_type._fields if texts.get(name)]
-    yield "not covered", [*NOT_COVERED, *(text for text in guarantee.caveats if NEGLIGIBLE not in text)]
+    yield "not covered", not_covered(guarantee)
     if guarantee.proof:
         yield "proof", [guarantee.proof]
 

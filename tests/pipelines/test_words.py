@@ -11,7 +11,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.questions.catalogue import QUESTIONS
-from privstream.pipelines.show import words
+from privstream.pipelines.show import promises, words
 from privstream.pipelines.show.records import Records
 from privstream.pipelines.show.words import Asked, Budget, summary
 
@@ -115,7 +115,7 @@ def test_one_warning_stands_first_that_of_lower_bounds_before_others() -> None:
 def test_limits_say_what_was_released(found: dict[str, float | None], bound: bool, told: str) -> None:
     assert words.is_lower_bound(found) == bound
     assert told in words.limits_in_words(record(dropped=found))
-    assert "lower bound" in words.regime_in_words(found) or not bound
+    assert "lower bound" in promises.regime_in_words(found) or not bound
 
 
 def test_what_limits_drop_is_not_known_before_it_is_released() -> None:
