@@ -366,7 +366,7 @@ def _promise(path: Path) -> None:
 
 def test_a_dry_run_says_what_could_be_used_and_spends_nothing(key: Path, temporary: Path) -> None:
     tried = ask("counts", searches(), **FIELDS, **RUN, noise_key_file=key, dry_run=True)
-    assert "events usable" in tried.log and "dry run: nothing was published" in tried.log
+    assert "rows used" in tried.log and "dry run: nothing is published" in tried.log
     assert repr(tried) == "DryRun()" and not list(key.parent.glob("*.ledger.jsonl"))
 
 
