@@ -171,7 +171,7 @@ def test_the_tutorial_reads_the_faults_that_files_of_shops_have(sums, tmp_path, 
     money = re.search(r"`(--value_field Basket [^`]*)`", page)
     assert money is not None
     assert main([*command, "--dead_letter", "dead.jsonl", *(shlex.split(money[1]) if sums else [])]) == 0
-    assert f"{2 if sums else 3} of 8 events usable" in capsys.readouterr().err
+    assert f"{2 if sums else 3} of 8 rows used" in capsys.readouterr().err
     lines = [json.loads(line)["position"] for line in Path("dead.jsonl").read_text().splitlines()]
     assert lines == [f"line {number}" for number in ((3, 5, 6, 7, 8, 9) if sums else (3, 5, 6, 7, 8))]
 

@@ -122,7 +122,7 @@ def same_as_single(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> Non
 def test_one_question_is_a_monitor_too(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its rows have a guarantee beside them, and the whole has one in the folder."""
     assert run("".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line)) == 0
-    assert "present: 400 of 401 events usable, 4 estimates published" in capsys.readouterr().err
+    assert "present: 400 of 401 rows used" in capsys.readouterr().err
     found = sorted(path.name for path in Path("out").iterdir())
     assert found == ["_guarantee.json", "present.csv", "present.csv.guarantee.json"]
     assert read_guarantee_file("out/_guarantee.json") == read_guarantee_file("out/present.csv.guarantee.json")
@@ -220,7 +220,7 @@ def test_a_run_that_fails_leaves_no_rows(shop: Path, monkeypatch: pytest.MonkeyP
 def test_a_dry_run_counts_and_spends_nothing(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It says of each question what it could use."""
     assert run(QUICK, "--dry_run") == 0
-    assert "present: 400 of 401 events usable" in capsys.readouterr().err
+    assert "present: 400 of 401 rows used" in capsys.readouterr().err
     assert not Path("out").exists() and not Path("noise.key.ledger.jsonl").exists()
 
 
