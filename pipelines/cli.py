@@ -29,7 +29,7 @@ from privstream.pipelines.questions.commands import (
     run_command,
     simulate_command,
 )
-from privstream.pipelines.terminal import PrintableFormatter, one_line, say
+from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
 from typing_extensions import override
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
@@ -53,6 +53,7 @@ BUDGET: Commands = {
 }
 COMMANDS: Commands = {
     **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
+    "explain": ("show.explain_command", "explain a result: its guarantee, accuracy, limits and columns"),
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
     "audit": (
         AUDITS,
@@ -182,6 +183,8 @@ def _add(
         one.description = command.description
         one.add_argument("--traceback", action="store_true", help="show where an error comes from; may show records")
         command.add_arguments(one)
+        if command.takes_beam_options:
+            one.add_argument("--quiet", action="store_true", help="print nothing but errors")
         chosen = command, one
     return chosen
 
@@ -211,7 +214,8 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
     try:
         checks.check_texts(known, others)
         checks.check_numbers(known)
-        command.run(known, others)
+        with quietly(on=getattr(known, "quiet", False)):
+            command.run(known, others)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

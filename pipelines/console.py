@@ -8,14 +8,14 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from privstream.pipelines.terminal import printable
+from privstream.pipelines.terminal import is_quiet, printable
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 STANDARD_ERROR = 2
-DELAY_SECONDS = 1.0
+DELAY_SECONDS = 2.0
 """What takes less shows no line."""
 
 
@@ -34,7 +34,7 @@ def clock(text: str) -> Iterator[Progress]:
             transient=True,
             redirect_stdout=False,  # runs redirect these themselves
             redirect_stderr=False,
-            disable=not console.is_terminal,
+            disable=is_quiet() or not console.is_terminal,
         )
         shown.add_task(printable(text), total=None)
         starter = threading.Timer(DELAY_SECONDS, shown.start)

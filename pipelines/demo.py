@@ -20,6 +20,7 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.show.plot import write
+from privstream.pipelines.show.words import interval
 from privstream.pipelines.simulate.searches import LEAST
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -171,11 +172,10 @@ def _largest(rows: Sequence[KeyCount], holders: Holders) -> Table:
     for row in rows:
         if row.item not in peaks or row.people > peaks[row.item].people:
             peaks[row.item] = row
-    table = _table("the largest items, in the hour of most people", "published", "between", "true")
+    table = _table("the largest items, in the hour of most people", "published", "95% interval", "true")
     for row in sorted(peaks.values(), key=lambda row: (-row.people, row.item))[:SHOWN]:
-        between = f"{row.lower:,.0f} " + ("or more" if row.upper is None else f"and {row.upper:,.0f}")
         true = holders.get((row.item, row.window_start.micros), 0)
-        table.add_row(Text(row.item), _hour(row), f"{row.people:,.0f}", between, f"{true:,}")
+        table.add_row(Text(row.item), _hour(row), f"{row.people:,.0f}", interval(row.lower, row.upper), f"{true:,}")
     return table
 
 

@@ -23,9 +23,9 @@ from privstream.pipelines.questions.catalogue import WORDS, question
 from privstream.pipelines.questions.commands import run_command
 from privstream.pipelines.questions.option_types import OPTION_TYPES
 from privstream.pipelines.questions.options import options_of
-from privstream.pipelines.questions.run_report import MUCH
-from privstream.pipelines.questions.spec import NOT_ASKED, QuestionSpec, loaded
-from privstream.pipelines.terminal import NOTE, WARNING
+from privstream.pipelines.questions.spec import QuestionSpec, loaded
+from privstream.pipelines.show.words import WARNING
+from privstream.pipelines.terminal import NOTE
 
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
@@ -146,12 +146,8 @@ def read(path: str | os.PathLike[str]) -> Result:
 
 
 ACCOUNTS = ("noise_key_file", "noise_key_variable", "ledger")
-LEFT_OUT = {
-    WARNING: f"{MUCH:.0%} of the data or more, in all or in late windows, is not in the answers, or changed, "
-    "and intervals do not hold it",
-    NOTE: "most of the data is not what was asked for",
-}
-"""What a line of the log becomes in Python, where only the log has exact numbers."""
+WARNED = "the run warns: see the log of the result, which has exact numbers"
+"""What a warning of the log becomes in Python, where only the log has exact numbers."""
 
 ONE_AT_A_TIME = threading.Lock()
 """Standard error is the process's."""
@@ -264,7 +260,7 @@ def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
     said = io.StringIO()
     with ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="privstream-") as folder:
         try:
-            with contextlib.redirect_stderr(said), _loggers_kept():
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()), _loggers_kept():
                 paths = run(folder)
         except UsageError as error:
             kind = TypeError if isinstance(error.__cause__, TypeError) else ValueError
@@ -279,12 +275,10 @@ def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
         results: dict[str, Any] = {name: read(path) if path else DryRun() for name, path in paths.items()}
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
-        if line.startswith(NOTE) and NOT_ASKED not in line:  # advice by public parameters alone
+        if line.startswith(NOTE):  # advice by public parameters alone
             warnings.warn(in_python(line.removeprefix(NOTE)), stacklevel=3)
-            continue
-        for begin, text in LEFT_OUT.items():
-            if line.startswith(begin):
-                warnings.warn(f"{text}: see the log of the result, which says how much", stacklevel=3)
+        elif line.startswith(WARNING):
+            warnings.warn(WARNED, stacklevel=3)
     log = "\n".join(lines)
     return {name: dataclasses.replace(result, log=log) for name, result in results.items()}
 

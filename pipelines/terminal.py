@@ -8,18 +8,20 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from typing_extensions import override
-
-WARNING = "WARNING: "
-"""How a line begins that warns."""
 
 NOTE = "NOTE: "
 """How a line begins that tells what may be meant, and may be a mistake."""
 
 WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
 """Paths and commands are not broken."""
+
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 LINE_END = re.compile(r"\s*[\r\n]\s*")
 
@@ -37,13 +39,40 @@ def one_line(text: str) -> str:
     return printable(LINE_END.sub(" ", text.strip()))
 
 
-def say(text: str) -> None:
-    """Tell the person at the terminal, whose lines end between words; elsewhere lines stay as they are."""
+@contextmanager
+def quietly(*, on: bool) -> Iterator[None]:
+    """Say nothing in the block, if `on`: errors alone are told, by who catches them."""
+    token = _QUIET.set(on)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
+
+
+def is_quiet() -> bool:
+    """Tell whether nothing but errors is to be printed."""
+    return _QUIET.get()
+
+
+def say(text: str, hanging: int = 0) -> None:
+    """Tell the person at the terminal, whose lines end between words; elsewhere lines stay as they are.
+
+    `hanging`: columns by which the following parts of a line are set in.
+    """
+    if is_quiet():
+        return
     shown = printable(text)
     if sys.stderr.isatty():
         width = max(40, shutil.get_terminal_size().columns)
-        shown = "\n".join(textwrap.fill(line, width, **WHOLE) if line else line for line in shown.split("\n"))
+        folded = {"width": width, "subsequent_indent": " " * hanging, **WHOLE}
+        shown = "\n".join(textwrap.fill(line, **folded) if line else line for line in shown.split("\n"))
     print(shown, file=sys.stderr)
+
+
+def gap() -> None:
+    """Print an empty line on a terminal, beside a table that is there, too."""
+    if sys.stderr.isatty() and sys.stdout.isatty():
+        say("")
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

@@ -187,7 +187,6 @@ class KeyCount(NamedTuple):
             negative.
     """
 
-    stream: str
     window_start: Timestamp
     window_end: Timestamp
     item: str
@@ -201,7 +200,7 @@ class KeyRise(NamedTuple):
     """A count, and how far it is above that of so many windows before.
 
     Attributes:
-        stream, window_start, window_end, item, people, lower, upper, noisy: as in `KeyCount`.
+        window_start, window_end, item, people, lower, upper, noisy: as in `KeyCount`.
         rise: by how much `people` rose; None in the first windows.
         rise_lower: lower end of its 95% interval: above 0 if the item surely rose.
         rise_upper: upper end.

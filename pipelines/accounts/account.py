@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -14,11 +14,10 @@ from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.spending import Standing, standings_of
 from privstream.pipelines.locations import TABLE
+from privstream.pipelines.show.words import Budget
 
 NONE = "none"
 """The value of `--ledger` that goes without."""
-
-NO_LIMIT = "no limit is set (privstream budget set)"
 
 
 class Identity(Protocol):
@@ -33,33 +32,11 @@ class Identity(Protocol):
         """Digest of the data alone, or their source."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Charge:
-    """What was written down.
+class Charge(NamedTuple):
+    """What was written down: what it costs, and line and head of the ledger for the guarantee file."""
 
-    Attributes:
-        account: where.
-        cost: epsilon of the run by itself; 0 if it repeats one.
-        repeats: whether it does.
-        standing: what all runs on the data set have cost, with this one; None without a ledger.
-        mark: line and head of the ledger for the guarantee file; None if nothing was written.
-    """
-
-    account: Account
-    cost: float
-    repeats: bool = False
-    standing: Standing | None = None
-    mark: Mapping[str, Any] | None = None
-
-    def in_words(self) -> str:
-        """Return in one line what the run costs, and what is spent."""
-        this = "a repetition, which costs nothing more" if self.repeats else f"epsilon {self.cost:.4g}"
-        if self.standing is None:
-            return f"this run: {this}; no ledger ({self.account.why})"
-        runs, limit = len(self.standing.costs), self.standing.limit
-        every = f"all {runs:,} runs" if runs > 1 else "the only run"
-        spent = f"{every} on {self.account.dataset!r}: epsilon {self.standing.epsilon:.4g}"
-        return f"this run: {this}; {spent}{f'; {NO_LIMIT}' if limit is None else f' of {limit.epsilon:.4g}'}"
+    budget: Budget | None
+    mark: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +103,7 @@ class Account:
             ValueError: the ledger, or the limit of the data set, refuses it.
         """
         if self.path is None:
-            return Charge(account=self, cost=guarantee.epsilon)
+            return Charge(Budget(), None)
         entry = Entry.of(
             guarantee,
             label=label,
@@ -140,13 +117,17 @@ class Account:
             output=output,
         )
         receipt = Ledger(self.path).append(entry, dry=dry)
-        return Charge(
-            account=self,
-            cost=0.0 if receipt.repeats else guarantee.epsilon,
+        standing = _standing(receipt.contents, self.dataset, guarantee)
+        assert standing is not None  # of the unit of this run
+        budget = Budget(
+            dataset=self.dataset,
+            epsilon=guarantee.epsilon,
+            runs=len(standing.costs),
+            spent=standing.epsilon,
+            limit=None if standing.limit is None else standing.limit.epsilon,
             repeats=receipt.repeats,
-            standing=_standing(receipt.contents, self.dataset, guarantee),
-            mark=None if dry else {"line": receipt.line, "head": receipt.head},
         )
+        return Charge(budget, None if dry else {"line": receipt.line, "head": receipt.head})
 
     def spent(self, guarantee: PrivacyGuarantee) -> Standing | None:
         """Return what all runs on the data set have cost the unit of a guarantee; None if there is nothing to tell.

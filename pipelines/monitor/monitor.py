@@ -194,5 +194,5 @@ class Monitor(beam.PTransform[Any, Any]):
         options |= {"overwrite": False, "dry_run": False, "dead_letter": None} | self.options
         runner = launch.parse_beam_options([])
         made = MonitorRun.of(replace(monitor, output=place), argparse.Namespace(**options), runner, folder)
-        made.report(made.publish(runner))
+        made.report(*made.publish(runner))
         return {each.name: each.arguments.output for each in made.run.questions}

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.account import Account
+from privstream.pipelines.accounts.account import Account, Charge
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.run_identity import (
     RunIdentity,
@@ -32,7 +33,6 @@ from privstream.pipelines.accounts.run_identity import (
 )
 from privstream.pipelines.command import Command, NothingUsableError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.monitor.calibration import Calibrated, Paid
 from privstream.pipelines.monitor.monitor_file import FIELDS, VIEWS, MonitorFile, Output, Question, read_monitor
@@ -43,12 +43,10 @@ from privstream.pipelines.monitor.views_stream import Followed, FollowView, foll
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.arguments import given_to, input_fields, settled, transform_of
 from privstream.pipelines.questions.asked import (
-    DRY,
     Asked,
     check_apart,
     check_usable,
     guarantee_path,
-    privacy_in_words,
     promise,
     row_type_of,
     shared_evenly,
@@ -69,6 +67,7 @@ from privstream.pipelines.questions.run_command import release_of_stream, run_la
 from privstream.pipelines.questions.spec import loaded
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import name_job
+from privstream.pipelines.show.words import LABEL, summary
 from privstream.pipelines.sinks.destination import Destination
 from privstream.pipelines.sinks.row_files import (
     PARTIAL,
@@ -79,10 +78,10 @@ from privstream.pipelines.sinks.row_files import (
     read_row_file,
     write_row_file,
 )
-from privstream.pipelines.sinks.terminal_table import print_rows
+from privstream.pipelines.sinks.terminal_table import print_rows, read_table, until_closed
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, check_folder
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.terminal import NOTE, WARNING, say
+from privstream.pipelines.terminal import gap, is_quiet, say
 from privstream.transforms.counters import Counters
 
 COMMAND_NAME = "run"
@@ -98,9 +97,8 @@ HEAD = 5
 GIVEN = ("noise_key_file", "noise_key_variable", "run_id", "ledger", "dataset")
 """Options that hold for a run as a whole."""
 
-OPTION = re.compile(r"--([a-z][a-z_]*)")
-SUGGEST = "privstream suggest --"
-OF_COMMAND = (*GIVEN, "overwrite", "dead_letter", "dry_run", "workers")
+OPTION = re.compile(r"--([a-z][a-z-]*)")
+OF_COMMAND = (*GIVEN, "key", "overwrite", "dead_letter", "dry_run", "workers")
 """Options of this command; what is said of a question names others, which are keys of the file."""
 
 
@@ -135,8 +133,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         except (ValueError, TypeError, OSError, OverflowError) as error:
             raise UsageError(str(error)) from error
         if made.run.arguments.dry_run:
-            return made.report(made.try_out(options))
-        made.report(made.publish(options))
+            return made.report(*made.try_out(options))
+        made.report(*made.publish(options))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,12 +254,12 @@ class MonitorRun:
             promised=_promised(monitor, planned, common, asked),
         )
 
-    def try_out(self, options: PipelineOptions) -> Counters:
-        """Run the pipeline for its counters alone."""
+    def try_out(self, options: PipelineOptions) -> tuple[Counters, Charge]:
+        """Run the pipeline for its counters alone, and say what it would cost."""
         with _errors_with_keys(self.monitor):
             return self.run.try_out(options)
 
-    def publish(self, options: PipelineOptions) -> Counters:
+    def publish(self, options: PipelineOptions) -> tuple[Counters, Charge]:
         """Run the pipeline, and write rows and guarantees: no file of rows is there before all are complete."""
         asked, unbounded = self.run.questions, self.run.unbounded
         with _hidden_folder(self.output.folder, wanted=not unbounded) as folder:
@@ -282,7 +280,7 @@ class MonitorRun:
         for to, path in sent if not unbounded else ():
             if to is not None:
                 say(send(to, path))
-        return counted
+        return counted, charge
 
     def _write_views(self, files: Mapping[str, str], folder: str, counted: Counters) -> None:
         """Write the views of rows that are in files: first all of them into a folder, and then into the output."""
@@ -318,51 +316,49 @@ class MonitorRun:
         more = {"questions": questions} | ({"views": views} if views else {})
         write_guarantee(whole_path(self.output.folder), {**self.promised, **more}, charge)
 
-    def report(self, counted: Counters) -> None:
-        """Tell of each question what was read and published, and what is promised of all together.
+    def report(self, counted: Counters, charge: Charge) -> None:
+        """Tell what was read and published, what is promised of all questions together, and their newest rows.
 
         Raises:
             NothingUsableError: a question could use nothing that was read.
         """
-        lines, warnings, nothing = [], [], []
-        for each in self.run.questions:
-            said = each.told(counted, unbounded=self.run.unbounded)
-            words = partial(_in_words_of_file, question=each.spec.word, path=self.monitor.path)
-            lines += [f"{each.name}: {words(line)}" for line in (*said.counted, *said.accurate)]
-            for warning in said.warnings:
-                kind = next((kind for kind in (NOTE, WARNING) if warning.startswith(kind)), "")
-                warnings.append(f"{kind}{each.name}: {words(warning.removeprefix(kind))}")
-            nothing += [] if said.nothing is None else [f"{each.name}: {words(said.nothing)}"]
-        dry = self.run.arguments.dry_run
-        lines += [DRY] if dry else []
-        lines.append(privacy_in_words(self.promised["guarantee"]))
-        if self.views and not dry:
-            lines.append(f"views, at no cost: {', '.join(view.name for view in self.views)}")
-        if not dry:
-            lines.append(f"rows: {self.output.folder}, guarantee: {whole_path(self.output.folder)}")
-        say("\n".join([*lines, *warnings]))
-        if not dry and not self.run.unbounded:
-            self._show_heads()
-        if nothing:
-            raise NothingUsableError("; ".join(nothing))
+        arguments = self.run.arguments
+        told = summary(
+            [each.facts(counted) for each in self.run.questions],
+            self.promised["guarantee"],
+            budget=charge.budget,
+            path=self.output.folder,
+            dead_letter=arguments.dead_letter,
+            dry_run=bool(arguments.dry_run),
+            views=[view.name for view in self.views],
+        )
+        say(_in_words_of_file("\n".join(told.before)))
+        if not (arguments.dry_run or self.run.unbounded or is_quiet()):
+            self._show_heads(counted)
+        say(_in_words_of_file("\n".join(told.after)), LABEL)
+        for each in self.run.questions if self.run.unbounded else ():
+            if each.destination is not None:
+                say(each.destination.sent_from(each.arguments.output, each.counters(counted)))
+        if told.nothing is not None:
+            raise NothingUsableError(_in_words_of_file(told.nothing))
 
-    def _show_heads(self) -> None:
-        """Print the largest rows of each question, of its newest window where it has several."""
-        for each in self.run.questions:
-            rows = read_row_file(each.arguments.output, each.row_type)
-            ends = [getattr(row, "window_end", None) for row in rows]
-            last = max((end for end in ends if end is not None), default=None)
-            newest = [row for row, end in zip(rows, ends, strict=True) if end in (None, last)]
-            clocks = Clocks.of(each.promised["parameters"])
-            if newest:
-                print_rows(newest, each.row_type, title=each.name, limit=HEAD, clocks=clocks)
+    def _show_heads(self, counted: Counters) -> None:
+        """Print the largest rows of the newest window of each question."""
+        with until_closed():
+            for each in self.run.questions:
+                gap()
+                sys.stderr.flush()
+                table = read_table(each.arguments.output, each.row_type)
+                nothing = each.spec.why_nothing or "nothing is published"
+                given: dict[str, Any] = {"name": each.name, "path": each.arguments.output, "nothing": nothing}
+                print_rows(table, each.facts(counted).record, limit=HEAD, **given)
+                sys.stdout.flush()
+        gap()
 
 
-def _in_words_of_file(text: str, question: str, path: str) -> str:
-    """Return what is said of a question of a monitor with keys of its file in place of options of its command."""
-    said, suggest, line = text.partition(SUGGEST)  # a command of its own has options
-    keys = OPTION.sub(lambda found: found[0] if found[1] in OF_COMMAND else found[1].removesuffix("_field"), said)
-    return f"{keys}{suggest}{line}".replace(f"privstream plan {question}", f"privstream plan {path}")
+def _in_words_of_file(text: str) -> str:
+    """Return what is said of options with keys of the file in their place."""
+    return OPTION.sub(lambda found: found[0] if (key := found[1].replace("-", "_")) in OF_COMMAND else key, text)
 
 
 def view_path(output: Output, name: str, *, unbounded: bool) -> str:

@@ -16,9 +16,11 @@ from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import GUARANTEE, POSTGRESQL
 from privstream.pipelines.questions.input_end import KAFKA, is_unbounded, reads_query
-from privstream.pipelines.questions.run_report import RunReport, fault, listed
 from privstream.pipelines.questions.spec import METHOD, QuestionSpec
+from privstream.pipelines.show import words
+from privstream.pipelines.show.records import fault, listed
 from privstream.pipelines.sinks.row_files import (
+    ALIKE,
     COMPLETE,
     read_row_file,
     sort_rows,
@@ -27,7 +29,6 @@ from privstream.pipelines.sinks.row_files import (
     write_row_file,
 )
 from privstream.pipelines.sinks.row_formats import Layout
-from privstream.pipelines.sinks.terminal_table import TERMINAL
 from privstream.pipelines.sinks.wide_table import write_wide
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
 from privstream.pipelines.sources.first_records import unusable
@@ -35,7 +36,6 @@ from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.frame_files import save_rows
 from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.stores import filesystems, join
-from privstream.pipelines.terminal import NOTE, say
 from privstream.transforms.counters import Counters, summed
 from privstream.transforms.counts.finished import corrected_rows
 from privstream.transforms.events.parameters import MOST_SHARDS, Parameters
@@ -55,6 +55,7 @@ PLACES = (
     "command",
     "about",
     "traceback",
+    "quiet",
     "input",
     "query",
     "output",
@@ -70,16 +71,6 @@ PLACES = (
     "ledger",
 )
 """Options that say where things are and how to get there, not what is promised."""
-
-DRY = (
-    "dry run: nothing was published, recorded or spent. These numbers are exact: guard them like the input. The same "
-    "command without --dry_run promises:"
-)
-
-NO_COUNTERS = (
-    "the runner has reported no counters, as for a job with checkpoints, which is cancelled at its end: it is not "
-    "known here how many records could not be used"
-)
 
 
 def stage_label(name: str, stage: str) -> str:
@@ -171,90 +162,18 @@ class Asked:
         own, published = self.label("Explain"), self.counters(counted).get(self.spec.published, 0)
         return {**counted, (own, self.spec.published): len(rows) - published}
 
-    def told(self, counted: Counters, *, unbounded: bool) -> Told:
-        """Say what was read, what was published, and how accurate that is."""
-        spec, arguments = self.spec, self.arguments
+    def facts(self, counted: Counters) -> words.Asked:
+        """Return what the summary of a run says of the question."""
         counters = self.counters(counted)
-        if arguments.dry_run and counters:
-            counters = {COMPLETE: 1, **counters}
-        report = RunReport(counters, spec, self.transform.accuracy.coverage, self.promised["parameters"])
-        published = counters.get(spec.published, 0)
-        nothing = report.nothing_usable(published) if report.known else None
-        lines = []
-        if report.known:
-            what = spec.title.removesuffix("s") if published == 1 else spec.title
-            told = "" if arguments.dry_run else f", {published:,} {what} published"
-            lines.append(f"{report.usable:,} of {report.records:,} events usable{told}")
-            lines += report.left_out(arguments.dead_letter)
-            if spec.why_nothing and not published and nothing is None and not arguments.dry_run:
-                lines.append(spec.why_nothing)
-        else:
-            lines.append(NO_COUNTERS)
-        if not arguments.dry_run and (limits := self.limits(counted)):
-            lines.append(limits_in_words(**limits["limits"]))
-        if self.destination is not None and unbounded and report.known:
-            lines.append(self.destination.sent_from(arguments.output, counters))
-        advice = [f"{NOTE}{text}" for text in [self.transform.advice] if text]
-        if nothing is not None:
-            return Told(lines, (), (), nothing)
-        return Told(
-            lines, (accuracy_in_words(self.promised["accuracy"]),), (*advice, *report.notes(), *report.warnings()), None
+        known = COMPLETE in counters or (self.arguments.dry_run and counters)
+        return words.Asked(
+            name=self.name,
+            counters=counters if known else {},
+            record={**self.promised, **({} if self.arguments.dry_run else self.limits(counted))},
+            published=counters.get(self.spec.published, 0),
+            advice=self.transform.advice,
+            alike=counters.get(ALIKE, 0),
         )
-
-
-def privacy_in_words(guarantee: Mapping[str, Any]) -> str:
-    """Say what a guarantee file promises, as shortly as a terminal does."""
-    unit, delta = str(guarantee["unit"]), guarantee["delta"]
-    whose = unit.replace("one person over the whole run", "all that one person does in the run")
-    return f"privacy    epsilon {guarantee['epsilon']:g}{f', delta {delta:g}' if delta else ''}, for {whose}"
-
-
-def accuracy_in_words(accuracy: Mapping[str, Any]) -> str:
-    """Say how accurate the rows of a guarantee file are, likewise."""
-    if (stddev := accuracy.get("stddev")) is None:
-        claim = re.sub(r" \([^()]*\)$", "", accuracy["sentence"].split(". ")[0].rstrip("."))
-        return f"accuracy   {claim[0].lower()}{claim[1:]}"
-    likely = accuracy.get("likely_in_1")
-    found = "" if likely is None else f"; items found from {likely:,} on"
-    return f"accuracy   typically within {stddev:,.3g} (standard deviation of a count){found}"
-
-
-def limits_in_words(
-    max_contributions: int, max_per_window: int | None, dropped: Mapping[str, float | None] | None
-) -> str:
-    """Say what the limits of a person are, and which share of all contributions they drop."""
-    times = f"{max_contributions:,} contribution{'s' * (max_contributions > 1)} per person"
-    window = "" if max_per_window is None else f", {max_per_window:,} in a window"
-    if dropped is None:
-        return f"limits: {times}{window}; what they drop is not known"
-    share, lower, upper = (dropped[name] for name in ("share", "lower", "upper"))
-    if upper is None:
-        return f"limits: {times}{window}; they drop at least {_percent(lower)}"
-    if not upper:
-        return f"limits: {times}{window}; they drop nothing"
-    return f"limits: {times}{window}; they drop about {_percent(share)} ({_percent(lower)} to {_percent(upper)})"
-
-
-def _percent(share: float | None) -> str:
-    """Write a share."""
-    return f"{100 * (share or 0.0):.0f}%"
-
-
-@dataclass(frozen=True)
-class Told:
-    """What is said of a question after its run.
-
-    Attributes:
-        counted: lines on what was read and published.
-        accurate: lines on how accurate that is.
-        warnings: lines that stand last, where they are seen.
-        nothing: why nothing that was read could be used; None if something could.
-    """
-
-    counted: Sequence[str]
-    accurate: Sequence[str]
-    warnings: Sequence[str]
-    nothing: str | None
 
 
 def bounded_input(
@@ -313,11 +232,6 @@ class Asking:
             return self.charge()
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
-
-    def say_which_key(self) -> None:
-        """Say that the noise key is a new one, if it is."""
-        if self.arguments.noise_key_file is None and self.arguments.noise_key_variable is None:
-            say("noise key: a new random one, for this run only; a run with --noise_key_file can be repeated")
 
 
 def is_sent(arguments: argparse.Namespace) -> bool:
@@ -402,7 +316,7 @@ def promise(
 
 
 def row_type_of(spec: QuestionSpec, transform: Parameters, fields: FieldMapping, arguments: argparse.Namespace) -> type:
-    """Return the type of rows as they are written; a table on the terminal shows an item of columns as one.
+    """Return the type of rows as they are written.
 
     Raises:
         ValueError: naming the option.
@@ -410,8 +324,6 @@ def row_type_of(spec: QuestionSpec, transform: Parameters, fields: FieldMapping,
     row_type: type = spec.row_type_of(transform)
     layout = Layout.of(fields.time_zone, fields.delimiter, fields.decimal)
     written = with_item_columns(row_type, fields.several, layout)
-    if arguments.output == TERMINAL:
-        return row_type
     avro = "avro" in (arguments.output_format, str(arguments.output).rpartition(".")[2].lower())
     wrong = [name for name in fields.several if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]
     if avro and wrong:
@@ -452,7 +364,7 @@ def check_usable(arguments: argparse.Namespace, files: Sequence[EventFile], fiel
     first = next(iter(fields.readings.values())) if isinstance(fields, SharedFields) else fields
     wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "value"}
     named = [f"--{name}_field {field}" for name in sorted(wanted) if (field := getattr(first, name))]
-    reasons = listed([(number, fault(code, number, given)) for code, number in found.items()])
+    reasons = listed({fault(code, given.get("time_format")): number for code, number in found.items()})
     read = f" ({', '.join(named)} is read)" if named else ""
     raise ValueError(
         f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}{read}; "

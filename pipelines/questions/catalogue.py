@@ -80,7 +80,6 @@ COUNTS = QuestionSpec(
         ),
     ),
     prepare="questions.readings.check_span",
-    below="questions.risers.below",
     files=("domain", "public_items"),
     unplanned=("public_items", "top", "rising", "at_least"),
     sizes={"domain": Option("items", "int", "number of items on a public list, if there is one")},

@@ -12,7 +12,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-from privstream.pipelines.accounts.account import Account, Charge
+from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.questions.asked import READ, Asked, Asking, InputRead, files_option
 from privstream.pipelines.questions.input_output import check_workers, end_paths, prepare, reader, window_writer
@@ -34,7 +34,6 @@ from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteW
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.sources.readers import ReadEvents
-from privstream.pipelines.terminal import say
 from privstream.transforms import DeadLetter
 from privstream.transforms.counters import Counters
 
@@ -139,8 +138,6 @@ class Run(Asking):
                 raise UsageError(str(error)) from error
             recorded.append(self.charged())
 
-        self.say_which_key()
-
         def accepted() -> None:
             write_guarantees(recorded[0])
 
@@ -148,12 +145,10 @@ class Run(Asking):
         ends += [view.write.end for view in self.views]
         with alone_in(map(os.path.dirname, ends)) if ends else nullcontext():
             counters = self._run(options, build, ends, accepted if self.unbounded else None)
-        for charge in recorded:
-            say(f"budget     {charge.in_words()}")
-        return counters, recorded[0] if recorded else Charge(account=Account(path=None), cost=0.0)
+        return counters, recorded[0] if recorded else Charge(None, None)
 
-    def try_out(self, options: PipelineOptions) -> Counters:
-        """Run the pipeline for its counters alone, and return them; rows are let go unseen.
+    def try_out(self, options: PipelineOptions) -> tuple[Counters, Charge]:
+        """Run the pipeline for its counters alone, and return them with what it would cost; rows are let go unseen.
 
         What the ledger or the limit would refuse is refused.
         """
@@ -166,10 +161,7 @@ class Run(Asking):
             except (ValueError, TypeError) as error:
                 raise UsageError(str(error)) from error
 
-        counters = self._run(options, build)
-        for charge in foreseen:
-            say(f"budget     {charge.in_words()}")
-        return counters
+        return self._run(options, build), foreseen[0]
 
     @property
     def processes(self) -> int:

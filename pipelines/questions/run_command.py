@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -11,14 +12,13 @@ from functools import partial
 from typing import Any
 
 from privstream.mechanisms import KeyedNoise
-from privstream.pipelines.accounts.account import Account
+from privstream.pipelines.accounts.account import Account, Charge
 from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name, reading
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.promise import Promise, in_words, shown_in_words
+from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.arguments import given_to, settled, transform_of
 from privstream.pipelines.questions.asked import (
-    DRY,
     Asked,
     Asking,
     check_apart,
@@ -26,7 +26,6 @@ from privstream.pipelines.questions.asked import (
     files_option,
     guarantee_path,
     is_sent,
-    privacy_in_words,
     promise,
     row_type_of,
     shared_evenly,
@@ -35,13 +34,15 @@ from privstream.pipelines.questions.asked import (
 )
 from privstream.pipelines.questions.input_end import is_unbounded
 from privstream.pipelines.questions.spec import QuestionSpec, loaded
+from privstream.pipelines.show.words import LABEL, summary
 from privstream.pipelines.sinks.row_files import check_destination, check_new, fingerprint, output_format
-from privstream.pipelines.sinks.terminal_table import TERMINAL, file_or_terminal
+from privstream.pipelines.sinks.terminal_table import TERMINAL, file_or_terminal, print_rows, read_table, until_closed
 from privstream.pipelines.sinks.wide_table import check_wide
 from privstream.pipelines.stores import exists
-from privstream.pipelines.terminal import say
+from privstream.pipelines.terminal import gap, is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.events.release import plain
+from rich.console import Console
 
 INPUT = "input"
 RUN_ID_NEEDED = "run_id must be given when the input has no end: only a name can distinguish such runs"
@@ -76,17 +77,10 @@ class RunCommand:
         (asked,) = run.questions
         arguments = asked.arguments
         if arguments.dry_run:
-            return self._report(run, run.try_out(options))
-        row_type, guarantee_file = asked.row_type, guarantee_path(arguments)
-        shown = partial(in_words, parameters=vars(arguments))
-        promised = Promise(guarantee_file, asked.promised)
-        note = partial(shown_in_words, row_type, promised)
-        below = (
-            None if self.spec.below is None else partial(loaded(self.spec.below), promise=promised, arguments=arguments)
-        )
-        words = (self.spec.title, shown, note, below)
-        clocks, table = promised.clocks, self.spec.table
-        with file_or_terminal(arguments.output, row_type, *words, table=table, clocks=clocks) as path:
+            counted, charge = run.try_out(options)
+            return self._report(run, counted, charge)
+        guarantee_file, table = guarantee_path(arguments), None
+        with file_or_terminal(arguments.output) as path:
             try:
                 write = run.write_to(asked, path, unbounded=run.unbounded)
             except (ValueError, TypeError, OSError) as error:
@@ -95,12 +89,13 @@ class RunCommand:
             counted, charge = run.publish(options, [write], accepted)
             if not run.unbounded:
                 counted = asked.explain(path, counted)
+                table = None if is_quiet() or asked.wide else read_table(path, asked.row_type)
         if arguments.output != TERMINAL and not run.unbounded:
             rows = {"rows": {"sha256": fingerprint(arguments.output)}}
             write_guarantee(guarantee_file, {**asked.promised, **rows, **asked.limits(counted)}, charge)
         if asked.destination is not None and not run.unbounded:
             say(loaded("questions.input_output.send")(asked.destination, arguments.output))
-        self._report(run, counted)
+        self._report(run, counted, charge, table)
 
     def _check(self, runs: Any, arguments: argparse.Namespace, options: Any, folder: str) -> Any:
         """Check the options and the input, and return what runs, of the class `runs`."""
@@ -178,21 +173,44 @@ class RunCommand:
             workers=workers,
         )
 
-    def _report(self, run: Asking, counted: Counters) -> None:
-        """Tell what was read, what was published, and what that promises.
+    def _report(self, run: Asking, counted: Counters, charge: Charge, table: Any = None) -> None:
+        """Tell what was read and published, what that promises, and the newest rows.
 
         Raises:
-            NothingUsableError: nothing that was read could be used, so that accuracy is beside the point.
+            NothingUsableError: nothing that was read could be used.
         """
         (asked,), arguments = run.questions, run.arguments
-        told = asked.told(counted, unbounded=run.unbounded)
-        dry = [DRY] if arguments.dry_run else []
-        lines = [*told.counted, *dry, privacy_in_words(asked.promised["guarantee"]), *told.accurate]
-        if arguments.output != TERMINAL and not arguments.dry_run:
-            lines.append(f"rows: {arguments.output}, guarantee: {guarantee_path(arguments)}")
-        say("\n".join([*lines, *told.warnings]))
+        facts = asked.facts(counted)
+        told = summary(
+            [facts],
+            asked.promised["guarantee"],
+            budget=charge.budget,
+            path=None if arguments.output == TERMINAL else arguments.output,
+            dead_letter=arguments.dead_letter,
+            dry_run=bool(arguments.dry_run),
+        )
+        say("\n".join(told.before))
+        if table is not None:
+            self._show(asked, table, facts.record)
+        say("\n".join(told.after), LABEL)
+        if asked.destination is not None and run.unbounded:
+            say(asked.destination.sent_from(arguments.output, asked.counters(counted)))
         if told.nothing is not None:
             raise NothingUsableError(told.nothing)
+
+    def _show(self, asked: Asked, table: Any, record: Mapping[str, Any]) -> None:
+        """Print the newest rows on the standard output, or what a question has in their place."""
+        path = None if asked.arguments.output == TERMINAL else asked.arguments.output
+        gap()
+        with until_closed():
+            if self.spec.table:
+                print_rows(table, record, path=path, nothing=self.spec.why_nothing or "nothing is published")
+            elif self.spec.below is not None and path is None:
+                rows = [asked.row_type(**row) for row in table.to_pylist()]
+                for each in loaded(self.spec.below)(rows, Promise("", record), asked.arguments):
+                    Console().print(each)
+            sys.stdout.flush()
+        gap()
 
 
 def _folder_of(arguments: argparse.Namespace) -> AbstractContextManager[str]:

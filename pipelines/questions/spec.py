@@ -15,9 +15,6 @@ PIPELINES = "privstream.pipelines"
 ROWS = f"{PACKAGE}.row_types"
 METHOD, AUTO = "method", "auto"
 
-NOT_ASKED = "of the records are not asked for"
-"""What the note says of a run that leaves most records out by its options."""
-
 
 class Option(NamedTuple):
     """An option of a command.

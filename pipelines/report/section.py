@@ -2,74 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.accounts.entries import MINUTES, Entry
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.promise import in_words
-from privstream.pipelines.questions.risers import before, cells, newest, risers, window_of
 from privstream.pipelines.questions.signature import described
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
-from privstream.pipelines.sinks.terminal_table import COSTS, SAME_LINE, View
+from privstream.pipelines.show.promises import not_covered, promise_in_words
+from privstream.pipelines.show.words import says_nothing
+from privstream.pipelines.sinks.terminal_table import INTERVAL, View
 from privstream.transforms.row_types import ENDED, Alert, AlertState, CategoryFlag, is_time
 
-LARGEST_FACTOR = 1000.0
-NOT_COVERED = (
-    "Only the published rows are private. Logs, metrics, dead letters and checkpoints of the run are exact.",
-    "Whoever has the noise key can remove the noise.",
-    "A person with several ids in the data counts as several people, and is protected less.",
-    "What others publish about the same people is not covered; what this ledger records is added up below.",
-)
 UNREAD = "Records that cannot be read, or that come too late, are not counted."
-EVENTS_ALONE = "One event is protected, not a person: somebody who sends many events is protected far less."
-
-
-def promise_in_words(guarantee: PrivacyGuarantee, step: str = "step") -> list[str]:
-    """Return sentences on what is protected, against what comparison, and how far conclusions can go.
-
-    Args:
-        guarantee: what is promised.
-        step: what its steps are called.
-    """
-    odds = math.exp(guarantee.epsilon)
-    factor = f"{odds:,.3g}" if odds <= LARGEST_FACTOR else f"e^{guarantee.epsilon:g} (more than {LARGEST_FACTOR:,.0f})"
-    plus = f", plus delta = {guarantee.delta:g}" if guarantee.delta else ""
-    right = 100 * (1 - (1 - guarantee.delta) / (1 + odds))
-    return [
-        f"Protected is {guarantee.unit}.",
-        "Compare what is published here with what would have been published from neighbouring data, which differ by "
-        f"{NEIGHBOURING[guarantee.neighbouring].replace('the unit', f'that unit ({guarantee.unit})', 1)}.",
-        "Whatever anybody sees or concludes is nearly as probable in one case as in the other: its probability is at "
-        f"most {factor} times that in the other case (e to the power of epsilon = {guarantee.epsilon:g}){plus}.",
-        "For example: who thinks that both cases are equally likely, and guesses from all that is published which of "
-        f"them it is, guesses right with a probability of at most {_rounded_up(right)}%; 50% would be a mere guess.",
-        *guarantee.lasting(step),
-        guarantee.adaptivity.replace("step", step),
-    ]
 
 
 def _without_options(text: str) -> str:
     """Return a description without the sentences about options, which a reader of the page has not."""
     return ". ".join(sentence for sentence in text.split(". ") if "--" not in sentence).rstrip(".") + "."
-
-
-def not_covered(guarantee: PrivacyGuarantee) -> list[str]:
-    """Return what the guarantee rests on, and what it says nothing about."""
-    alone = [EVENTS_ALONE] if guarantee.unit.what in ("event", "row") else []
-    return [*alone, *guarantee.caveats, *NOT_COVERED]
-
-
-def _rounded_up(percent: float) -> str:
-    """Return a percentage with one digit, never less than it is."""
-    return f"{min(100.0, math.ceil(10 * percent) / 10):g}"
 
 
 RULE_COLUMNS = ("name", "at_least", "at_most", "clear_below", "clear_above", "items")
@@ -118,7 +73,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         ValueError: the ledger does not have its run.
     """
     entry = None if accounts is None else accounts.entry(result)
-    columns, clocks = _columns(result), result.promise.clocks
+    columns = _columns(result)
     return {
         "title": result.spec.title[0].upper() + result.spec.title[1:],
         "question": _without_options(result.spec.description),
@@ -137,7 +92,7 @@ def words_of(result: Result, accounts: Accounts | None) -> dict[str, Any]:
         "guarantee": result.guarantee,
         "not_covered": not_covered(result.guarantee),
         "columns": columns,
-        "rows": [_cells(in_words(row, result.parameters), columns, clocks) for row in result.rows[:MOST_ROWS]],
+        "rows": [_cells(row, columns, result) for row in result.rows[:MOST_ROWS]],
         "all_rows": len(result.rows),
         "facts": _facts(result, entry, accounts),
         "parameters": _parameters(result),
@@ -155,15 +110,18 @@ def picture(result: Result) -> dict[str, Any]:
 def _columns(result: Result) -> list[tuple[str, str]]:
     """Return the columns of the rows, and what they mean; not those of a budget that no row costs, nor empty ones."""
     texts = described(result.row_type.__doc__ or "", "Attributes")
-    hidden = {*(() if any(getattr(row, COSTS[0], 0) for row in result.rows) else COSTS)}
+    costs = ("epsilon_left", "stopped")  # of rows that cost nothing
+    hidden = {*(() if any(getattr(row, costs[0], 0) for row in result.rows) else costs)}
     names = result.row_type._fields
     hidden |= {name for name in names if result.rows and all(getattr(row, name) in (None, "") for row in result.rows)}
     return [(name, texts.get(name, "")) for name in names if name not in hidden]
 
 
-def _cells(row: Any, columns: list[tuple[str, str]], clocks: Clocks) -> list[str]:
-    """Return the values of a row as texts."""
-    return [cell(getattr(row, name), clocks) for name, _ in columns]
+def _cells(row: Any, columns: list[tuple[str, str]], result: Result) -> list[str]:
+    """Return the values of a row as texts; of a quantile of which nothing is known, that."""
+    unknown = hasattr(row, "quantile") and says_nothing(row.lower, row.upper, result.parameters)
+    texts = {name: cell(getattr(row, name), result.promise.clocks) for name, _ in columns}
+    return ["unknown" if unknown and name in ("estimate", "smoothed") else text for name, text in texts.items()]
 
 
 def cell(value: Any, clocks: Clocks = UTC) -> str:
@@ -248,30 +206,19 @@ MOST_FOUND = 3
 
 def newest_in_words(result: Result) -> list[str]:
     """Return a sentence with the first numbers of the last window, the largest ones where rows have an order."""
-    clocks = result.promise.clocks
-    named = {*result.row_type._fields}
-    if not result.rows or named.isdisjoint(("people", "estimate")) or "rule" in named:
+    view = View.of(result.table, result.promise.content, MOST_FOUND)
+    columns = view.columns()
+    if not result.rows or view.several or INTERVAL not in columns:
         return []
-    view = View.of(result.rows, result.row_type, clocks)
-    if not view.number:
-        return []
+    about = zip(*(columns[key.replace("_", " ")] for key in view.keys if key in columns), strict=True)
+    named = [f"{', '.join(texts)}: " for texts in about] or [""] * view.rows.num_rows
+    told = [
+        f"{name}{number} ({between})"
+        for name, number, between in zip(named, columns[view.unit], columns[INTERVAL], strict=True)
+    ]
     last = max(map(_end, result.rows))
-    rows = view.sorted([row for row in result.rows if _end(row) == last])
-    told = [f"{_about(row)}{_rounded(view.number_of(row))} (between {view.interval(row)})" for row in rows[:MOST_FOUND]]
-    when = f"In the window until {clocks.moment(last)}: " if last else ""
-    return [f"{when}{'; '.join(told)}."] if told else []
-
-
-def _about(row: Any) -> str:
-    """Return what a number is about, before it."""
-    values = {name: getattr(row, name) for name in SAME_LINE if getattr(row, name, "") != ""}
-    texts = [cell(value) if isinstance(value, str) else f"{name} {cell(value)}" for name, value in values.items()]
-    return f"{', '.join(texts)}: " if texts else ""
-
-
-def _rounded(number: float | None) -> str:
-    """Return a number without digits that nobody reads."""
-    return "-" if number is None else f"{number:,.0f}" if abs(number) >= 100 else f"{number:.4g}"
+    when = f"In the window until {result.promise.clocks.moment(last)}: " if last else ""
+    return [f"{when}{'; '.join(told)}."]
 
 
 def _end(row: Any) -> int:
@@ -280,12 +227,15 @@ def _end(row: Any) -> int:
 
 
 def _rises(rows: Sequence[Any], result: Result, clocks: Clocks) -> Iterator[str]:
-    """Yield what surely rose in the last window."""
-    last = newest(rows)
-    against = f"{result.parameters['against']} before" if result.is_view else before(result.parameters.get("rising"))
-    for row in risers(last, MOST_HIGHLIGHTS):
-        rise, between = cells(row)
-        yield f"{row.item} rose by {rise} ({between}) {window_of(last, clocks)}, against {against}."
+    """Yield what surely rose in the last window with rises, the largest rise first."""
+    risen = [row for row in rows if getattr(row, "rise", None) is not None]
+    last = max(map(_end, risen), default=0)
+    surely = [row for row in risen if _end(row) == last and row.rise_lower > 0]
+    back = result.parameters.get("against", result.parameters.get("rising"))
+    against = f"{back} {'windows ' * isinstance(back, int)}before" if back != 1 else "the window before"
+    for row in sorted(surely, key=lambda row: -row.rise)[:MOST_HIGHLIGHTS]:
+        between = f"{row.rise_lower:+,.0f} to {row.rise_upper:+,.0f}"
+        yield f"{row.item} rose by {row.rise:+,.0f} ({between}) until {clocks.moment(last)}, against {against}."
 
 
 def _alerts(rows: Sequence[Alert], clocks: Clocks) -> Iterator[str]:

@@ -40,7 +40,7 @@ from privstream.pipelines.runners.local_runner import (
     without_program,
 )
 from privstream.pipelines.stores import reach_stores
-from privstream.pipelines.terminal import printable, say
+from privstream.pipelines.terminal import printable
 from privstream.transforms.counters import Counters
 from privstream.transforms.events import dead_letters
 from privstream.transforms.spill import spilled
@@ -132,7 +132,6 @@ def run(
         KeyboardInterrupt: Ctrl-C; a job on a Flink cluster has been cancelled.
     """
     runner = options.view_as(StandardOptions).runner
-    began = time.monotonic()
     counters: Counters = {}
     try:
         local = runner == LOCAL_RUNNER
@@ -159,7 +158,6 @@ def run(
         raise RunError(without_program(error) or cause(error)) from error
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
-    say(f"ran on {runner} in {time.monotonic() - began:.1f} s")
     return added([counters, _counted(result)])
 
 

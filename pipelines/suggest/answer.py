@@ -14,7 +14,7 @@ from privstream.pipelines.questions.plan_command import rounded_up
 from privstream.pipelines.questions.run_command import RunCommand
 from privstream.pipelines.sinks.row_files import read_rows
 from privstream.pipelines.suggest.command import SPEC, TERMINAL
-from privstream.pipelines.terminal import printable
+from privstream.pipelines.terminal import is_quiet, printable
 from privstream.transforms.row_types import LimitShare
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -42,7 +42,7 @@ NOT_KNOWN, WIDE = "not known", 0.5  # an interval that is wider says nothing
 def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
     """Publish the rows, and say what they suggest."""
     RunCommand(SPEC).run(arguments, beam_arguments)
-    if arguments.dry_run or arguments.output == TERMINAL:
+    if arguments.dry_run or arguments.output == TERMINAL or is_quiet():
         return
     promise = Promise.read(f"{arguments.output}.guarantee.json")
     assert promise is not None  # it has just been written

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from privstream.pipelines.sinks.row_files import COMPLETE, check_destination, ou
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.found_files import EventFile, files_with
 from privstream.pipelines.sources.normalise import read_files
-from privstream.pipelines.terminal import say
 from privstream.transforms.counters import Counters, counted, counter
 from privstream.transforms.events.event_fields import DeadLetter
 from privstream.transforms.spill import folder_on_disk, spilled
@@ -77,21 +75,16 @@ class LocalRun(Asking):
     ) -> tuple[Counters, Charge]:
         """Write the run into the ledger, and then its rows; return what was counted, and what the ledger says."""
         charge = self.charged()
-        self.say_which_key()
-        counters = self._answer(writes[0])
-        say(f"budget     {charge.in_words()}")
-        return counters, charge
+        return self._answer(writes[0]), charge
 
-    def try_out(self, options: None) -> Counters:
+    def try_out(self, options: None) -> tuple[Counters, Charge]:
         """Do all of it but write rows; what the ledger or the limit would refuse is refused."""
         charge = self.charged()
-        counters = self._answer(None)
-        say(f"budget     {charge.in_words()}")
-        return counters
+        return self._answer(None), charge
 
     def _answer(self, path: str | None) -> Counters:
         """Read, write rows, if they are to be written, and dead letters; return what was counted."""
-        (asked,), began = self.questions, time.monotonic()
+        (asked,) = self.questions
         with (
             clock("reading"),
             _errors_without_records(),
@@ -111,7 +104,6 @@ class LocalRun(Asking):
             if self.letters:
                 letters.seek(0)
                 _write(self.letters, DeadLetter, (DeadLetter(*json.loads(line)) for line in letters), private=True)
-        say(f"read in {time.monotonic() - began:.1f} s")
         return {("", name): number for name, number in found.items()}
 
 

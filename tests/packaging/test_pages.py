@@ -100,7 +100,7 @@ def test_the_first_answer_is_right_and_takes_one_call(shop: Shop, capfd: pytest.
     printed, told = capfd.readouterr()
     ((_, answer),) = blocks(README, "text")
     assert [line.split() for line in printed.splitlines()[:2]] == [line.split() for line in answer.splitlines()[:2]]
-    assert "50,000 of 50,004 events usable" in told
+    assert "50,000 of 50,004 rows used" in told
     positions = [json.loads(line)["position"] for line in Path("letters.jsonl").read_text().splitlines()]
     assert positions == [f"line {number}" for number in range(50_002, 50_006)]
     rows = re.findall(r"^(\S+) +(\S+) +([\d,]+) +(\d+) and (\d+)", printed, re.MULTILINE)
@@ -171,7 +171,7 @@ def test_the_tutorial_reads_the_faults_that_files_of_shops_have(sums, tmp_path, 
     money = re.search(r"`(--value_field Basket [^`]*)`", page)
     assert money is not None
     assert main([*command, "--dead_letter", "dead.jsonl", *(shlex.split(money[1]) if sums else [])]) == 0
-    assert f"{2 if sums else 3} of 8 events usable" in capsys.readouterr().err
+    assert f"{2 if sums else 3} of 8 rows used" in capsys.readouterr().err
     lines = [json.loads(line)["position"] for line in Path("dead.jsonl").read_text().splitlines()]
     assert lines == [f"line {number}" for number in ((3, 5, 6, 7, 8, 9) if sums else (3, 5, 6, 7, 8))]
 

@@ -81,7 +81,7 @@ def test_counts_of_each_span(options, truth, shop, tmp_path, monkeypatch):
     assert promise["guarantee"]["delta"] == (1e-6 if "--delta" in options else 0)
 
 
-def test_sums_and_means(shop: Path, tmp_path: Path) -> None:
+def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     limits = ["--value_field", "cents", "--max_value", "2000"]
     rows = count(shop, tmp_path / "rows.jsonl", *LIMITED, *limits, "--dead_letter", str(tmp_path / "dead.jsonl"))
     assert tuple(rows[0]) == (*FIELDS, "value", "value_lower", "value_upper", "mean", "mean_margin")
@@ -90,6 +90,7 @@ def test_sums_and_means(shop: Path, tmp_path: Path) -> None:
         assert abs(row["people"] - people) < 40 and abs(row["value"] - people * value) < 60_000
         assert row["value_lower"] < row["value"] < row["value_upper"] < row["value"] + 40_000
         assert abs(row["mean"] - value) <= 2 * row["mean_margin"]
+    assert "1 malformed" in capsys.readouterr().err
     assert [json.loads(line)["reason"] for line in (tmp_path / "dead.jsonl").read_text().splitlines()] == [
         "value must be a number, with a point before decimals"
     ]

@@ -337,7 +337,7 @@ def test_a_spreadsheet_from_germany_gets_a_right_answer_in_one_call(summed, tmp_
         assert abs(row["noisy"] - counts[row["item"], day]) < 100
         if summed:
             assert abs(row["value"] - sums[row["item"], day]) < 400_000
-    assert "events without a value count with 0" in told or not summed
+    assert "without a value count as 0" in told or not summed
     bad = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert [letter["position"] for letter in bad] == [f"line {8002 + n}" for n in range(3 if summed else 2)]
 
@@ -349,8 +349,8 @@ def test_decimals_without_a_unit_are_rounded_and_the_run_says_so(tmp_path, capsy
     sums = ["--value_field", "Betrag", "--decimal", ",", "--max_value", "50"]
     assert cli.main([*COMMAND, *period, *output, *FORMS, *sums]) == 0
     told = capsys.readouterr().err
-    assert "8,000 of 8,003 events usable" in told
-    assert "values were rounded to whole numbers of 1, and sums and intervals are of these" in told
+    assert "8,000 of 8,003 rows used" in told
+    assert "of values are rounded: lower --value-unit" in told
 
 
 @pytest.mark.slow

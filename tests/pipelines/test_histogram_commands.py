@@ -110,10 +110,10 @@ def test_events_are_counted_whether_they_have_a_user_or_not(tmp_path: Path, caps
     common += ["--thresholds", "5"] if name == "flags" else []
     for format in ("jsonl", "csv"):
         assert cli.main([name, "--input", str(tmp_path / f"events.{format}"), *common]) == 0
-        assert "60 of 60 events usable" in capsys.readouterr().err
+        assert "60 of 60 rows used" in capsys.readouterr().err
     people = ["--unit", "person", "--max_contributions", "100"]
     assert cli.main([name, "--input", str(tmp_path / "events.jsonl"), *common, *people]) == 0
-    assert "10 of 60 events usable" in capsys.readouterr().err
+    assert "10 of 60 rows used" in capsys.readouterr().err
     assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people]) == 2
     assert "--user_field must name a field" in capsys.readouterr().err
     assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people, "--user_field", ""]) == 2

@@ -28,7 +28,7 @@ GERMAN = Layout.of("Europe/Berlin", None, ",")
 
 def count(hour: int, item: str, people: float = 1234.5, upper: float | None = 2e6) -> KeyCount:
     start = AUTUMN + hour * HOUR
-    return KeyCount("", Timestamp(start), Timestamp(start + HOUR), item, people, 0.25, upper, -7)
+    return KeyCount(Timestamp(start), Timestamp(start + HOUR), item, people, 0.25, upper, -7)
 
 
 ROWS = [count(number, item, upper=None if number else 2e6) for number, item in enumerate(ITEMS)]

@@ -164,15 +164,15 @@ def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypat
         return capsys.readouterr().err
 
     told = run("SELECT * FROM visits ORDER BY ALL", "--dead_letter", str(tmp_path / "letters.jsonl"))
-    assert "3,000 of 3,001 events usable" in told and "a release about data set" in told
+    assert "3,000 of 3,001 rows used" in told and "the only run on" in told
     assert json.loads((tmp_path / "letters.jsonl").read_text())["position"] == "row group 1, row 3001"
     assert (tmp_path / "rows.jsonl").read_text().count("\n") == 4
     assert (
         "SELECT"
         not in (tmp_path / "rows.jsonl.guarantee.json").read_text() + (tmp_path / "key.ledger.jsonl").read_text()
     )
-    assert "a repetition, which" in run("SELECT who, page, seen FROM visits ORDER BY who, page, seen, amount")
-    assert "a release about data set" in run("SELECT * FROM visits WHERE who > 0 ORDER BY ALL")
+    assert "a repetition" in run("SELECT who, page, seen FROM visits ORDER BY who, page, seen, amount")
+    assert "this run: epsilon" in run("SELECT * FROM visits WHERE who > 0 ORDER BY ALL")
 
 
 @pytest.mark.parametrize(

