@@ -7,9 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.signature import described
-from privstream.pipelines.suggest.command import SPEC as SUGGEST
+from privstream.pipelines.docstrings import described
+from privstream.pipelines.model.catalogue import WORDS, question
+from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.yaml.transforms import TRANSFORMS
 from privstream.transforms import AlertState, KeySum, RatioEstimate
 
@@ -55,12 +55,12 @@ def rows_of(word: str) -> str:
     listed = columns(row, [name for name in row._fields if name not in COMMON])
     if row._fields != KeySum._fields[: len(row._fields)]:
         return listed
-    return f"{listed}\n\nAnd with `--max_value`:\n\n{columns(KeySum, KeySum._fields[len(row._fields) :])}"
+    return f"{listed}\n\nAnd with `--max-value`:\n\n{columns(KeySum, KeySum._fields[len(row._fields) :])}"
 
 
 def suggest_rows() -> str:
     """Return the columns of the rows of `suggest`."""
-    return columns(SUGGEST.row_type, SUGGEST.row_type._fields)
+    return columns(Suggest.info.row_type, Suggest.info.row_type._fields)
 
 
 def view_rows() -> str:
@@ -91,7 +91,10 @@ def yaml_table() -> str:
     """Return the transforms of Beam YAML."""
     return table(
         ("transform", "its keys are the options of, and its rows those of"),
-        *((f"`{name}`", f"[`{to.spec.word}`](questions.md#{to.spec.word})") for name, to in TRANSFORMS.items()),
+        *(
+            (f"`{name}`", f"[`{to.kind.info.word}`](questions.md#{to.kind.info.word})")
+            for name, to in TRANSFORMS.items()
+        ),
     )
 
 

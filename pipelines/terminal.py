@@ -37,8 +37,19 @@ def one_line(text: str) -> str:
     return printable(LINE_END.sub(" ", text.strip()))
 
 
-def say(text: str) -> None:
+_QUIET = False
+
+
+def be_quiet(quiet: bool) -> None:
+    """Say nothing from now on, or everything again; errors are said in any case."""
+    global _QUIET  # noqa: PLW0603
+    _QUIET = quiet
+
+
+def say(text: str, *, error: bool = False) -> None:
     """Tell the person at the terminal, whose lines end between words; elsewhere lines stay as they are."""
+    if _QUIET and not error:
+        return
     shown = printable(text)
     if sys.stderr.isatty():
         width = max(40, shutil.get_terminal_size().columns)

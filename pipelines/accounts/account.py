@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -21,6 +20,16 @@ from privstream.pipelines.accounts.spending import Limit, check_limit, distinct,
 from privstream.pipelines.locations import TABLE
 from privstream.pipelines.terminal import NOTE
 from privstream.transforms.events.times import TimeForm, read_micros
+
+
+class Given(Protocol):
+    """What a monitor says of the account: see `model.monitor.Account`."""
+
+    key: str | None
+    ledger: str | None
+    dataset: str
+    budget_limit: tuple[float, float | None] | None
+
 
 NONE = "none"
 """The value of `--ledger` that goes without."""
@@ -53,33 +62,32 @@ class Account:
     limit: Limit | None
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Account:
-        """Return the account that options name.
+    def of(cls, given: Given) -> Account:
+        """Return the account that a monitor names.
 
         Raises:
             ValueError: naming the option.
         """
-        given = arguments.ledger
-        path, why = given, ""
-        if given == NONE:
+        path, why = given.ledger, ""
+        if path == NONE:
             path, why = None, "--ledger none"
-        elif given is None and arguments.noise_key_file is not None:
-            path = f"{arguments.noise_key_file}{ENDING}"
-        elif given is None:
+        elif path is None and given.key is not None:
+            path = f"{given.key}{ENDING}"
+        elif path is None:
             why = "the noise key is in no file; --ledger PATH keeps one"
         if path is not None and (not path or ("://" in path and not is_database(path))):
             raise ValueError(f"ledger must be a file of this machine, {TABLE}, or {NONE}, got {path!r}")
         if path is not None:
             Ledger(path)  # refuses an address of another form
-        if not arguments.dataset or not arguments.dataset.isprintable():
-            raise ValueError(f"dataset must be a name of printable letters, got {arguments.dataset!r}")
-        if arguments.budget_limit is not None and path is None:
+        if not given.dataset or not given.dataset.isprintable():
+            raise ValueError(f"dataset must be a name of printable letters, got {given.dataset!r}")
+        if given.budget_limit is not None and path is None:
             raise ValueError(f"budget_limit must be given with a ledger, and there is none: {why}")
         return cls(
             path=path,
             why=why,
-            dataset=arguments.dataset,
-            limit=None if arguments.budget_limit is None else Limit(*arguments.budget_limit),
+            dataset=given.dataset,
+            limit=None if given.budget_limit is None else Limit(*given.budget_limit),
         )
 
     def charge(
@@ -87,10 +95,14 @@ class Account:
         identity: RunIdentity,
         run_id: str,
         command: str,
-        arguments: argparse.Namespace,
         noise: KeyedNoise,
         guarantee: PrivacyGuarantee,
-        parts: Mapping[str, PrivacyGuarantee] | None = None,
+        parts: Mapping[str, PrivacyGuarantee],
+        *,
+        name: str,
+        output: str,
+        span: tuple[Any, Any, str | None],
+        dry_run: bool,
     ) -> Charge:
         """Write a run into the ledger, unless it is a dry run.
 
@@ -98,43 +110,45 @@ class Account:
             identity: what it draws, and of what.
             run_id: what its noise depends on.
             command: such as "histogram".
-            arguments: its options.
             noise: its noise, for the fingerprint of the key.
             guarantee: what all of its questions promise together.
             parts: what each question promises by itself, by name, if there are several.
+            name: the public name of the run.
+            output: where rows go.
+            span: start and end of the data, and the zone of the clocks.
+            dry_run: whether nothing is written down.
 
         Raises:
             ValueError: the ledger, or a limit, refuses it.
         """
         if self.path is None:
-            how = f"run id: {arguments.run_id}; ledger: none ({self.why}): no account is kept of what this run costs"
+            how = f"run id: {name}; ledger: none ({self.why}): no account is kept of what this run costs"
             return Charge(how, None)
-        begin, end = span_of(arguments)
+        begin, end = span_of(*span)
         entry = Entry(
             time=datetime.now(UTC).isoformat(timespec="seconds"),
             run_id=run_id,
             digest=identity.digest,
-            name=arguments.run_id,
+            name=name,
             dataset=self.dataset,
             command=command,
             version=version("privstream"),
             data=identity.data,
             key=noise.fingerprint,
             guarantee=guarantee,
-            output=arguments.output,
+            output=output,
             begin=begin,
             end=end,
             parts=dict(parts or {}),
         )
-        return self._written(self.path, entry, arguments)
+        return self._written(self.path, entry, dry=dry_run)
 
-    def _written(self, path: str, entry: Entry, arguments: argparse.Namespace) -> Charge:
+    def _written(self, path: str, entry: Entry, *, dry: bool) -> Charge:
         """Write a run into the ledger, unless it is a dry run."""
         ledger = Ledger(path)
         before = ledger.contents() if ledger.exists() else Contents.none()
         accept = partial(self._accept, entry)
-        receipt = ledger.foresee(entry, accept) if arguments.dry_run else ledger.append(entry, accept, self.limit)
-        dry: bool = arguments.dry_run
+        receipt = ledger.foresee(entry, accept) if dry else ledger.append(entry, accept, self.limit)
         how = (
             "a repetition, which costs nothing more"
             if receipt.repeats
@@ -147,11 +161,11 @@ class Account:
         lines.append(f"budget: {self._budget(path, entry, before, receipt.repeats, costs)}")
         if not before.records:
             lines.append(NEW)
-        if self.limit is not None and self.dataset not in before.limits and not arguments.dry_run:
+        if self.limit is not None and self.dataset not in before.limits and not dry:
             lines.append(KEPT.format(self.dataset, self.limit.in_words()))
         if not receipt.repeats:
             lines += [f"{NOTE}{text}" for text in self._names(entry, before)]
-        mark = None if arguments.dry_run else {"line": receipt.line, "head": receipt.head}
+        mark = None if dry else {"line": receipt.line, "head": receipt.head}
         return Charge("\n".join(lines), mark)
 
     def _accept(self, entry: Entry, earlier: Sequence[Entry]) -> None:
@@ -199,14 +213,13 @@ class Account:
             yield f"these data are in this ledger as data set {others}, too, whose total is without this run"
 
 
-def span_of(arguments: argparse.Namespace) -> tuple[int | None, int | None]:
+def span_of(start: Any, end: Any, zone: str | None) -> tuple[int | None, int | None]:
     """Return the time of the data that a run over windows is about: what is outside of it is left out.
 
     Without `start` it is not known, and without `end` it has none; a run that knows neither is about any time.
     """
-    form = TimeForm(unit="s", zone=getattr(arguments, "time_zone", None) or "UTC")
-    begin, end = (
-        None if (given := getattr(arguments, name, None)) is None else read_micros(name, given, form)
-        for name in ("start", "end")
+    form = TimeForm(unit="s", zone=zone or "UTC")
+    first, last = (
+        None if given is None else read_micros(name, given, form) for name, given in (("start", start), ("end", end))
     )
-    return begin, None if begin is None else end
+    return first, None if first is None else last

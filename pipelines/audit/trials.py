@@ -24,8 +24,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.attacks import STREAM, SUSPECT, Attack, Seen, Sent, Transcript
 from privstream.pipelines.command import RunError
-from privstream.pipelines.questions.options import NOISE, STREAMS
-from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.model.question import QuestionInfo
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -112,7 +111,7 @@ class Trials:
 
     def __init__(
         self,
-        spec: QuestionSpec,
+        spec: QuestionInfo,
         attack: Attack,
         options: Mapping[str, Any],
         number: int,
@@ -123,11 +122,11 @@ class Trials:
     ) -> None:
         self.spec, self.attack, self.people, self.one_in = spec, attack, people, one_in
         self.names = tuple(f"{i:0{DIGITS}}" for i in range(first, first + number))
-        known = spec.signature.arguments
+        known = spec.arguments
         self.streams = attack.told_by == STREAM
         given: dict[str, Any] = dict(options)
         if self.streams:
-            given[STREAMS] = self.names
+            given["streams"] = self.names
         elif DOMAIN in options:
             items = options[DOMAIN].texts.to_pylist()
             given[DOMAIN] = Domain([f"{name} {item}" for name in self.names for item in items])
@@ -137,13 +136,13 @@ class Trials:
             given[SHARDS] = 1  # trials are parts enough
         self.transform: PrivateTransform = self._made(given, noise)
         if isinstance(self.transform, CountsParameters) and self.streams:  # each is as one is that has no others
-            alone: Any = self._made({name: value for name, value in given.items() if name != STREAMS}, noise)
+            alone: Any = self._made({name: value for name, value in given.items() if name != "streams"}, noise)
             self.transform.mechanism = alone.mechanism
         self.guarantee: PrivacyGuarantee = self.transform.guarantee
 
     def _made(self, given: Mapping[str, Any], noise: NoiseSource) -> PrivateTransform:
         """Return a transform with these arguments."""
-        made: PrivateTransform = self.spec.transform_class(**given, **{NOISE: noise})
+        made: PrivateTransform = self.spec.transform_class(**given, noise=noise)
         return made if self.attack.transcript is None else made.to_finish()
 
     def run(self, start: Start = launch.run) -> tuple[Floats, Floats]:

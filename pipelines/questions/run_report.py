@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.accuracy import Coverage
-from privstream.pipelines.questions.spec import NOT_ASKED, Excess, QuestionSpec
+from privstream.pipelines.model.question import NOT_ASKED, Excess, QuestionInfo
 from privstream.pipelines.sinks.row_files import ALIKE, COMPLETE
 from privstream.pipelines.sources.event_files import LONG_RECORDS, MANY_LINES
 from privstream.pipelines.terminal import NOTE, WARNING
@@ -30,9 +30,9 @@ RULES = {
 
 FIELDS = {"user": "a user", "item": "an item", "stream": "a stream", "value": "a value"}
 FAULTS = {f"{field}_{rule}": words.format(FIELDS[field]) for field in FIELDS for rule, words in RULES.items()}
-FAULTS |= {f"{field}_missing": f"without {words} in --{field}_field" for field, words in FIELDS.items()}
+FAULTS |= {f"{field}_missing": f"without {words} in --{field}" for field, words in FIELDS.items()}
 FAULTS |= {
-    "time_missing": "without a time in --time_field",
+    "time_missing": "without a time in --time",
     "time_type": "with a time that is neither a number nor text",
     "time_syntax": "with a time that is not ISO 8601 text such as 2030-01-31T12:00:00Z (give its form with "
     "--time_format)",
@@ -158,7 +158,7 @@ class RunReport:
     """
 
     def __init__(
-        self, counters: Mapping[str, int], spec: QuestionSpec, coverage: Coverage, given: Mapping[str, Any]
+        self, counters: Mapping[str, int], spec: QuestionInfo, coverage: Coverage, given: Mapping[str, Any]
     ) -> None:
         self.counters = counters
         self.usable = counters.get("events_usable", 0)
@@ -199,7 +199,7 @@ class RunReport:
         if not self.records or lost < MOST * self.records:
             return []
         share = _percent(min(1.0, lost / self.records))
-        options = ", ".join(f"--{name}" for name in CHOOSE if name in self._spec.signature.arguments)
+        options = ", ".join(f"--{name}" for name in CHOOSE if name in self._spec.arguments)
         return [f"{NOTE}{share} {NOT_ASKED}: {listed(chosen)}. Is that meant? See {options}."]
 
     def _of_records(self) -> Iterator[str]:
