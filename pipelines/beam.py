@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
@@ -15,13 +14,11 @@ from privstream.pipelines.accounts.ledger import ENDING, Ledger, Receipt
 from privstream.pipelines.accounts.run_identity import RunIdentity, noise_source
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.data import OF_TEXT, Data
-from privstream.pipelines.model.given import Given
-from privstream.pipelines.model.monitor import Account, Monitor, Privacy
+from privstream.pipelines.model.monitor import Monitor, Privacy
 from privstream.pipelines.model.question import Question, Windows
 from privstream.pipelines.run.plan import arguments_of, fields_of, shared_out, with_budget
 from privstream.pipelines.run.run import NOISE
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.yaml_file import read_document
 from typing_extensions import override
 
 IN_PIPELINE = "a pipeline"
@@ -126,7 +123,7 @@ class PrivateMonitor(beam.PTransform[Any, Any]):
         ValueError, TypeError: a key breaks a rule.
 
     Example:
-        >>> monitor = PrivateMonitor.from_file("monitor.yaml", key="key", run_id="july")  # doctest: +SKIP
+        >>> monitor = PrivateMonitor(Monitor.from_file("monitor.yaml", key="key", run_id="july"))  # doctest: +SKIP
         >>> monitor.record(data="clicks of July")  # doctest: +SKIP
         >>> tables = events | monitor  # doctest: +SKIP
         >>> tables["pages"] | beam.io.WriteToText("pages")  # doctest: +SKIP
@@ -148,24 +145,6 @@ class PrivateMonitor(beam.PTransform[Any, Any]):
         releases = {name: self._made(name, KeyedNoise.random()).release for name in monitor.questions}
         self._identity = RunIdentity(releases=releases, readings=self._fields, data="")
         self._recorded = monitor.account.ledger == NONE
-
-    @classmethod
-    def from_file(cls, path: str | os.PathLike[str], **account: Any) -> Self:
-        """Return the monitor of a file; `account`: key, key_variable, run_id, ledger, dataset, in place of those there.
-
-        Raises:
-            ValueError: a key breaks a rule; the message names file, line and key.
-        """
-        document = read_document(os.fspath(path))
-        given = Given([document], document)
-        try:
-            with given.errors():
-                monitor = given.monitor()
-                known = monitor.account.model_dump(exclude_unset=True)
-                changed = Account.read({**known, **{name: one for name, one in account.items() if one is not None}})
-                return cls(monitor.model_copy(update={"account": changed}))
-        except Exception as error:
-            raise ValueError(str(error)) from None
 
     def record(self, data: str) -> Receipt:
         """Write a run of one's own pipeline into the ledger; call it before the pipeline runs.

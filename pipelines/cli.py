@@ -182,7 +182,8 @@ def _add(
             continue
         command = load(what)
         one.description = command.description
-        one.add_argument("--traceback", action="store_true", help="show where an error comes from; may show records")
+        shown = one.add_argument("--traceback", action="store_true", help="show where an error is from, and records")
+        shown.seldom = True  # type: ignore[attr-defined]
         command.add_arguments(one)
         chosen = command, one
     return chosen

@@ -18,13 +18,11 @@ from privstream.pipelines.command import NothingUsableError, RunError, UsageErro
 from privstream.pipelines.model.base import meant
 from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.data import OF_FILES
-from privstream.pipelines.model.given import Given
 from privstream.pipelines.model.monitor import Account, Monitor
 from privstream.pipelines.model.question import NOT_ASKED, Question, loaded
 from privstream.pipelines.options import Execution, in_python
 from privstream.pipelines.questions.run_report import MUCH
 from privstream.pipelines.terminal import NOTE, WARNING
-from privstream.pipelines.yaml_file import read_document
 
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
@@ -265,13 +263,7 @@ def _run_monitor(
     events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows")
     if wrong := [name for name in keywords if name not in Account.model_fields]:
         raise TypeError(f"{wrong[0]} must not be given with a monitor, which has its options")
-    given: Any = contextlib.nullcontext()
-    if isinstance(asked, Monitor):
-        monitor = asked
-    else:
-        document = read_document(os.fspath(asked))
-        read = Given([document], document)
-        given, monitor = read.errors(), read.monitor()
+    monitor = asked if isinstance(asked, Monitor) else Monitor.from_file(asked)
     account = monitor.account.model_copy(update={name: value for name, value in keywords.items() if value is not None})
     data = {name: None for name in OF_FILES if name not in ("input", "kafka_setting")} | {"input": events}
     place = {"path": rows if output is None else os.fspath(output), "format": "parquet", "send": ()}
@@ -282,12 +274,11 @@ def _run_monitor(
             "output": monitor.output.model_copy(update=place),
         }
     )
-    with given:
-        check_account(account.model_dump())
-        _write(frame, monitor, events)
-        with loaded("run.run.Run").prepare(monitor, _execution(False)) as run:
-            run.execute()
-            return {name: run.places.rows(name) for name in monitor.questions}
+    check_account(account.model_dump())
+    _write(frame, monitor, events)
+    with loaded("run.run.Run").prepare(monitor, _execution(False)) as run:
+        run.execute()
+        return {name: run.places.rows(name) for name in monitor.questions}
 
 
 def _execution(dry_run: bool) -> Any:

@@ -22,9 +22,9 @@ class Categories(Question):
     max_contributions: Annotated[Count, Field(le=65_535)] | None = option(
         None, "categories of one person that count in the whole run; needed with --unit person"
     )
-    max_per_window: Count | None = option(None, "categories of one person that count in one window")
+    max_per_window: Count | None = option(None, "categories of one person that count in one window", seldom=True)
     categories_per_row: Count = option(1, "categories of one event that count")
-    separator: str | None = option(None, "text between the categories of an event that may have several")
+    separator: str | None = option(None, "text between the categories of an event that may have several", seldom=True)
 
 
 class Histogram(Categories):

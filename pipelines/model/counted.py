@@ -124,7 +124,7 @@ class HeavyHitters(Question):
     max_contributions: Count | None = option(None, f"{MOST_RUN}, by counts")
     max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: all by counts, else one)")
     domain: Items | None = option(None, DOMAIN)
-    public_items: Items | None = option(None, f"{PUBLIC}, by counts")
+    public_items: Items | None = option(None, f"{PUBLIC}, by counts", seldom=True)
     method: Literal["counts", "clock", "status"] = option(
         "counts",
         "counts reports what is surely above --threshold; clock and status test every item against a hidden threshold, "
@@ -169,7 +169,7 @@ class TopK(Question):
     max_contributions: Count | None = option(None, MOST_RUN)
     max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: all by counts, 4 by gaps)")
     domain: Items | None = option(None, DOMAIN)
-    public_items: Items | None = option(None, f"{PUBLIC}, by counts")
+    public_items: Items | None = option(None, f"{PUBLIC}, by counts", seldom=True)
     method: Literal["counts", "gaps"] = option(
         "counts", "counts ranks noisy counts; gaps selects the largest items of a --domain, with their gaps"
     )
@@ -273,10 +273,10 @@ class Quantiles(Question):
     low: Number = option(..., "least value; smaller ones count as this one")
     high: Number = option(..., "largest value; larger ones count as this one. Choose both by what is possible")
     scale: Literal["linear", "log"] = option("linear", "bins of equal width, or with edges of equal ratios")
-    resolution: Whole = option(1000, "bins between --low and --high, 2 to 65,536")
+    resolution: Whole = option(1000, "bins between --low and --high, 2 to 65,536", seldom=True)
     max_contributions: Count | None = option(None, MOST_RUN)
     max_per_window: Count | None = option(None, IN_WINDOW)
-    unit: Literal["person", "event"] = option("person", UNIT)
+    unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="quantiles",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from functools import reduce
@@ -175,6 +176,25 @@ class Monitor(Model):
         made.check()
         return made
 
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **account: Any) -> Self:
+        """Return the monitor of a file; `account`: key, key_variable, run_id, ledger, dataset, in place of those there.
+
+        Raises:
+            ValueError: a key breaks a rule; the message names file, line and key.
+        """
+        from privstream.pipelines.command import UsageError  # noqa: PLC0415 - late: the command line is above models
+        from privstream.pipelines.model.given import Given, Named  # noqa: PLC0415
+        from privstream.pipelines.yaml_file import read_document  # noqa: PLC0415
+
+        given = {name: value for name, value in account.items() if value is not None}
+        above = Named({"account": given} if given else {}, {("account", name): name for name in given})
+        try:
+            document = read_document(os.fspath(path))
+            return cls.model_validate(Given([document, above], document).monitor())
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
     @property
     def single(self) -> bool:
         """Whether it is a single command, whose rows are one file or one folder."""
@@ -191,8 +211,6 @@ class Monitor(Model):
         self.output.check()
         if self.single:
             return self
-        if self.output.path == TERMINAL:
-            raise WrongKeyError(("output", "path"), "must be given, a folder")
         for part, names in (("questions", self.questions), ("views", self.views)):
             for name in names:
                 if not NAME.fullmatch(name):

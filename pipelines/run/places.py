@@ -37,8 +37,9 @@ class Places:
         Raises:
             WrongKeyError: rows without an end cannot go there.
         """
-        if unbounded and monitor.output.path == TERMINAL:
-            raise WrongKeyError(("output", "path"), "must be a folder when the input has no end")
+        if (unbounded or not monitor.single) and monitor.output.path == TERMINAL:
+            why = "when the input has no end" if monitor.single else "for the rows of all questions"
+            raise WrongKeyError(("output", "path"), f"must be a folder {why}")
         return cls(monitor=monitor, unbounded=unbounded)
 
     @property
@@ -62,7 +63,7 @@ class Places:
     @property
     def format(self) -> str:
         """The format of files in folders."""
-        return self.monitor.output.format or DEFAULT_FORMAT
+        return self.monitor.output.format or (DEFAULT_FORMAT if self.monitor.single else "csv")
 
     def format_of(self, name: str) -> str | None:
         """Return the format of the rows of a question; None on a terminal."""

@@ -9,10 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli
 
-RUN = (
-    "counts --window 7d --start 2030-01-01 --end 2030-01-29 --epsilon 1 --delta 1e-6 --noise_key_file key "
-    "--output rows.csv"
-)
+RUN = "counts --window 7d --start 2030-01-01 --end 2030-01-29 --epsilon 1 --delta 1e-6 --key key --output rows.csv"
 ROWS = [{"user": f"u{n}", "item": "a", "time": f"2030-01-{n % 28 + 1:02}T10:00:00Z"} for n in range(500)]
 
 
@@ -44,7 +41,7 @@ def test_p2_times_that_cannot_be_read_are_refused_before_the_charge(value, optio
     else:
         Path("a.csv").write_text("user,item,time\n" + "".join(f"{row['user']},a,{value}\n" for row in rows))
     told = refused(f"a.{ending}", capsys)
-    assert option in told and "--time_field time" in told and value not in told
+    assert option in told and "--time time" in told and value not in told
     assert cli.main([*RUN.split(), "--input", f"a.{ending}", "--dry_run"]) == 3, "a dry run counts why"
 
 
@@ -58,9 +55,9 @@ def test_p2_a_monitor_is_refused_too(capsys) -> None:
     Path("a.csv").write_text("user,item,time\n" + "u1,a,03.01.2030 10:00\n" * 50)
     Path("m.yaml").write_text(
         "data: {input: a.csv}\nprivacy: {epsilon: 1, delta: 1e-6}\nquestions:\n"
-        "  pages: {question: counts, window: 1d, start: 2030-01-01, end: 2030-02-01}\noutput: {folder: out}\n"
+        "  pages: {question: counts, window: 1d, start: 2030-01-01, end: 2030-02-01}\noutput: {path: out}\n"
     )
-    assert cli.main(["run", "m.yaml", "--noise_key_file", "key"]) == 2
+    assert cli.main(["run", "m.yaml", "--key", "key"]) == 2
     assert "time_format" in capsys.readouterr().err and not Path("key.ledger.jsonl").exists()
 
 
@@ -96,7 +93,7 @@ def spend(dataset: str | None, epsilon: str) -> int:
 def test_e3_fit_takes_the_data_set_of_runs_and_names_a_folder(capsys) -> None:
     assert spend(None, "1") == 0
     capsys.readouterr()
-    assert cli.main(["budget", "fit", "--noise_key_file", "key", "--epsilon", "1", "--limit", "3"]) == 0
+    assert cli.main(["budget", "fit", "--key", "key", "--epsilon", "1", "--limit", "3"]) == 0
     assert "2 runs fit into epsilon 3 as plain sum after 1 release" in capsys.readouterr().out
     Path("folder").mkdir()
     assert cli.main(["budget", "fit", "--limit", "3", "--like", "folder"]) == 2
@@ -106,18 +103,18 @@ def test_e3_fit_takes_the_data_set_of_runs_and_names_a_folder(capsys) -> None:
 def test_e3_a_data_set_gets_a_name_with_its_runs_and_its_limit(capsys) -> None:
     assert spend(None, "1") == 0
     assert spend("shop", "1") == 2, "these data have another name"
-    assert cli.main(["budget", "rename", "--noise_key_file", "key", "--to", "shop"]) == 0
-    assert cli.main(["budget", "set", "--noise_key_file", "key", "--dataset", "shop", "--limit", "3"]) == 0
+    assert cli.main(["budget", "rename", "--key", "key", "--to", "shop"]) == 0
+    assert cli.main(["budget", "set", "--key", "key", "--dataset", "shop", "--limit", "3"]) == 0
     capsys.readouterr()
     assert spend("shop", "1") == 0
     assert "a repetition" in capsys.readouterr().err
     assert spend("shop", "2.5") == 2 and spend(None, "1") == 2
-    assert cli.main(["budget", "rename", "--noise_key_file", "key", "--dataset", "shop", "--to", "store"]) == 0
+    assert cli.main(["budget", "rename", "--key", "key", "--dataset", "shop", "--to", "store"]) == 0
     assert spend("store", "2.5") == 2 and spend("store", "2") == 0
-    assert cli.main(["budget", "rename", "--noise_key_file", "key", "--dataset", "none", "--to", "store"]) == 2
-    assert cli.main(["budget", "verify", "--noise_key_file", "key", "--guarantee", "rows.csv"]) == 0
+    assert cli.main(["budget", "rename", "--key", "key", "--dataset", "none", "--to", "store"]) == 2
+    assert cli.main(["budget", "verify", "--key", "key", "--guarantee", "rows.csv"]) == 0
     capsys.readouterr()
-    assert cli.main(["budget", "--noise_key_file", "key", "--json"]) == 0
+    assert cli.main(["budget", "--key", "key", "--json"]) == 0
     (account,) = json.loads(capsys.readouterr().out)["datasets"]
     assert account["dataset"] == "store" and len(account["runs"]) == 2
 
@@ -127,7 +124,7 @@ def test_e4_each_run_says_what_it_costs_and_what_is_left(capsys) -> None:
     told = capsys.readouterr().err
     assert "budget: this run costs epsilon 1, delta 1e-06; 1 release on 'default' cost" in told
     assert "no limit is set (privstream budget set --ledger key.ledger.jsonl --dataset default" in told
-    assert cli.main(["budget", "set", "--noise_key_file", "key", "--dataset", "default", "--limit", "5"]) == 0
+    assert cli.main(["budget", "set", "--key", "key", "--dataset", "default", "--limit", "5"]) == 0
     assert spend(None, "2.25") == 0
     assert "2 releases on 'default' cost epsilon 3.25 of 5" in capsys.readouterr().err
 
@@ -137,7 +134,7 @@ def test_e4_totals_are_whole_at_80_columns(capsys, monkeypatch) -> None:
     for epsilon in ("3.23457", "12.6914"):
         assert spend(None, epsilon) == 0
     capsys.readouterr()
-    assert cli.main(["budget", "--noise_key_file", "key"]) == 0
+    assert cli.main(["budget", "--key", "key"]) == 0
     shown = capsys.readouterr().out
     (plain,) = [line for line in shown.splitlines() if line.startswith("all, plain sum")]
     assert plain.split()[-2:] == ["15.926", "2e-06"]

@@ -153,7 +153,7 @@ def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
     red = replace(entry(2, pure(0.5)), name="\x1b[31mred" + "x" * 40)
     made = replace(entry(4, pure(0.25)), name="run-de4d971b363328d4")
     write(tmp_path / "key.ledger.jsonl", entry(1, gaussian()), red, entry(3, pure(0.5, EVENT)), made)
-    assert cli.main(["budget", "--noise_key_file", str(tmp_path / "key")]) == 0
+    assert cli.main(["budget", "--key", str(tmp_path / "key")]) == 0
     shown = capsys.readouterr().out
     assert f"data set default: {PERSON}, neighbours by add_remove" in shown
     assert "data set default: one event, neighbours by add_remove" in shown
@@ -171,10 +171,10 @@ def test_the_table_says_what_there_is(tmp_path, monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "--ledger must be given, or --noise_key_file, the key whose ledger lies beside it"),
-        ("--ledger a --noise_key_file b", "--ledger must not be given with --noise_key_file"),
+        ("", "--ledger must be given, or --key, the key whose ledger lies beside it"),
+        ("--ledger a --key b", "--ledger must not be given with --key"),
         ("--ledger nowhere", "--ledger must be a file that can be read, got nowhere (No such file or directory)"),
-        ("--noise_key_file key", "--ledger must be a file that can be read, got key.ledger.jsonl"),
+        ("--key key", "--ledger must be a file that can be read, got key.ledger.jsonl"),
         ("--ledger empty", "--ledger must have at least one run, and empty has none"),
         ("--ledger bad", "ledger bad: line 1 must be an entry"),
         ("--ledger good --dataset other", "--dataset must be one of 'default', got 'other'"),

@@ -23,7 +23,7 @@ from privstream.pipelines.command import (
     RunError,
     UsageError,
 )
-from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.runners import launch, local_runner
 from privstream.pipelines.show.charts import LOOKS
 from questions import run_line, write_folder
@@ -146,7 +146,7 @@ def test_errors_are_one_line_and_a_status(error, status, message, traceback, mon
     ("arguments", "message"),
     [
         (["--nonsense"], "unknown option --nonsense"),
-        (["--item_field", "page"], "unknown option --item_field: this command reads no item, .* --where chooses some"),
+        (["--item", "page"], "unknown option --item: this command reads no item, .* --where chooses some"),
         (["--windows", "7"], "unknown option --windows: this command takes --end"),
         (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
         (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),
@@ -320,7 +320,7 @@ def test_input_is_counted_and_nothing_is_written(name: str, folder: Path, capsys
     told = capsys.readouterr().err
     assert "24 of 27 events usable\n" in told
     assert "2 events outside of the windows of the run" in told
-    assert "1 record could not be used, --dead_letter PATH keeps them: 1 record without a time in --time_field" in told
+    assert "1 record could not be used, --dead_letter PATH keeps them: 1 record without a time in --time" in told
     assert "dry run: nothing was published, recorded or spent." in told
     assert "ledger: key.ledger.jsonl: a release about data set 'default' (foreseen, not recorded)\n" in told
     assert "this ledger is new" in told

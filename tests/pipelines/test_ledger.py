@@ -58,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(output: str, *options: str) -> int:
-    return cli.main([*LINE.format(output).split(), "--domain", "domain", "--noise_key_file", "key", *options])
+    return cli.main([*LINE.format(output).split(), "--domain", "domain", "--key", "key", *options])
 
 
 def test_an_entry_comes_back_as_it_was() -> None:
@@ -161,7 +161,7 @@ def test_without_a_key_in_a_file_there_is_none_and_that_is_said(monkeypatch, cap
             "ledger must be a file of this machine, postgresql://user@host:port/database/table, or none, got 'gs://a/b'",
         ),
         ("--ledger a.jsonl", "--ledger must not be written over --input"),
-        ("--ledger key", "--ledger must not be written over --noise_key_file"),
+        ("--ledger key", "--ledger must not be written over --key"),
         ("--ledger rows.jsonl", "--output must not be written over --ledger"),
         ("--ledger domain", "--ledger must not be written over --domain"),
         ("--ledger bad", "ledger bad: line 1 must be an entry"),

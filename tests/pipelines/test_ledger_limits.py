@@ -76,7 +76,7 @@ def ledger() -> Ledger:
 
 
 def run(output: str, *options: str) -> int:
-    return cli.main([*LINE.split(), "--output", output, "--noise_key_file", "key", *options])
+    return cli.main([*LINE.split(), "--output", output, "--key", "key", *options])
 
 
 def budget(*options: str) -> int:
@@ -84,7 +84,7 @@ def budget(*options: str) -> int:
 
 
 def test_a_limit_is_set_once_and_every_later_run_must_keep_it(capsys: pytest.CaptureFixture[str]) -> None:
-    setting = ["set", "--noise_key_file", "key", "--dataset", "shop"]
+    setting = ["set", "--key", "key", "--dataset", "shop"]
     assert budget(*setting, "--limit", "1.5,1e-6") == 0
     assert run("1.jsonl", "--epsilon", "1", "--dataset", "shop") == 0
     assert run("2.jsonl", "--epsilon", "0.7", "--dataset", "shop") == 2
@@ -123,18 +123,18 @@ def test_a_run_that_names_no_data_set_is_told_that_it_has_no_limit(capsys: pytes
     assert run("1.jsonl", "--epsilon", "1", "--dry_run") == 0
     assert "has no limit" not in capsys.readouterr().err, "nor has any other"
     assert run("1.jsonl", "--epsilon", "1") == 0
-    assert budget("set", "--noise_key_file", "key", "--dataset", "shop", "--limit", "5") == 0
+    assert budget("set", "--key", "key", "--dataset", "shop", "--limit", "5") == 0
     for options, said in {(): 1, ("--dataset", "shop"): 0, ("--budget_limit", "9"): 0}.items():
         capsys.readouterr()
         assert run("2.jsonl", "--epsilon", "2", "--dry_run", *options) == 0
         assert capsys.readouterr().err.lower().count(told) == said
-    assert budget("set", "--noise_key_file", "key", "--dataset", "default", "--limit", "9") == 0
+    assert budget("set", "--key", "key", "--dataset", "default", "--limit", "9") == 0
     assert run("2.jsonl", "--epsilon", "2", "--dry_run") == 0
     assert "has no limit" not in capsys.readouterr().err
 
 
 def test_the_smaller_one_of_two_limits_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    assert budget("set", "--noise_key_file", "key", "--dataset", "default", "--limit", "5") == 0
+    assert budget("set", "--key", "key", "--dataset", "default", "--limit", "5") == 0
     assert run("1.jsonl", "--epsilon", "2", "--budget_limit", "1") == 2
     assert "--budget_limit must not be exceeded" in capsys.readouterr().err
     assert run("1.jsonl", "--epsilon", "2", "--budget_limit", "9") == 0
@@ -240,7 +240,7 @@ def test_a_changed_or_deleted_line_is_found_by_the_next_one(ledger: Ledger, whic
 def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: pytest.CaptureFixture[str]) -> None:
     for number in (1, 2):
         assert run(f"{number}.jsonl", "--epsilon", str(number)) == 0
-    verify = ["verify", "--noise_key_file", "key", "--guarantee", "1.jsonl", "2.jsonl.guarantee.json"]
+    verify = ["verify", "--key", "key", "--guarantee", "1.jsonl", "2.jsonl.guarantee.json"]
     assert budget(*verify) == 0
     assert "2 guarantee files agree" in capsys.readouterr().out
     whole = Path("key.ledger.jsonl").read_bytes()
@@ -302,8 +302,8 @@ def test_the_first_limit_of_a_run_is_kept_for_all_later_ones(
     assert run("1.jsonl", "--epsilon", "1", *limit) == 0
     told = "the limit of data set 'shop' is in the ledger from now on, and every later run must keep it: epsilon 2"
     assert capsys.readouterr().err.count(told) == 1
-    assert budget("verify", "--noise_key_file", "key", "--guarantee", "1.jsonl") == 0
-    assert budget("--noise_key_file", "key") == 0
+    assert budget("verify", "--key", "key", "--guarantee", "1.jsonl") == 0
+    assert budget("--key", "key") == 0
     shown = capsys.readouterr().out
     (limited,) = [line.split() for line in shown.splitlines() if line.startswith("all, as limited")]
     assert 0.9 < float(limited[-2]) < 1 and limited[-1] == "1e-06", "not at the deltas of the runs, which are 0"
@@ -320,7 +320,7 @@ def test_data_that_a_ledger_knows_have_no_other_name_by_mistake(capsys: pytest.C
     assert run("2.jsonl", "--epsilon", "1", "--dataset", "shpo") == 2
     refused = "--dataset must be 'shop', as which the ledger has these data, got 'shpo'; privstream budget set opens"
     assert refused in capsys.readouterr().err
-    assert budget("set", "--noise_key_file", "key", "--dataset", "devices", "--limit", "5") == 0
+    assert budget("set", "--key", "key", "--dataset", "devices", "--limit", "5") == 0
     assert run("2.jsonl", "--epsilon", "1", "--dataset", "devices") == 0
     said = "NOTE: these data are in this ledger as data set 'shop', too, whose total is without this run"
     assert capsys.readouterr().err.count(said) == 1

@@ -9,9 +9,9 @@ import pytest
 from grids import some_quick
 from privstream.mechanisms.accuracy import Coverage, Limit
 from privstream.pipelines import cli
-from privstream.pipelines.questions import run_command
-from privstream.pipelines.questions.catalogue import question
+from privstream.pipelines.model.catalogue import question
 from privstream.pipelines.questions.run_report import RunReport
+from privstream.pipelines.run import run as runs
 from privstream.pipelines.runners import launch
 from privstream.pipelines.sinks.row_files import COMPLETE
 from questions import run_line, write_folder
@@ -49,11 +49,8 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
     write_events(folder, [*people(APACHE), *people(SLASHES)[:3], {"user": "1", "item": "a"}])
     status, told = run(run_line(command), capsys)
     assert status == 2
-    why = f"153 {SYNTAX}, 1 record without a time in --time_field"
-    assert (
-        f"--input must have records that can be used, and none of the first 154 can: {why} (--time_field time is"
-        in told
-    )
+    why = f"153 {SYNTAX}, 1 record without a time in --time"
+    assert f"--input must have records that can be used, and none of the first 154 can: {why} (--time time is" in told
     assert not list(folder.glob("*.ledger.jsonl")) and not (folder / "rows.jsonl").exists()
 
 
@@ -65,18 +62,18 @@ LEFT_OUT = {
     "histogram --streams x": "150 events of streams that are not in --streams",
     "cardinality --enter_values in": "150 events that neither enter nor leave",
     "ranges --insert_values in": "150 events of actions that neither insert nor delete",
-    "predecessor --universe 16 --user_field far": "150 events of points that are not in 1 .. --universe",
-    "ranges --user_field item": "150 records whose point is not a whole number",
+    "predecessor --universe 16 --user far": "150 events of points that are not in 1 .. --universe",
+    "ranges --user item": "150 records whose point is not a whole number",
     "alerts --start 2015-05-17 --end 2015-05-17T01:00:00Z": "150 events outside of the windows of the run",
 }
 
 
-@some_quick("line", LEFT_OUT, "top-k --domain domain", "ranges --user_field item")
+@some_quick("line", LEFT_OUT, "top-k --domain domain", "ranges --user item")
 def test_whatever_else_leaves_out_everything(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     why = LEFT_OUT[line]
     of_stream = "--streams" in line
     field = {"stream": "y"} if of_stream else {}
-    line = line.replace("--user_field item", "--user_field item --item_field user")
+    line = line.replace("--user item", "--user item --item user")
     write_events(folder, [event | field | {"far": "40"} for event in people(GOOD, "a" if of_stream else "other")])
     command, _, further = line.partition(" ")
     status, told = run(f"{run_line(command)} {further}", capsys)
@@ -164,13 +161,13 @@ def test_reasons_come_by_their_number() -> None:
     ).nothing_usable(5)  # fmt: skip
     assert told is not None and told.endswith(
         "the rows are noise alone: 9 records with an item that is too long, 7 events that neither enter nor leave, "
-        "2 records without a user in --user_field, 1 record refused as no such fault"
+        "2 records without a user in --user, 1 record refused as no such fault"
     )
 
 
 def test_a_job_without_counters_says_so(folder, capsys, monkeypatch):
     monkeypatch.setattr(launch, "run", lambda *_: {})
-    monkeypatch.setattr(run_command, "fingerprint", lambda path: "of what is not there")
+    monkeypatch.setattr(runs, "fingerprint", lambda path: "of what is not there")
     write_events(folder, people(GOOD))
     status, told = run(run_line("cardinality"), capsys)
     assert status == 0

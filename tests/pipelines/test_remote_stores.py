@@ -156,7 +156,7 @@ def test_options_without_which_hdfs_is_not_reached_are_named(monkeypatch, tmp_pa
 def test_a_run_from_store_to_store(store, tmp_path, capsys):
     (tmp_path / "key").write_text("0123456789abcdef" * 2)
     (tmp_path / "key").chmod(0o600)
-    command = [*RUN, "--input", f"{store.root}/in", "--noise_key_file", str(tmp_path / "key"), *store.options]
+    command = [*RUN, "--input", f"{store.root}/in", "--key", str(tmp_path / "key"), *store.options]
     command += ["--output", f"{store.root}/out/rows.parquet", "--dead_letter", f"{store.root}/unused/letters.jsonl"]
     assert cli.main(command) == 0
     assert sorted(name for name in store.files.names() if not name.startswith("in/")) == [

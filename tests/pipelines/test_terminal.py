@@ -19,7 +19,7 @@ from privstream.pipelines import cli
 from privstream.pipelines import console as clocks
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.questions.catalogue import QUESTIONS, question
+from privstream.pipelines.model.catalogue import QUESTIONS, question
 from privstream.pipelines.sinks.row_files import read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.terminal_table import print_rows, sparkline
 from privstream.pipelines.terminal import json_text, one_line, printable, say
@@ -283,10 +283,7 @@ def searches(tmp_path_factory):
 def test_a_run_prints_a_table_of_eighty_columns(searches, capsys):
     given = ["--input", str(searches / "e.avro"), "--window", "1h", "--start", "2024-01-01"]
     given += ["--end", "2024-01-01T04:00:00Z", "--epsilon", "4", "--delta", "1e-6", "--max_contributions", "12"]
-    assert (
-        cli.main(["counts", *given, "--output", "-", "--run_id", "same", "--noise_key_file", str(searches / "key")])
-        == 0
-    )
+    assert cli.main(["counts", *given, "--output", "-", "--run_id", "same", "--key", str(searches / "key")]) == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert "night market " in shown and "Between: 95% intervals" in " ".join(shown.split())

@@ -21,8 +21,8 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
-from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.model.catalogue import HEAVY_HITTERS as SPEC
+from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.sinks import row_files
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import (

@@ -9,7 +9,7 @@ import postgres_server
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
+from privstream.pipelines.model.catalogue import HEAVY_HITTERS as SPEC
 from privstream.pipelines.sinks.destination import UnreachableError
 from privstream.transforms.rows import HeavyHitter
 
@@ -23,7 +23,7 @@ from privstream.pipelines.sinks.postgres_table import PostgresTable
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
 AWAY_SECONDS = 2
 OPTIONS = (
-    "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --method clock --run_id same --noise_key_file key "
+    "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --method clock --run_id same --key key "
     "--start 2024-01-01T00:00Z --end 2024-01-01T04:00Z"
 )
 
@@ -217,7 +217,7 @@ def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(brok
 
 COUNTED = (
     "--window 3600 --start 2024-01-01T00:00Z --end 2024-01-01T08:00Z --epsilon 4 --delta 1e-3 --max_contributions 8 "
-    "--run_id same --noise_key_file key --input=incoming --watch=0.2 --watermark=marks --copy=copy --runner=FnApiRunner"
+    "--run_id same --key key --input=incoming --watch=0.2 --watermark=marks --copy=copy --runner=FnApiRunner"
 )
 
 
@@ -261,16 +261,14 @@ def test_rows_of_windows_before_an_item_was_found_are_there_once(kind, searches,
 
 MONITOR = """\
 data: {{input: events.jsonl, time_unit: s}}
-window: 1h
-start: 1970-01-01
-end: 1970-01-01T02:00
+windows: {window: 1h, start: 1970-01-01, end: 1970-01-01T02:00}
 privacy: {{epsilon: 8, delta: 0}}
 questions:
   visitors: {{question: cardinality, timeout: 30m}}
   middle:   {{question: quantiles, value: value, low: 1, high: 100, max_contributions: 2}}
 views:
   busy: {{of: visitors, above: 5}}
-noise_key_file: key
+account: {key: key}
 output: {{folder: out, {sent_to}}}
 """
 

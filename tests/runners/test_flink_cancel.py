@@ -27,7 +27,7 @@ def watching(cluster, folder: Path):
         (folder / name).mkdir()
     command = [sys.executable, "-c", RUN, "heavy-hitters", f"--input={folder / 'incoming'}", "--watch=1"]
     command += [f"--output={folder / 'rows'}", "--time_unit=s", "--window=2", "--allowed_lateness=2", "--epsilon=1"]
-    command += ["--delta=1e-6", "--max_hits=4", "--participation_cap=100", f"--noise_key_file={folder / 'key'}"]
+    command += ["--delta=1e-6", "--max_hits=4", "--participation_cap=100", f"--key={folder / 'key'}"]
     command += ["--run_id=cancelled", f"--flink_job_server_jar={flink_job_server.jar()}"]
     command += cluster.call("options", "--unbounded").split()
     said = folder / "said"

@@ -109,7 +109,7 @@ def test_a_transaction_that_fails_leaves_no_line(postgres):
 def test_the_commands_take_it(postgres, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     place = a_shop(tmp_path, postgres.url("commands"))
-    own = ["--max_contributions", "1", "--noise_key_file", "key", "--ledger", place, "--dataset", "shop"]
+    own = ["--max_contributions", "1", "--key", "key", "--ledger", place, "--dataset", "shop"]
     assert cli.main([*LINE.split(), *own, "--output", "rows.csv"]) == 0
     assert cli.main([*LINE.split(), *own, "--output", "more.csv", "--min_people", "2"]) == 2
     assert "the limit in the ledger must not be exceeded" in capsys.readouterr().err
@@ -126,13 +126,10 @@ def test_the_commands_take_it(postgres, tmp_path, monkeypatch, capsys):
 MONITOR = """
 version: 1
 data: {{input: a.csv}}
-window: 1d
-start: 2024-01-01
+windows: {window: 1d, start: 2024-01-01}
 windows: 1
 privacy: {{epsilon: 1, delta: 1e-6}}
-dataset: shop
-ledger: {place}
-noise_key_file: key
+account: {dataset: shop, ledger: {place}, key: key}
 output: {{folder: {folder}}}
 questions:
   items:  {{question: counts, max_contributions: 1, share: 2}}
