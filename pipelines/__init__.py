@@ -7,7 +7,8 @@ if TYPE_CHECKING:
     from privstream.pipelines.frames import ask, read
     from privstream.pipelines.model.continual import Flags, Histogram, Predecessor, Queries, Ranges
     from privstream.pipelines.model.counted import Alerts, Cardinality, Counts, HeavyHitters, Quantiles, TopK
-    from privstream.pipelines.model.monitor import Account, Data, Monitor, Output, Privacy
+    from privstream.pipelines.model.data import Data
+    from privstream.pipelines.model.monitor import Account, Monitor, Output, Privacy
     from privstream.pipelines.model.question import Windows
 
 COUNTED = ("Alerts", "Cardinality", "Counts", "HeavyHitters", "Quantiles", "TopK")

@@ -13,7 +13,7 @@ from typing import Any
 from privstream.mechanisms import KeyedNoise, checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.pipelines.console import clock, show
-from privstream.pipelines.model.base import WrongKeyError, check_epsilon
+from privstream.pipelines.model.base import Place, WrongKeyError, check_epsilon
 from privstream.pipelines.model.given import Given, Named
 from privstream.pipelines.model.monitor import Privacy
 from privstream.pipelines.model.question import METHOD, Question, QuestionInfo, Windows
@@ -91,7 +91,8 @@ class Plan:
         given = given_to(kind, arguments, options)
         words = {option.name: option.word for option in options}
         more = ("epsilon", "windows", "error", "method", *(stand.name for stand in kind.info.stands.values()))
-        names = {("plan", name): f"--{name}" for name in more} | {(name,): word for name, word in words.items()}
+        names: dict[Place, str] = {("plan", name): f"--{name}" for name in more}
+        names |= {(name,): word for name, word in words.items()}
         given = Given(given.layers, Named(given.main.content, names), kind)
         with given.errors():
             info, known = kind.info, dict(kind.info.assumed)

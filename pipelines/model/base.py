@@ -73,7 +73,7 @@ def option(
         **rules: of pydantic, such as `ge=1`.
     """
     more = {"metavar": metavar, "name": name, "seldom": seldom, "hidden": hidden}
-    extra = {key: value for key, value in more.items() if value}
+    extra: dict[str, Any] = {key: value for key, value in more.items() if value}
     return Field(default, description=text, json_schema_extra=extra or None, **rules)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from privstream.pipelines.model.base import option
 from privstream.pipelines.model.question import Excess, Part, Question, QuestionInfo, Stand
 from privstream.pipelines.model.types import Count, Epsilon, Items, Number, Numbers, Rules, Seconds, Span, Texts, Whole
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 MOST_RUN = "contributions of one person that count in the whole run, or period (default: 100)"
 IN_WINDOW = "contributions of one person that count in one window, random ones"
@@ -37,6 +37,14 @@ CHARGES = Excess(
 """Of people who are charged, for `Excess`; of those whose items may be reported."""
 
 
+Back = Annotated[
+    Count,
+    BeforeValidator(lambda value: 1 if value is True else value),
+    WithJsonSchema({"type": ["integer", "string", "boolean"]}),
+]
+"""A number of windows, or true for one."""
+
+
 class Counts(Question):
     """Counts the people who have each item: in each window, in the last windows, or since the start. The items need
     not be known before: one is discovered when enough people have it in one window or in several, and then has a row
@@ -55,7 +63,7 @@ class Counts(Question):
     unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
     over: Span = option("window", "what a count is about: a window, all since the start, or such as 7d", seldom=True)
     top: Count | None = option(None, "view: the largest items of each window, so many")
-    rising: Annotated[Count, BeforeValidator(lambda value: 1 if value is True else value)] | None = option(
+    rising: Back | None = option(
         None, "view: only items that surely rose against so many windows before (without a number: 1)"
     )
     at_least: Count | None = option(None, "view: only rows whose number is so large", seldom=True)

@@ -123,9 +123,11 @@ class Data(Model):
         if self.query is not None and not database:
             rule = f"must be given with an input of {DATABASE} or a file of DuckDB ({', '.join(DUCKDB)})"
             raise WrongKeyError(("data", "query"), rule)
-        not_given = {("watch", "watermark", "input_format", *OF_TEXT): ("a query, whose rows are read once", database)}
-        not_given[OF_TEXT] = ("Kafka, whose records are JSON in UTF-8", self.from_kafka)
-        for names, (what, applies) in not_given.items():
+        of_query, of_kafka = "a query, whose rows are read once", "Kafka, whose records are JSON in UTF-8"
+        for what, applies, names in (
+            (of_query, database, ("watch", "watermark", "input_format", *OF_TEXT)),
+            (of_kafka, self.from_kafka, OF_TEXT),
+        ):
             for name in names:
                 if applies and getattr(self, name) is not None:
                     raise WrongKeyError(("data", name), f"must not be given with {what}")

@@ -70,7 +70,7 @@ class Named:
     @property
     def _by_key(self) -> dict[str, str]:
         """The names by the last part of places, which is the name of an argument."""
-        return {place[-1]: name for place, name in reversed(self.names.items())}
+        return {place[-1]: name for place, name in reversed(list(self.names.items()))}
 
 
 SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")

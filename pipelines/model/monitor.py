@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.locations import DEFAULT_FORMAT, POSTGRESQL
@@ -138,7 +138,10 @@ class Account(Model):
     )
 
 
-AnyQuestion = Annotated[reduce(or_, CLASSES), Field(discriminator="question")]
+if TYPE_CHECKING:
+    AnyQuestion = Question
+else:
+    AnyQuestion = Annotated[reduce(or_, CLASSES), Field(discriminator="question")]
 
 
 class Monitor(Model):
@@ -220,7 +223,7 @@ class Monitor(Model):
             raise WrongKeyError(("views", name), "must not have the name of a question")
         known = [*self.questions, *self.views]
         for name, view in self.views.items():
-            for key, source in [("ratio", one) for one in view.ratio or ()] or [("of", view.of)]:
+            for key, source in [("ratio", one) for one in view.ratio or ()] or [("of", view.of or "")]:
                 if source not in known:
                     rule = f"must be a question or another view, got `{source}`{meant(source, known)}"
                     raise WrongKeyError(("views", name, key), rule)

@@ -128,7 +128,9 @@ def reader(info: QuestionInfo, data: Data, fields: AnyFields, folder: str) -> An
         return ReadEvents(*bounded_input(data, fields, folder))
     if data.from_kafka:
         return _kafka(data, fields)
-    return WatchEvents(data.input, fields, data.input_format, seconds=data.watch, watermark=data.watermark or ARRIVAL)
+    return WatchEvents(
+        data.input, fields, data.input_format, seconds=data.watch or KAFKA_SECONDS, watermark=data.watermark or ARRIVAL
+    )
 
 
 def _kafka(data: Data, fields: AnyFields) -> Any:

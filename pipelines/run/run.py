@@ -193,7 +193,7 @@ class Run:
             NothingUsableError: nothing that was read could be used.
         """
         if self.execution.dry_run:
-            counted = self.pipeline.try_out(self.options, self._pay)
+            counted: Counters = self.pipeline.try_out(self.options, self._pay)
             self._tell(counted)
             return counted
         if self.monitor.account.key is None and self.monitor.account.key_variable is None:

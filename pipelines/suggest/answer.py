@@ -65,7 +65,7 @@ def kept_in_words(row: LimitShare) -> str | None:
 def suggestions(rows: Sequence[LimitShare], promise: Promise, monitor: Monitor) -> Iterator[Text]:
     """Yield what the rows suggest: the option on a line of its own, what it keeps and finds, and the command."""
     (question,), delta = monitor.questions.values(), monitor.privacy.spent_delta
-    for_epsilon = question.for_epsilon
+    for_epsilon = float(getattr(question, "for_epsilon", 1.0))
     found = next((row for row in rows if row.suggested), None)
     if found is None:
         scale, spent = promise.number("accuracy", "noise_scale"), promise.number("parameters", "epsilon")

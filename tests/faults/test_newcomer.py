@@ -82,7 +82,7 @@ def test_each_commented_key_of_the_template_is_accepted(folder, capsys):
     forms = re.findall(r"^  # where texts need them: (.*)$", text, re.M)[0]
     keys = re.sub(r", (?=\w+: )", "\n  ", forms)
     text = text.replace(f"  # where texts need them: {forms}", f"  {keys}")
-    text = re.sub(r"^(\s*)# (?=(prices|noise_key_file): )", r"\1", text, flags=re.M)
+    text = re.sub(r"^(\s*)# (?=(prices|account): )", r"\1", text, flags=re.M)
     Path("monitor.yaml").write_text(text)
     call("plan monitor.yaml", capsys)
     Path("monitor.yaml").write_text(text.replace("quantiles: [", "ranks: ["))

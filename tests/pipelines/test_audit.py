@@ -482,7 +482,7 @@ class TestMonitors:
         path = tmp_path / "monitor.yaml"
         path.write_text(TOGETHER)
         audit = file_command._planned(str(path), str(tmp_path))
-        arguments = argparse.Namespace(trials=400, noise_key_file=None)
+        arguments = argparse.Namespace(trials=400, key=None)
         pages, lands = (audit._trying(attack, arguments, WRONG) for attack in audit._attacks())
         source = pages.source("claimed")
         assert source is lands.source("claimed") is not pages.source("control")

@@ -131,7 +131,7 @@ def test_a_pipeline_is_refused_that_nobody_counts() -> None:
     with pytest.raises(ValueError, match=r"^record must be called before"):
         _ = events | "one" >> PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine"))
     with pytest.raises(ValueError, match=r"^run_id must be given"):
-        Monitor.from_file("day.yaml").record(data="clicks")
+        PrivateMonitor(Monitor.from_file("day.yaml")).record(data="clicks")
     with pytest.raises(ValueError, match=r"^ledger must be given, or key"):
         PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine", ledger="none")).record(data="clicks")
     assert set(events | "two" >> PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine", ledger="none"))) == {
@@ -143,5 +143,5 @@ def test_a_pipeline_is_refused_that_nobody_counts() -> None:
 def test_mistakes_are_named_in_python_too() -> None:
     """With their line, as a ValueError."""
     Path("day.yaml").write_text(DAY.replace("cardinality", "cardinalty"))
-    with pytest.raises(ValueError, match=r"day\.yaml, line 8: questions\.present\.question: must be one of"):
+    with pytest.raises(ValueError, match=r"day\.yaml, line 6: questions\.present\.question: must be one of"):
         Monitor.from_file("day.yaml")

@@ -149,7 +149,7 @@ def test_the_schema_is_written_for_editors(tmp_path: Path, capsys: pytest.Captur
 def test_names_in_an_old_encoding_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "kauf.csv").write_bytes("Käufer^product^date\n1^a^2026-01-01\n".encode("windows-1252"))
     assert main(["init", str(tmp_path / "kauf.csv"), "--output", "-"]) == 2
-    assert "unless --encoding names another" in capsys.readouterr().err
+    assert "--encoding windows-1252" in capsys.readouterr().err
     text = written(tmp_path, "kauf.csv", "--encoding", "windows-1252", "--delimiter", "^")
     assert '  encoding: windows-1252\n  delimiter: "^"\n' in text and '#   "Käufer", product, date\n' in text
     (tmp_path / "monitor.yaml").write_text(filled(text, user='"Käufer"'))

@@ -122,9 +122,9 @@ def test_the_folder_of_a_monitor_is_named_in_its_file(output: Path, monkeypatch:
     assert output_of("monitor.yaml") == "out" and output_of("results") == "results"
     assert [Path(path).name for path in results_of("out")][:2] == ["pages.jsonl", "errors.jsonl"]
     assert ledger_of("out") is None and ledger_of("monitor.yaml") is None
-    Path("monitor.yaml").write_text("output: {folder: out}\nnoise_key_file: key\n")
+    Path("monitor.yaml").write_text("output: {path: out}\naccount: {key: key}\n")
     assert ledger_of("monitor.yaml") == "key.ledger.jsonl"
-    Path("monitor.yaml").write_text("output: {folder: out}\nnoise_key_file: other\n")
+    Path("monitor.yaml").write_text("output: {path: out}\naccount: {key: other}\n")
     assert ledger_of("monitor.yaml") is None, "there is none beside it"
     Path("monitor.yaml").write_text("output: {folder: out}\nledger: postgresql://me@host/accounts/ledger\n")
     assert ledger_of("monitor.yaml") == "postgresql://me@host/accounts/ledger"

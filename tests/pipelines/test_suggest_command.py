@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from privstream.pipelines import cli
+from privstream.pipelines.run import local
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.run import local
 from privstream.pipelines.sources.normalise import read_files
 from privstream.transforms.rows import LimitShare
 
