@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.model.question import loaded
@@ -15,15 +15,12 @@ from privstream.pipelines.terminal import NOTE, WARNING, say
 from privstream.transforms.counters import Counters
 from rich.console import Console
 
-if TYPE_CHECKING:
-    from privstream.pipelines.run.run import Run
-
 HEAD = 5
 """Rows of each question that a run of several prints."""
 
 
-def show_rows(run: Run, path: str, counted: Counters) -> None:
-    """Print the rows of a single question on the terminal."""
+def show_rows(run: Any, path: str, counted: Counters) -> None:
+    """Print the rows of the single question of a `Run`."""
     (asked,) = run.questions
     info, promised = asked.spec, Promise("", {**asked.promised, **asked.limits(counted)})
     rows = read_row_file(path, asked.row_type)
@@ -36,7 +33,7 @@ def show_rows(run: Run, path: str, counted: Counters) -> None:
             Console().print(each, soft_wrap=not info.table)
 
 
-def tell(run: Run, counted: Counters) -> list[str]:
+def tell(run: Any, counted: Counters) -> list[str]:
     """Say what was read, what was published, and what that promises; return why nothing of it could be used."""
     lines: list[str] = []
     warnings: list[str] = []
@@ -67,7 +64,7 @@ def tell(run: Run, counted: Counters) -> list[str]:
     return nothing
 
 
-def _show_heads(run: Run) -> None:
+def _show_heads(run: Any) -> None:
     """Print the largest rows of each question, of its newest window where it has several."""
     for each in run.questions:
         rows = read_row_file(each.path, each.row_type)

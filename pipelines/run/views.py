@@ -545,7 +545,7 @@ def _view(name: str, model: ViewModel) -> View:
         return Risers(**common, against=model.against)
     if model.kind == "largest":
         return Largest(**common)
-    sign, threshold = (-1, model.below) if model.above is None else (1, model.above)
+    sign, threshold = (-1, model.below or 0.0) if model.above is None else (1, model.above)
     ends_at = model.clear_below if sign > 0 else model.clear_above
     item = model.item or ()
     return Alerts(
@@ -554,7 +554,7 @@ def _view(name: str, model: ViewModel) -> View:
         columns=len(item),
         sign=sign,
         threshold=threshold,
-        ends_at=threshold if ends_at is None else ends_at,
+        ends_at=threshold if ends_at is None else float(ends_at),
         windows=model.for_,
     )
 
