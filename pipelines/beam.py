@@ -92,10 +92,10 @@ def _check_fields(data: Data) -> None:
 def with_fields(transform: Any, fields: FieldMapping) -> Any:
     """Return a transform for elements whose fields have such names."""
     return transform.with_fields(
-        user_field=fields.user or "user",
-        item_field=fields.items if fields.several else fields.item or "item",
-        time_field=fields.time,
-        value_field=fields.value or "value",
+        user=fields.user or "user",
+        item=fields.items if fields.several else fields.item or "item",
+        time=fields.time,
+        value=fields.value or "value",
         time_unit=fields.time_unit,
         time_zone=fields.time_zone,
         where=fields.where,

@@ -176,7 +176,7 @@ def run(*options):
 
 
 def test_a_run_over_files_fills_a_table(postgres, searches, capsys):
-    to = ["--input=incoming/events.parquet", f"--output={postgres.url('files')}", "--copy=rows.jsonl"]
+    to = ["--input=incoming/events.parquet", f"--send={postgres.url('files')}", "--output=rows.jsonl"]
     assert run(*to) == 0
     assert f"rows sent to files of {postgres_server.DATABASE}" in capsys.readouterr().err
     lines = [json.loads(line) for line in (searches / "rows.jsonl").read_text().splitlines()]
