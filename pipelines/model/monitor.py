@@ -212,6 +212,11 @@ class Monitor(Model):
         self.data.check()
         self.privacy.check()
         self.output.check()
+        kafka = any(address.startswith(KAFKA) for address in (self.data.input, *self.output.send))
+        if self.data.kafka_setting and not kafka:
+            raise WrongKeyError(
+                ("data", "kafka_setting"), f"must be given with an input of {KAFKA}, or to send rows there"
+            )
         if self.single:
             return self
         for part, names in (("questions", self.questions), ("views", self.views)):

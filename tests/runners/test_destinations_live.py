@@ -9,7 +9,7 @@ import postgres_server
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.model.catalogue import HEAVY_HITTERS as SPEC
+from privstream.pipelines.model.counted import HeavyHitters
 from privstream.pipelines.sinks.destination import UnreachableError
 from privstream.transforms.rows import HeavyHitter
 
@@ -37,7 +37,7 @@ ROWS = [hitter("tea", hour, 7 * hour) for hour in range(3)]
 
 
 def table(postgres, name, run="run 1", **options):
-    return PostgresTable(postgres.url(name), run, HeavyHitter, SPEC.key, **options)
+    return PostgresTable(postgres.url(name), run, HeavyHitter, HeavyHitters.info.key, **options)
 
 
 def items(postgres, name):
@@ -117,7 +117,7 @@ def topic(broker, name):
     client = AdminClient({"bootstrap.servers": broker})
     (made,) = client.create_topics([NewTopic(name, 1, 1)]).values()
     made.result()
-    return KafkaTopic(f"kafka://{broker}/{name}", "run 1", HeavyHitter, SPEC.key)
+    return KafkaTopic(f"kafka://{broker}/{name}", "run 1", HeavyHitter, HeavyHitters.info.key)
 
 
 def messages(broker, name, number):
@@ -156,7 +156,7 @@ def test_a_broker_that_is_away_for_a_while_gets_every_row(kafka, broker):
 
 def test_topics_that_are_not_there_are_refused(broker):
     with pytest.raises(ValueError, match=f"--output must be a topic of {broker}: there is none called missing"):
-        KafkaTopic(f"kafka://{broker}/missing", "run", HeavyHitter, SPEC.key).check(first=True)
+        KafkaTopic(f"kafka://{broker}/missing", "run", HeavyHitter, HeavyHitters.info.key).check(first=True)
 
 
 @pytest.fixture
@@ -200,8 +200,8 @@ def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(brok
         "--watch=0.2",
         "--watermark=marks",
         "--start=2024-01-01",
-        f"--output=kafka://{broker}/windows",
-        "--copy=copy",
+        "--output=copy",
+        f"--send=kafka://{broker}/windows",
     ]
     assert run(*to) == 0
     files = sorted((searches / "copy").glob("*.jsonl"))
@@ -217,7 +217,7 @@ def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(brok
 
 COUNTED = (
     "--window 3600 --start 2024-01-01T00:00Z --end 2024-01-01T08:00Z --epsilon 4 --delta 1e-3 --max_contributions 8 "
-    "--run_id same --key key --input=incoming --watch=0.2 --watermark=marks --copy=copy --runner=FnApiRunner"
+    "--run_id same --key key --input=incoming --watch=0.2 --watermark=marks --output=copy --runner=FnApiRunner"
 )
 
 
