@@ -164,7 +164,8 @@ class Given:
             key, _, rule = message.removeprefix("--").partition(" ")
             place = self._whole((key.replace("-", "_"),), name)
             return self.error(WrongKeyError(place, rule if len(place) > 2 or place[0] != "questions" else message))
-        return self.main.error((), str(error))
+        made = self.main.error((), str(error))
+        return TypeError(str(made)) if isinstance(error, TypeError) and not isinstance(made, CommandError) else made
 
     def _whole(self, place: Place, name: str = "") -> Place:
         """Return the place of an option of which only the last key is known."""

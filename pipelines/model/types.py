@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -160,7 +160,8 @@ def _public_list(value: Any) -> Any:
         return _path(value)
     if hasattr(value, "texts"):  # a `Domain`
         value = value.texts.to_pylist()
-    return _texts(list(value) if isinstance(value, set | frozenset) else value)
+    listed = isinstance(value, Iterable) and not isinstance(value, Mapping | bytes)  # a series of a frame, too
+    return _texts(list(value) if listed else value)
 
 
 def _rules(value: Any) -> Any:

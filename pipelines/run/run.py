@@ -41,7 +41,7 @@ from privstream.pipelines.run.views import View, answer_views, tables_of, views_
 from privstream.pipelines.sinks.row_files import PARTIAL, fingerprint, move_file, read_row_file, write_row_file
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.stores import exists, filesystems, join
-from privstream.pipelines.terminal import say
+from privstream.pipelines.terminal import NOTE, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.events.release import plain
 
@@ -127,6 +127,8 @@ class Run:
         label = run_label(monitor, identity, unbounded=unbounded)
         noise = noise_source(monitor.account.key, monitor.account.key_variable, label)
         run_id = monitor.account.run_id or public_name(noise)
+        if (people := monitor.privacy.people) is not None:
+            say(f"{NOTE}delta is {monitor.privacy.spent_delta:g}, 1 / (100 x {people:,}), from the number of people")
         if unbounded and execution.dry_run:
             raise ValueError("dry_run must not be given when the input has no end")
         if not execution.dry_run:

@@ -29,7 +29,7 @@ def refused(path: str, capsys: pytest.CaptureFixture[str], *options: str) -> str
 
 @pytest.mark.parametrize(
     ("value", "option"),
-    [("03.01.2030 10:00", "--time_format"), ("1893495600", "--time_unit"), ("2030-01-03T10:00:00", "--time_zone")],
+    [("03.01.2030 10:00", "--time-format"), ("1893495600", "--time-unit"), ("2030-01-03T10:00:00", "--time-zone")],
 )
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_p2_times_that_cannot_be_read_are_refused_before_the_charge(value, option, ending, capsys) -> None:
@@ -55,7 +55,7 @@ def test_p2_a_monitor_is_refused_too(capsys) -> None:
     Path("a.csv").write_text("user,item,time\n" + "u1,a,03.01.2030 10:00\n" * 50)
     Path("m.yaml").write_text(
         "data: {input: a.csv}\nprivacy: {epsilon: 1, delta: 1e-6}\nquestions:\n"
-        "  pages: {question: counts, window: 1d, start: 2030-01-01, end: 2030-02-01}\noutput: {path: out}\n"
+        "  pages: {question: counts, windows: {window: 1d, start: 2030-01-01, end: 2030-02-01}}\noutput: {path: out}\n"
     )
     assert cli.main(["run", "m.yaml", "--key", "key"]) == 2
     assert "time_format" in capsys.readouterr().err and not Path("key.ledger.jsonl").exists()

@@ -54,11 +54,10 @@ def test_e5_nothing_is_out_of_sight_at_390_pixels(page: Path, tmp_path: Path) ->
 MONITOR = """\
 data: {input: events.csv}
 windows: {window: 1d, start: 2024-01-01, end: 2024-01-03}
-max_contributions: 20
 privacy: {epsilon: 40, delta: 1e-6}
 questions:
-  pages: {question: counts}
-  listed: {question: counts, domain: [a, b]}
+  pages: {question: counts, max_contributions: 20}
+  listed: {question: counts, domain: [a, b], max_contributions: 20}
 account: {key: key}
 output: {path: out}
 """

@@ -209,7 +209,7 @@ def test_f15_a_damaged_parquet_file_is_named(tmp_path, run):
 
 def test_f15_a_name_of_64_letters_is_refused_for_its_length(tmp_path, run, capfd):
     (tmp_path / "a.csv").write_text(lines(["rain"]))
-    text = "data: {input: a.csv}\nwindow: 1day\nprivacy: {epsilon: 1, delta: 1.0e-6}\nquestions:\n"
+    text = "data: {input: a.csv}\nwindows: {window: 1day}\nprivacy: {epsilon: 1, delta: 1.0e-6}\nquestions:\n"
     (tmp_path / "m.yaml").write_text(f"{text}  {'a' * 64}: {{question: counts, max_contributions: 1}}\n")
     assert cli.main(["plan", "m.yaml"]) == 2
     assert "at most 63" in capfd.readouterr().err

@@ -222,12 +222,11 @@ def test_a_plan_until_a_date_needs_no_beam(tmp_path: Path) -> None:
 MONITOR = """
 data: {input: events.csv, user: user, item: item, time: time}
 windows: {window: 1h, start: 2024-01-01, end: 2024-01-02}
-max_contributions: 10
 privacy: {epsilon: 2, delta: 1e-6}
 questions:
-  people: {question: counts}
-  listed: {question: counts, domain: [i, j]}
-  places: {question: top-k, items_per_step: 3, top: 3, window: 4h}
+  people: {question: counts, max_contributions: 10}
+  listed: {question: counts, domain: [i, j], max_contributions: 10}
+  places: {question: top-k, max_per_window: 3, top: 3, max_contributions: 10, windows: {window: 4h}}
 views:
   risen: {of: people, against: 1h}
   alarm: {of: people, item: i, above: 9}

@@ -138,7 +138,7 @@ def test_delta_follows_from_the_number_of_people(key: Path) -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"epsilon": None}, "the following arguments are required: epsilon"),
+        ({"epsilon": None}, "epsilon must be given"),
         ({"epsilon": "x"}, "argument epsilon: must be a number, got 'x'"),
         ({"delta": 2}, "delta must be in [0, 1), got 2.0"),
         ({"unit": "people"}, "argument unit: invalid choice: 'people'"),
@@ -156,7 +156,7 @@ def test_delta_follows_from_the_number_of_people(key: Path) -> None:
         ({"output": "-"}, "output must be a file, or None"),
         ({"output": "x.txt"}, "output must end in .avro"),
         ({"run_id": "a\0b"}, "run_id must be valid UTF-8 text"),
-        ({"budget_limit": (-1, 0.1)}, "argument budget_limit: must be EPSILON or EPSILON,DELTA"),
+        ({"budget_limit": (-1, 0.1)}, "budget_limit must be EPSILON or EPSILON,DELTA"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -170,7 +170,7 @@ def test_wrong_options_are_refused_in_the_words_of_the_command(keywords, message
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"epsilom": 1}, "counts has no option `epsilom` for frames; did you mean `epsilon`?"),
+        ({"epsilom": 1}, "counts has no option `epsilom`; did you mean `epsilon`?"),
         ({"watch": 1}, "counts has no option `watch` for frames"),
         ({"input": "x"}, "counts has no option `input` for frames"),
         ({"overwrite": 1}, "overwrite must be True or False, got int"),

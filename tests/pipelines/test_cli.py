@@ -368,7 +368,7 @@ def test_input_of_which_nothing_can_be_used_ends_with_status_3(folder, capsys):
 
 def test_dead_letters_of_another_form_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("top-k", "--dry_run", "--dead_letter=letters.txt") == 2
-    assert "--dead_letter must end in" in capsys.readouterr().err
+    assert "--dead-letter must end in" in capsys.readouterr().err
 
 
 def test_input_without_an_end_cannot_be_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

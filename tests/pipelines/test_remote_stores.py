@@ -183,8 +183,8 @@ def test_a_run_from_store_to_store(store, tmp_path, capsys):
 def test_results_of_a_store_are_reported_and_a_monitor_writes_into_one(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.yaml").write_text(
-        f"data: {{input: '{store.root}/in'}}\nwindow: 1d\nstart: 2024-01-01\nend: 2024-01-03\nmax_contributions: 2\n"
-        "privacy: {epsilon: 1, delta: 1e-6}\nquestions:\n  pages: {question: counts}\n"
+        f"data: {{input: '{store.root}/in'}}\nwindows: {{window: 1d, start: 2024-01-01, end: 2024-01-03}}\n"
+        "privacy: {epsilon: 1, delta: 1e-6}\nquestions:\n  pages: {question: counts, max_contributions: 2}\n"
         "  top: {question: top-k, top: 1}\n"
         f"output: {{folder: '{store.root}/answers'}}\nledger: none\n"
     )
