@@ -197,7 +197,8 @@ def test_a_monitor_reads_a_query_once(shop, tmp_path, monkeypatch):
     Path("m.yaml").write_text(
         "data: {input: shop.duckdb, query: SELECT * FROM visits ORDER BY ALL, user: who, item: page, time: seen}\n"
         "windows: {window: 1d, start: 2024-01-01, end: 2024-01-03}\nprivacy: {epsilon: 2, delta: 1e-6}\n"
-        "questions:\n  pages: {question: counts, max_contributions: 4}\n  money: {question: quantiles, value: amount, low: 0, high: 1000, max_contributions: 4}\n"
+        "questions:\n  pages: {question: counts, max_contributions: 4}\n"
+        "  money: {question: quantiles, value: amount, low: 0, high: 1000, max_contributions: 4}\n"
         "output: {path: answers}\nledger: none\n"
     )
     asked = []
