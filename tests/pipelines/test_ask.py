@@ -173,13 +173,12 @@ def test_wrong_options_are_refused_in_the_words_of_the_command(keywords, message
         ({"epsilom": 1}, "counts has no option `epsilom`; did you mean `epsilon`?"),
         ({"watch": 1}, "counts has no option `watch` for frames"),
         ({"input": "x"}, "counts has no option `input` for frames"),
-        ({"overwrite": 1}, "overwrite must be True or False, got int"),
-        ({"epsilon": {1}}, "epsilon must be text, a number, or a list of them, got set"),
+        ({"epsilon": {1}}, "epsilon must be a number, got set"),
         ({"domain": [b"x"]}, "domain must be a list of texts"),
     ],
 )
 def test_options_that_are_none_are_refused(keywords: dict[str, Any], message: str, key: Path) -> None:
-    with pytest.raises(TypeError) as refused:
+    with pytest.raises((TypeError, ValueError)) as refused:
         ask("counts", searches(), **(FIELDS | RUN | {"key": key} | keywords))
     assert str(refused.value).startswith(message)
 
