@@ -29,7 +29,7 @@ from privstream.pipelines.commands.question import add_audit_options
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.catalogue import MODELS, question
 from privstream.pipelines.model.given import Given
-from privstream.pipelines.model.question import METHOD, QuestionInfo, Windows
+from privstream.pipelines.model.question import METHOD, PUBLIC, QuestionInfo, Windows
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.questions.asked import parameters_of
 from privstream.pipelines.questions.asked import promise as promise_of
@@ -64,7 +64,7 @@ class FileAudit(AuditCommand):
         windows = {name: given[name] for name in Windows.model_fields if given.get(name) is not None}
         question = kind.read({"question": self.spec.word, **own})
         options = question.arguments(Windows.read(windows), zone=given.get("time_zone"))
-        options |= {name: given[name] for name in ("epsilon", "delta") if name in self.spec.arguments}
+        options |= {name: given[name] for name in ("epsilon", "delta") if name in self.spec.arguments and name in given}
         method = self.promise.maybe("accuracy", METHOD)
         if method is not None:
             options[METHOD] = method
@@ -322,6 +322,7 @@ def _planned(path: str) -> Audit:
         for paid in planned.questions:
             asked = monitor.questions[paid.name]
             parameters = parameters_of(monitor, asked, fields[paid.name])
+            parameters |= asked.model_dump(mode="json", exclude_none=True, include=set(PUBLIC))  # lists as they are
             content = promise_of(asked, paid.transform, parameters, None, paid.guarantee)
             line = document.lines.get(("questions", paid.name), 1)
             promises[paid.name] = Promise(

@@ -481,7 +481,7 @@ class TestMonitors:
         """Trials have one source of noise, from which each question has its own by its name."""
         path = tmp_path / "monitor.yaml"
         path.write_text(TOGETHER)
-        audit = file_command._planned(str(path), str(tmp_path))
+        audit = file_command._planned(str(path))
         arguments = argparse.Namespace(trials=400, key=None)
         pages, lands = (audit._trying(attack, arguments, WRONG) for attack in audit._attacks())
         source = pages.source("claimed")

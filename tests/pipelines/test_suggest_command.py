@@ -117,7 +117,7 @@ def test_few_people_are_a_line_and_no_option(shop: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--watch 5", "--watch must not be given, and --input must have an end"),
+        ("--watch 5", "--watch must not be given, and input must have an end"),
         ("--output kafka://h:1/t", "--output must be a file of this machine, or -"),
         ("--runner PrismRunner", "--runner must not be given: this command reads the input by itself"),
         ("--nonsense 1", "unknown option --nonsense"),
