@@ -506,11 +506,11 @@ class TestMonitors:
             "all that is published",
         ]
 
-    @pytest.mark.parametrize("end", ["", "end: 2026-01-01T06:00\n"])
+    @pytest.mark.parametrize("end", ["", "end: 2026-01-01T06:00, "])
     def test_of_a_run_that_starts_afresh_one_period_is_attacked(self, tmp_path, capsys, found, end):
         """Also of one that ends after others: an attack is on the windows of one."""
         path = tmp_path / "monitor.yaml"
-        path.write_text(MONITOR.replace("end: 2026-01-01T04:00\n", f"{end}renew_every: 3h\n"))
+        path.write_text(MONITOR.replace("end: 2026-01-01T04:00}", f"{end}renew_every: 3h}}"))
         assert cli.main(["audit", str(path), "--json"]) == 0
         assert found[0][3]["end"] - found[0][3]["start"] == 3 * 3600 == found[0][3]["renew_every"]
 
