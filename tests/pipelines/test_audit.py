@@ -422,7 +422,7 @@ TOGETHER = f"""\
 {MONITOR.partition("  pages:")[0]}\
   pages:   {{question: counts, item: page, max_contributions: 12, share: 3}}
   lands:   {{question: counts, item: country, max_contributions: 10}}
-output: {{folder: out}}
+output: {{path: out}}
 """
 
 

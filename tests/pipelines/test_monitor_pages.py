@@ -71,7 +71,7 @@ def output(tmp_path: Path) -> Path:
         "views": views,
     }
     (folder / "_guarantee.json").write_text(json.dumps(whole))
-    (tmp_path / "monitor.yaml").write_text("output: {folder: out}\n")
+    (tmp_path / "monitor.yaml").write_text("output: {path: out}\n")
     return folder
 
 
@@ -126,7 +126,7 @@ def test_the_folder_of_a_monitor_is_named_in_its_file(output: Path, monkeypatch:
     assert ledger_of("monitor.yaml") == "key.ledger.jsonl"
     Path("monitor.yaml").write_text("output: {path: out}\naccount: {key: other}\n")
     assert ledger_of("monitor.yaml") is None, "there is none beside it"
-    Path("monitor.yaml").write_text("output: {folder: out}\nledger: postgresql://me@host/accounts/ledger\n")
+    Path("monitor.yaml").write_text("output: {path: out}\naccount: {ledger: postgresql://me@host/accounts/ledger}\n")
     assert ledger_of("monitor.yaml") == "postgresql://me@host/accounts/ledger"
     Path("monitor.yaml").write_text("window: 1h\n")
     with pytest.raises(UsageError, match="output: must be given, with a folder"):

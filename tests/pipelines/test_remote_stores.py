@@ -186,7 +186,7 @@ def test_results_of_a_store_are_reported_and_a_monitor_writes_into_one(store, tm
         f"data: {{input: '{store.root}/in'}}\nwindows: {{window: 1d, start: 2024-01-01, end: 2024-01-03}}\n"
         "privacy: {epsilon: 1, delta: 1e-6}\nquestions:\n  pages: {question: counts, max_contributions: 2}\n"
         "  top: {question: top-k, top: 1}\n"
-        f"output: {{folder: '{store.root}/answers'}}\nledger: none\n"
+        f"output: {{path: '{store.root}/answers'}}\naccount: {{ledger: none}}\n"
     )
     assert cli.main(["run", "m.yaml", *store.options]) == 0
     assert sorted(name for name in store.files.names() if name.startswith("answers/")) == [

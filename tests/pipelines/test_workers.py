@@ -131,7 +131,7 @@ account: {{key: {shop}/key}}
     found = []
     for workers in (1, 2):
         folder = tmp_path / f"answers{workers}"
-        (tmp_path / "monitor.yaml").write_text(f"{text}output: {{folder: {folder}}}\n")
+        (tmp_path / "monitor.yaml").write_text(f"{text}output: {{path: {folder}}}\n")
         given = ["run", str(tmp_path / "monitor.yaml"), "--ledger", "none", f"--workers={workers}"]
         assert cli.main(given) == 0, capsys.readouterr().err
         told = capsys.readouterr().err.replace(str(folder), "FOLDER").splitlines()

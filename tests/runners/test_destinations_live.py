@@ -269,7 +269,7 @@ questions:
 views:
   busy: {{of: visitors, above: 5}}
 account: {key: key}
-output: {{folder: out, {sent_to}}}
+output: {{path: out, {sent_to}}}
 """
 
 

@@ -235,7 +235,7 @@ questions:
   pages:   {{question: counts, domain: [a, b], max_contributions: 4}}
   present: {{question: cardinality, timeout: 30s}}
 account: {key: noise.key, run_id: clicks, ledger: none}
-output: {{folder: out, format: jsonl, kafka: "kafka://{broker}"}}
+output: {{path: out, format: jsonl, send: "kafka://{broker}"}}
 """
 
 

@@ -130,7 +130,7 @@ windows: {window: 1d, start: 2024-01-01}
 windows: 1
 privacy: {{epsilon: 1, delta: 1e-6}}
 account: {dataset: shop, ledger: {place}, key: key}
-output: {{folder: {folder}}}
+output: {{path: {folder}}}
 questions:
   items:  {{question: counts, max_contributions: 1, share: 2}}
   people: {{question: cardinality, timeout: 1h}}

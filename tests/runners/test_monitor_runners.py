@@ -28,7 +28,7 @@ views:
   sums:  {{of: pages, over: 2h}}
   busy:  {{of: pages, item: [de, /1], above: 20, for: 2}}
   lands: {{of: pages, by: country}}
-output: {{folder: {output}}}
+output: {{path: {output}}}
 account: {key: noise.key, ledger: none, run_id: clicks}
 """
 SECONDS = 240
@@ -173,7 +173,7 @@ questions:
 views:
   sums: {{of: things, over: 4s}}
   high: {{of: things, item: a, above: 20}}
-output: {{folder: out, format: jsonl, postgres: '{database}', kafka: 'kafka://{broker}'}}
+output: {{path: out, format: jsonl, send: ['{database}', 'kafka://{broker}']}}
 account: {key: noise.key, ledger: none, run_id: clicks}
 """
 NAMES = ("things", "guests", "sums", "high")
