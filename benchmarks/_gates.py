@@ -41,9 +41,9 @@ Integers = NDArray[np.int64]
 
 OPTIONS = {
     "limit": "max_contributions",
-    "key": "noise_key_file",
+    "key": "key",
     "listed": "domain",
-    "value": "value_field",
+    "value": "value",
     "free": {"ledger": "none", "overwrite": True},
     "one_process": {"workers": 1},
     "since_start": {"over": "start"},

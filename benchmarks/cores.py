@@ -110,7 +110,7 @@ def privstream(events: Path, output: Path, key: Path, workers: int) -> list[str]
     """Return a command that counts."""
     times = [f"--window={WINDOW}", f"--start={START}", f"--end={START + WINDOWS * WINDOW}"]
     budget = ["--epsilon=1", "--delta=1e-6", f"--max_contributions={LIMIT}", "--ledger=none"]
-    files = [f"--input={events}", f"--output={output}", f"--noise_key_file={key}"]
+    files = [f"--input={events}", f"--output={output}", f"--key={key}"]
     return [sys.executable, "-c", PRIVSTREAM, "counts", *files, *times, *budget, f"--workers={workers}"]
 
 

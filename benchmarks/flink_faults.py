@@ -80,7 +80,7 @@ def counting(running: RunningCluster, events: Path, output: Path) -> list[str]:
     key = events.with_name("noise.key")
     key.touch(mode=0o600)
     key.write_bytes(bytes(range(32)))
-    own = [f"--input={events}", f"--output={output}", f"--noise_key_file={key}", "--ledger=none", "--run_id=faults"]
+    own = [f"--input={events}", f"--output={output}", f"--key={key}", "--ledger=none", "--run_id=faults"]
     own += [f"--window={WINDOW}", f"--start={START}", f"--end={START + WINDOWS * WINDOW}", "--overwrite"]
     own += ["--epsilon=1", "--delta=1e-6", f"--max_contributions={LIMIT}"]
     return [sys.executable, "-c", PRIVSTREAM, "counts", *own, *running.options()]

@@ -103,7 +103,7 @@ def measure(
     key.touch(mode=0o600)
     key.write_bytes(bytes(range(32)))
     start = int(time.time()) // WINDOW * WINDOW
-    command = ["privstream", "heavy-hitters", *reading, f"--output={output}", f"--noise_key_file={key}"]
+    command = ["privstream", "heavy-hitters", *reading, f"--output={output}", f"--key={key}"]
     command += ["--epsilon=2", "--delta=1e-6", "--max_hits=64", "--max_per_window=2", "--method=clock"]
     command += [f"--window={WINDOW}", f"--allowed_lateness={LATENESS}", "--renew_every=1h", "--ledger=none"]
     command += [f"--start={datetime.fromtimestamp(start, UTC).isoformat()}", f"--run_id={source} {start}"]

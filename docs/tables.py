@@ -7,9 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.signature import described
-from privstream.pipelines.suggest.command import SPEC as SUGGEST
+from privstream.pipelines.docstrings import described
+from privstream.pipelines.model.catalogue import WORDS, question
+from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.yaml.transforms import TRANSFORMS
 from privstream.transforms import AlertState, KeyRise, KeySum, RatioEstimate
 
@@ -57,14 +57,15 @@ def rows_of(word: str) -> str:
         return listed
     more = {"max_value": KeySum, "rising": KeyRise}
     parts = [
-        f"With `--{name}` also:\n\n{columns(each, each._fields[len(row._fields) :])}" for name, each in more.items()
+        f"With `--{name.replace('_', '-')}` also:\n\n{columns(each, each._fields[len(row._fields) :])}"
+        for name, each in more.items()
     ]
     return "\n\n".join([listed, *parts])
 
 
 def suggest_rows() -> str:
     """Return the columns of the rows of `suggest`."""
-    return columns(SUGGEST.row_type, SUGGEST.row_type._fields)
+    return columns(Suggest.info.row_type, Suggest.info.row_type._fields)
 
 
 def view_rows() -> str:
@@ -95,7 +96,10 @@ def yaml_table() -> str:
     """Return the transforms of Beam YAML."""
     return table(
         ("transform", "its keys are the options of, and its rows those of"),
-        *((f"`{name}`", f"[`{to.spec.word}`](questions.md#{to.spec.word})") for name, to in TRANSFORMS.items()),
+        *(
+            (f"`{name}`", f"[`{to.kind.info.word}`](questions.md#{to.kind.info.word})")
+            for name, to in TRANSFORMS.items()
+        ),
     )
 
 

@@ -2,19 +2,55 @@
 
 from typing import TYPE_CHECKING, Any
 
-from privstream.pipelines.questions.spec import loaded
-
 if TYPE_CHECKING:
+    from privstream.pipelines.beam import Private, PrivateMonitor
     from privstream.pipelines.frames import ask, read
-    from privstream.pipelines.monitor.monitor import Monitor
+    from privstream.pipelines.model.continual import Flags, Histogram, Predecessor, Queries, Ranges
+    from privstream.pipelines.model.counted import Alerts, Cardinality, Counts, HeavyHitters, Quantiles, TopK
+    from privstream.pipelines.model.data import Data
+    from privstream.pipelines.model.monitor import Account, Monitor, Output, Privacy
+    from privstream.pipelines.model.question import Windows
 
-__all__ = ["Monitor", "ask", "read"]
+COUNTED = ("Alerts", "Cardinality", "Counts", "HeavyHitters", "Quantiles", "TopK")
+CONTINUAL = ("Flags", "Histogram", "Predecessor", "Queries", "Ranges")
+OF_MONITORS = ("Account", "Monitor", "Output", "Privacy")
+PLACES = {
+    **{"ask": "frames", "read": "frames", "Private": "beam", "PrivateMonitor": "beam"},
+    **{"Data": "model.data", "Windows": "model.question"},
+    **dict.fromkeys(COUNTED, "model.counted"),
+    **dict.fromkeys(CONTINUAL, "model.continual"),
+    **dict.fromkeys(OF_MONITORS, "model.monitor"),
+}
 
-PLACES = {"Monitor": "monitor.monitor.Monitor", "ask": "frames.ask", "read": "frames.read"}
+__all__ = [
+    "Account",
+    "Alerts",
+    "Cardinality",
+    "Counts",
+    "Data",
+    "Flags",
+    "HeavyHitters",
+    "Histogram",
+    "Monitor",
+    "Output",
+    "Predecessor",
+    "Privacy",
+    "Private",
+    "PrivateMonitor",
+    "Quantiles",
+    "Queries",
+    "Ranges",
+    "TopK",
+    "Windows",
+    "ask",
+    "read",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for: commands need none of it, and libraries are loaded with it."""
     if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return loaded(PLACES[name])
+    from privstream.pipelines.model.question import loaded  # noqa: PLC0415 - late, as all is here
+
+    return loaded(f"{PLACES[name]}.{name}")

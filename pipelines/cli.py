@@ -21,21 +21,23 @@ from privstream.pipelines.command import (
     UsageError,
     with_dashes,
 )
-from privstream.pipelines.locations import MONITOR_FILES
-from privstream.pipelines.questions.catalogue import QUESTIONS
-from privstream.pipelines.questions.commands import (
+from privstream.pipelines.commands.question import (
     audit_command,
     plan_command,
     run_command,
     simulate_command,
 )
+from privstream.pipelines.locations import MONITOR_FILES
+from privstream.pipelines.model.base import meant
+from privstream.pipelines.model.catalogue import CLASSES
+from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
 from typing_extensions import override
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
-SPECS = QUESTIONS.values()
-PLANS: Commands = {spec.word: (partial(plan_command, spec), spec.summary) for spec in SPECS}
+SPECS = [kind.info for kind in CLASSES]
+PLANS: Commands = {kind.info.word: (partial(plan_command, kind), kind.info.summary) for kind in CLASSES}
 SIMULATIONS: Commands = {
     spec.word: (partial(simulate_command, spec.simulation), spec.simulation.summary)
     for spec in SPECS
@@ -52,7 +54,7 @@ BUDGET: Commands = {
     "verify": ("accounts.verify_command", "check that no line of a ledger was changed or deleted"),
 }
 COMMANDS: Commands = {
-    **{spec.word: (partial(run_command, spec), spec.summary) for spec in SPECS},
+    **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in CLASSES},
     "explain": ("show.explain_command", "explain a result: its guarantee, accuracy, limits and columns"),
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
     "audit": (
@@ -62,19 +64,19 @@ COMMANDS: Commands = {
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": ("show.plot", "draw the chart of a result, with its intervals"),
-    "run": ("monitor.run_command", "answer all questions of a FILE.yaml by one pipeline, under one budget"),
+    "run": ("commands.run", "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
-    "init": ("monitor.init_command", "write a monitor, a file of questions, from the names of the fields of a file"),
-    "schema": ("monitor.schema", "print the JSON schema of monitors, with which editors complete and check them"),
+    "init": ("commands.init", "write a monitor, a file of questions, from the names of the fields of a file"),
+    "schema": ("commands.schema", "print the JSON schema of monitors, with which editors complete and check them"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
-    "suggest": ("suggest.command", "choose the limit of a person from the data, privately"),
-    "views": ("monitor.views_command", "make the views of a monitor from what its run has published"),
+    "suggest": (partial(run_command, Suggest), Suggest.info.summary),
+    "views": ("commands.views", "make the views of a monitor from what its run has published"),
     "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
 }
 """Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
 Beam takes seconds to load."""
 
-MONITORS: Commands = {"plan": ("monitor.plan_command", "share out one budget over the questions of a file")}
+MONITORS: Commands = {"plan": ("commands.plan", "share out one budget over the questions of a file")}
 """Commands that take a monitor, a file of YAML, where others take a question."""
 
 RESULTS: Commands = {"audit": ("audit.file_command", "attack the run that a guarantee file describes")}
@@ -120,8 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{known.command} must come first")
     command, added = chosen
     if others and not command.takes_beam_options:
-        added.error(f"unknown option {others[0]}")
-    status = _run(command, known, others)
+        added.error(f"unknown option {others[0]}{meant(others[0], added._option_string_actions)}")
+    status = _run(command, known, others, [*added._option_string_actions])
     if arguments is None:
         _say_no_more()
     return status
@@ -181,10 +183,12 @@ def _add(
             continue
         command = load(what)
         one.description = command.description
-        one.add_argument("--traceback", action="store_true", help="show where an error comes from; may show records")
+        shown = one.add_argument("--traceback", action="store_true", help="show where an error is from, and records")
+        shown.seldom = True  # type: ignore[attr-defined]
         command.add_arguments(one)
         if command.takes_beam_options:
-            one.add_argument("--quiet", action="store_true", help="print nothing but errors")
+            quiet = one.add_argument("--quiet", action="store_true", help="print nothing but errors")
+            quiet.seldom = True  # type: ignore[attr-defined]
         chosen = command, one
     return chosen
 
@@ -208,12 +212,9 @@ def load(what: str | Callable[[], Command]) -> Command:
     return command
 
 
-def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
+def _run(command: Command, known: argparse.Namespace, others: list[str], options: Sequence[str]) -> int:
     """Run a command that has been parsed."""
-    checks = importlib.import_module("privstream.pipelines.option_checks")  # late, as commands are: it takes a second
     try:
-        checks.check_texts(known, others)
-        checks.check_numbers(known)
         with quietly(on=getattr(known, "quiet", False)):
             command.run(known, others)
         sys.stdout.flush()
@@ -229,11 +230,11 @@ def _run(command: Command, known: argparse.Namespace, others: list[str]) -> int:
             say(INTERRUPTED)
         return 0 if status == BY_RICH else status
     except (CommandError, OSError, MemoryError) as error:  # the system's own: of what surrounds a run
-        return _fail(known, others, error)
+        return _fail(known, others, options, error)
     return 0
 
 
-def _fail(known: argparse.Namespace, others: list[str], error: Exception) -> int:
+def _fail(known: argparse.Namespace, others: list[str], options: Sequence[str], error: Exception) -> int:
     """Say what went wrong in one line, and return the exit status."""
     if known.traceback:
         say("".join(traceback.format_exception(error)).rstrip())
@@ -243,6 +244,8 @@ def _fail(known: argparse.Namespace, others: list[str], error: Exception) -> int
     if isinstance(error, UsageError):
         beams = [word.removeprefix("--").partition("=")[0] for word in others if word.startswith("--")]
         text = with_dashes(text, [*vars(known), *beams])
+        if text.startswith("unknown option "):
+            text = text.replace(";", f"{meant(text.split()[2].rstrip(';'), options)};", 1)
         text += NO_DELTA if text.startswith("--delta must be > 0") else ""
     say(one_line(f"privstream {' '.join(words)}: error: {what}{text}"))
     return error.status if isinstance(error, CommandError) else CommandError.status

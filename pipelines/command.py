@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from privstream.pipelines.terminal import one_line
 from typing_extensions import override
@@ -128,6 +128,31 @@ def _read_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
+class Option(NamedTuple):
+    """An option of a command that belongs to no model.
+
+    Attributes:
+        name: without dashes.
+        type: Path, int or float.
+        text: what it is.
+        default: None for none.
+    """
+
+    name: str
+    type: str
+    text: str
+    default: Any = None
+
+
+def add_option(group: argparse._ActionsContainer, option: Option) -> None:
+    """Add an option under a heading."""
+    kinds: Mapping[str, tuple[str, Any]] = {"Path": ("PATH", str), "int": ("N", int), "float": ("X", float)}
+    metavar, kind = kinds[option.type]
+    default = "" if option.default is None else f" (default: {option.default:g})"
+    text = f"{option.text}{default}"
+    group.add_argument(f"--{option.name}", type=kind, metavar=metavar, default=option.default, help=text)
+
+
 def with_dashes(message: str, options: Iterable[str]) -> str:
     """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max_hits must be >= 1`.
 
@@ -165,22 +190,16 @@ def _wrap(paragraph: str, width: int, indent: str) -> str:
     )
 
 
-SELDOM = frozenset(
-    {
-        *("traceback", "query", "copy", "workers", "kafka_setting", "noise_key_variable"),
-        *("input_format", "output_format", "watermark", "allowed_lateness"),
-        *("quote", "time_unit", "value_unit", "null", "trim", "normalize", "fold_case"),
-    }
-)
-"""Options that few people need: `--help all` shows them."""
-
-
 class Help(argparse.Action):
     """Prints the options that most people need, or with `all` every option, and ends."""
 
     @override
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        more = [action for action in parser._actions if action.dest in SELDOM and action.help != argparse.SUPPRESS]
+        more = [
+            action
+            for action in parser._actions
+            if getattr(action, "seldom", False) and action.help != argparse.SUPPRESS
+        ]
         if more and values != "all":
             for action in more:
                 action.help = argparse.SUPPRESS
@@ -205,12 +224,15 @@ class Parser(argparse.ArgumentParser):
     @override
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         given = sys.argv[1:] if args is None else args
-        return super().parse_known_args([self._underscored(word) for word in given], namespace)
+        return super().parse_known_args([self._as_known(word) for word in given], namespace)
 
-    def _underscored(self, word: str) -> str:
+    def _as_known(self, word: str) -> str:
+        """Return an option as it is known: with hyphens or with underscores."""
         name, equals, value = word.partition("=")
-        other = f"--{name[2:].replace('-', '_')}"
-        return f"{other}{equals}{value}" if name.startswith("--") and other in self._option_string_actions else word
+        known = self._option_string_actions
+        forms = (name, f"--{name[2:].replace('_', '-')}", f"--{name[2:].replace('-', '_')}")
+        found = next((form for form in forms if form in known), name) if name.startswith("--") else name
+        return f"{found}{equals}{value}"
 
     @override
     def format_help(self) -> str:

@@ -141,9 +141,9 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
     end = (datetime.fromisoformat(START) + timedelta(hours=arguments.windows)).isoformat()
     watch = ["counts", "--input", files.events, "--output", files.rows]
     watch += ["--window", "1h", "--start", START, "--end", end]
-    watch += ["--epsilon", "1", "--delta", "1e-6", "--max_contributions", "40"]
-    watch += ["--noise_key_file", files.key, "--overwrite"]
-    report = ["report", files.rows, "--noise_key_file", files.key, "--output", files.report]
+    watch += ["--epsilon", "1", "--delta", "1e-6", "--max-contributions", "40"]
+    watch += ["--key", files.key, "--overwrite"]
+    report = ["report", files.rows, "--key", files.key, "--output", files.report]
     report += ["--title", TITLE]
     return [simulate, watch, report]
 

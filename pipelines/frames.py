@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
-import difflib
 import io
 import logging
 import os
@@ -14,112 +12,20 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from privstream.pipelines.command import NothingUsableError, Parser, RunError, UsageError, as_rule
-from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.commands import run_command
-from privstream.pipelines.questions.option_types import OPTION_TYPES
-from privstream.pipelines.questions.options import options_of
-from privstream.pipelines.questions.spec import QuestionSpec, loaded
+from privstream.pipelines.command import NothingUsableError, RunError, UsageError
+from privstream.pipelines.model.base import meant
+from privstream.pipelines.model.catalogue import MODELS
+from privstream.pipelines.model.data import OF_FILES
+from privstream.pipelines.model.monitor import Account, Monitor
+from privstream.pipelines.model.question import Question, loaded
+from privstream.pipelines.options import Execution, in_python
 from privstream.pipelines.show.words import WARNING
 from privstream.pipelines.terminal import NOTE
 
 if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
-
-OF_FILES = ("input", "query", "input_format", "delimiter", "encoding", "quote", "watch", "watermark", "output_format")
-"""Options about files and databases that are read, or input without an end: a frame is none of these."""
-
-DASHES = re.compile(r"(?<![\w-])--(?=[a-z])")
-
-
-class _Parser(Parser):
-    """Raises an error where a command would end."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(as_rule(message))
-
-
-def in_python(message: str) -> str:
-    """Return a message about options as one about keywords: `--epsilon must be ..` becomes `epsilon must be ..`."""
-    return DASHES.sub("", message)
-
-
-def options(
-    spec: QuestionSpec, given: Mapping[str, Any], *, input: str, output: str, folder: str, of_files: bool = False
-) -> tuple[argparse.Namespace, dict[str, str]]:
-    """Return the options of a question's command, and what to show of those that were lists.
-
-    Args:
-        spec: the question.
-        given: keywords; None is as if one was not given.
-        input, output: values of these options.
-        folder: where lists may be written that the command line takes as files.
-        of_files: whether options about files may be among the keywords, too.
-
-    Raises:
-        TypeError: there is no such option, or its value is of a type that stands for nothing.
-        ValueError: as the command line words it.
-    """
-    parser = _Parser(prog=spec.word, add_help=False)
-    run_command(spec).add_arguments(parser)
-    actions = {word.removeprefix("--"): action for action in parser._actions for word in action.option_strings}
-    known = [name for name in actions if name != "output" and (of_files or name not in OF_FILES)]
-    words = [f"--input={input}", f"--output={output}"]
-    kinds = {option.name: option.type for option in options_of(spec)}
-    shown: dict[str, str] = {}
-    for name, value in given.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            guess = f"; did you mean `{near[0]}`?" if near else ""
-            raise TypeError(f"{spec.word} has no option `{name}` for frames{guess}")
-        if value is None:
-            continue
-        if actions[name].nargs == 0:
-            if not isinstance(value, bool):
-                raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
-            words += [f"--{name}"] * value
-        elif actions[name].nargs == "?" and isinstance(value, bool):
-            words += [f"--{name}"] * value  # with what it stands for without a value
-        elif isinstance(actions[name], argparse._AppendAction):
-            words += [f"--{name}={_text(name, one)}" for one in ([value] if isinstance(value, str) else value)]
-        else:
-            path = os.path.join(folder, name)
-            number = _write_list(kinds.get(name), name, value, path)
-            if number is not None:
-                shown[name] = f"a list of {number:,}"
-            words.append(f"--{name}={_text(name, value if number is None else path)}")
-    return parser.parse_args(words, argparse.Namespace(command=spec.word)), shown
-
-
-def _write_list(kind: str | None, name: str, value: Any, path: str) -> int | None:
-    """Write a public list as the file that the command line has in its place; return its length."""
-    write = None if kind is None else OPTION_TYPES[kind].write
-    if write is None or isinstance(value, str | os.PathLike | int):
-        return None
-    length: int | None = loaded(write)(path, name, value)
-    return length
-
-
-def _text(name: str, value: Any) -> str:
-    """Return a value as it stands on a command line."""
-    if isinstance(value, str | os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, timedelta):
-        return str(value.total_seconds())
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, list | tuple):
-        texts = [_text(name, one) for one in value]
-        if any("," in text for text in texts):
-            raise ValueError(f"{name} must be texts without commas")
-        return ",".join(texts)
-    if isinstance(value, Mapping | set | frozenset | bytes):
-        raise TypeError(f"{name} must be text, a number, or a list of them, got {type(value).__name__}")
-    return str(value)
 
 
 def read(path: str | os.PathLike[str]) -> Result:
@@ -145,7 +51,7 @@ def read(path: str | os.PathLike[str]) -> Result:
     return result
 
 
-ACCOUNTS = ("noise_key_file", "noise_key_variable", "ledger")
+ACCOUNTS = ("key", "key_variable", "ledger")
 WARNED = "the run warns: see the log of the result, which has exact numbers"
 """What a warning of the log becomes in Python, where only the log has exact numbers."""
 
@@ -165,31 +71,40 @@ class DryRun:
     log: str = dataclasses.field(default="", repr=False)
 
 
-class Questions(Protocol):
-    """Several questions that are answered together: a `Monitor`."""
-
-    def answer(self, frame: Any, output: str | os.PathLike[str] | None, folder: str) -> Mapping[str, str]:
-        """Answer them about a frame, with a folder for temporary files; return the files of rows by name."""
-
-
 @overload
 def ask(
-    question: str, frame: Any, *, output: str | os.PathLike[str] | None = None, dry_run: Literal[True], **keywords: Any
+    question: str | Question,
+    frame: Any,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    dry_run: Literal[True],
+    **keywords: Any,
 ) -> DryRun: ...
 
 
 @overload
-def ask(question: str, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any) -> Result: ...
+def ask(
+    question: str | Question, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
+) -> Result: ...
 
 
 @overload
 def ask(
-    question: Questions, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
+    question: Monitor | os.PathLike[str],
+    frame: Any,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    **keywords: Any,
 ) -> dict[str, Result]: ...
 
 
 def ask(
-    question: str | Questions, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
+    question: str | Question | Monitor | os.PathLike[str],
+    frame: Any,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    dry_run: bool = False,
+    **keywords: Any,
 ) -> Result | DryRun | dict[str, Result]:
     """Answer a question about the events of a frame, as its command does about those of a file.
 
@@ -199,17 +114,19 @@ def ask(
     *Privacy*: as the guarantee of the result says. The same question about the same values in the same order, with the
     same key, is the same release: it gives the same rows, and costs nothing more. Another order of rows is other data
     and another release, so sort what comes in any order. Since cells of notebooks run more than once, a key or a ledger
-    must be given: `noise_key_file` (which has a ledger beside it), `noise_key_variable` or `ledger`. The `log` of the
+    must be given: `key` (which has a ledger beside it), `key_variable` or `ledger`. The `log` of the
     result has exact numbers: it is shown only where you ask for it.
 
     Args:
-        question: the word of the command, such as "counts"; or a `Monitor`, whose questions are all answered by one
-            reading of the frame, under its guarantee. It has its options already.
+        question: the word of the command, such as "counts", or a question with its options, such as
+            `Counts(max_contributions=40)`; or a `Monitor`, or the path of its file, whose questions are all answered by
+            one reading of the frame, under its guarantee.
         frame: events, one in each row: of pandas (2.2 or newer), Polars, pyarrow or DuckDB, or anything else with
             `__arrow_c_stream__`.
         output: a file for the rows, .avro, .parquet, .jsonl or .csv, with the guarantee beside it; of a monitor, a
             folder. None for none.
-        **keywords: options of the command by their names, such as `epsilon=1, window="1d", user_field="who"`. Public
+        dry_run: whether the frame is read only to say how much of it can be used.
+        **keywords: options of the command by their names, such as `epsilon=1, window="1d", user="who"`. Public
             lists of items (`domain`) and of rules may be lists; `timedelta` and `datetime` are understood.
 
     Returns:
@@ -221,18 +138,18 @@ def ask(
         RuntimeError: the run failed.
 
     Example:
-        >>> found = ask("counts", frame, epsilon=1, delta=1e-6, noise_key_file="key", ...)  # doctest: +SKIP
+        >>> found = ask("counts", frame, epsilon=1, delta=1e-6, key="key", ...)  # doctest: +SKIP
         >>> found.table.to_pandas()  # doctest: +SKIP
     """
-    if not isinstance(question, str):
-        if keywords:
-            raise TypeError(f"{next(iter(keywords))} must not be given with a monitor, which has its options")
-        return asked(partial(question.answer, frame, output))
-    spec = _spec(question)
+    if isinstance(question, Monitor | os.PathLike):
+        return _asked(lambda folder: _run_monitor(question, frame, output, keywords, folder))
+    kind = type(question) if isinstance(question, Question) else _kind(question)
     check_account(keywords)
-    found: Result | DryRun
-    (found,) = asked(lambda folder: {question: _run(spec, frame, output, keywords, folder)}).values()
-    return found
+    if isinstance(question, Question):
+        keywords = {name: getattr(question, name) for name in question.model_fields_set - {"question"}} | keywords
+    word = kind.info.word
+    (found,) = _asked(lambda folder: {word: _run(kind, frame, output, keywords, dry_run, folder)}).values()
+    return found  # type: ignore[no-any-return]
 
 
 def check_account(given: Mapping[str, Any]) -> None:
@@ -243,15 +160,15 @@ def check_account(given: Mapping[str, Any]) -> None:
     """
     if all(given.get(name) is None for name in ACCOUNTS):
         raise ValueError(
-            "noise_key_file must be given, so that the same cell, run again, is no further release; or "
-            "noise_key_variable; or a ledger, which counts every run (ledger='none' goes without)"
+            "key must be given, so that the same cell, run again, is no further release; or "
+            "key_variable; or a ledger, which counts every run (ledger='none' goes without)"
         )
-    ledger = given.get("ledger") or given.get("noise_key_file")
+    ledger = given.get("ledger") or given.get("key")
     if given.get("run_id") is not None and ledger in (None, "none"):
         raise ValueError("run_id must not be given without a ledger: other data would get the same noise")
 
 
-def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
+def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
     """Run a command, and return its results with what it has said; errors and warnings are those of Python.
 
     Args:
@@ -264,19 +181,19 @@ def asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
                 paths = run(folder)
         except UsageError as error:
             kind = TypeError if isinstance(error.__cause__, TypeError) else ValueError
-            raise kind(in_python(str(error))) from None
+            raise kind(_without_dashes(str(error))) from None
         except (ValueError, TypeError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(in_python(str(error))) from None
+            raise kind(_without_dashes(str(error))) from None
         except NothingUsableError as error:
-            raise ValueError(in_python(str(error))) from None
+            raise ValueError(_without_dashes(str(error))) from None
         except RunError as error:
             raise RuntimeError(str(error)) from None
         results: dict[str, Any] = {name: read(path) if path else DryRun() for name, path in paths.items()}
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
         if line.startswith(NOTE):  # advice by public parameters alone
-            warnings.warn(in_python(line.removeprefix(NOTE)), stacklevel=3)
+            warnings.warn(_without_dashes(line.removeprefix(NOTE)), stacklevel=3)
         elif line.startswith(WARNING):
             warnings.warn(WARNED, stacklevel=3)
     log = "\n".join(lines)
@@ -299,26 +216,73 @@ def _loggers_kept() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-def _spec(word: str) -> QuestionSpec:
-    """Return the description of a question."""
-    if word not in WORDS:
-        raise ValueError(f"question must be one of {', '.join(WORDS)}, got {word!r}")
-    return question(word)
+def _without_dashes(message: str) -> str:
+    """Return a message about options as one about keywords: `--max-value must be ..` becomes `max_value must be ..`."""
+    return re.sub(r"(?<![\w-])--([a-z][a-z_-]*)", lambda found: found[1].replace("-", "_"), message)
 
 
-def _run(spec: QuestionSpec, frame: Any, output: Any, keywords: dict[str, Any], folder: str) -> str:
-    """Run the command; return the path of the rows."""
+def _kind(word: str) -> type[Question]:
+    """Return the model of a question."""
+    if word not in MODELS:
+        raise ValueError(f"question must be one of {', '.join(MODELS)}, got {word!r}{meant(word, MODELS)}")
+    return MODELS[word]
+
+
+OF_FRAMES = frozenset({"input", *OF_FILES})
+"""Options that a frame does not have."""
+
+
+def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, Any], dry_run: bool, folder: str) -> str:
+    """Answer a question; return the path of the rows."""
     events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows.parquet")
-    output = rows if output is None else os.fspath(output)
-    if output == "-":
+    path = rows if output is None else os.fspath(output)
+    if path == "-":
         raise ValueError("output must be a file, or None")
-    given, shown = options(spec, keywords, input=events, output=output, folder=folder)
-    loaded("option_checks.check_texts")(given, [])
-    loaded("option_checks.check_numbers")(given)
+    for name in keywords:
+        if name in OF_FRAMES and name not in kind.options():
+            raise TypeError(f"{kind.info.word} has no option `{name}` for frames")
+    given = in_python(kind, keywords, {"data": {"input": events}, "output": {"path": path}})
+    with given.errors():
+        monitor = given.monitor()
+        _write(frame, monitor, events)
+        with loaded("run.run.Run").prepare(monitor, _execution(dry_run)) as run:
+            run.execute()
+    return "" if dry_run else path
+
+
+def _run_monitor(
+    asked: Monitor | os.PathLike[str], frame: Any, output: Any, keywords: Mapping[str, Any], folder: str
+) -> dict[str, str]:
+    """Answer the questions of a monitor; return the paths of their rows by name."""
+    events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows")
+    if wrong := [name for name in keywords if name not in Account.model_fields]:
+        raise TypeError(f"{wrong[0]} must not be given with a monitor, which has its options")
+    monitor = asked if isinstance(asked, Monitor) else Monitor.from_file(asked)
+    account = monitor.account.model_copy(update={name: value for name, value in keywords.items() if value is not None})
+    data = {name: None for name in OF_FILES if name not in ("input", "kafka_setting")} | {"input": events}
+    place = {"path": rows if output is None else os.fspath(output), "format": "parquet", "send": ()}
+    monitor = monitor.model_copy(
+        update={
+            "account": account,
+            "data": monitor.data.model_copy(update=data),
+            "output": monitor.output.model_copy(update=place),
+        }
+    )
+    check_account(account.model_dump())
+    _write(frame, monitor, events)
+    with loaded("run.run.Run").prepare(monitor, _execution(False)) as run:
+        run.execute()
+        return {name: run.places.rows(name) for name in monitor.questions}
+
+
+def _execution(dry_run: bool) -> Any:
+    """Return how a run from Python is done: in this process alone."""
+    return Execution(workers=1, dry_run=dry_run)
+
+
+def _write(frame: Any, monitor: Monitor, path: str) -> None:
+    """Write the columns of a frame that are read into a file."""
     table = loaded("sources.frame_files.as_table")(frame)
-    fields = loaded("questions.arguments.input_fields")(spec, given)
+    fields = loaded("run.run.shared_fields")(loaded("run.plan.fields_of")(monitor))
     fields.check(table.schema, "the frame")
-    loaded("sources.frame_files.write_events")([table], fields.names(), events)
-    command = loaded("questions.run_command.RunCommand")(spec, shown)
-    command.run(given, [])
-    return "" if given.dry_run else str(given.copy or output)
+    loaded("sources.frame_files.write_events")([table], fields.names(), path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +65,11 @@ class Document:
     def error(self, keys: Path, message: str) -> UsageError:
         """Return an error about a key, or the nearest one above it that is there."""
         line = next((self.lines[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in self.lines), 1)
-        return UsageError(f"{self.path}, line {line}: {'.'.join(keys)}{': ' * bool(keys)}{message}")
+        return UsageError(f"{self.path}, line {line}: {'.'.join(keys)}{': ' * bool(keys)}{self.words(message)}")
+
+    def words(self, message: str) -> str:
+        """Return a message about options as one about keys."""
+        return re.sub(r"(?<![\w-])--([a-z][a-z_-]*)", lambda found: found[1].replace("-", "_"), message)
 
     def at(self, keys: Path) -> Any:
         """Return what stands at a key; None where it is not there."""
@@ -75,42 +77,6 @@ class Document:
         for key in keys:
             found = found.get(key) if isinstance(found, dict) else None
         return found
-
-    def mapping(self, keys: Path) -> dict[str, Any]:
-        """Return what stands below a key, which must be a mapping."""
-        found = self.at(keys)
-        if not isinstance(found, dict):
-            raise self.error(keys, "must be given, with keys below it")
-        return found
-
-    def number(self, keys: Path, default: float | None) -> float:
-        """Return a number; without a default it must be given."""
-        value = default if (found := self.at(keys)) is None else found
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.error(keys, f"must be a number, got {'nothing' if value is None else type(value).__name__}")
-        try:
-            return float(value)
-        except OverflowError:
-            raise self.error(keys, "must be finite as a floating-point number") from None
-
-    def check_keys(self, keys: Path, known: Iterable[str]) -> None:
-        """Refuse a key of a mapping that is not known."""
-        names = list(known)
-        for key in self.mapping(keys):
-            if key not in names:
-                hint = meant(key, names) or f"; known are {', '.join(names)}"
-                raise self.error((*keys, key), f"unknown key{hint}")
-
-
-ALSO_CALLED = {"ranks": "quantiles", "percentiles": "quantiles"}
-"""What people may call a key, where that is not near to its name."""
-
-
-def meant(key: Any, known: Iterable[str]) -> str:
-    """Return what was meant, if something is near."""
-    names = list(known)
-    near = [name for name in [ALSO_CALLED.get(key)] if name in names] or difflib.get_close_matches(str(key), names, 1)
-    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def read_document(path: str) -> Document:

@@ -12,7 +12,7 @@ from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.locations import GUARANTEE
-from privstream.pipelines.questions.catalogue import question
+from privstream.pipelines.model.catalogue import question
 from privstream.pipelines.sinks.row_files import field_types, write_row_file
 from privstream.pipelines.sinks.window_files import file_name
 from privstream.transforms.row_types import Time

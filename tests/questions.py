@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from privstream.pipelines.questions.catalogue import question
+from privstream.pipelines.model.catalogue import question
 
 FILES = "--input events.jsonl --output rows.jsonl"
-KEY = "--noise_key_file key"
+KEY = "--key key"
 ON_A_CLOCK = "--window 3600 --start 2024-01-01 --end 2024-01-01T02:00:00Z --epsilon 1"
 EVENT = {"user": "5", "item": "a", "time": "2024-01-01T00:00:01Z", "value": 5}
 PUBLIC_FILES = {
@@ -93,10 +93,10 @@ EXAMPLES = {
             "--delta 0": "delta must be > 0 unless the list of items is public, got 0",
             "--delta 0.5": "delta must be <= 0.1 unless the list of items is public, got 0.5",
             "--unit event": "max_contributions must not be given when the unit is an event",
-            "--value_field cents": "--max_value must be given with --value_field",
+            "--value cents": "--max_value must be given with --value",
             "--max_value 0": "max_value must be >= 1, got 0",
-            "--max_value 5 --value_field item": "must be different fields",
-            "--max_value 5 --input other.csv --user_field item --item_field value": "must be different fields",
+            "--max_value 5 --value item": "must be different fields",
+            "--max_value 5 --input other.csv --user item --item value": "must be different fields",
             "--max_per_window 0": "max_per_window must be >= 1, got 0",
             "--max_per_window 2": "max_per_window must be < 2, --max_contributions, got 2",
             "--rising --over 2h": "rising must not be given where counts span windows",
@@ -206,7 +206,7 @@ EXAMPLES = {
             "--max_contributions 0": "max_contributions must be >= 1, got 0",
             "--unit event": "max_contributions must not be given when the unit is an event",
             "--max_per_window 0": "max_per_window must be >= 1, got 0",
-            "--value_field ''": "value_field must not be empty",
+            "--value ''": "value_field must not be empty",
         },
         values={
             "max_per_window": "2",
@@ -272,7 +272,7 @@ EXAMPLES = {
             "--records 0": "records must be >= 1, got 0",
             "--planned 0": "queries must be >= 1, got 0",
             "--alpha nan": "alpha must be in (0, 1), got nan",
-            "--user_field item": "must be different fields",
+            "--user item": "must be different fields",
             "--queries none": "--queries must be a readable file: cannot read none",
             "--domain none": "domain must be a readable file, got 'none'",
             "--dead_letter linear": "--dead_letter must not be written over --queries",

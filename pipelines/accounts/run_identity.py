@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,45 +61,42 @@ def data_digest(files: Iterable[EventFile]) -> str:
     return record_digest(sorted([file.format, *content_digest(file.path)] for file in files))
 
 
-def identify(
+def identity_of(
     releases: Mapping[str, Mapping[str, Any]],
     readings: Mapping[str, Any],
-    arguments: argparse.Namespace,
+    source: str,
+    output: str,
     files: Iterable[EventFile],
-    watched: str | None,
+    watched: Collection[str],
 ) -> RunIdentity:
     """Return the identity of a run.
 
     Args:
         releases, readings: see `RunIdentity`.
-        arguments: options of the run: its input, and if it has no end, its output.
+        source: its input.
+        output: where rows go, which counts if something has no end.
         files: the input files.
-        watched: the option whose files have no end, if there is one.
+        watched: options whose files have no end.
 
     Raises:
         InputFileError: a file cannot be read.
     """
-    data = f"{WATCHED}{_source(arguments.input)}" if watched == "input" else data_digest(files)
-    place = "" if watched is None else _place(arguments.output)
-    return RunIdentity(releases=releases, readings=readings, data=data, place=place)
+    data = f"{WATCHED}{_source(source)}" if "input" in watched else data_digest(files)
+    return RunIdentity(releases=releases, readings=readings, data=data, place=_place(output) if watched else "")
 
 
 def reading(
-    arguments: argparse.Namespace, fields: Any, further: Iterable[str] = (), watched: str | None = None
+    fields: Any, further: Mapping[str, Any], watched: Collection[str], forms: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return all that says which records a question gets of given files.
 
     Args:
-        arguments: its options.
         fields: what it reads.
-        further: options that name further files of records.
-        watched: the option whose files have no end, if there is one.
+        further: paths of further files of records, by the options that name them.
+        watched: options whose files have no end.
+        forms: what else says how files without an end are read.
     """
-    found = {"fields": fields}
-    found |= {name: _further(getattr(arguments, name), name == watched) for name in further}
-    if watched is not None:
-        found |= {name: getattr(arguments, name) for name in ("watermark", "input_format")}
-    return found
+    return {"fields": fields, **{name: _further(path, name in watched) for name, path in further.items()}, **forms}
 
 
 def _further(path: Any, watched: bool) -> Any:
@@ -157,7 +153,7 @@ def noise_source(file: str | None, variable: str | None, run_id: str) -> KeyedNo
         ValueError: both are named, or the key cannot be read or used.
     """
     if file is not None and variable is not None:
-        raise ValueError("noise_key_file and noise_key_variable must not both be given")
+        raise ValueError("key and key_variable must not both be given")
     if file is not None:
         return KeyedNoise.from_file(file, run_id)
     if variable is not None:

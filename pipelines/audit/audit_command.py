@@ -28,7 +28,7 @@ from privstream.pipelines.audit.trials import Trials, run_all, run_share
 from privstream.pipelines.audit.whole_run import FEWEST, trials_at_once, trials_of, whole_runs
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
 from privstream.pipelines.console import show
-from privstream.pipelines.questions.spec import METHOD, QuestionSpec, loaded
+from privstream.pipelines.model.question import METHOD, QuestionInfo, loaded
 from privstream.pipelines.runners.processes import Crew, cores, workers_for
 from privstream.pipelines.terminal import say
 from rich.table import Table
@@ -166,7 +166,7 @@ class Trying:
         claim: what is claimed; None for what the transform promises.
     """
 
-    spec: QuestionSpec
+    spec: QuestionInfo
     trials: int
     key_file: str | None
     wrong: float
@@ -250,7 +250,7 @@ def _both(attack: Attack) -> tuple[tuple[Mapping[str, Any], str], tuple[Mapping[
     return (attack.options, "claimed"), ({**attack.options, **attack.control}, "control")
 
 
-def attacks_on(spec: QuestionSpec, epsilon: float | None = None) -> Sequence[Attack]:
+def attacks_on(spec: QuestionInfo, epsilon: float | None = None) -> Sequence[Attack]:
     """Return the attacks on a question, with so much of a budget; None for that of each attack.
 
     Raises:
@@ -412,7 +412,7 @@ class AuditCommand(Audit):
         epsilon: of the attacks on epsilon; None for that of each attack, mostly 2.
     """
 
-    spec: QuestionSpec
+    spec: QuestionInfo
     epsilon: float | None = field(default=None, kw_only=True)
 
     @override
@@ -424,7 +424,7 @@ class AuditCommand(Audit):
         return Trying(
             spec=self.spec,
             trials=arguments.trials,
-            key_file=arguments.noise_key_file,
+            key_file=arguments.key,
             wrong=wrong,
             claim=self._claim(),
         )

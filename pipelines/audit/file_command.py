@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -26,17 +25,18 @@ from privstream.pipelines.audit.audit_command import (
 )
 from privstream.pipelines.audit.whole_run import SPENDINGS, whole_run
 from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.commands.question import add_audit_options
 from privstream.pipelines.locations import MONITOR_FILES
-from privstream.pipelines.monitor.monitor_file import read_monitor
-from privstream.pipelines.monitor.plan_command import shared_out
-from privstream.pipelines.monitor.run_command import NOISE
+from privstream.pipelines.model.catalogue import MODELS, question
+from privstream.pipelines.model.given import Given
+from privstream.pipelines.model.question import METHOD, PUBLIC, QuestionInfo, Windows
 from privstream.pipelines.promise import Promise
+from privstream.pipelines.questions.asked import parameters_of
 from privstream.pipelines.questions.asked import promise as promise_of
-from privstream.pipelines.questions.catalogue import question
-from privstream.pipelines.questions.commands import add_audit_options
-from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.spec import METHOD, QuestionSpec
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
+from privstream.pipelines.run.plan import arguments_of, fields_of, is_unbounded, shared_out
+from privstream.pipelines.run.run import NOISE
+from privstream.pipelines.yaml_file import read_document
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
 from typing_extensions import override
 
@@ -59,7 +59,12 @@ class FileAudit(AuditCommand):
         """
         given = dict(self.promise.number("parameters"))
         given.pop("public_items", None)  # they cost nothing of their own, and no list of a monitor is in a file
-        options = arguments_of(self.spec, given)
+        kind = MODELS[self.spec.word]
+        own = {name: given[name] for name in kind.options() if given.get(name) is not None}
+        windows = {name: given[name] for name in Windows.model_fields if given.get(name) is not None}
+        question = kind.read({"question": self.spec.word, **own})
+        options = question.arguments(Windows.read(windows), zone=given.get("time_zone"))
+        options |= {name: given[name] for name in ("epsilon", "delta") if name in self.spec.arguments and name in given}
         method = self.promise.maybe("accuracy", METHOD)
         if method is not None:
             options[METHOD] = method
@@ -139,7 +144,7 @@ class MonitorAudit(Audit):
     whole: PrivacyGuarantee
     audits: Mapping[str, FileAudit]
     without: Mapping[str, str]
-    own: Mapping[str, tuple[QuestionSpec, Sequence[Attack]]]
+    own: Mapping[str, tuple[QuestionInfo, Sequence[Attack]]]
 
     @classmethod
     def of(cls, path: str, whole: PrivacyGuarantee, promises: Mapping[str, Promise]) -> MonitorAudit:
@@ -179,15 +184,15 @@ class MonitorAudit(Audit):
         name = attack.name.partition(":")[0]
         if name in self.own:
             spec, _ = self.own[name]
-            return Trying(spec=spec, trials=arguments.trials, key_file=arguments.noise_key_file, wrong=wrong)
+            return Trying(spec=spec, trials=arguments.trials, key_file=arguments.key, wrong=wrong)
         return TryingQuestion(
             spec=self.audits[name].spec,
             trials=arguments.trials,
-            key_file=arguments.noise_key_file,
+            key_file=arguments.key,
             wrong=wrong,
             claim=self.audits[name]._claim(),
             name=name,
-            source=self._source(arguments.noise_key_file),
+            source=self._source(arguments.key),
         )
 
     @cached_property
@@ -247,7 +252,7 @@ def _word(promise: Promise) -> str:
     return str(promise.number("made_by", "command")).removeprefix(MADE_BY)
 
 
-def _question(promise: Promise) -> QuestionSpec:
+def _question(promise: Promise) -> QuestionInfo:
     """Return the question of a guarantee file on whose runs there is an attack.
 
     Raises:
@@ -272,12 +277,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Read the file, and attack a run as it describes."""
     path = arguments.file
-    with tempfile.TemporaryDirectory(prefix="privstream-") as folder:  # of lists, which transforms read
-        try:
-            audit = _planned(path, folder) if path.endswith(MONITOR_FILES) else _published(path)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise UsageError(str(error)) from error
-        audit.run(arguments)
+    try:
+        audit = _planned(path) if path.endswith(MONITOR_FILES) else _published(path)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UsageError(str(error)) from error
+    audit.run(arguments)
 
 
 def _published(path: str) -> Audit:
@@ -301,20 +305,30 @@ def _published(path: str) -> Audit:
     return MonitorAudit.of(path, _guarantee(promise), promises)
 
 
-def _planned(path: str, folder: str) -> Audit:
+def _planned(path: str) -> Audit:
     """Return the audit of a monitor as its run would be, with the budget of each question that its plan has.
 
     Raises:
         UsageError, ValueError: the message names line and key.
     """
-    monitor = read_monitor(path, folder)
-    planned = shared_out(monitor)
-    promises = {}
-    for asked, paid in zip(monitor.questions, planned.questions, strict=True):
-        options = asked.with_budget(paid.epsilon, paid.delta)
-        content = json.loads(json.dumps(promise_of(asked.spec, paid.transform, options, {}, paid.guarantee)))
-        promises[asked.name] = Promise(f"{path}, line {asked.line}: questions.{asked.name}", content)
-    return MonitorAudit.of(path, planned.guarantee, promises)
+    document = read_document(path)
+    given = Given([document], document)
+    monitor = given.monitor()
+    with given.errors():
+        fields = fields_of(monitor)
+        own = {name: arguments_of(monitor, name, fields[name]) for name in monitor.questions}
+        planned = shared_out(monitor, own, unbounded=is_unbounded(monitor))
+        promises = {}
+        for paid in planned.questions:
+            asked = monitor.questions[paid.name]
+            parameters = parameters_of(monitor, asked, fields[paid.name])
+            parameters |= asked.model_dump(mode="json", exclude_none=True, include=set(PUBLIC))  # lists as they are
+            content = promise_of(asked, paid.transform, parameters, None, paid.guarantee)
+            line = document.lines.get(("questions", paid.name), 1)
+            promises[paid.name] = Promise(
+                f"{path}, line {line}: questions.{paid.name}", json.loads(json.dumps(content))
+            )
+        return MonitorAudit.of(path, planned.guarantee, promises)
 
 
 COMMAND = Command(

@@ -16,7 +16,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.attacks import EPSILON, SUSPECT, Adversary, Attack, Seen, Sent, Transcript
 from privstream.pipelines.audit.fits import LESS_NOISE, TESTED
 from privstream.pipelines.audit.whole_run import MINUTE, SMALL
-from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.model.question import QuestionInfo
 from privstream.transforms.events.domain import Domain
 
 TESTS = 4
@@ -50,13 +50,13 @@ SPENT = {"epsilon": EPSILON, "delta": SMALL, "max_hits": TESTS, "window": MINUTE
 LISTED = {**SPENT, "domain": Domain(NAMES)}
 
 
-def hidden_test_runs(spec: QuestionSpec, epsilon: float = EPSILON) -> list[Attack]:
+def hidden_test_runs(spec: QuestionInfo, epsilon: float = EPSILON) -> list[Attack]:
     """Return the attacks of the audit of a question on tests that people are charged for, with so much of a budget."""
     methods = ("status", "clock") if spec.word == "heavy-hitters" else ()
     return [_attack(spec, method, {**LISTED, "epsilon": epsilon, "method": method}) for method in methods]
 
 
-def _attack(spec: QuestionSpec, method: str, options: Mapping[str, Any]) -> Attack:
+def _attack(spec: QuestionInfo, method: str, options: Mapping[str, Any]) -> Attack:
     made = spec.transform_class(**options, noise=KeyedNoise.random("audit"))
     tests, kind = _of_hitters(made), _of_hitters
     budget, curve = tests.calibration.budget, tests.calibration.hits_curve

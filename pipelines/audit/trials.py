@@ -26,8 +26,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.attacks import PERIOD, SUSPECT, Attack, Seen, Sent, Transcript
 from privstream.pipelines.command import RunError
-from privstream.pipelines.questions.options import NOISE
-from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.model.question import QuestionInfo
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -115,7 +114,7 @@ class Trials:
 
     def __init__(
         self,
-        spec: QuestionSpec,
+        spec: QuestionInfo,
         attack: Attack,
         options: Mapping[str, Any],
         number: int,
@@ -126,7 +125,7 @@ class Trials:
     ) -> None:
         self.spec, self.attack, self.people, self.one_in = spec, attack, people, one_in
         self.names = tuple(f"{i:0{DIGITS}}" for i in range(first, first + number))
-        known = spec.signature.arguments
+        known = spec.arguments
         self.periods = attack.told_by == PERIOD
         given: dict[str, Any] = dict(options)
         length = SECONDS * attack.windows
@@ -148,7 +147,7 @@ class Trials:
 
     def _made(self, given: Mapping[str, Any], noise: NoiseSource) -> PrivateTransform:
         """Return a transform with these arguments."""
-        made: PrivateTransform = self.spec.transform_class(**given, **{NOISE: noise})
+        made: PrivateTransform = self.spec.transform_class(**given, noise=noise)
         return made if self.attack.transcript is None else made.to_finish()
 
     def run(self, start: Start = launch.run) -> tuple[Floats, Floats]:

@@ -24,7 +24,7 @@ from privstream.pipelines.audit.attacks import (
     Transcript,
 )
 from privstream.pipelines.audit.fits import CROWDED, with_less_noise
-from privstream.pipelines.questions.spec import QuestionSpec
+from privstream.pipelines.model.question import QuestionInfo
 from privstream.transforms.events.domain import Domain
 
 MISSING = 1e-8
@@ -152,7 +152,7 @@ SPENDINGS: Mapping[str, Callable[[Any], Spending]] = {
 """By question: those whose noise is added to the numbers that are published."""
 
 
-def whole_runs(spec: QuestionSpec, epsilon: float = EPSILON) -> list[Attack]:
+def whole_runs(spec: QuestionInfo, epsilon: float = EPSILON) -> list[Attack]:
     """Return the attacks of the audit of a question on all that runs publish, with so much of a budget."""
     found = []
     for given in RUNS.get(spec.word, ()):
@@ -161,7 +161,7 @@ def whole_runs(spec: QuestionSpec, epsilon: float = EPSILON) -> list[Attack]:
     return found
 
 
-def whole_run(spec: QuestionSpec, options: Mapping[str, Any], transform: Any) -> Attack:
+def whole_run(spec: QuestionInfo, options: Mapping[str, Any], transform: Any) -> Attack:
     """Return the attack on all that such a run publishes.
 
     Args:

@@ -13,7 +13,7 @@ from privstream.pipelines.report.result import Result
 
 FINGERPRINT = "fingerprint of input, for reports"
 NOT_SHOWN = (
-    "not shown: a digest of the data would let anybody test guesses of all of it. A report with --noise_key_file shows "
+    "not shown: a digest of the data would let anybody test guesses of all of it. A report with --key shows "
     "a fingerprint that only who has the key can check"
 )
 
@@ -88,7 +88,7 @@ class Accounts:
             return NOT_SHOWN
         key = KeyedNoise.from_file(self.key_file)
         if key.fingerprint != entry.key:
-            raise ValueError(f"noise_key_file must be the key of the run {entry.name}, got another one")
+            raise ValueError(f"key must be the key of the run {entry.name}, got another one")
         return f"{int(key.derive(FINGERPRINT, entry.data).words(1)[0, 0, 0]):016x} (under the noise key)"
 
     def costs(self, datasets: Sequence[str]) -> list[DataSetCost]:

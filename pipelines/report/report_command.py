@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded")
     parser.add_argument(
-        "--noise_key_file",
+        "--key",
         metavar="PATH",
         help=f"the noise key of the runs; their ledger is PATH{ENDING} unless --ledger says otherwise. The page then "
         "has a fingerprint of the input, too, which only who has the key can check",
@@ -64,15 +64,15 @@ def _page(arguments: argparse.Namespace) -> str:
     """Return the page."""
     render = importlib.import_module("privstream.pipelines.report.page").render  # other commands need no templates
     named = {ledger_of(path) for path in arguments.results}  # a page of one monitor needs no option
-    ledger = arguments.ledger or (named.pop() if len(named) == 1 and arguments.noise_key_file is None else None)
-    accounts = Accounts.of(ledger, arguments.noise_key_file)
+    ledger = arguments.ledger or (named.pop() if len(named) == 1 and arguments.key is None else None)
+    accounts = Accounts.of(ledger, arguments.key)
     with clock("reading and drawing results"):
         given = [output_of(path) for path in arguments.results]
         paths = [path for one in given for path in results_of(one)]
         sections = [section(read_result(path, Time), accounts) for path in paths]
         monitors = [each for each in map(monitor_promise, given) if each is not None]
     if accounts is None:
-        say("no ledger was given (--ledger or --noise_key_file): the page does not say what the data set has cost")
+        say("no ledger was given (--ledger or --key): the page does not say what the data set has cost")
     page: str = render(
         title=arguments.title,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

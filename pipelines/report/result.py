@@ -13,9 +13,9 @@ from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.ledger import ENDING, is_database
 from privstream.pipelines.locations import GUARANTEE, MONITOR_FILES, WRITTEN
+from privstream.pipelines.model.catalogue import WORDS, question
+from privstream.pipelines.model.question import QuestionInfo, loaded
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.spec import QuestionSpec, loaded
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, sort_rows, with_item_columns
 from privstream.pipelines.stores import check_store, exists
 from privstream.pipelines.yaml_file import read_document
@@ -69,7 +69,7 @@ class Result:
     """
 
     path: str
-    spec: QuestionSpec
+    spec: QuestionInfo
     row_type: Any
     rows: list[Any]
     promise: Promise
@@ -97,7 +97,7 @@ class Result:
     @cached_property
     def table(self) -> pa.Table:
         """The rows as an Arrow table; times are timestamps."""
-        items = column_names(self.parameters.get("item_field") or "")
+        items = column_names(self.parameters.get("item") or "")
         return arrow_table(with_item_columns(self.row_type, items), self.rows)
 
     @property
@@ -199,9 +199,9 @@ def output_of(path: str) -> str:
     if not path.endswith(MONITOR_FILES):
         return path
     document = read_document(path)
-    folder = document.at(("output", "folder"))
+    folder = document.at(("output", "path"))
     if not isinstance(folder, str) or not folder:
-        raise document.error(("output",), "must be given, with a folder")
+        raise document.error(("output",), "must be given, with a path")
     return folder
 
 
@@ -210,7 +210,7 @@ def ledger_of(path: str) -> str | None:
     if not path.endswith(MONITOR_FILES):
         return None
     document = read_document(path)
-    ledger, key = document.at(("ledger",)), document.at(("noise_key_file",))
+    ledger, key = document.at(("account", "ledger")), document.at(("account", "key"))
     if ledger is None and key is not None:
         ledger = f"{key}{ENDING}"
     return ledger if isinstance(ledger, str) and (is_database(ledger) or os.path.exists(ledger)) else None
@@ -283,7 +283,7 @@ def _view(path: str, whole: Promise) -> Result:
     parameters |= {
         key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in given.items()
     }
-    parameters |= {"item_field": ",".join(columns)} if columns else {}
+    parameters |= {"item": ",".join(columns)} if columns else {}
     parameters |= {"top": given["largest"]} if "largest" in given else {}
     digest = {"rows": {"sha256": described["sha256"]}} if "sha256" in described else {}
     content = {**whole.content, "parameters": parameters, "accuracy": accuracy, **digest}
@@ -300,11 +300,6 @@ def _view(path: str, whole: Promise) -> Result:
         chart="rises" if "against" in given else VIEW_CHARTS.get(row, first.spec.chart),
         values_with="",
         files=(),
-        limits=(),
-        clipped=(),
-        beyond={},
-        unusable={},
-        unanswered={},
     )
     promise = Promise(whole.path, content)
     return Result(path=path, spec=spec, row_type=row_type, rows=[], promise=promise, guarantee=guarantee)

@@ -10,8 +10,8 @@ from markupsafe import Markup
 from privstream.mechanisms.privacy.units import in_words as in_units
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.accounts.entries import MINUTES, Entry
+from privstream.pipelines.docstrings import described
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.questions.signature import described
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.show.promises import not_covered, promise_in_words
@@ -154,14 +154,14 @@ def _parameters(result: Result) -> list[tuple[str, str]]:
     """Return the options of the run; of files their names."""
     given: Mapping[str, Any] = result.parameters
     shown = {name: value for name, value in given.items() if name != "run_id"}
-    durations = {
-        name for name, each in result.spec.signature.arguments.items() if {"Seconds", "Length"} & set(each.types)
-    }
     return [
-        (name, value if name in NO_PATHS else _option(value, duration=name in durations))
+        (name, value if name in NO_PATHS else _option(value, duration=name in DURATIONS))
         for name, value in shown.items()
     ]
 
+
+DURATIONS = ("window", "renew_every", "allowed_lateness", "timeout")
+"""Options that are lengths of time."""
 
 NO_PATHS = ("time_zone", "where")
 """Options whose texts may have a slash."""

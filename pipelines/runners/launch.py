@@ -63,7 +63,7 @@ OUT_OF_MEMORY = (
 )
 
 INSTEAD = {
-    "--item_field": ": this command reads no item, and is about all of them together; --where chooses some",
+    "--item": ": this command reads no item, and is about all of them together; --where chooses some",
     "--windows": ": this command takes --end, where its last window ends",
 }
 """What stands in place of an option that other commands have."""

@@ -28,7 +28,7 @@ MOST = 256
 LONGEST = 74
 """Bytes of the name of the folder for temporary files: the name of a socket in it, of 33 more, may have 107."""
 
-PRELOADED = ["privstream.pipelines.questions.shares"]
+PRELOADED = ["privstream.pipelines.run.shares"]
 """What every process needs: they are copies of one that has loaded it."""
 
 MAIN = "__main__"

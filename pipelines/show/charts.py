@@ -349,7 +349,7 @@ def _words(look: Look, parameters: Mapping[str, Any]) -> tuple[str, str]:
         title, values = title.replace("People", counted, 1), counted.lower()
     title += f" against {short(str(parameters.get('against')))} before" if title == "Rises" else ""
     title += " since the start" if over == "start" else ""
-    column = parameters.get("value_field")
+    column = parameters.get("value")
     return title, short(column) if values == "value" and isinstance(column, str) else values
 
 

@@ -13,10 +13,10 @@ from typing import Any
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.docstrings import described
 from privstream.pipelines.locations import GUARANTEE
+from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.questions.catalogue import QUESTIONS
-from privstream.pipelines.questions.signature import described
 from privstream.pipelines.show import words
 from privstream.pipelines.show.promises import discovery_in_words, not_covered, promise_in_words, regime_in_words
 from privstream.pipelines.terminal import printable

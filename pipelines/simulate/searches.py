@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.questions.option_types import SPANS
+from privstream.pipelines.model.types import SPANS
 from privstream.pipelines.simulate.simulation import add_simulation, item_holders, write_files, write_lines
 from privstream.pipelines.simulate.streams import (
     TRENDS,

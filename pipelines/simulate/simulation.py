@@ -14,10 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from privstream.mechanisms.privacy.units import SECOND, in_words
-from privstream.pipelines.command import Command, RunError, UsageError, parsed
-from privstream.pipelines.questions.option_types import seconds
-from privstream.pipelines.questions.options import add_option
-from privstream.pipelines.questions.spec import Option
+from privstream.pipelines.command import Command, Option, RunError, UsageError, add_option, parsed
+from privstream.pipelines.model.types import seconds
 from privstream.pipelines.simulate.streams import EVENT_SCHEMA, TrueWindow
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import check_destination, output_format, whole_file, write_row_file

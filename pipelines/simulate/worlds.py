@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 from privstream.mechanisms import checks
 from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
-from privstream.pipelines.command import Command
-from privstream.pipelines.questions.point_queries import write_point_queries
-from privstream.pipelines.questions.public_lists import write_rules
-from privstream.pipelines.questions.queries_file import write_queries
-from privstream.pipelines.questions.spec import Option
+from privstream.pipelines.command import Command, Option
+from privstream.pipelines.model.point_queries import write_point_queries
+from privstream.pipelines.model.public_lists import write_rules
+from privstream.pipelines.run.queries_file import write_queries
 from privstream.pipelines.simulate.simulation import add_simulation, simulation, write_files, write_lines
 from privstream.pipelines.simulate.streams import START_MICROS, TrueWindow, event_batch, people, start_simulation
 from privstream.pipelines.simulate.truths import (
@@ -170,7 +169,7 @@ def simulate_requests(
 
 REQUESTS = simulation(
     "Writes simulated requests of people to a service, with a slow hour; the item of an event is how many milliseconds "
-    "it took (read it with --value_field item). Nothing in them is private.",
+    "it took (read it with --value item). Nothing in them is private.",
     simulate_requests,
     TrueQuantile,
     "quantiles of all values of each window",

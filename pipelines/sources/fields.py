@@ -91,9 +91,9 @@ class FieldMapping:
         for option in ("user", "item", "time", "value"):
             field = getattr(self, option)
             if not isinstance(field, str):
-                raise TypeError(f"{option}_field must be a field name, got {type(field).__name__}")
+                raise TypeError(f"{option} must be a field name, got {type(field).__name__}")
             if not field and option == "time":
-                raise ValueError("time_field must not be empty")
+                raise ValueError("time must not be empty")
         named = [name for name in (self.user, *self.items, self.time, self.value) if name]
         if len(set(named)) < len(named):
             raise ValueError(f"user, item, time and value must be different fields, got {', '.join(named)}")
@@ -180,10 +180,10 @@ class FieldMapping:
         options = {name: content.partition(" ")[0] for content, name in self.contents().items()}
         if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
             names = ", ".join(options)
-            rule = f"must be a header with the fields {names} (or those named by --user_field and so on)"
+            rule = f"must be a header with the fields {names} (or those named by --user and so on)"
             raise ValueError(f"the first line of {source} {rule}; {_found(schema.names, options)}")
         for name, option in options.items():
-            _check_name(name, f"--{option}_field", schema, source)
+            _check_name(name, f"--{option}", schema, source)
             kind = schema.field(name).type
             if option == "time":
                 self._check_time(kind, source)
@@ -212,10 +212,10 @@ class FieldMapping:
             raise TypeError(f"field `{self.time}` of {source} {rule}, got {kind}")
         if moment and getattr(kind, "tz", None) is None and self.time_zone is None:
             rule = "must be given, such as Europe/Berlin or UTC"
-            raise ValueError(f"--time_zone {rule}: field `{self.time}` of {source} has local times, without a zone")
+            raise ValueError(f"--time-zone {rule}: field `{self.time}` of {source} has local times, without a zone")
         if number and self.time_unit is None:
             units = ", ".join(TIME_UNITS)
-            raise ValueError(f"--time_unit must be one of {units}: field `{self.time}` of {source} has plain numbers")
+            raise ValueError(f"--time-unit must be one of {units}: field `{self.time}` of {source} has plain numbers")
 
 
 @dataclass(frozen=True)
@@ -235,8 +235,7 @@ class SharedFields:
         for other, fields in others:
             for what in ("time", *FORMS):
                 if getattr(fields, what) != getattr(first, what):
-                    option = "time_field" if what == "time" else what
-                    raise ValueError(f"{other}: {option} must be as in {name}, for the records are read once")
+                    raise ValueError(f"{other}: {what} must be as in {name}, for the records are read once")
 
     @property
     def readings(self) -> dict[str, FieldMapping]:
@@ -340,7 +339,7 @@ def _found(names: Sequence[str], options: Mapping[str, str]) -> str:
     """Say how many fields a first line has, and what they are called if they are names."""
     text = f"it has {len(names):,} field{'s' * (len(names) != 1)}"
     near = {option: difflib.get_close_matches(name, names, 1) for name, option in options.items()}
-    guesses = [f"--{option}_field {found[0]}" for option, found in near.items() if found and _listed(names, options)]
+    guesses = [f"--{option} {found[0]}" for option, found in near.items() if found and _listed(names, options)]
     guess = f"; did you mean {' '.join(guesses)}?" if guesses else ""
     return f"{text} of other names{_listed(names, options)}{guess}"
 

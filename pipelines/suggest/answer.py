@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from privstream.mechanisms.limits.contributions import MOST_DROPPED
+from privstream.pipelines.commands.methods import rounded_up
+from privstream.pipelines.model.counted import Counts
+from privstream.pipelines.model.monitor import TERMINAL, Monitor
+from privstream.pipelines.options import options_of
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.questions.command_lines import OF_VALUES, forms, promised, windows
-from privstream.pipelines.questions.plan_command import rounded_up
-from privstream.pipelines.questions.run_command import RunCommand
-from privstream.pipelines.sinks.row_files import read_rows
-from privstream.pipelines.suggest.command import SPEC, TERMINAL
-from privstream.pipelines.terminal import is_quiet, printable
+from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import LimitShare
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -39,18 +36,7 @@ CHOSEN = (
 NOT_KNOWN, WIDE = "not known", 0.5  # an interval that is wider says nothing
 
 
-def answer(arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
-    """Publish the rows, and say what they suggest."""
-    RunCommand(SPEC).run(arguments, beam_arguments)
-    if arguments.dry_run or arguments.output == TERMINAL or is_quiet():
-        return
-    promise = Promise.read(f"{arguments.output}.guarantee.json")
-    assert promise is not None  # it has just been written
-    for line in suggestions(read_rows("--output", arguments.output, SPEC.row_type), promise, arguments):
-        Console().print(line, soft_wrap=True)
-
-
-def below(rows: Sequence[LimitShare], promise: Promise, arguments: argparse.Namespace) -> Iterator[Any]:
+def below(rows: Sequence[LimitShare], promise: Promise, monitor: Monitor) -> Iterator[Any]:
     """Yield what a terminal shows: the table, and the option."""
     table = Table(box=SIMPLE_HEAD)
     for name in ("limit", "people", "kept by this limit", "noise", "found in one", "found in all"):
@@ -65,7 +51,7 @@ def below(rows: Sequence[LimitShare], promise: Promise, arguments: argparse.Name
         yield table
         rest = rows[-1]
         yield Text(MEANS.format(beyond=f"{rest.people_lower:,} to {rest.people_upper:,} people"))
-    yield from suggestions(rows, promise, arguments)
+    yield from suggestions(rows, promise, monitor)
 
 
 def kept_in_words(row: LimitShare) -> str | None:
@@ -76,16 +62,17 @@ def kept_in_words(row: LimitShare) -> str | None:
     return f"{row.kept:.0%} ({row.kept_lower:.0%} to {row.kept_upper:.0%})"
 
 
-def suggestions(rows: Sequence[LimitShare], promise: Promise, arguments: argparse.Namespace) -> Iterator[Text]:
+def suggestions(rows: Sequence[LimitShare], promise: Promise, monitor: Monitor) -> Iterator[Text]:
     """Yield what the rows suggest: the option on a line of its own, what it keeps and finds, and the command."""
-    parameters = promise.number("parameters")
+    (question,), delta = monitor.questions.values(), monitor.privacy.spent_delta
+    for_epsilon = float(getattr(question, "for_epsilon", 1.0))
     found = next((row for row in rows if row.suggested), None)
     if found is None:
         scale, spent = promise.number("accuracy", "noise_scale"), promise.number("parameters", "epsilon")
         least = SIDE_BY_SIDE * scale
         yield Text(NOBODY.format(least=least, epsilon=rounded_up(spent * least / FEW)))
         return
-    yield Text(f"For epsilon {parameters['for_epsilon']:g} and delta {parameters['delta']:g}:")
+    yield Text(f"For epsilon {for_epsilon:g} and delta {delta:g}:")
     yield Text(found.suggested)
     seen, rest = max(row.limit or 0.0 for row in rows), rows[-1]
     beyond = f"{rest.people_lower:,} to {rest.people_upper:,} people may have more than {seen:,.0f}"
@@ -94,16 +81,29 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise, arguments: argpars
         f"  keeps {kept}; finds items of {found.found_in_one:,} people in one window, or {found.found_in_all:,} in "
         f"each of all. {CHOSEN.format(most=MOST_DROPPED, seen=seen)}"
     )
-    yield Text(f"Then: {printable(command_line(found, parameters, arguments))}")
+    yield Text(f"Then: {printable(command_line(found, monitor, for_epsilon))}")
 
 
-def command_line(found: LimitShare, parameters: Mapping[str, Any], arguments: argparse.Namespace) -> str:
+def command_line(found: LimitShare, monitor: Monitor, epsilon: float) -> str:
     """Return the command that uses what is suggested; its rows go beside those of this one, or to the terminal."""
-    folder, slash, name = arguments.output.rpartition("/")
-    rows = TERMINAL if arguments.output == TERMINAL else f"{folder}{slash}counts.{name.rpartition('.')[2]}"
-    named = ("noise_key_file", "noise_key_variable")
-    places = {"input": arguments.input, "output": rows, **{name: getattr(arguments, name) for name in named}}
-    files = [f"--{option} {shlex.quote(str(place))}" for option, place in places.items() if place is not None]
-    budget = f"--epsilon {parameters['for_epsilon']:g} --delta {parameters['delta']:g}"
-    line = [*files, *forms(parameters, OF_VALUES), windows(parameters), f"{budget}{promised(parameters)}"]
-    return " ".join(["privstream counts", *line, found.suggested])
+    words = ["privstream counts"]
+    path = monitor.output.path
+    folder, slash, name = path.rpartition("/")
+    rows = TERMINAL if path == TERMINAL else f"{folder}{slash}counts.{name.rpartition('.')[2]}"
+    budget = {"epsilon": f"{epsilon:g}", "delta": f"{monitor.privacy.spent_delta:g}"}
+    for option in options_of(Counts):
+        section, key = option.place[0], option.place[-1]
+        if section == "questions" or key in ("people", "overwrite", "dead_letter", "run_id"):
+            continue
+        model = getattr(monitor, section)
+        value = budget.get(key, rows if option.name == "output" else getattr(model, key))
+        if value is None or value is False or value == option.field.default:
+            continue
+        for one in value if isinstance(value, tuple) else [value]:
+            words.append(option.word if one is True else f"{option.word} {shlex.quote(_plain(one))}")
+    return " ".join([*words, found.suggested.replace("max_contributions", "max-contributions")])
+
+
+def _plain(value: object) -> str:
+    """Write a number without an exponent."""
+    return f"{value:.15g}" if isinstance(value, float) else str(value)

@@ -1,8 +1,8 @@
 """Questions in Beam YAML: rows with a schema in and out, everything configured by plain values.
 
 The listing `providers.yaml` names the transforms of this module. Beam reads the keys of a configuration, and their
-documentation, from the signature and the docstring of a `YamlTransform`; both are made from the description of the
-question. Nothing here imports what only Beam's `yaml` extra installs.
+documentation, from the signature and the docstring of a `YamlTransform`; both are made from the model of the question.
+Nothing here imports what only Beam's `yaml` extra installs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, get_type_hints
 
 import apache_beam as beam
@@ -20,63 +20,34 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.accounts.run_identity import noise_source
-from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.option_types import OPTION_TYPES
-from privstream.pipelines.questions.options import options_of
-from privstream.pipelines.questions.public_lists import of_columns
-from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.signature import REQUIRED
-from privstream.pipelines.questions.spec import Option, QuestionSpec
+from privstream.pipelines.beam import Private
+from privstream.pipelines.model.catalogue import CLASSES
+from privstream.pipelines.model.question import Question, Windows
+from privstream.pipelines.options import OptionOf, in_python, options_of
 from privstream.pipelines.sinks.row_files import column_types, column_values, with_item_columns
-from privstream.transforms.events.item_columns import column_names
-from privstream.transforms.events.private_transform import PrivateTransform
 from privstream.transforms.row_types import Time
+from pydantic import TypeAdapter
 from typing_extensions import override
 
 GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
+FIELDS = ("user", "item", "time", "value", "time_unit", "time_zone", "where")
+"""Keys of the data that are about rows."""
+
+ACCOUNT = ("key", "key_variable", "run_id")
+ERRORS = "error_handling"
+ERRORS_TEXT = (
+    "a mapping with the key output: the name of the output for rows that cannot be used; else they are counted"
+)
+
+_LOGGER = logging.getLogger(__name__)
 
 
-ADDED: Mapping[str, Option] = {
-    option.name: option
-    for option in (
-        Option(
-            "noise_key_file", "str", "file with the noise key, readable by every worker. Default: a new random key."
-        ),
-        Option("noise_key_variable", "str", "environment variable with the noise key, set on every worker."),
-        Option("run_id", "str", "public name of the run. A run on other data needs another name.", ""),
-        Option(
-            "user_field",
-            "str",
-            "field with the person, text or an integer. Where the unit is an event, it is not read.",
-            "user",
-        ),
-        Option(
-            "item_field",
-            "str",
-            "field with the item, text or an integer; or several, as in a line of CSV: country,page.",
-            "item",
-        ),
-        Option(
-            "time_field", "str", "field with the time: ISO 8601 text, a timestamp, or a number in time_unit.", "time"
-        ),
-        Option(
-            "value_field",
-            "str",
-            "field with the number that an event has beside its item. It is read where an option is about numbers.",
-            "value",
-        ),
-        Option("time_unit", "str", "unit of times that are plain numbers: s, ms, us or ns."),
-        Option("time_zone", "str", "where the clocks are that wrote times without an offset from UTC."),
-        Option("where", "str", "public condition on fields of a row that it must meet to count: status >= 500."),
-        Option(
-            "error_handling",
-            "dict[str, str]",
-            "a mapping with the key output: the name of the output for rows that cannot be used. Without it they are "
-            "only counted.",
-        ),
-    )
-}
-"""What a configuration says beside the arguments of the transform."""
+def keys_of(kind: type[Question]) -> Iterator[OptionOf]:
+    """Yield the keys of a configuration, but for error_handling."""
+    known = {"data": FIELDS, "account": ACCOUNT, "privacy": ("epsilon", "delta", "people")}
+    for option in options_of(kind, ("windows", "privacy", "data", "account")):
+        if option.place[-1] in known.get(option.place[0], (option.place[-1],)):
+            yield option
 
 
 def error_output(error_handling: Any) -> str | None:
@@ -91,37 +62,40 @@ def error_output(error_handling: Any) -> str | None:
     return output
 
 
-AS_IN_PYTHON = ("user_field", "time_field", "value_field", "time_unit", "time_zone", "where")
-"""Keys that are arguments of `with_fields`."""
-
-_LOGGER = logging.getLogger(__name__)
-
-
 class OnRows(beam.PTransform[Any, Any]):
     """Read events from rows, publish what a private transform makes of them, and give out rows that cannot be used.
 
     Times are published as ISO 8601 text, since the sinks of Beam YAML cannot write Beam's timestamps.
 
     Args:
-        spec: the question.
-        given: plain values of its options, by name; see `readings`.
-        added: what a configuration says beside them; see `configuration.ADDED`.
+        kind: the question.
+        config: plain values by name.
+        error_handling: where rows go that cannot be used.
     """
 
-    def __init__(self, spec: QuestionSpec, *, given: Mapping[str, Any], added: Mapping[str, Any]) -> None:
-        super().__init__(spec.transform.rpartition(".")[2])
-        self.error_output = error_output(added["error_handling"])
-        places = (added["noise_key_file"], added["noise_key_variable"])
-        where = added["where"]  # with another one rows are other data, which must not get the same noise
-        secret = noise_source(*places, added["run_id"] if where is None else json.dumps([added["run_id"], where]))
-        if places == (None, None):
-            _LOGGER.warning("noise key: a new random one, for this run only; noise_key_file makes runs repeatable")
-        items = column_names(added["item_field"])
-        arguments = arguments_of(spec, given)
-        arguments = of_columns(arguments, len(items)) if len(items) > 1 else arguments
-        made: PrivateTransform = spec.transform_class(**arguments, noise=secret)
-        self.row_type = with_item_columns(spec.row_type_of(made), items)
-        self.made = made.with_fields(**{name: added[name] for name in AS_IN_PYTHON}, item_field=items)
+    def __init__(self, kind: type[Question], config: Mapping[str, Any], error_handling: Any) -> None:
+        super().__init__(kind.info.transform.rpartition(".")[2])
+        self.error_output = error_output(error_handling)
+        given = in_python(kind, config, {"data": {"input": "rows"}})
+        with given.errors():
+            monitor = given.monitor()
+            account, where = monitor.account, monitor.data.where
+            run_id = account.run_id or ""  # with another condition rows are other data, with other noise
+            label = run_id if where is None else json.dumps([run_id, where])
+            noise = noise_source(account.key, account.key_variable, label)
+            if account.key is None and account.key_variable is None:
+                _LOGGER.warning("noise key: a new random one, for this run only; key makes runs repeatable")
+            (question,) = monitor.questions.values()
+            fields = monitor.data.model_dump(include=set(FIELDS), exclude_unset=True)
+            self.made = Private(
+                question,
+                monitor.windows if question.info.has_windows else Windows(),
+                epsilon=monitor.privacy.epsilon,
+                delta=monitor.privacy.spent_delta,
+                noise=noise,
+                **fields,
+            )
+        self.row_type = with_item_columns(self.made.row_type, self.made.fields.items)
 
     @override
     def expand(self, rows: PCollection[Any]) -> Any:
@@ -162,7 +136,7 @@ DESCRIPTION = """{summary}
 Input are rows with a person, an item and a time, output rows with {fields}. The windows are those of this
 configuration; `windowing` has no influence. The guarantee is logged when the pipeline is built.
 
-Privacy: as of `privstream.transforms.{name}`. The whole configuration is public: Beam writes it into the pipeline. So
+Privacy: as of `privstream.pipelines.Private`. The whole configuration is public: Beam writes it into the pipeline. So
 the noise key is named by its file or environment variable.
 
 Args:
@@ -177,47 +151,55 @@ class YamlTransform:
     """What Beam YAML calls to make a transform from a configuration.
 
     Args:
-        spec: the question.
+        kind: the question.
     """
 
-    def __init__(self, spec: QuestionSpec) -> None:
-        self.spec = spec
-        self.keys = {option.name: option for option in options_of(spec)} | dict(ADDED)
-        self.fields = spec.row_type._fields
-        self.__signature__ = inspect.Signature([_parameter(key) for key in self.keys.values()])
+    def __init__(self, kind: type[Question]) -> None:
+        self.kind, self.keys = kind, {option.name: option for option in keys_of(kind)}
+        texts = {name: option.field.description for name, option in self.keys.items()} | {ERRORS: ERRORS_TEXT}
+        error_handling = inspect.Parameter(
+            ERRORS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=dict[str, str] | None
+        )
+        self.__signature__ = inspect.Signature([*map(_parameter, self.keys.values()), error_handling])
         self.__doc__ = DESCRIPTION.format(
-            summary=spec.signature.summary,
-            fields=", ".join(self.fields),
-            name=spec.transform.rpartition(".")[2],
-            arguments="\n".join(f"    {name}: {key.text}" for name, key in self.keys.items()),
+            summary=kind.info.description,
+            fields=", ".join(kind.info.row_type._fields),
+            arguments="\n".join(f"    {name}: {text}" for name, text in texts.items()),
         )
 
     def __call__(self, **config: Any) -> OnRows:
         """Make the transform from a configuration."""
         self.__signature__.bind(**config)
         for name, value in config.items():
-            if value is None and self.keys[name].default is REQUIRED:
+            if value is None and name in self.keys and self.keys[name].field.is_required():
                 raise ValueError(f"{name} must be given, got null")
-        return OnRows(
-            self.spec,
-            given={name: value for name, value in config.items() if name not in ADDED},
-            added={name: config.get(name, key.default) for name, key in ADDED.items()},
-        )
+        return OnRows(self.kind, {name: one for name, one in config.items() if name != ERRORS}, config.get(ERRORS))
 
 
-def _parameter(key: Option) -> inspect.Parameter:
-    """Return a key as Beam reads it."""
-    default = inspect.Parameter.empty if key.default is REQUIRED else key.default
-    plain = OPTION_TYPES[key.type].plain
-    hint = plain if default is not None else plain | None
-    return inspect.Parameter(key.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+PLAIN = {"string": str, "number": float, "integer": int, "boolean": bool, "array": list[Any], "object": dict[str, Any]}
+"""Types of Beam YAML by those of JSON schema."""
 
 
-def _transforms() -> dict[str, YamlTransform]:
-    """Return what Beam YAML calls for each transform that has events as its only input, by the name of its class."""
-    specs = [spec for spec in map(question, WORDS) if not spec.extras]
-    return {spec.transform.rpartition(".")[2]: YamlTransform(spec) for spec in specs}
+def _parameter(option: OptionOf) -> inspect.Parameter:
+    """Return a key as Beam reads it: with one type, or any."""
+    field = option.field
+    schema = TypeAdapter(field.rebuild_annotation()).json_schema()
+    found = {one for each in schema.get("anyOf", [schema]) for one in _types(each)} - {"null"}
+    plain: Any = PLAIN[found.pop()] if len(found) == 1 else Any
+    default = inspect.Parameter.empty if field.is_required() else field.default
+    hint = plain if default is not None or plain is Any else plain | None
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
-TRANSFORMS = _transforms()
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    """Return the types of a schema."""
+    kind = schema.get("type", "string")
+    return list(kind) if isinstance(kind, list) else [kind]
+
+
+TRANSFORMS = {
+    kind.info.transform.rpartition(".")[2]: YamlTransform(kind) for kind in CLASSES if "queries" not in kind.info.files
+}
+"""What Beam YAML calls for each transform that has events as its only input, by the name of its class."""
+
 globals().update(TRANSFORMS)

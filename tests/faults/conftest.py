@@ -32,7 +32,7 @@ def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]
     key.write_bytes(bytes(range(32)))
 
     def run(*options: object, items: Any = (), day: str = "2026-03-02", command: str = "counts") -> Ran:
-        given = ["--noise_key_file", str(key), "--ledger", "none", "--epsilon", "500", "--window", "1day"]
+        given = ["--key", str(key), "--ledger", "none", "--epsilon", "500", "--window", "1day"]
         if day:
             end = f"{day[:8]}{int(day[8:]) + 1:02}"
             given += ["--start", day, "--end", end]

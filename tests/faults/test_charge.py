@@ -9,10 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli
 
-RUN = (
-    "counts --window 7d --start 2030-01-01 --end 2030-01-29 --epsilon 1 --delta 1e-6 --noise_key_file key "
-    "--output rows.csv"
-)
+RUN = "counts --window 7d --start 2030-01-01 --end 2030-01-29 --epsilon 1 --delta 1e-6 --key key --output rows.csv"
 ROWS = [{"user": f"u{n}", "item": "a", "time": f"2030-01-{n % 28 + 1:02}T10:00:00Z"} for n in range(500)]
 
 
@@ -32,7 +29,7 @@ def refused(path: str, capsys: pytest.CaptureFixture[str], *options: str) -> str
 
 @pytest.mark.parametrize(
     ("value", "option"),
-    [("03.01.2030 10:00", "--time_format"), ("1893495600", "--time_unit"), ("2030-01-03T10:00:00", "--time_zone")],
+    [("03.01.2030 10:00", "--time-format"), ("1893495600", "--time-unit"), ("2030-01-03T10:00:00", "--time-zone")],
 )
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_p2_times_that_cannot_be_read_are_refused_before_the_charge(value, option, ending, capsys) -> None:
@@ -44,7 +41,7 @@ def test_p2_times_that_cannot_be_read_are_refused_before_the_charge(value, optio
     else:
         Path("a.csv").write_text("user,item,time\n" + "".join(f"{row['user']},a,{value}\n" for row in rows))
     told = refused(f"a.{ending}", capsys)
-    assert option.replace("_", "-") in told.replace("_", "-") and "--time_field time" in told and value not in told
+    assert option.replace("_", "-") in told.replace("_", "-") and "--time time" in told and value not in told
     assert cli.main([*RUN.split(), "--input", f"a.{ending}", "--dry_run"]) == 3, "a dry run counts why"
 
 
@@ -58,9 +55,9 @@ def test_p2_a_monitor_is_refused_too(capsys) -> None:
     Path("a.csv").write_text("user,item,time\n" + "u1,a,03.01.2030 10:00\n" * 50)
     Path("m.yaml").write_text(
         "data: {input: a.csv}\nprivacy: {epsilon: 1, delta: 1e-6}\nquestions:\n"
-        "  pages: {question: counts, window: 1d, start: 2030-01-01, end: 2030-02-01}\noutput: {folder: out}\n"
+        "  pages: {question: counts, windows: {window: 1d, start: 2030-01-01, end: 2030-02-01}}\noutput: {path: out}\n"
     )
-    assert cli.main(["run", "m.yaml", "--noise_key_file", "key"]) == 2
+    assert cli.main(["run", "m.yaml", "--key", "key"]) == 2
     assert "time_format" in capsys.readouterr().err and not Path("key.ledger.jsonl").exists()
 
 

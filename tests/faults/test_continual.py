@@ -18,7 +18,7 @@ def answers(folder: Path, rows: list[tuple[str, ...]], header: str, word: str, *
     (folder / "in.csv").write_text("\n".join([header, *map(",".join, rows)]) + "\n")
     (folder / "key").write_text(KEY)
     (folder / "key").chmod(0o600)
-    files = ("--input", f"{folder}/in.csv", "--output", f"{folder}/out.csv", "--noise_key_file", f"{folder}/key")
+    files = ("--input", f"{folder}/in.csv", "--output", f"{folder}/out.csv", "--key", f"{folder}/key")
     assert cli.main([word, *files, "--ledger", "none", *options]) == 0
     with (folder / "out.csv").open() as stream:
         return list(csv.DictReader(stream))

@@ -24,7 +24,7 @@ def run(tmp_path, monkeypatch):
                 time = f"2030-01-{day + 1:02d}T10:00:00Z"
                 more = {"value": value[0]} if value else {}
                 file.write(json.dumps({"user": user, "item": item, "time": time, **more}) + "\n")
-        given = ["counts", "--input", str(source), "--output", str(output), "--noise_key_variable", "COUNTS_KEY"]
+        given = ["counts", "--input", str(source), "--output", str(output), "--key-variable", "COUNTS_KEY"]
         assert main([*given, "--ledger", str(tmp_path / "l.jsonl"), "--delta", "1e-6", "--overwrite", *options]) == 0
         with output.open() as file:
             rows = list(csv.DictReader(file))

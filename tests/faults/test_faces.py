@@ -7,7 +7,7 @@ import pytest
 from example_results import add_window, watched, write
 from headless_browser import Chromium
 from privstream.pipelines import cli
-from privstream.pipelines.questions.catalogue import WORDS
+from privstream.pipelines.model.catalogue import WORDS
 
 
 @pytest.fixture
@@ -53,16 +53,13 @@ def test_e5_nothing_is_out_of_sight_at_390_pixels(page: Path, tmp_path: Path) ->
 
 MONITOR = """\
 data: {input: events.csv}
-window: 1d
-start: 2024-01-01
-end: 2024-01-03
-max_contributions: 20
+windows: {window: 1d, start: 2024-01-01, end: 2024-01-03}
 privacy: {epsilon: 40, delta: 1e-6}
 questions:
-  pages: {question: counts}
-  listed: {question: counts, domain: [a, b]}
-noise_key_file: key
-output: {folder: out}
+  pages: {question: counts, max_contributions: 20}
+  listed: {question: counts, domain: [a, b], max_contributions: 20}
+account: {key: key}
+output: {path: out}
 """
 
 

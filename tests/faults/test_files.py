@@ -160,7 +160,7 @@ def test_f10_a_header_with_a_bare_carriage_return_names_it(end, tmp_path, run):
 
 def test_f10_a_name_with_a_line_break_is_valid(tmp_path, run):
     (tmp_path / "a.csv").write_text(lines(["rain"] * 20, head='user,item,"time\nof day"'))
-    assert run("--input", "a.csv", "--time_field", "time\nof day", items=["rain"]).counts() == {"rain": 20}
+    assert run("--input", "a.csv", "--time", "time\nof day", items=["rain"]).counts() == {"rain": 20}
 
 
 def test_f11_names_that_look_the_same_are_said_and_can_be_one(tmp_path, run):
@@ -180,7 +180,7 @@ def test_f13_a_closed_standard_output_is_no_failure(tmp_path, run):
     program = "'from privstream.pipelines.cli import main; raise SystemExit(main())'"
     call = [sys.executable, "-c", program, "counts", "--input", "a.csv", "--domain", "public.txt"]
     call += ["--epsilon", "1", "--window", "1day", "--start", "2026-03-02", "--end", "2026-03-03", "--ledger", "none"]
-    call = [*call, "--noise_key_file", "noise.key", "--max_contributions", "1"]
+    call = [*call, "--key", "noise.key", "--max_contributions", "1"]
     for shell in (">&-", "| true"):
         text = f"set -o pipefail; {' '.join(call)} {shell}"
         ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
@@ -209,7 +209,7 @@ def test_f15_a_damaged_parquet_file_is_named(tmp_path, run):
 
 def test_f15_a_name_of_64_letters_is_refused_for_its_length(tmp_path, run, capfd):
     (tmp_path / "a.csv").write_text(lines(["rain"]))
-    text = "data: {input: a.csv}\nwindow: 1day\nprivacy: {epsilon: 1, delta: 1.0e-6}\nquestions:\n"
+    text = "data: {input: a.csv}\nwindows: {window: 1day}\nprivacy: {epsilon: 1, delta: 1.0e-6}\nquestions:\n"
     (tmp_path / "m.yaml").write_text(f"{text}  {'a' * 64}: {{question: counts, max_contributions: 1}}\n")
     assert cli.main(["plan", "m.yaml"]) == 2
     assert "at most 63" in capfd.readouterr().err

@@ -81,7 +81,7 @@ def drawn(word: str, options: tuple[str, ...]) -> tuple[str, str, bool, dict[str
     path = f"{word}{abs(hash(options))}.jsonl"
     words = [part for option in options for part in option.split(maxsplit=1)]
     known = 0 if not Path("ledger").exists() else len(_releases())
-    line = [word, "--input", "a.csv", *usual.split(), "--noise_key_file", "key", "--ledger", "ledger"]
+    line = [word, "--input", "a.csv", *usual.split(), "--key", "key", "--ledger", "ledger"]
     assert cli.main([*line, *words, "--output", path, "--overwrite"]) == 0
     rows = [json.loads(row) for row in Path(path).read_text().splitlines()]
     names = ("window_start", "item", "rule", "category", "quantile", "low", "point")
@@ -145,7 +145,7 @@ def test_p1_what_draws_nothing_is_free_and_all_else_is_charged() -> None:
 def test_p1_top_is_one_release_or_two_that_are_charged(named: tuple[str, ...], tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     events(800)
-    line = f"counts --input a.csv {USUAL['counts'][0]} --noise_key_file key".split()
+    line = f"counts --input a.csv {USUAL['counts'][0]} --key key".split()
     assert cli.main(["budget", "set", "--key", "key", "--dataset", "default", "--limit", "1.5,1e-3"]) == 0
     assert cli.main([*line, *named, "--output", "a.jsonl"]) == 0
     capsys.readouterr()

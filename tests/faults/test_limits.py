@@ -27,7 +27,7 @@ def written(folder, users, items, windows):
 def run(folder, windows, limit, options=""):
     """Return what a run says of its limits, and its summary."""
     span = f"--window 1day --start 2030-01-01 --end {date(2030, 1, 1) + timedelta(windows)}"
-    files = f"--input {folder}/events.csv --time_unit s --noise_key_file {folder}/key --output {folder}/out.jsonl"
+    files = f"--input {folder}/events.csv --time_unit s --key {folder}/key --output {folder}/out.jsonl"
     line = f"counts {files} {span} --epsilon 1 --delta 1e-6 --max_contributions {limit} --ledger none {options}"
     assert cli.main(shlex.split(line)) == 0
     return json.loads((folder / "out.jsonl.guarantee.json").read_text())["limits"]
@@ -117,7 +117,7 @@ def test_where_public_parameters_leave_nothing_to_drop_nothing_is_charged_for_it
 
 def test_a_dry_run_does_not_show_the_share(tmp_path, capsys):
     written(tmp_path, *people_of("all", 2_000, 20, 30, np.random.default_rng(4)))
-    files = f"--input {tmp_path}/events.csv --time_unit s --noise_key_file {tmp_path}/key --output {tmp_path}/o.jsonl"
+    files = f"--input {tmp_path}/events.csv --time_unit s --key {tmp_path}/key --output {tmp_path}/o.jsonl"
     line = f"counts {files} --window 1day --start 2030-01-01 --end 2030-01-31 --epsilon 1 --delta 1e-6 --ledger none"
     assert cli.main(shlex.split(f"{line} --max_contributions 5 --dry_run")) == 0
     shown = capsys.readouterr()
@@ -132,9 +132,7 @@ def test_t2_suggest_says_only_what_was_measured(tmp_path, capsys):
     users = np.repeat(np.arange(2_000), has)
     items = rng.choice(2_000, len(users), p=popular / popular.sum())
     has = written(tmp_path, users, items, rng.integers(0, 30, len(users)))
-    files = (
-        f"--input {tmp_path}/events.csv --time_unit s --noise_key_file {tmp_path}/key --output {tmp_path}/limits.jsonl"
-    )
+    files = f"--input {tmp_path}/events.csv --time_unit s --key {tmp_path}/key --output {tmp_path}/limits.jsonl"
     files += f" --output {tmp_path}/limits.jsonl"
     line = f"suggest {files} --window 1day --start 2030-01-01 --end 2030-01-31 --epsilon 0.2 --ledger none"
     assert cli.main(shlex.split(line)) == 0

@@ -22,7 +22,7 @@ def ask(folder, word, items, *options, people=2000):
     (folder / "in.csv").write_text("\n".join(lines))
     (folder / "key").write_text("0123456789abcdef" * 2)
     (folder / "key").chmod(0o600)
-    files = ("--input", f"{folder}/in.csv", "--output", f"{folder}/out.csv", "--noise_key_file", f"{folder}/key")
+    files = ("--input", f"{folder}/in.csv", "--output", f"{folder}/out.csv", "--key", f"{folder}/key")
     assert main([word, *files, *RUN, "--ledger", "none", *options]) == 0
     with (folder / "out.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -53,6 +53,6 @@ def test_t6_ranks_of_people_with_many_items_are_lower_bounds(tmp_path, capsys):
     assert all(float(row["lower"]) <= number for row, number in zip(rows, true, strict=True))
     assert all(float(row["estimate"]) < number for row, number in zip(rows, true, strict=True))
     capsys.readouterr()
-    files = ("--input", f"{tmp_path}/in.csv", "--output", "-", "--noise_key_file", f"{tmp_path}/key")
+    files = ("--input", f"{tmp_path}/in.csv", "--output", "-", "--key", f"{tmp_path}/key")
     assert main(["top-k", *files, *RUN, "--ledger", "none", "--epsilon", "1"]) == 0
     assert "or more" in capsys.readouterr().out

@@ -45,7 +45,7 @@ def test_what_suggest_says_a_limit_keeps_holds_where_noise_hides_people(folder, 
     has = rng.geometric(1 / 14, 4_000)
     has[:40] = rng.integers(300, 901, 40)
     write(has)
-    asked = f"--input e.csv --time_unit s --noise_key_file key {RUN} --run_id {seed}"
+    asked = f"--input e.csv --time_unit s --key key {RUN} --run_id {seed}"
     said = call(f"suggest {asked} --output limits.jsonl --overwrite", capsys).out
     rows = [json.loads(line) for line in Path("limits.jsonl").read_text().splitlines()]
     held = [
@@ -58,7 +58,7 @@ def test_what_suggest_says_a_limit_keeps_holds_where_noise_hides_people(folder, 
     assert all(held) and np.mean(people) >= 0.8
     assert "not known" in said and not re.search(r"keeps \d+%", said)
     (then,) = re.findall(r"^Then: privstream (.*)$", said, re.M)
-    assert "--input e.csv" in then and "--noise_key_file key" in then and "--start 2030-01-01 --end 2030-01-11" in then
+    assert "--input e.csv" in then and "--key key" in then and "--start 2030-01-01 --end 2030-01-11" in then
     assert cli.main([*shlex.split(then), "--ledger", "none", "--overwrite"]) == 0
 
 
@@ -82,7 +82,7 @@ def test_each_commented_key_of_the_template_is_accepted(folder, capsys):
     forms = re.findall(r"^  # where texts need them: (.*)$", text, re.M)[0]
     keys = re.sub(r", (?=\w+: )", "\n  ", forms)
     text = text.replace(f"  # where texts need them: {forms}", f"  {keys}")
-    text = re.sub(r"^(\s*)# (?=(prices|noise_key_file): )", r"\1", text, flags=re.M)
+    text = re.sub(r"^(\s*)# (?=(prices|account): )", r"\1", text, flags=re.M)
     Path("monitor.yaml").write_text(text)
     call("plan monitor.yaml", capsys)
     Path("monitor.yaml").write_text(text.replace("quantiles: [", "ranks: ["))
@@ -94,7 +94,7 @@ def test_json_beside_the_input_is_always_utf_8(folder, capsys):
     Path("e.csv").write_bytes("\n".join(["user,item,time", *rows]).encode("windows-1252"))
     rule = json.dumps({"name": "r", "at_least": 100, "items": ["Größe"]}, ensure_ascii=False)
     Path("rules.jsonl").write_text(rule, encoding="utf-8")
-    asked = "--input e.csv --encoding windows-1252 --time_unit s --noise_key_file key --rules rules.jsonl"
+    asked = "--input e.csv --encoding windows-1252 --time_unit s --key key --rules rules.jsonl"
     call(f"alerts {asked} {RUN} --epsilon 8 --delta 1e-6 --output a.jsonl", capsys)
     assert "started" in Path("a.jsonl").read_text()
 
@@ -102,7 +102,7 @@ def test_json_beside_the_input_is_always_utf_8(folder, capsys):
 def test_a_limit_below_what_is_spent_says_so_and_a_dry_run_spends_nothing(folder, capsys):
     write([3] * 300)
     window = RUN.replace("--ledger none", "--ledger book")
-    line = f"counts --input e.csv --time_unit s --noise_key_file key {window} --epsilon 1 --delta 1e-6 --output c.jsonl"
+    line = f"counts --input e.csv --time_unit s --key key {window} --epsilon 1 --delta 1e-6 --output c.jsonl"
     assert "this run: epsilon 1; the only run on 'default': epsilon 1" in call(f"{line} --dry_run", capsys).err
     assert not Path("book").exists()
     call(line, capsys)
@@ -115,7 +115,7 @@ def test_a_run_prints_little_beside_its_rows(folder, capsys):
     write(np.random.default_rng(1).geometric(1 / 6, 2_000))
     with Path("e.csv").open("a") as file:
         file.write(f"\nu1,i1,{START - 86_400},1\n")
-    asked = f"--input e.csv --time_unit s --noise_key_file key {RUN.replace('--ledger none', '')} --epsilon 1"
+    asked = f"--input e.csv --time_unit s --key key {RUN.replace('--ledger none', '')} --epsilon 1"
     for line in (
         "counts --delta 1e-6 --max_contributions 8",
         "quantiles --low 1 --high 100",

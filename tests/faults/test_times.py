@@ -84,7 +84,7 @@ QUESTIONS = {
     "top-k": [],
     "histogram": ["--domain", "list"],
     "cardinality": ["--timeout", "1d"],
-    "quantiles": ["--low", "1", "--high", "9", "--value_field", "value"],
+    "quantiles": ["--low", "1", "--high", "9", "--value", "value"],
     "flags": ["--domain", "list", "--thresholds", "5"],
     "alerts": ["--rules", "rules"],
     "ranges": ["--universe", "16", "--delete_values", "leave", "--queries", "ranges"],
@@ -104,7 +104,7 @@ def test_f8_too_many_windows_are_refused_at_once(question, tmp_path, run, capfd,
     windows = ["--window", "20ms", "--start", "2026-01-01", "--end", "2027-01-01", "--epsilon", "1"]
     delta = [] if question in ("ranges", "predecessor") else ["--delta", "1e-6"]
     call = [question, "--input", "a.csv", "--output", "rows.csv", *windows, *delta, "--ledger", "none"]
-    assert cli.main([*call, "--noise_key_file", "noise.key", *QUESTIONS[question]]) == 2
+    assert cli.main([*call, "--key", "noise.key", *QUESTIONS[question]]) == 2
     assert "at most 1,048,576 windows, got 1,576,800,000" in capfd.readouterr().err
     if question in PLANS:
         limits = QUESTIONS[question] if question != "cardinality" else []

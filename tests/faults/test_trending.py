@@ -23,7 +23,7 @@ def ran(folder, line: str, events: list[tuple[str, str, int]] | None = None, *, 
     (folder / "key").write_bytes(np.random.default_rng(key).bytes(32))
     (folder / "key").chmod(0o600)
     output = folder / f"rows{len(list(folder.iterdir()))}.jsonl"
-    command = f"{line} --input {folder}/events.jsonl --output {output} --noise_key_file {folder}/key --ledger none"
+    command = f"{line} --input {folder}/events.jsonl --output {output} --key {folder}/key --ledger none"
     assert cli.main([*command.split(), "--start", START, "--time_unit", "s"]) == 0
     return [json.loads(row) for row in output.read_text().splitlines()]
 

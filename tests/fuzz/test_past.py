@@ -41,7 +41,7 @@ def test_names_of_fields_do_not_steer_terminals(name, tmp_path, capfd):
         "histogram",
         "--input",
         str(tmp_path / "a.jsonl"),
-        "--user_field",
+        "--user",
         name,
         "--window",
         "60",

@@ -221,20 +221,17 @@ def test_a_plan_until_a_date_needs_no_beam(tmp_path: Path) -> None:
 
 MONITOR = """
 data: {input: events.csv, user: user, item: item, time: time}
-window: 1h
-start: 2024-01-01
-end: 2024-01-02
-max_contributions: 10
+windows: {window: 1h, start: 2024-01-01, end: 2024-01-02}
 privacy: {epsilon: 2, delta: 1e-6}
 questions:
   people: {question: counts}
   listed: {question: counts, domain: [i, j]}
-  places: {question: top-k, max_per_window: 3, top: 3, window: 4h}
+  places: {question: top-k, max_per_window: 3, top: 3, windows: {window: 4h}}
 views:
   risen: {of: people, against: 1h}
   alarm: {of: people, item: i, above: 9}
   parts: {ratio: [people, listed]}
-output: {folder: answers}
+output: {path: answers}
 """
 
 

@@ -168,7 +168,7 @@ def test_the_tutorial_reads_the_faults_that_files_of_shops_have(sums, tmp_path, 
     Path("key").chmod(0o600)
     page = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
     (command,) = (words for words in command_lines(page) if words[0] == "counts")
-    money = re.search(r"`(--value_field Basket [^`]*)`", page)
+    money = re.search(r"`(--value Basket [^`]*)`", page)
     assert money is not None
     assert main([*command, "--dead_letter", "dead.jsonl", *(shlex.split(money[1]) if sums else [])]) == 0
     assert f"{2 if sums else 3} of 8 rows used" in capsys.readouterr().err

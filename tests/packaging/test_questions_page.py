@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from documents import PAGES, ROOT, command_lines, options
 from privstream.pipelines import cli
-from privstream.pipelines.questions.catalogue import WORDS
-from privstream.pipelines.questions.public_lists import read_rules
+from privstream.pipelines.model.catalogue import WORDS
+from privstream.pipelines.model.public_lists import read_rules
 from privstream.pipelines.runners import launch
 
 PAGE = (ROOT / "docs" / "questions.md").read_text()

@@ -1,14 +1,12 @@
 """Questions about frames, from Python: `ask` and `read`."""
 
-import argparse
 import json
 import logging
-import stat
 import subprocess
 import sys
 import tempfile
 import warnings
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +20,14 @@ from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines import ask, frames, read
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.commands import run_command
-from privstream.pipelines.questions.run_command import RunCommand
+from privstream.pipelines.model.catalogue import WORDS
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.pipelines.sources.frame_files import as_table, write_events
 from privstream.transforms import KeyedCounts
 from privstream.transforms.rows import KeyCount, KeyRise
 
 SECRET = "who-nobody-may-see"
-FIELDS = {"user_field": "who", "item_field": "query", "time_field": "at"}
+FIELDS = {"user": "who", "item": "query", "time": "at"}
 RUN = {
     "epsilon": 20,
     "delta": 1e-6,
@@ -75,28 +71,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
-    """Runs end before they begin; the options of each are kept."""
-    found: list[argparse.Namespace] = []
-
-    def run(command: RunCommand, arguments: argparse.Namespace, beam_arguments: list[str]) -> None:
-        path = Path(arguments.input)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        found.append(arguments)
-        raise InterruptedError
-
-    monkeypatch.setattr(RunCommand, "run", run)
-    return found
-
-
-def options_of(asked: list[argparse.Namespace], word: str, frame: Any, **keywords: Any) -> dict[str, Any]:
-    """Return the options with which a command is run."""
-    with pytest.raises(InterruptedError):
-        ask(word, frame, **keywords)
-    return vars(asked.pop())
-
-
 def bytes_of(frame: Any, folder: Path) -> bytes:
     """Return the file that is made of a frame."""
     path = folder / f"{len(list(folder.iterdir()))}.parquet"
@@ -105,7 +79,7 @@ def bytes_of(frame: Any, folder: Path) -> bytes:
 
 
 def test_the_same_question_is_the_same_release(key: Path, temporary: Path) -> None:
-    table, given = searches(), FIELDS | RUN | {"noise_key_file": key}
+    table, given = searches(), FIELDS | RUN | {"key": key}
     level = logging.getLogger("apache_beam").level
     found = ask("counts", table, **given, output=key.parent / "counts.parquet")
     counts = {
@@ -127,7 +101,7 @@ def test_the_same_question_is_the_same_release(key: Path, temporary: Path) -> No
 
 
 def test_parameters_show_how_long_lists_are_and_no_temporary_file(key: Path, temporary: Path) -> None:
-    given = FIELDS | RUN | {"noise_key_file": key, "delta": 0, "domain": pd.Series(["tea", "cake", "soup"])}
+    given = FIELDS | RUN | {"key": key, "delta": 0, "domain": pd.Series(["tea", "cake", "soup"])}
     found = ask("counts", searches(), **given)
     assert found.parameters["domain"] == "a list of 3"
     assert str(temporary) not in json.dumps(found.promise.content)
@@ -154,71 +128,25 @@ def test_a_file_of_events_has_the_contents_of_a_frame_and_nothing_else(tmp_path:
     assert b"pandas" not in bytes_of(pandas, tmp_path)
 
 
-def test_keywords_are_the_options_of_the_command_line(asked: list[argparse.Namespace], tmp_path: Path) -> None:
-    words = ["--input", "x", "--output", "y", "--epsilon", "1", "--window", "1d", "--min_people", "5", "--top", "3"]
-    parser = argparse.ArgumentParser()
-    run_command(question("counts")).add_arguments(parser)
-    there = vars(parser.parse_args([*words, "--user_field", "query"]))
-    here = options_of(
-        asked,
-        "counts",
-        searches().append_column("item", pa.array(["x"] * 90)).append_column("time", searches()["at"]),
-        ledger="none",
-        epsilon=np.int64(1),
-        window=timedelta(days=1),
-        min_people=5,
-        top=3,
-        user_field="query",
-        over=None,
-    )
-    places = ("input", "output", "ledger", "command")
-    assert {k: v for k, v in here.items() if k not in places} == {k: v for k, v in there.items() if k not in places}
-
-
 def test_delta_follows_from_the_number_of_people(key: Path) -> None:
     without = {name: value for name, value in RUN.items() if name != "delta"}
     with pytest.warns(UserWarning, match=r"delta is 2e-05, 1 / \(100 x 500\), from the number of people"):
-        found = ask("counts", searches(), **FIELDS, **without, people=500, noise_key_file=key, dry_run=True)
+        found = ask("counts", searches(), **FIELDS, **without, people=500, key=key, dry_run=True)
     assert "delta 2e-05" in found.log
-
-
-def test_nothing_stays_of_a_run_that_fails(asked: list[argparse.Namespace], temporary: Path) -> None:
-    options_of(asked, "counts", searches(), **FIELDS, **RUN, ledger="none", domain=["tea"])
-    assert not list(temporary.iterdir())
-
-
-def test_public_lists_may_be_lists(asked: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch) -> None:
-    written: dict[str, str] = {}
-    keep = RunCommand.run
-
-    def run(command: RunCommand, arguments: argparse.Namespace, others: list[str]) -> None:
-        files = {name: getattr(arguments, name) for name in command.spec.files}
-        written.update({name: Path(path).read_text() for name, path in files.items() if path is not None})
-        keep(command, arguments, others)
-
-    monkeypatch.setattr(RunCommand, "run", run)
-    given = FIELDS | {"ledger": "none", "epsilon": 1, "window": 60, "start": datetime(2024, 1, 1), "end": "2024-01-02"}
-    rules = [{"name": "flu", "at_least": 500, "items": ["fever"]}]
-    options_of(asked, "flags", searches(), **given, domain=("tea", "cake"), thresholds={"tea": 5, "cake": 7})
-    assert json.loads(written.pop("thresholds")) == {"tea": 5, "cake": 7} and written.pop("domain") == "tea\ncake\n"
-    options_of(asked, "top-k", searches(), **given, top=1, domain=pd.Series(["tea", "a,b"]))
-    found = options_of(asked, "alerts", searches(), **given, rules=rules)
-    assert written == {"domain": "tea\na,b\n", "rules": json.dumps(rules[0]) + "\n"}
-    assert found["start"] == "2024-01-01T00:00:00"
 
 
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"epsilon": None}, "the following arguments are required: epsilon"),
+        ({"epsilon": None}, "epsilon must be given"),
         ({"epsilon": "x"}, "argument epsilon: must be a number, got 'x'"),
         ({"delta": 2}, "delta must be in [0, 1), got 2.0"),
         ({"unit": "people"}, "argument unit: invalid choice: 'people'"),
         ({"window": "1 day"}, "argument window: must be a number of seconds, or"),
         ({"domain": ["a\nb"]}, "domain must be texts without line breaks"),
         ({"domain": []}, "domain must name at least one item"),
-        ({"noise_key_file": None}, "noise_key_file must be given, so that"),
-        ({"noise_key_file": "none"}, "noise_key_file must be a readable file"),
+        ({"key": None}, "key must be given, so that"),
+        ({"key": "none"}, "key must be a readable file"),
         (
             {"user_field": "Who"},
             "user_field must name a field of the frame: no `Who` there, only: at, query, who; did ",
@@ -232,7 +160,7 @@ def test_public_lists_may_be_lists(asked: list[argparse.Namespace], monkeypatch:
 )
 def test_wrong_options_are_refused_in_the_words_of_the_command(keywords, message, key):
     with pytest.raises(ValueError) as refused:
-        ask("counts", searches(), **(FIELDS | RUN | {"noise_key_file": key} | keywords))
+        ask("counts", searches(), **(FIELDS | RUN | {"key": key} | keywords))
     assert str(refused.value).startswith(message)
     assert not Path(f"{key}.ledger.jsonl").exists()
 
@@ -240,17 +168,16 @@ def test_wrong_options_are_refused_in_the_words_of_the_command(keywords, message
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"epsilom": 1}, "counts has no option `epsilom` for frames; did you mean `epsilon`?"),
+        ({"epsilom": 1}, "counts has no option `epsilom`; did you mean `epsilon`?"),
         ({"watch": 1}, "counts has no option `watch` for frames"),
         ({"input": "x"}, "counts has no option `input` for frames"),
-        ({"overwrite": 1}, "overwrite must be True or False, got int"),
-        ({"epsilon": {1}}, "epsilon must be text, a number, or a list of them, got set"),
+        ({"epsilon": {1}}, "epsilon must be a number, got set"),
         ({"domain": [b"x"]}, "domain must be a list of texts"),
     ],
 )
 def test_options_that_are_none_are_refused(keywords: dict[str, Any], message: str, key: Path) -> None:
-    with pytest.raises(TypeError) as refused:
-        ask("counts", searches(), **(FIELDS | RUN | {"noise_key_file": key} | keywords))
+    with pytest.raises((TypeError, ValueError)) as refused:
+        ask("counts", searches(), **(FIELDS | RUN | {"key": key} | keywords))
     assert str(refused.value).startswith(message)
 
 
@@ -266,7 +193,7 @@ def test_options_that_are_none_are_refused(keywords: dict[str, Any], message: st
 )
 def test_what_is_no_frame_is_refused_without_a_value(frame: Any, message: str, key: Path) -> None:
     with pytest.raises(TypeError) as refused:
-        ask("counts", frame, **FIELDS, **RUN, noise_key_file=key)
+        ask("counts", frame, **FIELDS, **RUN, key=key)
     assert str(refused.value).startswith(message) and SECRET not in str(refused.value)
 
 
@@ -277,7 +204,7 @@ def test_unknown_questions_are_refused() -> None:
 
 @pytest.mark.slow
 def test_rows_in_another_order_are_other_data(key: Path) -> None:
-    table, given = searches(), FIELDS | RUN | {"noise_key_file": key}
+    table, given = searches(), FIELDS | RUN | {"key": key}
     backwards = table.take(np.arange(table.num_rows)[::-1])
     first, second, third = [ask("counts", frame, **given) for frame in (table, backwards, table)]
     assert "a repetition" not in second.log and "a repetition" in third.log
@@ -287,16 +214,16 @@ def test_rows_in_another_order_are_other_data(key: Path) -> None:
 def test_much_that_is_left_out_is_a_warning_and_all_of_it_an_error(key: Path) -> None:
     late = searches().set_column(0, "at", pa.array(["2024-01-01T00:00Z"] * 10 + ["2025-01-01T00:00Z"] * 80))
     with pytest.warns(UserWarning, match="see the log of the result"):
-        ask("counts", late, **FIELDS, **RUN, noise_key_file=key)
+        ask("counts", late, **FIELDS, **RUN, key=key)
     alone = "noise alone: 80 outside of start to end"
     with warnings.catch_warnings(action="error"), pytest.raises(ValueError, match=alone):
-        ask("counts", late[10:], **FIELDS, **RUN, noise_key_file=key)
+        ask("counts", late[10:], **FIELDS, **RUN, key=key)
 
 
 def test_warnings_say_how_much_is_left_out_at_least(key: Path) -> None:
     late = searches().set_column(0, "at", pa.array(["2024-01-01T00:00Z"] * 84 + [None] * 6))
     with pytest.warns(UserWarning, match=r"^the run warns"):
-        ask("counts", late, **FIELDS, **RUN, noise_key_file=key)
+        ask("counts", late, **FIELDS, **RUN, key=key)
 
 
 @pytest.mark.parametrize("ending", ["avro", "parquet", "jsonl", "csv"])
@@ -356,7 +283,7 @@ def _promise(path: Path) -> None:
 
 
 def test_a_dry_run_says_what_could_be_used_and_spends_nothing(key: Path, temporary: Path) -> None:
-    tried = ask("counts", searches(), **FIELDS, **RUN, noise_key_file=key, dry_run=True)
+    tried = ask("counts", searches(), **FIELDS, **RUN, key=key, dry_run=True)
     assert "rows used" in tried.log and "dry run: nothing is published" in tried.log
     assert repr(tried) == "DryRun()" and not list(key.parent.glob("*.ledger.jsonl"))
 
@@ -364,7 +291,7 @@ def test_a_dry_run_says_what_could_be_used_and_spends_nothing(key: Path, tempora
 def test_no_handler_of_logs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Beam's logs make of a process without one would write into a text that nobody reads."""
     monkeypatch.setattr(logging.root, "handlers", [])
-    assert frames.asked(lambda folder: logging.warning("said") or {}) == {}
+    assert frames._asked(lambda folder: logging.warning("said") or {}) == {}
     assert logging.root.handlers == []
 
 

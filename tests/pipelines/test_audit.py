@@ -45,10 +45,9 @@ from privstream.pipelines.audit.whole_run import (
     planned,
     whole_runs,
 )
-from privstream.pipelines.monitor.run_command import NOISE
-from privstream.pipelines.questions.catalogue import WORDS, question
-from privstream.pipelines.questions.readings import arguments_of
-from privstream.pipelines.questions.spec import loaded
+from privstream.pipelines.model.catalogue import MODELS, WORDS, question
+from privstream.pipelines.model.question import Windows, loaded
+from privstream.pipelines.run.run import NOISE
 from scipy import stats
 
 AUDITED = [word for word in WORDS if question(word).audit]
@@ -302,7 +301,10 @@ def written(path, word="counts", method=None, **options):
     """Write the guarantee file of a run."""
     given = {"window": 60, "start": 0, "end": 240, "epsilon": 1.0, "max_contributions": 2} | options
     spec = question(word)
-    made = spec.transform_class(**arguments_of(spec, given), noise=SeededNoise(1))
+    windows = Windows.read({name: given[name] for name in Windows.model_fields if name in given})
+    asked = MODELS[word].read({name: given[name] for name in MODELS[word].options() if name in given})
+    budget = {name: given[name] for name in ("epsilon", "delta") if name in given}
+    made = spec.transform_class(**asked.arguments(windows), **budget, noise=SeededNoise(1))
     accuracy = {} if method is None else {"method": method}
     content = {"made_by": {"command": f"privstream {word}"}, "parameters": given, "accuracy": accuracy}
     path.write_text(json.dumps({**content, "guarantee": guarantee_record(made.guarantee)}))
@@ -325,7 +327,7 @@ class TestFiles:
         path = written(tmp_path / "rows.csv.guarantee.json", domain=["a"])
         found = []
         for workers in ("1", "2"):
-            command = ["audit", path, "--json", "--trials", "400", "--noise_key_file", key_in(tmp_path)]
+            command = ["audit", path, "--json", "--trials", "400", "--key", key_in(tmp_path)]
             assert cli.main([*command, "--workers", workers]) in (0, 4)
             found.append(json.loads(capsys.readouterr().out))
         assert found[0] == found[1]
@@ -373,15 +375,13 @@ class TestFiles:
 
 MONITOR = """\
 data: {input: clicks.csv, user: customer, time: ts}
-window: 1h
-start: 2026-01-01
-end: 2026-01-01T04:00
+windows: {window: 1h, start: 2026-01-01, end: 2026-01-01T04:00}
 privacy: {epsilon: 2, delta: 1e-6}
 questions:
   pages:   {question: counts, item: page, max_contributions: 3, share: 3}
   listed:  {question: counts, item: page, domain: [a, b], max_contributions: 2}
   present: {question: cardinality, timeout: 30m}
-output: {folder: out}
+output: {path: out}
 """
 
 
@@ -389,7 +389,7 @@ TOGETHER = f"""\
 {MONITOR.partition("  pages:")[0]}\
   pages:   {{question: counts, item: page, max_contributions: 12, share: 3}}
   lands:   {{question: counts, item: country, max_contributions: 10}}
-output: {{folder: out}}
+output: {{path: out}}
 """
 
 
@@ -448,8 +448,8 @@ class TestMonitors:
         """Trials have one source of noise, from which each question has its own by its name."""
         path = tmp_path / "monitor.yaml"
         path.write_text(TOGETHER)
-        audit = file_command._planned(str(path), str(tmp_path))
-        arguments = argparse.Namespace(trials=400, noise_key_file=None)
+        audit = file_command._planned(str(path))
+        arguments = argparse.Namespace(trials=400, key=None)
         pages, lands = (audit._trying(attack, arguments, WRONG) for attack in audit._attacks())
         source = pages.source("claimed")
         assert source is lands.source("claimed") is not pages.source("control")
@@ -473,11 +473,11 @@ class TestMonitors:
             "all that is published",
         ]
 
-    @pytest.mark.parametrize("end", ["", "end: 2026-01-01T06:00\n"])
+    @pytest.mark.parametrize("end", ["", "end: 2026-01-01T06:00, "])
     def test_of_a_run_that_starts_afresh_one_period_is_attacked(self, tmp_path, capsys, found, end):
         """Also of one that ends after others: an attack is on the windows of one."""
         path = tmp_path / "monitor.yaml"
-        path.write_text(MONITOR.replace("end: 2026-01-01T04:00\n", f"{end}renew_every: 3h\n"))
+        path.write_text(MONITOR.replace("end: 2026-01-01T04:00}", f"{end}renew_every: 3h}}"))
         assert cli.main(["audit", str(path), "--json"]) == 0
         assert found[0][3]["end"] - found[0][3]["start"] == 3 * 3600 == found[0][3]["renew_every"]
 
@@ -576,7 +576,7 @@ class TestCommand:
             (["--epsilon", "0"], "--epsilon must be finite and > 0, got 0"),
             (["--workers", "0"], "--workers must be from 1 to 256, got 0"),
             (["--output", "audit.pdf"], "--output must end in .png or .svg, got audit.pdf"),
-            (["--noise_key_file", "nowhere"], "nowhere"),
+            (["--key", "nowhere"], "nowhere"),
         ],
     )
     def test_refusals(self, options, error, capsys):
@@ -592,7 +592,7 @@ class TestCommand:
 
     @pytest.mark.slow
     def test_a_small_audit_stands_and_catches_its_controls(self, tmp_path, capsys):
-        command = ["audit", "histogram", "--trials", "1600", "--noise_key_file", key_in(tmp_path), "--json"]
+        command = ["audit", "histogram", "--trials", "1600", "--key", key_in(tmp_path), "--json"]
         assert cli.main(command) == 0
         attacks = json.loads(capsys.readouterr().out)["attacks"]
         assert len(attacks) == 1

@@ -206,7 +206,7 @@ def test_unknown_fields_are_named_at_launch(format, tmp_path):
         pq.write_table(pa.Table.from_pylist([GOOD]), path)
     else:
         path.write_text("user,item,time\nu,i,1\n")
-    message = rf"--item_field must name a field of .*a\.{format}: no `query` there, only: item, time, user"
+    message = rf"--item must name a field of .*a\.{format}: no `query` there, only: item, time, user"
     with pytest.raises(ValueError, match=message):
         launch(path, item="query", time_unit="s")
 
@@ -218,7 +218,7 @@ def test_unknown_fields_are_named_at_launch(format, tmp_path):
         ("who\twhat\twhen", r"it has 3 fields of other names \(who, what, when\)$"),
         ("ana;tea;2024", "it has 3 fields of other names$"),
         ("a,b,c", r"it has 3 fields of other names \(a, b, c\)$"),
-        ("user_id,items,at", r"\(user_id, items, at\); did you mean --user_field user_id --item_field items\?$"),
+        ("user_id,items,at", r"\(user_id, items, at\); did you mean --user user_id --item items\?$"),
         ("user,time", "no `item` there"),
         ("user,itme,time", "only: itme, time, user; did you mean `itme`"),
     ],
@@ -286,7 +286,7 @@ def test_a_later_file_with_other_fields_ends_the_run_and_is_named(format, tmp_pa
         (tmp_path / "b.csv").write_text("user,thing,time\nu,i,1\n")
     else:
         pq.write_table(pa.table({"user": ["u"], "thing": ["i"], "time": [1]}), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match=rf"--item_field must name a field of .*b\.{format}: no `item` there"):
+    with pytest.raises(ValueError, match=rf"--item must name a field of .*b\.{format}: no `item` there"):
         read(tmp_path / "*", time_unit="s")
 
 
@@ -536,9 +536,7 @@ def test_a_full_disk_ends_the_command_without_rows(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(spill.os, "pwrite", full)
     options = ["--input", str(events), "--output", str(rows), "--window", "1h", "--epsilon", "1", "--delta", "1e-6"]
     options += ["--start", "2024-01-01", "--end", "2024-01-01T01:00Z", "--time_zone", "UTC"]
-    code = main(
-        ["counts", *options, "--max_contributions", "1", "--noise_key_file", _key(tmp_path), "--ledger", "none"]
-    )
+    code = main(["counts", *options, "--max_contributions", "1", "--key", _key(tmp_path), "--ledger", "none"])
     assert code != 0
     assert f"cannot write waiting events in {tmp_path}: No space left on device" in capsys.readouterr().err
     assert not rows.exists()

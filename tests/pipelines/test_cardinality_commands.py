@@ -32,9 +32,7 @@ def building(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(building: Path, output: object, *options: str, format: str = "parquet") -> int:
     files = ["--input", str(building / f"events.{format}"), "--output", str(output)]
-    return cli.main(
-        ["cardinality", *files, "--noise_key_file", str(building / "key"), *RUN, "--epsilon", "1", *options]
-    )
+    return cli.main(["cardinality", *files, "--key", str(building / "key"), *RUN, "--epsilon", "1", *options])
 
 
 def read(path: object) -> list[CardinalityEstimate]:

@@ -10,7 +10,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from example_results import HOSTILE, HOUR, START, row_of, write
 from privstream.pipelines import cli
-from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of, short
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.transforms.rows import (

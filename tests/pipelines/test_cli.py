@@ -23,7 +23,7 @@ from privstream.pipelines.command import (
     RunError,
     UsageError,
 )
-from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.runners import launch, local_runner
 from privstream.pipelines.show.charts import LOOKS
 from questions import run_line, write_folder
@@ -146,7 +146,7 @@ def test_errors_are_one_line_and_a_status(error, status, message, traceback, mon
     ("arguments", "message"),
     [
         (["--nonsense"], "unknown option --nonsense"),
-        (["--item_field", "page"], "unknown option --item_field: this command reads no item, .* --where chooses some"),
+        (["--item", "page"], "unknown option --item: this command reads no item, .* --where chooses some"),
         (["--windows", "7"], "unknown option --windows: this command takes --end"),
         (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
         (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),
@@ -363,7 +363,7 @@ def test_input_of_which_nothing_can_be_used_ends_with_status_3(folder, capsys):
 
 def test_dead_letters_of_another_form_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("top-k", "--dry_run", "--dead_letter=letters.txt") == 2
-    assert "--dead_letter must end in" in capsys.readouterr().err
+    assert "--dead-letter must end in" in capsys.readouterr().err
 
 
 def test_input_without_an_end_cannot_be_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def count(shop: Path, output: Path, *options: str) -> list[dict[str, Any]]:
-    files = ["--input", f"{shop}/sales.jsonl", "--output", str(output), "--noise_key_file", f"{shop}/key"]
+    files = ["--input", f"{shop}/sales.jsonl", "--output", str(output), "--key", f"{shop}/key"]
     assert cli.main(["counts", *files, *RUN, *options, "--ledger", "none", "--runner", "FnApiRunner"]) == 0
     return [json.loads(line) for line in output.read_text().splitlines()]
 
@@ -82,7 +82,7 @@ def test_counts_of_each_span(options, truth, shop, tmp_path, monkeypatch):
 
 
 def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    limits = ["--value_field", "cents", "--max_value", "2000"]
+    limits = ["--value", "cents", "--max_value", "2000"]
     rows = count(shop, tmp_path / "rows.jsonl", *LIMITED, *limits, "--dead_letter", str(tmp_path / "dead.jsonl"))
     assert tuple(rows[0]) == (*FIELDS, "value", "value_lower", "value_upper", "mean", "mean_margin")
     for row in rows:
@@ -101,7 +101,7 @@ def test_sums_and_means(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_the_same_options_repeat_and_more_shards_change_nothing(shop: Path, tmp_path: Path) -> None:
-    options = [*LIMITED, "--over", "2h", "--top", "3", "--max_value", "300", "--value_field", "cents"]
+    options = [*LIMITED, "--over", "2h", "--top", "3", "--max_value", "300", "--value", "cents"]
     one = count(shop, tmp_path / "1.jsonl", *options)
     assert count(shop, tmp_path / "2.jsonl", *options) == one
     assert count(shop, tmp_path / "3.jsonl", *options, "--run_id", "other") != one
@@ -109,7 +109,7 @@ def test_the_same_options_repeat_and_more_shards_change_nothing(shop: Path, tmp_
 
 def test_days_of_the_calendar_are_by_the_clocks_of_a_zone(shop: Path, tmp_path: Path) -> None:
     """The sales are of four hours after midnight in UTC: in Tokyo it is nine in the morning of the same day."""
-    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--noise_key_file", f"{shop}/key"]
+    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--key", f"{shop}/key"]
     days = ["--window", "1day", "--time_zone", "Asia/Tokyo", "--start", "2023-12-31", "--end", "2024-01-03"]
     budget = ["--epsilon", "20", *LIMITED, "--ledger", "none", "--runner", "FnApiRunner"]
     assert cli.main(["counts", *files, *days, *budget]) == 0
@@ -125,7 +125,7 @@ def test_days_of_the_calendar_are_by_the_clocks_of_a_zone(shop: Path, tmp_path: 
 
 def test_budgets_and_sums_follow_the_calendar(shop: Path, tmp_path: Path) -> None:
     """From the last day of a year on, who has bought three things has used up a limit, which then starts afresh."""
-    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--noise_key_file", f"{shop}/key"]
+    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--key", f"{shop}/key"]
     days = ["--window", "1day", "--time_zone", "Asia/Tokyo", "--start", "2023-12-31", "--end", "2024-01-04"]
     more = ["--renew_every", "2days", "--over", "2days", "--domain", f"{shop}/items"]
     budget = ["--epsilon", "40", *LIMITED, "--ledger", "none", "--runner", "FnApiRunner"]
@@ -150,7 +150,7 @@ def test_budgets_and_sums_follow_the_calendar(shop: Path, tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_windows_that_are_none_of_a_calendar(shop, tmp_path, days, rule, capsys):
-    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--noise_key_file", f"{shop}/key"]
+    files = ["--input", f"{shop}/sales.jsonl", "--output", f"{tmp_path}/rows.jsonl", "--key", f"{shop}/key"]
     with pytest.raises(SystemExit):
         raise SystemExit(cli.main(["counts", *files, *days, "--time_zone", "UTC", "--epsilon", "1", *LIMITED]))
     assert rule in " ".join(capsys.readouterr().err.split())

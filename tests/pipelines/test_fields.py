@@ -330,7 +330,7 @@ def test_numbers_need_a_unit_at_launch(kind):
 
 
 def test_two_fields_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="--user_field must name one field: f has 2 called `user`"):
+    with pytest.raises(ValueError, match="--user must name one field: f has 2 called `user`"):
         FieldMapping().check(SCHEMA.append(SCHEMA.field("user")), "f")
 
 
@@ -413,7 +413,7 @@ def test_numbers_of_unusable_types_are_refused_at_launch(kind):
 
 
 def test_a_missing_field_is_named_with_its_option():
-    with pytest.raises(ValueError, match="--value_field must name a field of f: no `cost` there"):
+    with pytest.raises(ValueError, match="--value must name a field of f: no `cost` there"):
         FieldMapping(value="cost").check(VALUE_SCHEMA, "f")
     with pytest.raises(ValueError, match="must be different fields"):
         FieldMapping(value="item")

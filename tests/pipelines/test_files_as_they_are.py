@@ -297,9 +297,9 @@ def test_a_folder_of_files_compressed_or_not(tmp_path, read_all):
 
 COMMAND = ["counts", "--window", "1d", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "2"]
 FORMS = ["--encoding", "windows-1252", "--time_format", "%d.%m.%Y %H:%M", "--time_zone",
-         "Europe/Berlin", "--user_field", "Kunde", "--item_field", "Artikel", "--time_field", "Gekauft am",
+         "Europe/Berlin", "--user", "Kunde", "--item", "Artikel", "--time", "Gekauft am",
          "--null", "-"]  # fmt: skip
-SUMS = ["--decimal", ",", "--value_field", "Betrag", "--value_unit", "0.01", "--max_value", "5000"]
+SUMS = ["--decimal", ",", "--value", "Betrag", "--value_unit", "0.01", "--max_value", "5000"]
 
 
 def german(path):
@@ -346,7 +346,7 @@ def test_decimals_without_a_unit_are_rounded_and_the_run_says_so(tmp_path, capsy
     german(tmp_path / "kauf.csv")
     output = ["--input", str(tmp_path / "kauf.csv"), "--output", str(tmp_path / "out.jsonl"), "--dry_run"]
     period = ["--start", "2025-12-23", "--end", "2025-12-26"]
-    sums = ["--value_field", "Betrag", "--decimal", ",", "--max_value", "50"]
+    sums = ["--value", "Betrag", "--decimal", ",", "--max_value", "50"]
     assert cli.main([*COMMAND, *period, *output, *FORMS, *sums]) == 0
     told = capsys.readouterr().err
     assert "8,000 of 8,003 rows used" in told
@@ -359,7 +359,7 @@ def test_forms_are_a_part_of_what_a_run_is(tmp_path):
     runs = set()
     for zone, form in (("UTC", "%d.%m.%Y %H:%M"), ("Europe/Berlin", "%d.%m.%Y %H:%M"), ("UTC", "%m.%d.%Y %H:%M")):
         output = ["--input", str(tmp_path / "a.csv"), "--output", str(tmp_path / f"{len(runs)}.jsonl")]
-        key = ["--noise_key_file", str(tmp_path / "key")]
+        key = ["--key", str(tmp_path / "key")]
         (tmp_path / "key").write_bytes(bytes(range(32)))
         (tmp_path / "key").chmod(0o600)
         period = ["--start", "2024-01-01", "--end", "2024-03-01"]

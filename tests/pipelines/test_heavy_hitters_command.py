@@ -70,7 +70,7 @@ def watch(
     city: City, output: object, *options: str, format: str = "parquet", common: Sequence[str] = tuple(OPTIONS)
 ) -> int:
     """Run the command; options that come later count."""
-    files = ["--input", city.events(format), "--output", str(output), "--noise_key_file", city.key]
+    files = ["--input", city.events(format), "--output", str(output), "--key", city.key]
     return cli.main(["heavy-hitters", *files, *common, *options])
 
 
@@ -134,7 +134,7 @@ def test_without_a_key_a_new_one_is_made_and_said(city, tmp_path, capsys):
 def test_the_key_from_the_environment_is_the_same_key(city, answer, tmp_path, monkeypatch):
     monkeypatch.setenv("KEY_OF_THIS_TEST", "a key of this test alone")
     files = ["--input", city.events("parquet"), "--output", str(tmp_path / "b.jsonl")]
-    assert cli.main(["heavy-hitters", *files, *OPTIONS, "--noise_key_variable", "KEY_OF_THIS_TEST"]) == 0
+    assert cli.main(["heavy-hitters", *files, *OPTIONS, "--key-variable", "KEY_OF_THIS_TEST"]) == 0
     assert answer.read_bytes() == (tmp_path / "b.jsonl").read_bytes()
 
 
@@ -155,7 +155,7 @@ def test_the_installed_command_runs_a_pipeline(city: City, tmp_path: Path) -> No
     output, here = tmp_path / "rows.jsonl", tmp_path / "here.jsonl"
     named = ["--run_id", "installed", "--ledger", "none"]  # without, the noise is that of the code, which tests hide
     assert watch(city, here, *named) == 0
-    files = ["--input", city.events("parquet"), "--output", str(output), "--noise_key_file", city.key]
+    files = ["--input", city.events("parquet"), "--output", str(output), "--key", city.key]
     ran = subprocess.run([entry, "heavy-hitters", *files, *OPTIONS, *named], capture_output=True, text=True, check=True)
     assert "Traceback" not in ran.stderr
     assert "WARNING" not in ran.stderr
@@ -197,7 +197,7 @@ def test_a_process_whose_workers_fail_prints_one_line(city: City, tmp_path: Path
     lines = "".join(f"u{number:06},wish {number * 7919 % 10007},2024-01-01\n" for number in range(20_000))
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(f"user,item,time\n{lines}".encode())[:-20])
     code = "import sys; from privstream.pipelines.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "heavy-hitters", "--noise_key_file", city.key, *OPTIONS]
+    command = [sys.executable, "-c", code, "heavy-hitters", "--key", city.key, *OPTIONS]
     command += ["--input", str(tmp_path / "*.csv*"), "--output", str(tmp_path / "rows.jsonl")]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 2, "before anything is charged"

@@ -29,7 +29,7 @@ def trips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(trips: Path, name: str, output: object, *options: str, format: str = "parquet") -> int:
     files = ["--input", str(trips / f"events.{format}"), "--output", str(output), "--domain", str(trips / "domain.txt")]
-    return cli.main([name, *files, "--noise_key_file", str(trips / "key"), *RUN, "--epsilon", "1", *options])
+    return cli.main([name, *files, "--key", str(trips / "key"), *RUN, "--epsilon", "1", *options])
 
 
 def truth_of(trips: Path) -> dict[tuple[int, str], int]:
@@ -115,6 +115,6 @@ def test_events_are_counted_whether_they_have_a_user_or_not(tmp_path: Path, caps
     assert cli.main([name, "--input", str(tmp_path / "events.jsonl"), *common, *people]) == 0
     assert "10 of 60 rows used" in capsys.readouterr().err
     assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people]) == 2
-    assert "--user_field must name a field" in capsys.readouterr().err
-    assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people, "--user_field", ""]) == 2
+    assert "--user must name a field" in capsys.readouterr().err
+    assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people, "--user", ""]) == 2
     assert "user_field must not be empty" in capsys.readouterr().err

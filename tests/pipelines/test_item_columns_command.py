@@ -20,7 +20,7 @@ from privstream.transforms.rows import CategoryFlag, HeavyHitter, KeyCount, Quer
 TIME = "2030-01-01T00:00:00Z"
 ITEMS = [("de", "a,b"), ("de,a", "b"), ('"q"', "de, x")]
 FOUND = ["--window", "1h", "--start", "2030-01-01", "--end", "2030-01-01T01:00Z", "--max_contributions", "3"]
-OPTIONS = ["--epsilon", "30", "--delta", "1e-6", *FOUND, "--item_field", "country,page"]
+OPTIONS = ["--epsilon", "30", "--delta", "1e-6", *FOUND, "--item", "country,page"]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_rows_have_the_columns_and_are_read_again(kind, events, tmp_path, capsys
     out = tmp_path / f"rows.{kind}"
     assert cli.main(["counts", "--input", str(events), "--output", str(out), *OPTIONS]) == 0
     assert items_of(out) == sorted(ITEMS)
-    assert "1 record without an item in --item_field" in capsys.readouterr().err
+    assert "1 record without an item in --item" in capsys.readouterr().err
     result = read(out)
     assert sorted(zip(*(result.table[name].to_pylist() for name in ("country", "page")), strict=True)) == sorted(ITEMS)
     assert {row.item for row in result.rows} == {'de, "a,b"', '"de,a", b', '"""q""", "de, x"'}
@@ -79,7 +79,7 @@ def test_lists_have_the_columns(events, tmp_path):
     alerts = ["alerts", "--input", str(events), "--output", str(tmp_path / "alerts.jsonl"), "--rules", str(rules)]
     alerts += ["--epsilon", "30", "--delta", "1e-6", "--window", "1h", "--start", "2030-01-01"]
     alerts += ["--end", "2030-01-01T01:00:00Z"]
-    assert cli.main([*alerts, "--item_field", "country,page"]) == 0
+    assert cli.main([*alerts, "--item", "country,page"]) == 0
     assert json.loads((tmp_path / "alerts.jsonl").read_text())["rule"] == "many"
 
 
@@ -88,7 +88,7 @@ def test_lists_have_the_columns(events, tmp_path):
     [
         ("country,country", "different columns"),
         ("user,page", "must be different fields, got user, user, page, time"),
-        ("country,pages", "--item_field must name a field of .* no `pages` there.* did you mean `page`"),
+        ("country,pages", "--item must name a field of .* no `pages` there.* did you mean `page`"),
         ('country,"page', "a line of CSV"),
         ("country,", "none of them empty"),
     ],

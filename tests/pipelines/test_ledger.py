@@ -53,7 +53,7 @@ def ledger() -> Ledger:
 
 
 def run(output: str, *options: str) -> int:
-    return cli.main([*LINE.format(output).split(), "--domain", "domain", "--noise_key_file", "key", *options])
+    return cli.main([*LINE.format(output).split(), "--domain", "domain", "--key", "key", *options])
 
 
 def budget(*options: str) -> int:
@@ -218,7 +218,7 @@ def test_the_entry_is_written_before_anything_is_published(monkeypatch: pytest.M
         ("--ledger .", "(Is a directory)"),
         ("--ledger /dev/null", "ledger must be a file that keeps its lines, got /dev/null"),
         ("--ledger gs://a/b", "ledger must be a file of this machine"),
-        ("--ledger key", "--ledger must not be written over --noise_key_file"),
+        ("--ledger key", "--ledger must not be written over --key"),
         ("--ledger bad", "ledger bad: line 1 must be as"),
         ("--dataset ''", "dataset must be a name of printable letters, got"),
     ],

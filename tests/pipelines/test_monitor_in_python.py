@@ -8,19 +8,17 @@ import pandas as pd
 import pytest
 from apache_beam.pipeline import PipelineVisitor
 from apache_beam.testing.util import assert_that
-from privstream.pipelines import Monitor, ask
+from privstream.pipelines import Monitor, PrivateMonitor, ask
 from privstream.pipelines.accounts.ledger import Ledger
 
 DAY = """\
 data: {input: of no account, user: customer, time: ts}
-window: 1h
-start: 2026-01-01
-end: 2026-01-01T02:00
+windows: {window: 1h, start: 2026-01-01, end: 2026-01-01T02:00}
 privacy: {epsilon: 8, delta: 0}
 questions:
   pages:   {question: counts, item: [country, page], max_contributions: 4, domain: ["de,/a", "fr,/b"], where: ms > 1}
   present: {question: cardinality, timeout: 30m}
-noise_key_file: key
+account: {key: key}
 """
 
 
@@ -69,15 +67,15 @@ def test_a_frame_is_asked_all_questions_at_once() -> None:
 
 def test_a_frame_needs_an_account() -> None:
     """As one question does."""
-    Path("day.yaml").write_text(DAY.replace("noise_key_file: key\n", ""))
-    with pytest.raises(ValueError, match=r"^noise_key_file must be given, so that the same cell"):
+    Path("day.yaml").write_text(DAY.replace("account: {key: key}\n", ""))
+    with pytest.raises(ValueError, match=r"^key must be given, so that the same cell"):
         ask(Monitor.from_file("day.yaml"), pd.DataFrame(clicks()))
 
 
 @pytest.mark.slow
 def test_a_pipeline_gets_a_table_for_each_question() -> None:
     """Its run is in the ledger before."""
-    monitor = Monitor.from_file("day.yaml", run_id="mine")
+    monitor = PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine"))
     assert monitor.record(data="clicks of a day").line == 1
     (entry,) = Ledger("key.ledger.jsonl").read()
     assert entry.promises(monitor.guarantee)
@@ -93,16 +91,16 @@ def test_a_pipeline_gets_a_table_for_each_question() -> None:
         tables = pipeline | beam.Create(clicks()) | monitor
         assert_that(tables["pages"], whole, label="pages")
         assert_that(tables["present"], sizes, label="present")
-    changed = Monitor.from_file("day.yaml", run_id="mine", ledger="key.ledger.jsonl")
+    changed = PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine", ledger="key.ledger.jsonl"))
     Path("day.yaml").write_text(DAY.replace("timeout: 30m", "timeout: 20m"))
     assert changed.record(data="clicks of a day").repeats
-    assert not Monitor.from_file("day.yaml", run_id="mine").record(data="clicks of a day").repeats
+    assert not PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine")).record(data="clicks of a day").repeats
 
 
 def test_what_is_recorded_of_counts_is_what_runs_whether_the_input_ends_or_not() -> None:
     """Nothing else in an entry could tell paced contributions of a person from sampled ones."""
     Path("day.yaml").write_text(DAY.replace("max_contributions: 4", "max_contributions: 3"))
-    monitor = Monitor.from_file("day.yaml", run_id="mine")
+    monitor = PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine"))
     monitor.record(data="clicks")
     ends, goes_on = beam.Pipeline("FnApiRunner"), beam.Pipeline("FnApiRunner")
     unbounded = goes_on | beam.Create(clicks())
@@ -131,16 +129,19 @@ def test_a_pipeline_is_refused_that_nobody_counts() -> None:
     pipeline = beam.Pipeline("FnApiRunner")
     events = pipeline | beam.Create(clicks())
     with pytest.raises(ValueError, match=r"^record must be called before"):
-        _ = events | "one" >> Monitor.from_file("day.yaml", run_id="mine")
+        _ = events | "one" >> PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine"))
     with pytest.raises(ValueError, match=r"^run_id must be given"):
-        Monitor.from_file("day.yaml").record(data="clicks")
-    with pytest.raises(ValueError, match=r"^ledger must be given, or noise_key_file"):
-        Monitor.from_file("day.yaml", run_id="mine", ledger="none").record(data="clicks")
-    assert set(events | "two" >> Monitor.from_file("day.yaml", run_id="mine", ledger="none")) == {"pages", "present"}
+        PrivateMonitor(Monitor.from_file("day.yaml")).record(data="clicks")
+    with pytest.raises(ValueError, match=r"^ledger must be given, or key"):
+        PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine", ledger="none")).record(data="clicks")
+    assert set(events | "two" >> PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine", ledger="none"))) == {
+        "pages",
+        "present",
+    }
 
 
 def test_mistakes_are_named_in_python_too() -> None:
     """With their line, as a ValueError."""
     Path("day.yaml").write_text(DAY.replace("cardinality", "cardinalty"))
-    with pytest.raises(ValueError, match=r"day\.yaml, line 8: questions\.present\.question: must be one of"):
+    with pytest.raises(ValueError, match=r"day\.yaml, line 6: questions\.present\.question: must be one of"):
         Monitor.from_file("day.yaml")

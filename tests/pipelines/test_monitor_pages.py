@@ -71,7 +71,7 @@ def output(tmp_path: Path) -> Path:
         "views": views,
     }
     (folder / "_guarantee.json").write_text(json.dumps(whole))
-    (tmp_path / "monitor.yaml").write_text("output: {folder: out}\n")
+    (tmp_path / "monitor.yaml").write_text("output: {path: out}\n")
     return folder
 
 
@@ -122,11 +122,11 @@ def test_the_folder_of_a_monitor_is_named_in_its_file(output: Path, monkeypatch:
     assert output_of("monitor.yaml") == "out" and output_of("results") == "results"
     assert [Path(path).name for path in results_of("out")][:2] == ["pages.jsonl", "errors.jsonl"]
     assert ledger_of("out") is None and ledger_of("monitor.yaml") is None
-    Path("monitor.yaml").write_text("output: {folder: out}\nnoise_key_file: key\n")
+    Path("monitor.yaml").write_text("output: {path: out}\naccount: {key: key}\n")
     assert ledger_of("monitor.yaml") == "key.ledger.jsonl"
-    Path("monitor.yaml").write_text("output: {folder: out}\nnoise_key_file: other\n")
+    Path("monitor.yaml").write_text("output: {path: out}\naccount: {key: other}\n")
     assert ledger_of("monitor.yaml") is None, "there is none beside it"
-    Path("monitor.yaml").write_text("output: {folder: out}\nledger: postgresql://me@host/accounts/ledger\n")
+    Path("monitor.yaml").write_text("output: {path: out}\naccount: {ledger: postgresql://me@host/accounts/ledger}\n")
     assert ledger_of("monitor.yaml") == "postgresql://me@host/accounts/ledger"
     Path("monitor.yaml").write_text("window: 1h\n")
     with pytest.raises(UsageError, match="output: must be given, with a folder"):

@@ -53,16 +53,16 @@ LEFT_OUT = {
     "heavy-hitters --domain domain": "150 .*--domain",
     "cardinality --enter_values in": "150 neither enter nor leave",
     "ranges --insert_values in": "150 neither insert nor delete",
-    "predecessor --universe 16 --user_field far": "150 outside of the universe",
-    "ranges --user_field item": "150 with a point",
+    "predecessor --universe 16 --user far": "150 outside of the universe",
+    "ranges --user item": "150 with a point",
     "alerts --start 2015-05-17 --end 2015-05-17T01:00:00Z": "150 outside of --start to --end",
 }
 
 
-@some_quick("line", LEFT_OUT, "top-k --domain domain", "ranges --user_field item")
+@some_quick("line", LEFT_OUT, "top-k --domain domain", "ranges --user item")
 def test_whatever_else_leaves_out_everything(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     why = LEFT_OUT[line]
-    line = line.replace("--user_field item", "--user_field item --item_field user")
+    line = line.replace("--user item", "--user item --item user")
     write_events(folder, [event | {"far": "40"} for event in people(GOOD, "other")])
     command, _, further = line.partition(" ")
     status, told = run(f"{run_line(command)} {further}", capsys)

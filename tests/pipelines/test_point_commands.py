@@ -31,7 +31,7 @@ def watch(folder: Path, command: list[str], output: Path, *options: str) -> int:
     """Run a command; options that come later count."""
     name = command[0]
     files = ["--input", str(folder / f"{name}.parquet"), "--queries", str(folder / f"{name}.queries")]
-    return cli.main([*command, *files, "--output", str(output), "--noise_key_file", str(folder / "key"), *options])
+    return cli.main([*command, *files, "--output", str(output), "--key", str(folder / "key"), *options])
 
 
 def test_counts_are_within_their_bounds_in_every_window(folder: Path, tmp_path: Path) -> None:

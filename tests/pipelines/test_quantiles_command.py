@@ -16,7 +16,7 @@ from privstream.transforms.rows import QuantileEstimate
 
 WINDOWS = 6
 RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T06:00", "--epsilon", "2", "--delta", "1e-6"]
-LATENCY = ["--low", "1", "--high", "10000", "--scale", "log", "--quantiles", "0.1,0.5,0.9", "--value_field", "item"]
+LATENCY = ["--low", "1", "--high", "10000", "--scale", "log", "--quantiles", "0.1,0.5,0.9", "--value", "item"]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(requests: Path, output: Path, *options: str, format: str = "parquet") -> int:
     files = ["--input", str(requests / f"events.{format}"), "--output", str(output)]
-    return cli.main(["quantiles", *files, "--noise_key_file", str(requests / "key"), *RUN, *LATENCY, *options])
+    return cli.main(["quantiles", *files, "--key", str(requests / "key"), *RUN, *LATENCY, *options])
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_table_says_where_nothing_is_known(requests: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = ["--input", str(requests / "events.parquet"), "--output", "-", "--noise_key_file", str(requests / "key")]
+    files = ["--input", str(requests / "events.parquet"), "--output", "-", "--key", str(requests / "key")]
     asked = [*RUN, *LATENCY, "--max_contributions", "8"]
     assert cli.main(["quantiles", *files, *asked, "--epsilon", "1e-5"]) == 0
     table = capsys.readouterr().out
@@ -122,8 +122,8 @@ def test_medians_of_a_shop_are_narrow(tmp_path: Path) -> None:
     )
     (tmp_path / "key").write_text("a key of this test alone\n")
     (tmp_path / "key").chmod(0o600)
-    files = ["--input", f"{tmp_path}/shop.parquet", "--noise_key_file", f"{tmp_path}/key", "--ledger", "none"]
-    asked = [*files, "--value_field", "value", "--start", "1970-01-05", "--end", "1970-04-06", "--epsilon", "1"]
+    files = ["--input", f"{tmp_path}/shop.parquet", "--key", f"{tmp_path}/key", "--ledger", "none"]
+    asked = [*files, "--value", "value", "--start", "1970-01-05", "--end", "1970-04-06", "--epsilon", "1"]
     asked += ["--delta", "1e-6", "--low", "1", "--high", "5000", "--scale", "log"]
     widths = {}
     for window, more in (("1w", []), ("13w", ["--max_contributions", "1"])):

@@ -9,7 +9,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
-from privstream.pipelines.questions.queries_file import parse_query
+from privstream.pipelines.run.queries_file import parse_query
 from privstream.pipelines.simulate.truths import QueryTruth
 from privstream.pipelines.simulate.worlds import DOMAIN
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -40,9 +40,7 @@ def country(tmp_path_factory):
 
 def ask(country, output, *options, events="events.parquet"):
     files = ["--input", country[events], "--output", str(output), "--queries", country["queries"]]
-    return cli.main(
-        ["queries", *files, "--domain", country["domain"], "--noise_key_file", country["key"], *OPTIONS, *options]
-    )
+    return cli.main(["queries", *files, "--domain", country["domain"], "--key", country["key"], *OPTIONS, *options])
 
 
 @pytest.mark.slow

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.questions import asked as of_questions
-from privstream.pipelines.questions.input_end import is_query
-from privstream.pipelines.questions.run_command import RunCommand
+from privstream.pipelines.model.base import WrongKeyError
+from privstream.pipelines.model.data import Data
+from privstream.pipelines.run import reading
+from privstream.pipelines.run.run import Run
 from privstream.pipelines.sources import frame_files
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
@@ -27,7 +28,7 @@ SOURCE = """
     AS seen, (i / 4)::DECIMAL(10, 2) AS amount, uuid() AS id FROM range({rows}) AS t(i)
 """
 RUN = ["counts", "--window", "1d", "--start", "2024-01-01", "--end", "2024-01-03", "--epsilon", "1", "--delta", "1e-6",
-       "--max_contributions", "4", "--user_field", "who", "--item_field", "page", "--time_field", "seen"]  # fmt: skip
+       "--max_contributions", "4", "--user", "who", "--item", "page", "--time", "seen"]  # fmt: skip
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_a_query_without_rows_has_columns(shop, tmp_path):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELECT who, page FROM visits", "--time_field must name a field of the query: no `seen` there, only: page"),
+        ("SELECT who, page FROM visits", "--time must name a field of the query: no `seen` there, only: page"),
         ("SELECT who, page, seen::TIMESTAMP AS seen FROM visits", "--time_zone must be given, .* field `seen` of the"),
         ("SELECT who, who, page, seen FROM visits", "called `who`|Binder"),
         ("SELECT who FRM visits", "query must be one that DuckDB can answer: Parser Error: syntax error"),
@@ -109,11 +110,10 @@ def test_what_is_no_database_is_named(tmp_path):
     with pytest.raises(InputFileError, match=r"must be a file of DuckDB that exists, got .*none\.duckdb$"):
         saved(str(tmp_path / "none.duckdb"), "SELECT 1", tmp_path)
     assert not (tmp_path / "none.duckdb").exists()
-    with pytest.raises(ValueError, match="query must be given with an --input that is a database"):
-        is_query("shop.duckdb", None)
-    with pytest.raises(ValueError, match="query must be given with an --input of postgresql://user@host:port/database"):
-        is_query("events.csv", "SELECT 1")
-    assert is_query("postgresql://me@host/shop", "SELECT 1") and not is_query("events.csv", None)
+    for data in (Data(input="shop.duckdb"), Data(input="events.csv", query="SELECT 1")):
+        with pytest.raises(WrongKeyError, match="query must be given"):
+            data.check()
+    Data(input="postgresql://me@host/shop", query="SELECT 1").check()
 
 
 def test_frames_are_written_as_before(tmp_path):
@@ -138,7 +138,7 @@ def test_a_signal_that_ends_a_run_leaves_no_rows_behind(number, shop, tmp_path, 
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(RunCommand, "_publish", saved_then_ended)
+    monkeypatch.setattr(Run, "execute", saved_then_ended)
     before = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGTERM, signal.SIGHUP)}
     try:
         cli._end_in_order()
@@ -153,10 +153,10 @@ def test_a_signal_that_ends_a_run_leaves_no_rows_behind(number, shop, tmp_path, 
 @pytest.mark.slow
 def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypatch):
     folders = []
-    monkeypatch.setattr(of_questions, "save_rows", lambda *given: (folders.append(Path(given[-1])), save_rows(*given)))
+    monkeypatch.setattr(reading, "save_rows", lambda *given: (folders.append(Path(given[-1])), save_rows(*given)))
     (tmp_path / "key").write_text("0123456789abcdef" * 2)
     (tmp_path / "key").chmod(0o600)
-    files = ["--output", str(tmp_path / "rows.jsonl"), "--noise_key_file", str(tmp_path / "key"), "--overwrite"]
+    files = ["--output", str(tmp_path / "rows.jsonl"), "--key", str(tmp_path / "key"), "--overwrite"]
 
     def run(query: str, *more: str) -> str:
         assert cli.main([*RUN, "--input", shop, "--query", query, *files, *more]) == 0
@@ -195,11 +195,12 @@ def test_a_monitor_reads_a_query_once(shop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("m.yaml").write_text(
         "data: {input: shop.duckdb, query: SELECT * FROM visits ORDER BY ALL, user: who, item: page, time: seen}\n"
-        "window: 1d\nstart: 2024-01-01\nend: 2024-01-03\nmax_contributions: 4\nprivacy: {epsilon: 2, delta: 1e-6}\n"
-        "questions:\n  pages: {question: counts}\n  money: {question: quantiles, value: amount, low: 0, high: 1000}\n"
-        "output: {folder: answers}\nledger: none\n"
+        "windows: {window: 1d, start: 2024-01-01, end: 2024-01-03}\nprivacy: {epsilon: 2, delta: 1e-6}\n"
+        "questions:\n  pages: {question: counts, max_contributions: 4}\n"
+        "  money: {question: quantiles, value: amount, low: 0, high: 1000, max_contributions: 4}\n"
+        "output: {path: answers}\nledger: none\n"
     )
     asked = []
-    monkeypatch.setattr(of_questions, "save_rows", lambda *given: (asked.append(given[1]), save_rows(*given)))
+    monkeypatch.setattr(reading, "save_rows", lambda *given: (asked.append(given[1]), save_rows(*given)))
     assert cli.main(["run", "m.yaml"]) == 0
     assert len(asked) == 1 and Path("answers/money.csv").exists()

@@ -156,7 +156,7 @@ def test_options_without_which_hdfs_is_not_reached_are_named(monkeypatch, tmp_pa
 def test_a_run_from_store_to_store(store, tmp_path, capsys):
     (tmp_path / "key").write_text("0123456789abcdef" * 2)
     (tmp_path / "key").chmod(0o600)
-    command = [*RUN, "--input", f"{store.root}/in", "--noise_key_file", str(tmp_path / "key"), *store.options]
+    command = [*RUN, "--input", f"{store.root}/in", "--key", str(tmp_path / "key"), *store.options]
     command += ["--output", f"{store.root}/out/rows.parquet", "--dead_letter", f"{store.root}/unused/letters.jsonl"]
     assert cli.main(command) == 0
     assert sorted(name for name in store.files.names() if not name.startswith("in/")) == [
@@ -183,10 +183,10 @@ def test_a_run_from_store_to_store(store, tmp_path, capsys):
 def test_results_of_a_store_are_reported_and_a_monitor_writes_into_one(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.yaml").write_text(
-        f"data: {{input: '{store.root}/in'}}\nwindow: 1d\nstart: 2024-01-01\nend: 2024-01-03\nmax_contributions: 2\n"
-        "privacy: {epsilon: 1, delta: 1e-6}\nquestions:\n  pages: {question: counts}\n"
+        f"data: {{input: '{store.root}/in'}}\nwindows: {{window: 1d, start: 2024-01-01, end: 2024-01-03}}\n"
+        "privacy: {epsilon: 1, delta: 1e-6}\nquestions:\n  pages: {question: counts, max_contributions: 2}\n"
         "  top: {question: top-k, top: 1}\n"
-        f"output: {{folder: '{store.root}/answers'}}\nledger: none\n"
+        f"output: {{path: '{store.root}/answers'}}\naccount: {{ledger: none}}\n"
     )
     assert cli.main(["run", "m.yaml", *store.options]) == 0
     assert sorted(name for name in store.files.names() if name.startswith("answers/")) == [

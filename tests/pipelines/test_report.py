@@ -16,7 +16,7 @@ from privstream.mechanisms.privacy.units import EVENT
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.entries import Limit
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.transforms import rows as row_types
@@ -63,7 +63,7 @@ def plain(page: str) -> str:
 
 
 def test_a_page_has_all_that_is_promised(folder: Path) -> None:
-    page = page_of(folder, write(folder, "counts"), "--noise_key_file", folder / "key")
+    page = page_of(folder, write(folder, "counts"), "--key", folder / "key")
     text = plain(page)
     for words in (
         "Accuracy <of the run>.",
@@ -115,7 +115,7 @@ def test_every_question_has_a_report(word: str, folder: Path) -> None:
 
 
 def test_hostile_names_are_text(folder: Path) -> None:
-    page = page_of(folder, write(folder, "counts", tuple(HOSTILE)), "--noise_key_file", folder / "key")
+    page = page_of(folder, write(folder, "counts", tuple(HOSTILE)), "--key", folder / "key")
     tags = Tags(page)
     assert len(tags.attributes("script")) == 1
     assert not [name for _, attributes in tags.found for name in attributes if name.startswith("on")]
@@ -250,5 +250,5 @@ def test_a_ledger_without_the_run_is_refused(folder: Path, capsys: pytest.Captur
 def test_another_key_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(folder, "counts")
     (folder / "key").write_bytes(b"another example, no secret")
-    assert report(folder, path, "--noise_key_file", folder / "key") == 2
-    assert "--noise_key_file must be the key of the run" in capsys.readouterr().err
+    assert report(folder, path, "--key", folder / "key") == 2
+    assert "--key must be the key of the run" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Over files the noise is bound to the data and to all that shapes answers: nothing can be learned from two runs."""
 
-import argparse
 import gzip
 import json
 import os
@@ -12,14 +11,14 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from privstream.pipelines import cli, stores
-from privstream.pipelines.accounts.run_identity import RunIdentity, content_digest, data_digest, identify
+from privstream.pipelines.accounts.run_identity import RunIdentity, content_digest, data_digest, identity_of
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.found_files import EventFile, check_unchanged, match_files
 from privstream.pipelines.sources.readers import ReadEvents
 
 CATEGORIES = ("a", "b")
 HOURS = 24
-OPTIONS = "--window 3600 --start 2024-01-01 --end 2024-01-02 --epsilon 1 --domain domain --noise_key_file key"
+OPTIONS = "--window 3600 --start 2024-01-01 --end 2024-01-02 --epsilon 1 --domain domain --key key"
 Counts = dict[tuple[str, str], int]
 
 
@@ -106,7 +105,7 @@ def test_what_is_published_of_a_run_id_depends_on_the_key() -> None:
     Path("other").touch(mode=0o600)
     Path("other").write_bytes(bytes(range(100, 132)))
     histogram("a.jsonl", "1.jsonl")
-    histogram("a.jsonl", "2.jsonl", "--noise_key_file", "other")
+    histogram("a.jsonl", "2.jsonl", "--key", "other")
     names, ids = set(), set()
     for number, ledger in ((1, "key.ledger.jsonl"), (2, "other.ledger.jsonl")):
         promised = Path(f"{number}.jsonl.guarantee.json").read_text()
@@ -147,8 +146,8 @@ def test_what_has_other_data_or_goes_elsewhere_is_another_run_whatever_it_is_cal
     assert one != other
     labels = set()
     for output in ("here", "there"):
-        options = argparse.Namespace(input="watched", output=output)
-        labels |= {identify({}, {}, options, [], watched).label("mine") for watched in (None, "input")}
+        for watched in ((), ("input",)):
+            labels.add(identity_of({}, {}, "watched", output, [], watched).label("mine"))
     assert len(labels) == 3, "a run without an end is bound to its place, others are not"
 
 
@@ -216,7 +215,7 @@ ANSWERED = (
     ("counts", "--delta=1e-6", "--over=start"),
     ("heavy-hitters", "--delta=1e-6"),
     ("alerts", "--delta=1e-6", "--method=status", "--rules=rules.jsonl"),
-    ("quantiles", "--low=0", "--high=100", "--value_field=value"),
+    ("quantiles", "--low=0", "--high=100", "--value=value"),
     ("cardinality", "--delta=1e-6", "--timeout=2h"),
 )
 
@@ -229,7 +228,7 @@ def test_rows_do_not_depend_on_the_processor(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(bytes(range(32)))
     (tmp_path / "key").chmod(0o600)
     whole = ["--window=7200", "--start=2024-01-01", "--end=2024-01-02", "--epsilon=20", "--input=events.jsonl"]
-    whole += ["--noise_key_file=key", "--workers=1", "--overwrite", "--ledger=none"]
+    whole += ["--key=key", "--workers=1", "--overwrite", "--ledger=none"]
     program = (
         "import json, sys; from privstream.pipelines.cli import main; sys.exit(max(map(main, json.loads(sys.argv[1]))))"
     )

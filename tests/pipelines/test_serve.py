@@ -12,7 +12,7 @@ import pytest
 from example_results import HOSTILE, add_window, row_of, watched, write
 from headless_browser import Chromium
 from privstream.pipelines import cli
-from privstream.pipelines.questions.catalogue import WORDS
+from privstream.pipelines.model.catalogue import WORDS
 from privstream.pipelines.report.cost import Accounts
 from privstream.pipelines.serve import folder as watching
 from privstream.pipelines.serve.serve_command import LivePage, is_local, listen

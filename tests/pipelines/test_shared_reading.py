@@ -72,5 +72,5 @@ def test_what_is_read_once_is_written_in_one_way() -> None:
     with pytest.raises(ValueError, match=r"^late: time_field must be as in pages, for the records are read once"):
         SharedFields((("pages", READINGS["pages"]), ("late", other)))
     schema = pa.schema([(name, pa.string()) for name in ("who", "page", "land", "at")])
-    with pytest.raises(ValueError, match=r"^sums: --value_field must name a field of clicks: no `ms` there"):
+    with pytest.raises(ValueError, match=r"^sums: --value must name a field of clicks: no `ms` there"):
         SHARED.check(schema, "clicks")

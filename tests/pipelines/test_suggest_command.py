@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from privstream.pipelines import cli
+from privstream.pipelines.run import local
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import read_files
-from privstream.pipelines.suggest import local_run
 from privstream.transforms.rows import LimitShare
 
 WINDOWS = "--window 1d --start 2024-01-01 --end 2024-01-08"
@@ -40,7 +40,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def suggest(shop: Path, options: str, windows: str = WINDOWS) -> int:
-    line = f"suggest --input {shop}/events.jsonl --noise_key_file {shop}/key {windows} {options}"
+    line = f"suggest --input {shop}/events.jsonl --key {shop}/key {windows} {options}"
     return cli.main(shlex.split(line))
 
 
@@ -68,7 +68,7 @@ def test_the_command_spends_the_budget_of_the_same_people_and_promises_as_much(s
     events = [json.loads(line) | {"shop": "Nord"} for line in (shop / "events.jsonl").read_text().splitlines()]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
     promised = ["--dataset", "customers"]
-    files = ["--input", f"{tmp_path}/events.jsonl", "--noise_key_file", f"{shop}/key"]
+    files = ["--input", f"{tmp_path}/events.jsonl", "--key", f"{shop}/key"]
     options = [*files, *promised, "--epsilon", "2", "--ledger", "none", *WINDOWS.split(), "--output"]
     assert cli.main(["suggest", *options, f"{tmp_path}/limits.jsonl"]) == 0
     (then,) = re.findall(r"^Then: privstream (.*)$", capsys.readouterr().out, re.M)
@@ -117,8 +117,8 @@ def test_few_people_are_a_line_and_no_option(shop: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--watch 5", "--watch must not be given, and --input must have an end"),
-        ("--output kafka://h:1/t --copy c.jsonl", "--output must be a file of this machine, or -"),
+        ("--watch 5", "--watch must not be given, and input must have an end"),
+        ("--output kafka://h:1/t", "--output must be a file of this machine, or -"),
         ("--runner PrismRunner", "--runner must not be given: this command reads the input by itself"),
         ("--nonsense 1", "unknown option --nonsense"),
         ("--question quantiles", "unknown option --question"),
@@ -151,8 +151,8 @@ def test_a_failure_while_reading_is_one_line_that_quotes_no_record(
             raise KeyError(secret)
         return read_files(files, fields)
 
-    monkeypatch.setattr(local_run, "read_files", read)
-    line = f"suggest --input {copy} --noise_key_file {shop}/key {WINDOWS} --output {output} --ledger {ledger}"
+    monkeypatch.setattr(local, "read_files", read)
+    line = f"suggest --input {copy} --key {shop}/key {WINDOWS} --output {output} --ledger {ledger}"
     assert cli.main(shlex.split(line)) == 1
     rule = {
         "touched": f"{copy} must not change while a run reads it; start the run again",

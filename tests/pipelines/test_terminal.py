@@ -19,7 +19,7 @@ from privstream.pipelines import cli
 from privstream.pipelines import console as clocks
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.questions.catalogue import QUESTIONS, question
+from privstream.pipelines.model.catalogue import QUESTIONS, question
 from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.terminal_table import moments, print_rows, sparkline
 from privstream.pipelines.terminal import json_text, one_line, printable, say

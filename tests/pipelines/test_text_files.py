@@ -14,9 +14,9 @@ from grids import some_quick
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.pipelines import cli
-from privstream.pipelines.questions.point_queries import read_point_queries
-from privstream.pipelines.questions.public_lists import read_rules
-from privstream.pipelines.questions.queries_file import ReadLines
+from privstream.pipelines.model.point_queries import read_point_queries
+from privstream.pipelines.model.public_lists import read_rules
+from privstream.pipelines.run.queries_file import ReadLines
 from privstream.pipelines.sources import csv_events, text_lines
 from privstream.pipelines.sources.event_files import InputFileError
 
@@ -143,7 +143,7 @@ def test_a_run_on_compressed_text_that_ends_early_writes_nothing(ending, tmp_pat
     key = tmp_path / "key"
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
-    files = ["--input", str(path), "--output", str(tmp_path / "o.jsonl"), "--noise_key_file", str(key)]
+    files = ["--input", str(path), "--output", str(tmp_path / "o.jsonl"), "--key", str(key)]
     assert cli.main([*HIT, *files]) == 2
     assert str(path) in capfd.readouterr().err
     assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, "key"]

@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
 
 def asked(name: str, output: str = "rows.jsonl") -> list[dict]:
     word = name.split(maxsplit=1)[0]
-    line = f"{word} --input events.jsonl --output {output} --noise_key_file key --ledger none {ON_A_CLOCK}"
+    line = f"{word} --input events.jsonl --output {output} --key key --ledger none {ON_A_CLOCK}"
     assert cli.main(f"{line} {QUESTIONS[name]}".split()) == 0
     return [json.loads(row) for row in Path(output).read_text().splitlines()]
 
@@ -101,7 +101,7 @@ def test_a_watched_folder_has_ranks_of_each_window(folder):
     (folder / "in" / "events.jsonl").write_text(events)
     for name in ("_UNTIL_20240101T040001Z", "_END"):
         (folder / "in" / name).touch()
-    line = f"top-k --input in --watch 1 --output out --noise_key_file key --ledger none {ON_A_CLOCK} --run_id one"
+    line = f"top-k --input in --watch 1 --output out --key key --ledger none {ON_A_CLOCK} --run_id one"
     assert cli.main(f"{line} --watermark marks --input_format jsonl {QUESTIONS['top-k']}".split()) == 0
     rows = [
         json.loads(row) for file in sorted((folder / "out").glob("*.jsonl")) for row in file.read_text().splitlines()
@@ -122,6 +122,6 @@ def test_a_watched_folder_has_ranks_of_each_window(folder):
 )
 def test_rules_that_mean_nothing_are_refused(rule, folder):
     (folder / "rules").write_text(rule)
-    line = f"alerts --input events.jsonl --output rows.jsonl --noise_key_file key --ledger none {ON_A_CLOCK}"
+    line = f"alerts --input events.jsonl --output rows.jsonl --key key --ledger none {ON_A_CLOCK}"
     assert cli.main(f"{line} --rules rules".split()) == 2
     assert not (folder / "rows.jsonl").exists()

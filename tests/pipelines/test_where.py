@@ -111,7 +111,7 @@ def test_a_condition_is_public_and_another_run_and_the_run_says_what_it_left_out
     ids = []
     for name, where in (("a", WHERE), ("b", WHERE), ("c", "status >= 500"), ("d", None)):
         out = tmp_path / f"{name}.jsonl"
-        options = ["counts", "--input", str(source), "--output", str(out), "--noise_key_file", str(key)]
+        options = ["counts", "--input", str(source), "--output", str(out), "--key", str(key)]
         options += [
             "--epsilon",
             "1",

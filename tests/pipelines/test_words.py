@@ -10,7 +10,7 @@ from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.pipelines import cli
-from privstream.pipelines.questions.catalogue import QUESTIONS
+from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.show import promises, words
 from privstream.pipelines.show.records import Records
 from privstream.pipelines.show.words import Asked, Budget, summary

@@ -18,9 +18,9 @@ from crew_tasks import square
 from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.command import RunError
+from privstream.pipelines.model.catalogue import question
 from privstream.pipelines.questions.asked import shared_evenly
-from privstream.pipelines.questions.catalogue import question
-from privstream.pipelines.questions.shares import evenly
+from privstream.pipelines.run.shares import evenly
 from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, workers_for
 from privstream.pipelines.sources.found_files import EventFile, FilePart
@@ -35,8 +35,8 @@ QUESTIONS = {
     "counts since the start": f"counts {FOUND} --max_contributions 3 --over start",
     "counts of events": f"counts {FOUND} --unit event",
     "counts of a list": f"counts {ON_A_CLOCK} --epsilon 20 --delta 1e-6 --max_contributions 3 --domain items",
-    "sums": f"counts {FOUND} --max_contributions 3 --value_field cents --max_value 900",
-    "counts in streams": f"counts {FOUND} --max_contributions 3 --item_field shop,item",
+    "sums": f"counts {FOUND} --max_contributions 3 --value cents --max_value 900",
+    "counts in streams": f"counts {FOUND} --max_contributions 3 --item shop,item",
     "heavy hitters": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 --delta 1e-6 "
     "--max_hits 3 --method clock",
     "heavy hitters by status": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 "
@@ -49,11 +49,11 @@ QUESTIONS = {
     "histogram": f"histogram {ON_A_CLOCK} --epsilon 5 --domain items",
     "histogram of people": f"histogram {ON_A_CLOCK} --epsilon 5 --domain items --unit person --max_contributions 3",
     "flags": f"flags {ON_A_CLOCK} --epsilon 5 --domain items --thresholds 50",
-    "quantiles": f"quantiles {ON_A_CLOCK} --epsilon 5 --delta 1e-6 --value_field cents --low 1 --high 1000 "
+    "quantiles": f"quantiles {ON_A_CLOCK} --epsilon 5 --delta 1e-6 --value cents --low 1 --high 1000 "
     "--max_contributions 3",
-    "quantiles of events": f"quantiles {ON_A_CLOCK} --epsilon 5 --delta 1e-6 --value_field cents --low 1 --high 1000 "
+    "quantiles of events": f"quantiles {ON_A_CLOCK} --epsilon 5 --delta 1e-6 --value cents --low 1 --high 1000 "
     "--unit event",
-    "cardinality": f"cardinality {ON_A_CLOCK} --epsilon 5 --delta 1e-6 --item_field move --enter_values in "
+    "cardinality": f"cardinality {ON_A_CLOCK} --epsilon 5 --delta 1e-6 --item move --enter_values in "
     "--leave_values out",
 }
 
@@ -93,7 +93,7 @@ def answer(
 ) -> list[bytes | list[str]]:
     """Run a question; return its rows, its guarantee, its dead letters in some order, and what it says."""
     letters = output.with_suffix(".letters.jsonl")
-    files = f"--input in --output {output} --noise_key_file key --ledger none --dead_letter {letters} --overwrite"
+    files = f"--input in --output {output} --key key --ledger none --dead_letter {letters} --overwrite"
     before = os.getcwd()
     os.chdir(shop)
     try:
@@ -120,20 +120,18 @@ def test_rows_messages_and_dead_letters_are_the_same(question, shop, tmp_path, c
 def test_a_monitor_is_shared_too(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = f"""
 data: {{input: {shop}/in}}
-window: 1h
-start: 2024-01-01
-end: 2024-01-01T04:00
+windows: {{window: 1h, start: 2024-01-01, end: 2024-01-01T04:00}}
 privacy: {{epsilon: 20, delta: 1e-6}}
 questions:
   sold: {{question: counts, max_contributions: 3}}
   all: {{question: histogram, domain: {shop}/items, unit: person, max_contributions: 3}}
   prices: {{question: quantiles, value: cents, low: 1, high: 1000, max_contributions: 3}}
-noise_key_file: {shop}/key
+account: {{key: {shop}/key}}
 """
     found = []
     for workers in (1, 2):
         folder = tmp_path / f"answers{workers}"
-        (tmp_path / "monitor.yaml").write_text(f"{text}output: {{folder: {folder}}}\n")
+        (tmp_path / "monitor.yaml").write_text(f"{text}output: {{path: {folder}}}\n")
         given = ["run", str(tmp_path / "monitor.yaml"), "--ledger", "none", f"--workers={workers}"]
         assert cli.main(given) == 0, capsys.readouterr().err
         told = capsys.readouterr().err.replace(str(folder), "FOLDER").splitlines()

@@ -21,8 +21,8 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
-from privstream.pipelines.questions.catalogue import WORDS, question
+from privstream.pipelines.model.catalogue import WORDS, question
+from privstream.pipelines.model.counted import HeavyHitters
 from privstream.pipelines.sinks import row_files
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import (
@@ -81,7 +81,7 @@ def run(rows, transform, windowed=False):
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_run_writes_one_sorted_file(format, windowed, tmp_path):
     path = tmp_path / f"out.{format}"
-    run(SORTED[::-1], WriteRows(str(path), HeavyHitter, order=SPEC.order), windowed)
+    run(SORTED[::-1], WriteRows(str(path), HeavyHitter, order=HeavyHitters.info.order), windowed)
     assert read_row_file(str(path), HeavyHitter) == SORTED
     assert os.listdir(tmp_path) == [path.name]
 
@@ -337,7 +337,7 @@ def test_an_existing_file_is_replaced_and_stale_parts_are_removed(tmp_path):
     path.write_text("old")
     (tmp_path / ".out.jsonl.0123.partial").write_text("killed")
     (tmp_path / ".other.jsonl.0123.partial").write_text("of another run")
-    run(SORTED, WriteRows(str(path), HeavyHitter, order=SPEC.order))
+    run(SORTED, WriteRows(str(path), HeavyHitter, order=HeavyHitters.info.order))
     assert read_row_file(str(path), HeavyHitter) == SORTED
     assert sorted(os.listdir(tmp_path)) == [".other.jsonl.0123.partial", "out.jsonl"]
 
@@ -387,7 +387,7 @@ def test_unbounded_rows_are_refused(tmp_path):
 
 
 def test_sorting_is_by_window_count_and_item():
-    assert sort_rows(SORTED[::-1], SPEC.order) == SORTED
+    assert sort_rows(SORTED[::-1], HeavyHitters.info.order) == SORTED
 
 
 def test_json_is_written_whole_and_without_nan(tmp_path):
@@ -639,14 +639,14 @@ def test_rows_that_nothing_distinguishes_are_all_kept():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--output=kafka://h:1/t"], "--copy must be given with an --output of kafka:// or postgresql://"),
-        (["--output=rows.csv", "--copy=rows.avro"], "--copy must be given with an --output of kafka:// or postgresql"),
-        (["--output=rows.csv", "--kafka_setting=a=b"], "--kafka_setting must be given with an --input or --output of"),
-        (["--output=kafka://h:1/t", "--copy=rows.txt"], "--copy must end in .avro, .parquet, .jsonl, .csv"),
-        (["--output=kafka://h:1/t", "--copy=nowhere/rows.csv"], "--copy must be in a folder that exists"),
-        (["--output=kafka://h:1/t", "--copy=there.csv"], "--copy must be a new file, but there.csv exists"),
-        (["--output=kafka://h:1/t", "--copy=r.csv", "--kafka_setting=acks=1"], "must not set acks"),
-        (["--output=kafka://h:1", "--copy=r.csv"], "--output must be of the form kafka://host:port/topic"),
+        (["--output=kafka://h:1/t"], "--output must be a file or a folder; send names topics and tables"),
+        (["--send=kafka://h:1/t"], "--send must be given with an output of files, which are sent from there"),
+        (["--output=rows.csv", "--kafka_setting=a=b"], "--kafka-setting must be given with an input of kafka://"),
+        (["--send=kafka://h:1/t", "--output=rows.txt"], "must end in .avro, .parquet, .jsonl, .csv"),
+        (["--send=kafka://h:1/t", "--output=nowhere/rows.csv"], "must be in a folder that exists"),
+        (["--send=kafka://h:1/t", "--output=there.csv"], "must be a new file, but there.csv exists"),
+        (["--send=kafka://h:1/t", "--output=r.csv", "--kafka_setting=acks=1"], "must not set acks"),
+        (["--send=kafka:h:1", "--output=r.csv"], "--send must be of the form kafka://host:port/topic"),
     ],
 )
 def test_options_are_refused_by_name(options, message, tmp_path, monkeypatch, capsys):

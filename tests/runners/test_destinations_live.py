@@ -9,7 +9,7 @@ import postgres_server
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
-from privstream.pipelines.questions.catalogue import HEAVY_HITTERS as SPEC
+from privstream.pipelines.model.counted import HeavyHitters
 from privstream.pipelines.sinks.destination import UnreachableError
 from privstream.transforms.rows import HeavyHitter
 
@@ -23,7 +23,7 @@ from privstream.pipelines.sinks.postgres_table import PostgresTable
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
 AWAY_SECONDS = 2
 OPTIONS = (
-    "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --method clock --run_id same --noise_key_file key "
+    "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --method clock --run_id same --key key "
     "--start 2024-01-01T00:00Z --end 2024-01-01T04:00Z"
 )
 
@@ -37,7 +37,7 @@ ROWS = [hitter("tea", hour, 7 * hour) for hour in range(3)]
 
 
 def table(postgres, name, run="run 1", **options):
-    return PostgresTable(postgres.url(name), run, HeavyHitter, SPEC.key, **options)
+    return PostgresTable(postgres.url(name), run, HeavyHitter, HeavyHitters.info.key, **options)
 
 
 def items(postgres, name):
@@ -117,7 +117,7 @@ def topic(broker, name):
     client = AdminClient({"bootstrap.servers": broker})
     (made,) = client.create_topics([NewTopic(name, 1, 1)]).values()
     made.result()
-    return KafkaTopic(f"kafka://{broker}/{name}", "run 1", HeavyHitter, SPEC.key)
+    return KafkaTopic(f"kafka://{broker}/{name}", "run 1", HeavyHitter, HeavyHitters.info.key)
 
 
 def messages(broker, name, number):
@@ -156,7 +156,7 @@ def test_a_broker_that_is_away_for_a_while_gets_every_row(kafka, broker):
 
 def test_topics_that_are_not_there_are_refused(broker):
     with pytest.raises(ValueError, match=f"--output must be a topic of {broker}: there is none called missing"):
-        KafkaTopic(f"kafka://{broker}/missing", "run", HeavyHitter, SPEC.key).check(first=True)
+        KafkaTopic(f"kafka://{broker}/missing", "run", HeavyHitter, HeavyHitters.info.key).check(first=True)
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def run(*options):
 
 
 def test_a_run_over_files_fills_a_table(postgres, searches, capsys):
-    to = ["--input=incoming/events.parquet", f"--output={postgres.url('files')}", "--copy=rows.jsonl"]
+    to = ["--input=incoming/events.parquet", f"--send={postgres.url('files')}", "--output=rows.jsonl"]
     assert run(*to) == 0
     assert f"rows sent to files of {postgres_server.DATABASE}" in capsys.readouterr().err
     lines = [json.loads(line) for line in (searches / "rows.jsonl").read_text().splitlines()]
@@ -200,8 +200,8 @@ def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(brok
         "--watch=0.2",
         "--watermark=marks",
         "--start=2024-01-01",
-        f"--output=kafka://{broker}/windows",
-        "--copy=copy",
+        "--output=copy",
+        f"--send=kafka://{broker}/windows",
     ]
     assert run(*to) == 0
     files = sorted((searches / "copy").glob("*.jsonl"))
@@ -217,7 +217,7 @@ def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(brok
 
 COUNTED = (
     "--window 3600 --start 2024-01-01T00:00Z --end 2024-01-01T08:00Z --epsilon 4 --delta 1e-3 --max_contributions 8 "
-    "--run_id same --noise_key_file key --input=incoming --watch=0.2 --watermark=marks --copy=copy --runner=FnApiRunner"
+    "--run_id same --key key --input=incoming --watch=0.2 --watermark=marks --output=copy --runner=FnApiRunner"
 )
 
 
@@ -263,17 +263,15 @@ def test_rows_of_windows_before_an_item_was_found_are_there_once(kind, searches,
 
 MONITOR = """\
 data: {{input: events.jsonl, time_unit: s}}
-window: 1h
-start: 1970-01-01
-end: 1970-01-01T02:00
+windows: {window: 1h, start: 1970-01-01, end: 1970-01-01T02:00}
 privacy: {{epsilon: 8, delta: 0}}
 questions:
   visitors: {{question: cardinality, timeout: 30m}}
   middle:   {{question: quantiles, value: value, low: 1, high: 100, max_contributions: 2}}
 views:
   busy: {{of: visitors, above: 5}}
-noise_key_file: key
-output: {{folder: out, {sent_to}}}
+account: {key: key}
+output: {{path: out, {sent_to}}}
 """
 
 

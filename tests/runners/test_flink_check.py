@@ -192,7 +192,7 @@ def test_rows_are_those_of_this_machine_and_nothing_listens_to_others(tmp_path: 
     flink = [f"--flink_version={release.rpartition('.')[0]}", f"--flink_job_server_jar={jar}"]
     local = ["--runner=FlinkRunner", "--flink_master=[local]", "--environment_type=LOOPBACK", *flink]
     for name, runner in (("here", ["--runner=FnApiRunner"]), ("local", local)):
-        files = [f"--input={events}", f"--output={tmp_path / name}.jsonl", f"--noise_key_file={key}", "--traceback"]
+        files = [f"--input={events}", f"--output={tmp_path / name}.jsonl", f"--key={key}", "--traceback"]
         call("heavy-hitters", *files, *PRIVACY, "--overwrite", *runner)
     rows = (tmp_path / "here.jsonl").read_text()
     assert len([json.loads(line) for line in rows.splitlines()]) > 3

@@ -50,7 +50,7 @@ def command(source: str | Path, output: Path, key: Path) -> list[str]:
         "--max_hits=4",
         "--method=clock",
     ]
-    where = [f"--input={source}", f"--output={output}", f"--noise_key_file={key}", "--time_unit=s", *SPAN]
+    where = [f"--input={source}", f"--output={output}", f"--key={key}", "--time_unit=s", *SPAN]
     return [*PRIVSTREAM, "heavy-hitters", *where, *privacy]
 
 
@@ -229,18 +229,13 @@ def test_errors_name_the_option(broker, tmp_path):
 
 MONITOR = """\
 data: {{input: {source}, time_unit: s, watch: 0.3}}
-window: {window}s
-allowed_lateness: {lateness}s
-start: {start}
-renew_every: 1h
+windows: {window: {window}s, allowed_lateness: {lateness}s, start: {start}, renew_every: 1h}
 privacy: {{epsilon: 8, delta: 1e-6}}
 questions:
   pages:   {{question: counts, domain: [a, b], max_contributions: 4}}
   present: {{question: cardinality, timeout: 30s}}
-noise_key_file: noise.key
-run_id: clicks
-ledger: none
-output: {{folder: out, format: jsonl, kafka: "kafka://{broker}"}}
+account: {key: noise.key, run_id: clicks, ledger: none}
+output: {{path: out, format: jsonl, send: "kafka://{broker}"}}
 """
 
 

@@ -77,7 +77,7 @@ def test_two_machines_at_once_do_not_pass_the_limit(postgres):
 def test_the_commands_take_it(postgres, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     place = a_shop(tmp_path, postgres.url("commands"))
-    own = ["--max_contributions", "1", "--noise_key_file", "key", "--ledger", place, "--dataset", "shop"]
+    own = ["--max_contributions", "1", "--key", "key", "--ledger", place, "--dataset", "shop"]
     assert cli.main([*LINE.split(), *own, "--output", "rows.csv"]) == 0
     assert cli.main([*LINE.split(), *own, "--output", "more.csv", "--min_people", "2"]) == 2
     assert "the limit of data set 'shop' must not be exceeded" in capsys.readouterr().err
@@ -94,14 +94,10 @@ def test_the_commands_take_it(postgres, tmp_path, monkeypatch, capsys):
 MONITOR = """
 version: 1
 data: {{input: a.csv}}
-window: 1d
-start: 2024-01-01
-end: 2024-01-02
+windows: {{window: 1d, start: 2024-01-01, end: 2024-01-02}}
 privacy: {{epsilon: 1, delta: 1e-6}}
-dataset: shop
-ledger: {place}
-noise_key_file: key
-output: {{folder: {folder}}}
+account: {{dataset: shop, ledger: {place}, key: key}}
+output: {{path: {folder}}}
 questions:
   items:  {{question: counts, max_contributions: 1, share: 2}}
   people: {{question: cardinality, timeout: 1h}}

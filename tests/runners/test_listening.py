@@ -32,7 +32,7 @@ def run(folder: Path, *options: str) -> set[Listener]:
     key.chmod(0o600)
     privacy = ["--window=3600", "--epsilon=1", "--delta=1e-6", "--max_hits=2", "--method=clock"]
     privacy += ["--start=2024-01-01", "--end=2024-01-01T02:00", "--time_zone=UTC"]
-    files = [f"--input={events}", f"--output={folder / 'rows.jsonl'}", f"--noise_key_file={key}"]
+    files = [f"--input={events}", f"--output={folder / 'rows.jsonl'}", f"--key={key}"]
     ran, found = run_and_look([*PRIVSTREAM, "heavy-hitters", *files, *privacy, *options])
     assert ran.returncode == 0, ran.stdout
     return found

@@ -19,9 +19,7 @@ from test_watch_command import same_noise  # noqa: F401 - of a stream its output
 
 FILES = """\
 data: {{input: {input}, user: customer, time: ts{watch}}}
-window: 1h
-start: 2026-01-01
-end: 2026-01-01T04:00
+windows: {{window: 1h, start: 2026-01-01, end: 2026-01-01T04:00}}
 privacy: {{epsilon: 8, delta: 1.0e-6}}
 questions:
   pages:   {{question: counts, item: [country, page], share: 3, max_contributions: 20}}
@@ -30,10 +28,8 @@ questions:
 views:
   sums:  {{of: pages, over: 2h}}
   busy:  {{of: pages, item: [de, /1], above: 20, for: 2}}
-output: {{folder: {output}}}
-noise_key_file: noise.key
-ledger: none
-run_id: clicks
+output: {{path: {output}}}
+account: {{key: noise.key, ledger: none, run_id: clicks}}
 """
 SECONDS = 240
 RUNNERS = [
@@ -164,10 +160,7 @@ def test_views_end_with_the_windows_of_their_question(shop: Path) -> None:
 
 OF_A_TOPIC = """\
 data: {{input: {topic}, user: user, item: item, time: time, time_unit: s, watch: 0.3}}
-window: 2s
-start: {start}
-renew_every: 1h
-allowed_lateness: 4s
+windows: {window: 2s, start: {start}, renew_every: 1h, allowed_lateness: 4s}
 privacy: {{epsilon: 8, delta: 1.0e-6}}
 questions:
   things: {{question: counts, max_contributions: 9}}
@@ -175,10 +168,8 @@ questions:
 views:
   sums: {{of: things, over: 4s}}
   high: {{of: things, item: a, above: 20}}
-output: {{folder: out, format: jsonl, postgres: '{database}', kafka: 'kafka://{broker}'}}
-noise_key_file: noise.key
-ledger: none
-run_id: clicks
+output: {{path: out, format: jsonl, send: ['{database}', 'kafka://{broker}']}}
+account: {key: noise.key, ledger: none, run_id: clicks}
 """
 NAMES = ("things", "guests", "sums", "high")
 

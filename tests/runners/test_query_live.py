@@ -94,8 +94,8 @@ def test_what_the_database_refuses_is_told_without_a_value(query, message, url, 
 
 
 def test_a_password_is_nowhere(url, tmp_path, monkeypatch, capsys):
-    run = ["counts", "--query", "SELECT who, page, seen FROM visits ORDER BY seen, who", "--user_field", "who",
-           "--item_field", "page", "--time_field", "seen", "--window", "1d", "--start", "2024-01-01", "--end",
+    run = ["counts", "--query", "SELECT who, page, seen FROM visits ORDER BY seen, who", "--user", "who",
+           "--item", "page", "--time", "seen", "--window", "1d", "--start", "2024-01-01", "--end",
            "2024-01-03", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "4", "--output",
            str(tmp_path / "rows.jsonl"), "--ledger", str(tmp_path / "ledger.jsonl")]  # fmt: skip
     assert cli.main([*run, "--input", url]) == 0

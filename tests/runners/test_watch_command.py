@@ -67,7 +67,7 @@ COMMANDS = {
     "histogram": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--unit=person", "--max_contributions=2"]),
     "quantiles": Watch(
         ["quantiles", "--users=2000"],
-        [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--low=1", "--high=1000", "--value_field=item"],
+        [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--low=1", "--high=1000", "--value=item"],
     ),
     "flags": Watch(TRIPS, [*OF_TRIPS, "--delta=1e-6", "--thresholds={}/thresholds"]),
     "cardinality": Watch(["cardinality", "--users=2000"], [*ON_A_CLOCK, *DOORS, "--max_updates=200"]),
@@ -110,7 +110,7 @@ def simulate(folder: Path, name: str) -> None:
 
 
 def command(folder: Path, name: str, source: str, output: str) -> list[str]:
-    key = [f"--noise_key_file={folder / 'noise.key'}", "--run_id=same", "--ledger=none"]
+    key = [f"--key={folder / 'noise.key'}", "--run_id=same", "--ledger=none"]
     run = [word.format(folder) for word in COMMANDS[name].options]
     return [name, f"--input={folder / source}", f"--output={folder / output}", "--window=3600", *key, *run]
 

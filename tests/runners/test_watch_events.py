@@ -175,7 +175,7 @@ def test_errors_at_launch(tmp_path):
         WatchEvents(str(tmp_path), watermark="events")
     (tmp_path / "a.csv").write_text("who,item,time\n5,a,1\n")
     (tmp_path / "b.txt").write_text("no events")
-    with pytest.raises(ValueError, match="--user_field must name a field"):
+    with pytest.raises(ValueError, match="--user must name a field"):
         WatchEvents(str(tmp_path))
     (tmp_path / "c.jsonl").write_text(lines("1"))
     assert len(WatchEvents(str(tmp_path)).files) == 3  # one that can be used is enough, wherever it stands

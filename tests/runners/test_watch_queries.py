@@ -12,8 +12,8 @@ import apache_beam as beam
 import pytest
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
-from privstream.pipelines.questions.public_lists import AS_UTF_8
-from privstream.pipelines.questions.queries_file import BEHIND, ReadQueriesFile, WatchQueries, parse_query
+from privstream.pipelines.model.public_lists import AS_UTF_8
+from privstream.pipelines.run.queries_file import BEHIND, ReadQueriesFile, WatchQueries, parse_query
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, moment
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.folder_polls import list_folder
@@ -177,7 +177,7 @@ def test_answers_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, w
     command += [
         "--alpha=0.1",
         "--epsilon=100",
-        f"--noise_key_file={tmp_path}/noise.key",
+        f"--key={tmp_path}/noise.key",
     ]
     command += ["--run_id=same", "--ledger=none"]
     assert cli.main([*command, f"--queries={tmp_path}/queries", f"--output={tmp_path}/expected.jsonl"]) == 0

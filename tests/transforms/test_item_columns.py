@@ -69,11 +69,11 @@ def test_rows_of_a_pipeline_have_items_of_several_fields():
     items = [join_item(("de", "a,b")), join_item(("de,a", "b"))]
     options = {"epsilon": 100.0, "window": 60, "start": 0, "end": 60, "unit": "event", "domain": Domain(items)}
     counts = KeyedCounts(**options, shards=1, noise=KeyedNoise(b"an example, not a secret", "run"))
-    made = counts.with_fields(item_field=["country", "page"], time_unit="s").with_dead_letters()
+    made = counts.with_fields(item=["country", "page"], time_unit="s").with_dead_letters()
     with beam.Pipeline("FnApiRunner") as pipeline:
         found = pipeline | beam.Create(rows) | made
         assert_that(found.rows | beam.Map(lambda row: (row.item, row.count)), equal_to([(items[0], 40), (items[1], 0)]))
         reasons = found.dead_letters | beam.Map(lambda letter: letter.reason)
         assert_that(reasons, equal_to(["item must not be null"]), label="Letters")
-    with pytest.raises(ValueError, match="item_field must be a field, or a list"):
-        counts.with_fields(item_field=["a", "a"])
+    with pytest.raises(ValueError, match="item must be a field, or a list"):
+        counts.with_fields(item=["a", "a"])

@@ -28,7 +28,7 @@ from test_transform_caveats import CASES, EXAMPLES
 KEY = b"an example, not a secret"
 NOISE = KeyedNoise(KEY, "a run that nobody else names")
 WINDOW: dict[str, Any] = {"epsilon": 1.0, "window": 60, "start": 0, "end": 120}
-NAMES = {"user_field": "who", "item_field": "what", "time_field": "when"}
+NAMES = {"user": "who", "item": "what", "time": "when"}
 WHEN = datetime.datetime(1970, 1, 1, 0, 0, 5, tzinfo=datetime.UTC)
 
 
@@ -100,7 +100,7 @@ def test_the_time_may_be_that_of_the_row_itself() -> None:
         rows = pipeline | beam.Create([{"what": "a", "when": "at noon"}] * 50)
         stamped = rows | beam.Map(TimestampedValue, 65)
         without = pipeline | "Without" >> beam.Create([{"what": "b"}])
-        made = counts().with_fields(item_field="what", time_field=None).with_dead_letters()
+        made = counts().with_fields(item="what", time=None).with_dead_letters()
         found = (stamped, without) | beam.Flatten() | made
         published = found.rows | beam.Map(lambda row: (row.item, row.window_start.micros, abs(row.count - 50) < 10))
         assert_that(
@@ -138,14 +138,14 @@ def test_a_row_without_a_field_says_which_one(row: Any, field: str) -> None:
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
     [
-        ({"user_field": 1}, TypeError, "user_field must be the name of a field, got int"),
-        ({"user_field": None}, TypeError, "user_field must be the name of a field, got NoneType"),
-        ({"user_field": ""}, ValueError, "user_field must be the name of a field, got ''"),
-        ({"item_field": 5}, TypeError, "item_field must be the name of a field, got int"),
-        ({"item_field": ["what", None]}, TypeError, "item_field must be the name of a field, got NoneType"),
-        ({"item_field": []}, ValueError, "item_field must be a field, or a list of 1 to "),
-        ({"time_field": b"when"}, TypeError, "time_field must be the name of a field, got bytes"),
-        ({"value_field": "size"}, ValueError, "value_field must not be given where KeyedCounts reads no numbers of "),
+        ({"user": 1}, TypeError, "user must be the name of a field, got int"),
+        ({"user": None}, TypeError, "user must be the name of a field, got NoneType"),
+        ({"user": ""}, ValueError, "user must be the name of a field, got ''"),
+        ({"item": 5}, TypeError, "item must be the name of a field, got int"),
+        ({"item": ["what", None]}, TypeError, "item must be the name of a field, got NoneType"),
+        ({"item": []}, ValueError, "item must be a field, or a list of 1 to "),
+        ({"time": b"when"}, TypeError, "time must be the name of a field, got bytes"),
+        ({"value": "size"}, ValueError, "value must not be given where KeyedCounts reads no numbers of "),
     ],
 )
 def test_names_of_fields_are_texts(given: dict[str, Any], kind: type[Exception], message: str) -> None:

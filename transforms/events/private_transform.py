@@ -115,10 +115,10 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     def with_fields(
         self,
         *,
-        user_field: str = "user",
-        item_field: str | Sequence[str] = "item",
-        time_field: str | None = "time",
-        value_field: str = "value",
+        user: str = "user",
+        item: str | Sequence[str] = "item",
+        time: str | None = "time",
+        value: str = "value",
         time_unit: str | None = None,
         time_zone: str | None = None,
         where: str | None = None,
@@ -130,11 +130,11 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         not read need not be there.
 
         Args:
-            user_field, value_field: the fields with the person and the number.
-            item_field: the field with the item, or a list of fields that are an item together. The items of rows, and
+            user, value: the fields with the person and the number.
+            item: the field with the item, or a list of fields that are an item together. The items of rows, and
                 of public lists, are then texts such as `de, /error`: a part with a comma or a quote stands in quotes,
                 within which each quote is doubled.
-            time_field: the field with the time: a timestamp, ISO 8601 text, or a number in `time_unit`; None: the
+            time: the field with the time: a timestamp, ISO 8601 text, or a number in `time_unit`; None: the
                 timestamp of each row is its time. Frames need one.
             time_unit: unit of times that are plain numbers: s, ms, us or ns.
             time_zone: where the clocks are that wrote times without an offset from UTC, such as Europe/Berlin or UTC;
@@ -143,17 +143,17 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
                 docs/input.md. It is public, and rows that pass another one are other data: noise needs another run id.
 
         Raises:
-            ValueError, TypeError: an argument breaks its rule, or `value_field` is given and no number is read.
+            ValueError, TypeError: an argument breaks its rule, or `value` is given and no number is read.
         """
         read = self.event_fields
-        if read.value == UNREAD and value_field != "value":
-            raise ValueError(f"value_field must not be given where {type(self).__name__} reads no numbers of events")
+        if read.value == UNREAD and value != "value":
+            raise ValueError(f"value must not be given where {type(self).__name__} reads no numbers of events")
         other = copy.copy(self)
         other._read_rows = ReadRows(
-            user_field=None if read.user == UNREAD else _field("user_field", user_field),
-            item_field=_item_fields(item_field) if read.item else None,
-            time_field=None if time_field is None or not read.timed else _field("time_field", time_field),
-            value_field=None if read.value == UNREAD else _field("value_field", value_field),
+            user_field=None if read.user == UNREAD else _field("user", user),
+            item_field=_item_fields(item) if read.item else None,
+            time_field=None if time is None or not read.timed else _field("time", time),
+            value_field=None if read.value == UNREAD else _field("value", value),
             timed=read.timed,
             time_unit=None if time_unit is None else checks.one_of("time_unit", time_unit, tuple(PER_SECOND)),
             time_zone=_zone(time_zone),
@@ -228,10 +228,10 @@ def _field(argument: str, name: object) -> str:
 def _item_fields(given: str | Sequence[str]) -> str | tuple[str, ...]:
     """Return the field with the item, or those that are one together."""
     if not isinstance(given, list | tuple):
-        return _field("item_field", given)
-    names = tuple(_field("item_field", name) for name in given)
+        return _field("item", given)
+    names = tuple(_field("item", name) for name in given)
     if not 1 <= len(names) <= MOST_COLUMNS or len(set(names)) < len(names):
-        raise ValueError(f"item_field must be a field, or a list of 1 to {MOST_COLUMNS} different ones")
+        raise ValueError(f"item must be a field, or a list of 1 to {MOST_COLUMNS} different ones")
     return names if len(names) != 1 else names[0]
 
 

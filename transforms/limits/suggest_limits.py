@@ -158,5 +158,5 @@ class SuggestLimits(Parameters):
             stddev=round(run.stddev(1), 1),
             found_in_one=round(run.people_needed(1)),
             found_in_all=round(run.people_needed(run.horizon or 1)),
-            suggested=f"--max_contributions {limit}" if limit == best else "",
+            suggested=f"--max-contributions {limit}" if limit == best else "",
         )

@@ -1,0 +1,1 @@
+"""Commands whose options are made from models: questions, plans and monitors."""

@@ -1,0 +1,148 @@
+"""`privstream init INPUT`: writes a commented monitor from the names of the fields of a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.locations import READ
+from privstream.pipelines.model.monitor import FILL_IN
+from privstream.pipelines.sinks.row_files import check_destination, check_new
+from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError, TextForm
+from privstream.pipelines.sources.fields import FieldMapping
+from privstream.pipelines.sources.found_files import FORMATS, EventFile, match_files
+from privstream.pipelines.sources.json_events import parse_line
+from privstream.pipelines.sources.text_lines import read_lines
+from privstream.pipelines.terminal import printable, say
+from privstream.pipelines.yaml_file import CORE
+
+DEFAULT = "monitor.yaml"
+MOST_FIELDS, LONGEST_NAME = 200, 64
+PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+NO_NAME = re.compile(r"[-+.\d\s]*\d[-+.:TZe\d\s]*|.*@.*|.*\d{4,}.*|")
+"""Texts that are no names of fields, but numbers, times, addresses or nothing: a file without a header begins so."""
+
+MEANS = {
+    "user": "the field with who is protected: what one of them does stays hidden",
+    "time": "the field with when it happened",
+    "item": "the field with what is counted; several: [country, page]",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("input", metavar="INPUT", help="events: a path, a folder or a glob, .avro .parquet .jsonl .csv")
+    parser.add_argument("--output", metavar="PATH", default=DEFAULT, help=f"a new file (default: {DEFAULT}), or -")
+    parser.add_argument("--input-format", choices=READ, help="default: by the ending of the name")
+    parser.add_argument("--encoding", metavar="NAME", help="of CSV and JSON lines, such as windows-1252")
+    parser.add_argument("--delimiter", metavar="NAME", help="of CSV, where the first line does not show it")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Read the names, and write the file."""
+    to_terminal = arguments.output == "-"
+    try:
+        if not to_terminal:
+            check_destination(arguments.output)
+            check_new(arguments.output)
+        fields = _fields(match_files(arguments.input, arguments.input_format)[0], _form(arguments))
+    except (InputFileError, ValueError, OSError) as error:
+        raise UsageError(str(error).replace("; --overwrite replaces it", "").replace("--input ", "INPUT ")) from error
+    text = "\n".join(_lines(arguments, fields)) + "\n"
+    if to_terminal:
+        print(printable(text), end="")
+        return
+    Path(arguments.output).write_text(text, encoding="utf-8")
+    next_step = f"privstream plan {arguments.output}"
+    say(f"{arguments.output}: fill in what says {FILL_IN}, then: {next_step}")
+
+
+def _form(arguments: argparse.Namespace) -> TextForm:
+    """Return how files of text are written.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    fields = FieldMapping(
+        encoding=arguments.encoding or UTF_8, delimiter="\t" if arguments.delimiter == "tab" else arguments.delimiter
+    )
+    return replace(fields.text, names=())
+
+
+def _fields(file: EventFile, form: TextForm) -> list[str]:
+    """Return the fields of a file, by its header or schema; of JSON lines, by the keys of the first line.
+
+    Raises:
+        InputFileError: the file has none, or its first line has what is no name, and is not quoted.
+    """
+    schema = FORMATS[file.format].schema(file.path, form)
+    keys = _first_keys(file, form.encoding) if file.format == "jsonl" else []
+    names = keys if schema is None else [field.name for field in schema]
+    if not names:
+        raise InputFileError(f"INPUT must have fields: {file.path} has none")
+    usual = all(len(name) <= LONGEST_NAME and not NO_NAME.fullmatch(name) and name.isprintable() for name in names)
+    if len(names) > MOST_FIELDS or not usual:
+        raise InputFileError(
+            f"INPUT must begin with the names of its fields, at most {MOST_FIELDS}, each at most {LONGEST_NAME} "
+            f"characters and neither a number, a time nor an address: {file.path} begins with something else, "
+            "which may be data"
+        )
+    return names
+
+
+def _first_keys(file: EventFile, encoding: str) -> list[str]:
+    """Return the keys of the first line of JSON."""
+    for lines in read_lines(file.path, encoding):
+        row = None if isinstance(lines, Damage) or not len(lines.texts) else parse_line(lines.texts[0])
+        return [] if row is None else list(row)
+    return []
+
+
+def _lines(arguments: argparse.Namespace, fields: list[str]) -> Iterator[str]:
+    """Yield the lines of the monitor."""
+    yield "# A monitor: questions about one stream of events, with one privacy budget. The fields of the file are:"
+    yield f"#   {', '.join(map(_yaml, fields))}"
+    yield "data:"
+    yield f"  input: {_yaml(arguments.input)}"
+    for name in ("input_format", "encoding", "delimiter"):
+        if (given := getattr(arguments, name)) is not None:
+            yield f"  {name}: {_yaml(given)}"
+    for kind, means in MEANS.items():
+        yield f"  {kind}: {FILL_IN}  # {means}"
+    forms = 'time_zone: Europe/Berlin, time_format: "%d.%m.%Y %H:%M", decimal: ",", null: "NULL", trim: true'
+    yield f"  # where texts need them: {forms}"
+    yield "windows:"
+    yield "  window: 1d"
+    yield f"  start: {FILL_IN}  # of the first window, such as 2026-01-01"
+    yield f"  end: {FILL_IN}  # of the last window, such as 2026-02-01"
+    yield "privacy: {epsilon: 1, delta: 1.0e-6}  # delta must be far below 1 / (number of people)"
+    yield "questions:  # `share` divides the budget"
+    yield "  items:"
+    yield "    question: counts"
+    yield "    share: 2"
+    yield f"    max_contributions: {FILL_IN}  # of a person in all windows, such as 30; privstream suggest finds one"
+    yield "  # prices: {question: quantiles, value: price, quantiles: [0.5, 0.99], low: 1, high: 1000}"
+    yield "views:  # cost nothing"
+    yield "  largest: {of: items, largest: 10}"
+    yield "# account: {key: key}  # openssl rand -out key 32 && chmod 600 key"
+    yield "output: {path: out}"
+
+
+def _yaml(text: str) -> str:
+    """Return a text as YAML reads it."""
+    other = any(re.fullmatch(form, text) for _, form, _ in CORE)
+    return text if PLAIN.fullmatch(text) and not other else json.dumps(text, ensure_ascii=False)
+
+
+COMMAND = Command(
+    description="Writes a commented monitor, a file of questions with one privacy budget, from the names of the fields "
+    "of a file of events: the header of CSV, the schema of Parquet or Avro, the keys of the first line of JSON. Names "
+    "may tell something, too: look at the file before you share it.",
+    add_arguments=add_arguments,
+    run=run,
+)

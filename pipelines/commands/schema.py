@@ -1,0 +1,43 @@
+"""`privstream schema`: the JSON schema of monitors, from their models: editors complete and check a file with it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.model.monitor import Monitor
+from privstream.pipelines.sinks.row_files import write_json
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema: a file that a monitor is read from is valid, and no other keys are."""
+    return {"$schema": DRAFT, **Monitor.model_json_schema(by_alias=True), "title": "a monitor of privstream"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("--output", metavar="PATH", default="-", help="file to write, or - for the terminal (default)")
+
+
+def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    """Print the schema, or write it into a file."""
+    if arguments.output == "-":
+        print(json.dumps(schema(), indent=2))
+        return
+    try:
+        write_json(arguments.output, schema())
+    except OSError as error:
+        raise UsageError(f"--output must be a file that can be written ({error.strerror})") from error
+
+
+COMMAND = Command(
+    description="Prints the JSON schema of monitors. An editor with it completes the keys of a monitor, says what each "
+    "is, and marks mistakes while you write. A first line of the file names it: "
+    "`# yaml-language-server: $schema=monitor.schema.json`.",
+    add_arguments=add_arguments,
+    run=run,
+)

@@ -1,0 +1,197 @@
+"""What all models have in common: frozen, no unknown keys, and errors that name a key, the rule and the value."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+Place = tuple[str, ...]
+"""The keys that lead to a value, such as ("questions", "pages", "max_contributions")."""
+
+LARGEST = 2**40
+"""Of whole numbers: more steps, people or items than any run has."""
+
+ALSO_CALLED = {"ranks": "quantiles", "percentiles": "quantiles", "noise_key_file": "key", "user_field": "user"}
+"""What people may call a key, where that is not near to its name."""
+
+
+class WrongKeyError(ValueError):
+    """A value that breaks a rule.
+
+    Attributes:
+        place: the keys that lead to it.
+        rule: what it must be, and what it is.
+    """
+
+    def __init__(self, place: Place, rule: str) -> None:
+        super().__init__(f"{place[-1]} {rule}" if place else rule)
+        self.place, self.rule = place, rule
+
+
+class Model(BaseModel):
+    """A frozen model without unknown keys; whole numbers are no larger than any run needs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False)
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], at: Place = ()) -> Self:
+        """Return the model that plain values describe.
+
+        Raises:
+            WrongKeyError: the first value that breaks a rule, with its place below `at`.
+        """
+        try:
+            return cls.model_validate(dict(given))
+        except ValidationError as error:
+            raise _broken(error, cls, at) from None
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    metavar: str = "",
+    name: str = "",
+    seldom: bool = False,
+    hidden: bool = False,
+    **rules: Any,
+) -> Any:
+    """Return a field with its description.
+
+    Args:
+        default: `...` where it must be given.
+        text: what it is.
+        metavar: what stands for the value on a help page.
+        name: of the option, where it is another one than the key.
+        seldom: whether only `--help all` shows it.
+        hidden: whether it is no option of a command.
+        **rules: of pydantic, such as `ge=1`.
+    """
+    more = {"metavar": metavar, "name": name, "seldom": seldom, "hidden": hidden}
+    extra: dict[str, Any] = {key: value for key, value in more.items() if value}
+    return Field(default, description=text, json_schema_extra=extra or None, **rules)
+
+
+def meant(key: Any, known: Iterable[str]) -> str:
+    """Return what was meant, if something is near."""
+    names = list(known)
+    near = [name for name in [ALSO_CALLED.get(key)] if name in names] or difflib.get_close_matches(str(key), names, 1)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+RULES = {
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "finite_number": "must be finite",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "string_type": "must be a text",
+    "string_too_short": "must not be empty",
+    "string_pattern_mismatch": "must match {pattern}",
+    "missing": "must be given",
+    "dict_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+    "tuple_type": "must be a list",
+    "greater_than": "must be > {gt}",
+    "greater_than_equal": "must be >= {ge}",
+    "less_than": "must be < {lt}",
+    "less_than_equal": "must be <= {le}",
+    "literal_error": "must be one of {expected}",
+    "union_tag_invalid": "must be one of {expected_tags}",
+    "union_tag_not_found": "must have the key question",
+    "too_short": "must not be empty",
+}
+"""What values must be, by the kinds of errors of pydantic."""
+
+
+def _broken(error: ValidationError, model: type[BaseModel], at: Place) -> WrongKeyError:
+    """Return the first error of a validation."""
+    # What is wrong with a value comes before what is missing: a wrong name is often why something is missing.
+    details = min(error.errors(), key=lambda one: (one["type"] != "extra_forbidden", one["type"] == "missing"))
+    place = tuple(str(part) for part in details["loc"] if not str(part).startswith(("function-", "lax-", "union[")))
+    rule, kind = _rule(details, model), details["type"]
+    if place[:1] == ("questions",) and len(place) > 2:  # pydantic names the kind of the question, too
+        place = (*place[:2], *place[3:])
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        place = (*place, "question")
+    return WrongKeyError((*at, *place), rule)
+
+
+def _rule(details: ErrorDetails, model: type[BaseModel]) -> str:
+    """Say which rule a value breaks, and what it is."""
+    kind, value = details["type"], details["input"]
+    if kind == "extra_forbidden":
+        return f"unknown key{meant(details['loc'][-1], keys_at(model, details['loc'][:-1]))}"
+    if kind == "union_tag_invalid":
+        value = details["ctx"]["tag"]
+    if kind == "value_error":
+        text = str(details["ctx"]["error"])
+    else:
+        given = {
+            name: f"{each:g}" if isinstance(each, float) else each for name, each in details.get("ctx", {}).items()
+        }
+        text = RULES.get(kind, details["msg"][0].lower() + details["msg"][1:]).format(**given).replace("'", "")
+    if kind == "missing" or ", got " in text:
+        return text
+    hint = (
+        meant(value, re.findall(r"[\w-]+", text.partition("one of ")[2]))
+        if "one of " in text and isinstance(value, str)
+        else ""
+    )
+    return f"{text}, got {shown(value)}{hint}"
+
+
+def keys_at(model: type[BaseModel], place: Iterable[Any]) -> list[str]:
+    """Return the keys of the model that is at a place of another one."""
+    found = [model]
+    for part in place:
+        tagged = [
+            one for one in found if "question" in one.model_fields and one.model_fields["question"].default == part
+        ]
+        below = [one.model_fields[part].annotation for one in found if part in one.model_fields]
+        found = tagged or [each for one in below for each in _models_in(one)] or found
+    return list(found[0].model_fields)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models that an annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [each for one in get_args(annotation) for each in _models_in(one)]
+
+
+def shown(value: Any) -> str:
+    """Write a value that somebody gave; of lists and mappings only what they are."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return repr(value) if not value or " " in value else value
+    if isinstance(value, bool | int | float):
+        return str(value)
+    return type(value).__name__
+
+
+def check_whole(value: int) -> int:
+    """Refuse whole numbers that no run needs."""
+    if abs(value) > LARGEST:
+        raise ValueError(f"must be between -2**40 and 2**40, got {value}")
+    return value
+
+
+def check_epsilon(value: float) -> float:
+    """Refuse what is no epsilon, or protects nothing."""
+    from privstream.mechanisms import checks  # noqa: PLC0415 - late: help pages need none of it
+
+    try:
+        return checks.epsilon(value, largest=500.0)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("epsilon ")) from None

@@ -1,0 +1,260 @@
+"""Questions about public categories and points since the start, and about one data set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from privstream.pipelines.model.base import option
+from privstream.pipelines.model.question import Part, Question, QuestionInfo, Stand, loaded
+from privstream.pipelines.model.types import Count, Items, Number, PathText, Texts, Thresholds
+from pydantic import Field
+
+POINT_QUERIES = "queries, one JSON object on each line, which are answered at the end of every window:"
+NO_EVENTS = ("insert_values",)
+
+
+class Categories(Question):
+    """What questions about public categories have in common."""
+
+    domain: Items = option(..., "public list of categories, a file with one on each line; others count in no answer")
+    unit: Literal["event", "person"] = option("event", "what is protected: one event, or all that one person does")
+    max_contributions: Annotated[Count, Field(le=65_535)] | None = option(
+        None, "categories of one person that count in the whole run; needed with --unit person"
+    )
+    max_per_window: Count | None = option(None, "categories of one person that count in one window", seldom=True)
+    categories_per_row: Count = option(1, "categories of one event that count")
+    separator: str | None = option(None, "text between the categories of an event that may have several", seldom=True)
+
+
+class Histogram(Categories):
+    """Counts the events of public categories: after every window, how many there have been since the start."""
+
+    question: Literal["histogram"] = "histogram"
+    queries: Texts = option(
+        ("histogram",), "one or several of histogram (all counts), max, min, median, quantile:Q and top:K"
+    )
+    largest: Count | None = option(None, "the largest count that you expect, for which the budget is split")
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        word="histogram",
+        summary="count the events of each category since the start, after every window",
+        protected="an event, or a person over the whole run",
+        known_as="running totals of a dashboard; `count(*) GROUP BY category`",
+        transform="histograms.continual_histogram.ContinualHistogram",
+        parameters="histograms.parameters.HistogramParameters",
+        row="HistogramEstimate",
+        order=("window_start", "query", "-estimate", "category"),
+        title="estimates",
+        published="estimates_published",
+        user="person, read with --unit person alone",
+        item="category",
+        units_without_users=("event",),
+        unplanned=("separator", "max_per_window"),
+        stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
+        columns={"error_bound": "error bound of all counts", "largest": "while no count exceeds"},
+        error_unit="events",
+        chart="histogram",
+        simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
+        audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits of a person"),
+    )
+
+
+class Flags(Categories):
+    """Reports which public categories have been counted more often than their thresholds since the start: after every
+    window, a flag for each category. A flag that is up stays up.
+    """
+
+    question: Literal["flags"] = "flags"
+    thresholds: Thresholds = option(
+        ..., "public number for all categories, or a file with a JSON object that has one for each"
+    )
+
+    info: ClassVar[QuestionInfo] = replace(
+        Histogram.info,
+        word="flags",
+        summary="report which categories have been counted more often than their thresholds",
+        known_as="milestones: more than n events since the start",
+        transform="histograms.threshold_flags.ThresholdFlags",
+        parameters="histograms.parameters.FlagsParameters",
+        row="CategoryFlag",
+        order=("window_start", "-raised", "category"),
+        title="flags",
+        published="flags_published",
+        files=("domain", "thresholds"),
+        assumed={"thresholds": 1},
+        columns={"error_bound": "error bound of counts", "largest": "while no count exceeds"},
+        chart="flags",
+        audit=Part("audit.attacks.FLAGS", "flags that one event more raises earlier"),
+    )
+
+
+class Points(Question):
+    """What questions about points have in common."""
+
+    universe: Annotated[int, Field(ge=1, le=1 << 60)] = option(
+        ..., "points are the whole numbers from 1 to this number"
+    )
+    queries: PathText | tuple[Any, ...] = option(..., "file with the public queries, see below", metavar="PATH")
+    insert_values: Texts | None = option(None, "actions that insert a point (default: all that do not delete)")
+    delete_values: Texts | None = option(None, "actions that delete a point (default: none)")
+
+    asked: ClassVar[tuple[str, ...]]
+    """The numbers of a query."""
+
+    def standing(self) -> list[tuple[int, ...]]:
+        """Return what is asked.
+
+        Raises:
+            ValueError, TypeError: the file breaks a rule.
+        """
+        if not isinstance(self.queries, str):
+            return [tuple(one) if isinstance(one, list | tuple) else (one,) for one in self.queries]
+        found: list[tuple[int, ...]] = loaded("model.point_queries.read_point_queries")(self.queries, self.asked)
+        return found
+
+    def further(self, reading: Any) -> dict[str, Any]:
+        """Return the queries."""
+        return {"standing": tuple(one if len(self.asked) > 1 else one[0] for one in self.standing())}
+
+
+ABOUT_POINTS: dict[str, Any] = {
+    "user": "point, a whole number",
+    "item": "action",
+    "unplanned": NO_EVENTS,
+    "files": ("queries",),
+    "error_unit": "points",
+    "protected": "one event, which is one update of a point",
+}
+
+
+class Ranges(Points):
+    """Counts the points in public ranges (slots, prices, ages, addresses) at the end of every window, while points come
+    and go.
+    """
+
+    question: Literal["ranges"] = "ranges"
+    asked: ClassVar[tuple[str, ...]] = ("low", "high")
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        **ABOUT_POINTS,
+        word="ranges",
+        summary="count the points in ranges of numbers (slots, prices), while points come and go",
+        known_as="`count(*) WHERE x BETWEEN a AND b`; no percentiles of x",
+        transform="points.range_counts.RangeCounts",
+        parameters="points.parameters.RangesParameters",
+        row="RangeCount",
+        order=("window_start", "low", "high"),
+        title="counts",
+        published="counts_published",
+        epilog=f"""{POINT_QUERIES}
+  {{"low": 1, "high": 50}}
+""",
+        columns={"error_bound": "error bound of all counts", "windows": "windows"},
+        chart="ranges",
+        simulation=Part("simulate.worlds.RANGES", "cars in a car park, and queries about parts of it"),
+        audit=Part("audit.attacks.RANGES", "one update of a point"),
+    )
+
+
+class Predecessor(Points):
+    """Finds the nearest points below and above public points (the last price level with activity, the nearest slot in
+    use) at the end of every window.
+    """
+
+    question: Literal["predecessor"] = "predecessor"
+    asked: ClassVar[tuple[str, ...]] = ("point",)
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        **ABOUT_POINTS,
+        word="predecessor",
+        summary="find the nearest points below and above public points, while points come and go",
+        known_as="nearest free slot, last price level",
+        transform="points.predecessor_queries.PredecessorQueries",
+        parameters="points.parameters.PredecessorParameters",
+        row="NearestPoints",
+        order=("window_start", "query"),
+        title="answers",
+        published="neighbours_published",
+        epilog=f"""{POINT_QUERIES}
+  {{"point": 50}}
+""",
+        plan_epilog="""\
+The error is a number of points. With probability 95%, in all answers together, at least one point and no more
+points than the error lie between a query and the predecessor or successor in its answer; where an answer has none, no
+more points than the error lie on that side. This error is for the worst data. Each answer has a bound of its own, which
+is far smaller where points are only inserted: it counts the intervals between query and answer that are not known to
+have points.
+""",
+        columns={"error_bound": "error bound (points)", "mechanism": "mechanism", "windows": "windows"},
+        chart="predecessor",
+        simulation=Part("simulate.worlds.PREDECESSOR", "trades at price levels, and queries about levels"),
+        audit=Part("audit.attacks.PREDECESSOR", "one update of a point"),
+    )
+
+
+WATCHED = "queries"
+
+
+class Queries(Question):
+    """Answers queries about how many people have which items, in the order in which they are asked, from a public
+    hypothesis that learns from its errors.
+    """
+
+    question: Literal["queries"] = "queries"
+    queries: PathText = option(..., "file or folder with the public queries, see below")
+    domain: Items = option(..., "public list of items, a file with one on each line; others count in no answer")
+    records: Count = option(..., "public number of people, exact or estimated")
+    alpha: Number | None = option(
+        None, "part of --records by which an answer may be wrong before the hypothesis is corrected, in (0, 1)"
+    )
+    planned: Count | None = option(None, "queries for which errors are bounded (default: 1,000)")
+    selection: Literal["last", "first"] = option("last", "which record of a person counts")
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        word="queries",
+        summary="answer many counting queries about one data set, one after the other",
+        protected="a person, over all queries together",
+        known_as="shares of a population, a survey; `count(*) WHERE item IN (..)`",
+        transform="queries.private_queries.PrivateQueries",
+        parameters="queries.parameters.QueriesParameters",
+        row="QueryAnswer",
+        order=("time", "query"),
+        title="answers",
+        published="queries_answered",
+        files=("domain", WATCHED),
+        watched=WATCHED,
+        epilog="""\
+queries, one JSON object on each line, in the order in which they are asked, or with a time:
+  {"name": "young", "items": ["0-9", "10-19"]}
+  {"name": "points", "items": ["gold", "silver"], "time": "2024-01-01T12:00:00Z"}
+The answer is the number of people who have one of the items. Queries and the domain are public.
+Each person counts with one item.
+
+With --watch, queries come as files into a folder; write a file elsewhere, and rename it into the folder when it is
+complete. A query is asked when its file has come, or at its own time if that is later. With --watermark marks each
+query has a time. A file named _END ends the run.
+""",
+        stands={"domain": Stand("items", "number of items on the public list", needed=True)},
+        unplanned=(WATCHED,),
+        plan_epilog="""\
+numbers in the answer:
+  error bound       with probability 95%, all answers together are within so many people of the truth
+  alpha             as given, or the value with the smallest error bound
+  measurements      number of answers that may be taken from the data before queries are refused
+  people needed     with at least so many people no query is refused, with probability 95%; 1 if every query could be
+                    measured
+""",
+        columns={
+            "error_bound": "error bound (people)",
+            "alpha": "alpha",
+            "max_measurements": "measurements",
+            "records_needed": "people needed",
+        },
+        chart="queries",
+        simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
+    )
+
+    def further(self, reading: Any) -> dict[str, Any]:
+        """Return for how many queries accuracy is stated."""
+        return {"queries": self.planned}

@@ -1,0 +1,343 @@
+"""Questions about items and people in windows: those that counts answer, and the numbers of a set or of values."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from privstream.pipelines.model.base import option
+from privstream.pipelines.model.question import Part, Question, QuestionInfo, Stand
+from privstream.pipelines.model.types import Count, Epsilon, Items, Number, Numbers, Rules, Seconds, Span, Texts, Whole
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+MOST_RUN = "contributions of one person that count in the whole run, or period (default: 100)"
+IN_WINDOW = "contributions of one person that count in one window, random ones"
+DOMAIN = "public list of items, a file with one on each line: these are counted, and no others"
+PUBLIC = "public list of items beside those that are discovered: they have a row in every window"
+UNIT = "what is protected: all that one person does in the whole run, or one event"
+LISTED = {"domain": Stand("items", "number of items on a public list, if there is one")}
+
+COUNTED_COLUMNS = {
+    "detection_threshold": "surely found in one window",
+    "threshold": "threshold",
+    "stddev": "standard deviation of counts",
+    "margin": "95% within",
+}
+"""What plans show of counts, and of questions that counts answer."""
+
+Back = Annotated[
+    Count,
+    BeforeValidator(lambda value: 1 if value is True else value),
+    WithJsonSchema({"type": ["integer", "string", "boolean"]}),
+]
+"""A number of windows, or true for one."""
+
+
+class Counts(Question):
+    """Counts the people who have each item: in each window, in the last windows, or since the start. The items need
+    not be known before: one is discovered when enough people have it in one window or in several, and then has a row
+    in every window.
+    """
+
+    question: Literal["counts"] = "counts"
+    max_contributions: Count | None = option(None, MOST_RUN)
+    max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: no limit of its own)")
+    max_value: Count | None = option(
+        None, "largest value of an event: publishes sums and means of values, too, for half of the budget"
+    )
+    domain: Items | None = option(None, DOMAIN)
+    public_items: Items | None = option(None, PUBLIC, seldom=True)
+    min_people: Count = option(1, "people without whom an item is never discovered or published", seldom=True)
+    unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
+    over: Span = option("window", "what a count is about: a window, all since the start, or such as 7d", seldom=True)
+    top: Count | None = option(None, "view: the largest items of each window, so many")
+    rising: Back | None = option(
+        None, "view: only items that surely rose against so many windows before (without a number: 1)"
+    )
+    at_least: Count | None = option(None, "view: only rows whose number is so large", seldom=True)
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        word="counts",
+        summary="count the people who have each item, by window, in the last days or since the start; no list of items "
+        "is needed",
+        protected="a person over the whole run, or an event",
+        known_as="daily visitors of each page; `SELECT item, count(DISTINCT user), sum(value) GROUP BY day, item`",
+        transform="counts.transform.KeyedCounts",
+        parameters="counts.keyed_counts.CountsParameters",
+        row="KeyCount",
+        order=("window_start", "-people", "item"),
+        title="counts",
+        published="counts_published",
+        user="person, not read with --unit event",
+        value="whole number to add up for each item, such as a price in cents (default: value); read with --max_value",
+        whole_values=True,
+        values_with="max_value",
+        units_without_users=("event",),
+        why_nothing="no item reached a threshold, so nothing is published",
+        files=("domain", "public_items"),
+        unplanned=("public_items", "top", "rising", "at_least"),
+        stands=LISTED,
+        columns=COUNTED_COLUMNS | {"sum_stddev": "of sums"},
+        chart="counts",
+        simulation=Part(
+            "simulate.searches.COUNTS",
+            "searches of a city, with the people who search for each item in a window or since the start",
+        ),
+        audit=Part("audit.attacks.COUNTS", "noise of counts, limits of a person, items that nobody else has"),
+    )
+
+
+class HeavyHitters(Question):
+    """Reports the items that surely more than --threshold people have in a window, such as trending searches, by the
+    numbers that counts publishes. The items need not be known before.
+    """
+
+    question: Literal["heavy-hitters"] = "heavy-hitters"
+    threshold: Whole | None = option(None, "people that must surely be exceeded for a report, by counts")
+    max_contributions: Count | None = option(None, f"{MOST_RUN}, by counts")
+    max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: all by counts, else one)")
+    domain: Items | None = option(None, DOMAIN)
+    public_items: Items | None = option(None, f"{PUBLIC}, by counts", seldom=True)
+    method: Literal["counts", "clock", "status"] = option(
+        "counts",
+        "counts reports what is surely above --threshold; clock and status test every item against a hidden threshold, "
+        "and charge people for each report, or for starts and ends of reports",
+    )
+    max_hits: Annotated[Whole, Field(ge=1, le=65_535)] | None = option(
+        None, "times that one person is charged by clock and status (default: 4)"
+    )
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        word="heavy-hitters",
+        summary="find trending items: those that surely many people have in a window; no list of items is needed",
+        protected="a person over the whole run",
+        known_as="trending searches; `GROUP BY hour, item HAVING count(DISTINCT user) > n`",
+        transform="heavy_hitters.shifting_heavy_hitters.ShiftingHeavyHitters",
+        parameters="heavy_hitters.parameters.HeavyHittersParameters",
+        row="HeavyHitter",
+        order=("window_start", "-people", "item"),
+        title="heavy hitters",
+        published="hits_published",
+        why_nothing="no item surely has more people than the threshold, so nothing is published",
+        files=("domain", "public_items"),
+        unplanned=("public_items", "threshold"),
+        stands=LISTED,
+        columns=COUNTED_COLUMNS,
+        chart="heavy-hitters",
+        simulation=Part("simulate.searches.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
+        audit=Part(
+            "audit.attacks.HEAVY_HITTERS", "reports that one person more makes likelier, items that nobody else has"
+        ),
+    )
+
+
+class TopK(Question):
+    """Ranks items by the number of people who have them, in every window, as counts publishes it, and says by how much
+    each item is ahead of the next one. With --domain all items of a public list compete.
+    """
+
+    question: Literal["top-k"] = "top-k"
+    top: Count | None = option(None, "items to publish in each window (default: 10)")
+    max_contributions: Count | None = option(None, MOST_RUN)
+    max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: all by counts, 4 by gaps)")
+    domain: Items | None = option(None, DOMAIN)
+    public_items: Items | None = option(None, f"{PUBLIC}, by counts", seldom=True)
+    method: Literal["counts", "gaps"] = option(
+        "counts", "counts ranks noisy counts; gaps selects the largest items of a --domain, with their gaps"
+    )
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        word="top-k",
+        summary="rank items by numbers of people (top pages, top products); no list of items is needed",
+        protected="a person over the whole run",
+        known_as="top pages, top products; `ORDER BY count(DISTINCT user) DESC LIMIT k`",
+        transform="top_k.top_k_with_gap.TopKWithGap",
+        parameters="top_k.parameters.TopKParameters",
+        row="RankedItem",
+        order=("window_start", "rank"),
+        title="ranks",
+        published="ranks_published",
+        why_nothing="no item was found, so nothing is published",
+        files=("domain", "public_items"),
+        unplanned=("public_items",),
+        stands=LISTED,
+        columns={"selection_error": "ranking error (people)", **COUNTED_COLUMNS},
+        chart="top-k",
+        simulation=Part(
+            "simulate.searches.TOP_K", "searches of a city, and the list of everything that can be searched for"
+        ),
+    )
+
+
+ALERT_RULES = """\
+rules, one JSON object on each line:
+  {"name": "flu", "at_least": 500, "items": ["fever", "cough"], "clear_below": 400}
+  {"name": "outage", "at_most": 100, "clear_above": 150}
+A rule is about the number of different people who have, within a window, an event of one of its items; without items,
+any event. An alert ends below "clear_below", or above "clear_above"; without them at the threshold. Rules, and the file
+with them, are public.
+"""
+
+
+class Alerts(Question):
+    """Reports the windows in which numbers of people, as counts publishes them, pass the thresholds of public rules."""
+
+    question: Literal["alerts"] = "alerts"
+    rules: Rules = option(..., "file with public rules, see below")
+    max_contributions: Count | None = option(None, f"{MOST_RUN}, for any rule, by counts")
+    max_per_window: Count | None = option(None, "rules for which one person counts in a window, by counts")
+    method: Literal["counts", "sparse_vector", "status"] = option(
+        "counts",
+        "counts adds noise to every number; sparse_vector tests with hidden noise, and pays for alerts alone; status "
+        "charges the people who are counted where an alert starts and where it ends",
+    )
+    min_alerts: Count | None = option(None, "alerts that the budget pays for, by sparse_vector (default: 10)")
+    max_hits: Count | None = option(None, "starts and ends of alerts that one person is charged for, by status")
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        word="alerts",
+        summary="report the windows in which numbers of people pass the thresholds of public rules",
+        protected="a person over the whole run",
+        known_as="outbreaks, outages, unusual numbers of unique users",
+        transform="alerts.sparse_vector_alerts.SparseVectorAlerts",
+        parameters="alerts.parameters.AlertsParameters",
+        row="Alert",
+        order=("window_start", "rule"),
+        title="alerts",
+        published="alerts_published",
+        files=("rules",),
+        epilog=ALERT_RULES,
+        plan_epilog=ALERT_RULES,
+        stands={"rules": Stand("rules", "number of rules, all with at_least; or the file with the rules", needed=True)},
+        columns={
+            "start_margin": "margin of tests",
+            "min_alerts": "fewest alerts",
+            "max_alerts": "most alerts",
+            **COUNTED_COLUMNS,
+        },
+        chart="alerts",
+        simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
+    )
+
+
+class Quantiles(Question):
+    """Finds quantiles of a number in the events of each window, such as a latency, a price or an age. Each has an
+    interval that contains it, for the values that count.
+    """
+
+    question: Literal["quantiles"] = "quantiles"
+    quantiles: Numbers = option((0.5,), "which parts of all values lie below, in (0, 1), increasing; 0.5 is the median")
+    low: Number = option(..., "least value; smaller ones count as this one")
+    high: Number = option(..., "largest value; larger ones count as this one. Choose both by what is possible")
+    scale: Literal["linear", "log"] = option("linear", "bins of equal width, or with edges of equal ratios")
+    resolution: Whole = option(1000, "bins between --low and --high, 2 to 65,536", seldom=True)
+    max_contributions: Count | None = option(None, MOST_RUN)
+    max_per_window: Count | None = option(None, IN_WINDOW)
+    unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        word="quantiles",
+        summary="find the median and other percentiles of a number (latencies, prices, ages), each with an interval",
+        protected="a person over the whole run, or an event",
+        known_as="p50, p90 and p99 of a dashboard; `percentile_cont(0.9)`, `approx_quantiles(latency, 100)`",
+        transform="quantiles.numeric_quantiles.NumericQuantiles",
+        parameters="quantiles.parameters.QuantilesParameters",
+        row="QuantileEstimate",
+        order=("window_start", "quantile"),
+        title="quantiles",
+        published="quantiles_published",
+        user="person, not read with --unit event",
+        item="",
+        value="number (default: value)",
+        units_without_users=("event",),
+        files=(),
+        assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
+        columns={
+            "rank_error": "error bound",
+            "rank_stddev": "largest standard deviation",
+            "levels": "levels of the tree of bins",
+        },
+        error_unit="values",
+        plan_epilog="""\
+The error is one of ranks: the number of values below an edge of a bin is off by at most so many, with probability
+95% for each. An interval reaches about so many values to both sides of the true quantile, in the order of values.
+""",
+        chart="quantiles",
+        simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
+        audit=Part("audit.attacks.QUANTILES", "a value more"),
+    )
+
+
+class Cardinality(Question):
+    """Estimates how many people are in a set now (in the building, subscribed, online), at the end of every window,
+    from events of people who enter and leave, or from sessions with a time-out. People may come and go as often as
+    they like.
+    """
+
+    question: Literal["cardinality"] = "cardinality"
+    enter_values: Texts | None = option(None, "items that mean that a person enters (default: all that do not leave)")
+    leave_values: Texts | None = option(None, "items that mean that a person leaves; needed without --timeout")
+    timeout: Seconds | None = option(None, "time without an event after which a person has left")
+    max_contributions: Count | None = option(
+        None, "windows at whose ends one person counts in the whole run, the first ones (default: all)"
+    )
+    max_updates: Count | None = option(
+        None, "public guess of how often people enter or leave, all together, by the published algorithms"
+    )
+    method: Literal["counts", "sparse_counter", "henzinger_sricharan_steiner"] = option(
+        "counts",
+        "counts gives each window noise of its own; sparse_counter changes an estimate when it is far from the truth; "
+        "henzinger_sricharan_steiner is the published algorithm",
+        metavar="METHOD",
+    )
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        word="cardinality",
+        summary="estimate how many people are present (in a building, online), while they come and go",
+        protected="a person over the whole run",
+        known_as="daily active users, unique users online, occupancy",
+        transform="cardinality.set_cardinality.SetCardinality",
+        parameters="cardinality.parameters.CardinalityParameters",
+        row="CardinalityEstimate",
+        order=("window_start",),
+        title="estimates",
+        published="estimates_published",
+        item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
+        items_with=("enter_values", "leave_values"),
+        files=(),
+        unplanned=("enter_values", "timeout"),
+        assumed={"leave_values": ("leave",)},
+        columns={"error_bound": "error bound of all estimates (people)"},
+        chart="cardinality",
+        simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
+        audit=Part("audit.attacks.CARDINALITY", "a person in the set, and an event"),
+    )
+
+
+class Suggest(Question):
+    """Chooses --max-contributions from the data itself: publishes for a small part of the budget how many contributions
+    people have, items in windows, and prints what each limit keeps, its noise, and which items are found with it.
+    """
+
+    question: Literal["suggest"] = "suggest"
+    for_epsilon: Epsilon = option(1.0, "epsilon of the later run, for which the limit is chosen")
+
+    info: ClassVar[QuestionInfo] = QuestionInfo(
+        word="suggest",
+        summary="choose the limit of a person from data, privately",
+        protected="a person over all that is read",
+        known_as="histograms of contributions per user, for contribution bounds",
+        transform="limits.suggest_limits.SuggestLimits",
+        row="LimitShare",
+        order=("above",),
+        title="rows about limits",
+        published="limits_published",
+        below="suggest.answer.below",
+        table=False,
+        files=(),
+        local=True,
+        epilog="""\
+The line that begins with -- is an option of counts, to be used for a run over the same windows with --for-epsilon and
+--delta. This command spends --epsilon of the same people's budget, and so does each repetition with other options or
+other data.
+""",
+    )

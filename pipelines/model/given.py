@@ -1,0 +1,248 @@
+"""What somebody has given, in layers: a file of defaults, a monitor, options, `--set`. Errors are in their words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import yaml
+from privstream.pipelines.command import CommandError, UsageError
+from privstream.pipelines.model.base import Place, WrongKeyError, meant
+from privstream.pipelines.model.monitor import FILL_IN, SECTIONS, Monitor
+from privstream.pipelines.model.question import Question
+from privstream.pipelines.yaml_file import CoreLoader
+
+DEFAULTS = "privstream.yaml"
+"""The file of defaults, in the working folder."""
+
+PASSWORD = re.compile(r"\s*[\w+.-]+:/+([^/@]*:[^@]*@|.*[?&;]\w*password=)", re.IGNORECASE)
+"""How an address begins that has a password, of whatever scheme: also one that no option takes."""
+
+SECRETS = "for PostgreSQL set PGPASSWORD, or write ~/.pgpass; for Kafka give kafka_setting sasl.password=@FILE"
+
+
+class Layer(Protocol):
+    """Something that was given: plain values, and how errors about them are said."""
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """Plain values, as a monitor has them."""
+        ...
+
+    def error(self, place: Place, rule: str) -> Exception:
+        """Return an error about a value."""
+        ...
+
+    def words(self, message: str) -> str:
+        """Return a message of what lies below, about arguments, in the words of this layer."""
+        ...
+
+
+@dataclass(frozen=True)
+class Named:
+    """Options, keywords or assignments by their names.
+
+    Attributes:
+        content: plain values by place.
+        names: what each place is called.
+        kind: of the errors.
+    """
+
+    content: Mapping[str, Any]
+    names: Mapping[Place, str]
+    kind: Callable[[str], Exception] = UsageError
+
+    def error(self, place: Place, rule: str) -> Exception:
+        """Return an error about a value."""
+        name = self.names.get(place) or (self._called(place[-1]) if place else "")
+        return self.kind(f"{name} {self.words(rule)}".strip())
+
+    def words(self, message: str) -> str:
+        """Return a message about arguments as one about what these are called here."""
+        return spelled(message, self._by_key)
+
+    def _called(self, key: str) -> str:
+        return self._by_key.get(key, key)
+
+    @property
+    def _by_key(self) -> dict[str, str]:
+        """The names by the last part of places, which is the name of an argument."""
+        return {place[-1]: name for place, name in reversed(list(self.names.items()))}
+
+
+SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
+LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
+WITH_DASHES = re.compile(r"(?<![\w-])--([a-z][a-z_-]*)")
+
+
+def spelled(message: str, names: Mapping[str, str]) -> str:
+    """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max-hits must be >= 1`.
+
+    A name of one word, such as `end`, may also be a word of the sentence: it gets its dashes where the sentence is
+    about it, before "must". Values, which follow "got", texts in quotes and paths stay as they are.
+    """
+    rule, got, value = message.partition(", got ")
+    rule = WITH_DASHES.sub(lambda found: names.get(found[1].replace("-", "_"), found[0]), rule)
+    subject = SUBJECT.match(rule)
+    end = subject.end() if subject else 0
+
+    def named(found: re.Match[str]) -> str:
+        return names.get(found[0], found[0])
+
+    return re.sub(r"\w+", named, rule[:end]) + LONG_NAME.sub(named, rule[end:]) + got + value
+
+
+@dataclass(frozen=True)
+class Given:
+    """Layers, of which later ones stand above earlier ones.
+
+    Attributes:
+        layers: at least one.
+        main: the one whose words are for what is missing.
+        single: the kind of the only question of a command; None for a monitor.
+    """
+
+    layers: Sequence[Layer]
+    main: Layer
+    single: type[Question] | None = None
+    content: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        merged: dict[str, Any] = {}
+        for layer in self.layers:
+            for place, text in texts_of(layer.content):
+                if not _is_text(text):
+                    raise layer.error(place, "must be valid UTF-8 text without a NUL character")
+                if PASSWORD.match(text):
+                    raise layer.error(place, f"must be without a password, which others could read; {SECRETS}")
+            merged = merge(merged, layer.content)
+        object.__setattr__(self, "content", merged)
+
+    def monitor(self) -> Monitor:
+        """Return the monitor.
+
+        Raises:
+            what the layer raises in which a wrong value stands.
+        """
+        with self.errors():
+            if blank := [place for place, text in texts_of(self.content) if text == FILL_IN]:
+                others = f"; so must {', '.join('.'.join(place) for place in blank[1:])}" if blank[1:] else ""
+                raise WrongKeyError(blank[0], f"must be filled in: {FILL_IN} stands for what only you know{others}")
+            if self.single is None:
+                return Monitor.read(self.content).check()
+            ((name, own),) = self.content["questions"].items()
+            rest = {key: value for key, value in self.content.items() if key in SECTIONS}
+            question = self.single.read({"question": self.single.info.word, **own}, at=("questions", name))
+            return Monitor.of(question, **rest)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Let errors be said in the words of those who gave what is wrong."""
+        try:
+            yield
+        except WrongKeyError as error:
+            raise self.error(error) from error
+        except CommandError:
+            raise
+        except (ValueError, TypeError, OSError, OverflowError) as error:
+            raise self._about(error) from error
+
+    def error(self, error: WrongKeyError) -> Exception:
+        """Return an error in the words of the layer with what is wrong."""
+        place = self._whole(error.place)
+        holder = next((layer for layer in reversed(self.layers) if at(layer.content, place) is not None), None)
+        return (holder or self.main).error(place, error.rule)
+
+    def _about(self, error: Exception) -> Exception:
+        """Return an error of what lies below: it may begin with the name of a question, and that of an argument."""
+        name, colon, message = str(error).partition(": ")
+        questions = self.content.get("questions", {})
+        if colon and name in questions and self.single is None:
+            key, _, rule = message.removeprefix("--").partition(" ")
+            place = self._whole((key.replace("-", "_"),), name)
+            return self.error(WrongKeyError(place, rule if len(place) > 2 or place[0] != "questions" else message))
+        made = self.main.error((), str(error))
+        return TypeError(str(made)) if isinstance(error, TypeError) and not isinstance(made, CommandError) else made
+
+    def _whole(self, place: Place, name: str = "") -> Place:
+        """Return the place of an option of which only the last key is known."""
+        if len(place) != 1 or place[0] in Monitor.model_fields:
+            return place
+        questions = self.content.get("questions", {})
+        names = [name] if name else list(questions)
+        asked = [each for each in names if place[0] in questions.get(each, {})] or (names if self.single else [])
+        if asked and (self.single is None or place[0] in self.single.model_fields):
+            return ("questions", asked[0], *place)
+        found = [section for section, model in SECTIONS.items() if place[0] in model.model_fields]
+        return (found[0], *place) if found else ("questions", name) if name else place
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return mappings as one, in which what stands above counts."""
+    found = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = merge(found[key], value) if both else value
+    return found
+
+
+def at(content: Any, place: Place) -> Any:
+    """Return what stands at a place; None where it is not there."""
+    for key in place:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content
+
+
+def nested(place: Place, value: Any) -> dict[str, Any]:
+    """Return a mapping with one value at a place."""
+    return {place[0]: nested(place[1:], value) if len(place) > 1 else value}
+
+
+def texts_of(content: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Yield all texts, with their places."""
+    if isinstance(content, str):
+        yield place, content
+    elif isinstance(content, Mapping):
+        for key, value in content.items():
+            yield from texts_of(value, (*place, str(key)))
+    elif isinstance(content, list | tuple):
+        for value in content:
+            yield from texts_of(value, place)
+
+
+def _is_text(text: str) -> bool:
+    """Tell whether UTF-8 can say a text: bytes of a command line that it could not are surrogates."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def assignments(texts: Sequence[str], names: Mapping[str, Place]) -> Named:
+    """Return what `--set PATH=VALUE` gives; a path may be the name of an option.
+
+    Args:
+        texts: as they were given.
+        names: places of options, by their names.
+
+    Raises:
+        UsageError: a text is none, or its value is no YAML.
+    """
+    content: dict[str, Any] = {}
+    places: dict[Place, str] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals or not path:
+            raise UsageError(f"--set must be PATH=VALUE, such as data.time_zone=Europe/Berlin, got {text}")
+        place = names.get(path.replace("-", "_")) or tuple(path.split("."))
+        if place[0] not in Monitor.model_fields:
+            raise UsageError(f"--set {path}: unknown key{meant(path, [*names, *Monitor.model_fields])}")
+        try:
+            read = yaml.load(value, CoreLoader)
+        except yaml.YAMLError:
+            raise UsageError(f"--set {path} must have a value that YAML reads, got {value}") from None
+        content, places[place] = merge(content, nested(place, read)), f"--set {path}:"
+    return Named(content, places)

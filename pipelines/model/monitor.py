@@ -1,0 +1,233 @@
+"""A monitor: questions about one stream of events, under one privacy budget. A single command has one question."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
+from privstream.pipelines.locations import DEFAULT_FORMAT, POSTGRESQL
+from privstream.pipelines.model.base import Model, WrongKeyError, meant, option
+from privstream.pipelines.model.catalogue import CLASSES
+from privstream.pipelines.model.data import KAFKA, Data
+from privstream.pipelines.model.question import Question, Windows
+from privstream.pipelines.model.types import Epsilon, Name, Number, PathText, Whole
+from privstream.pipelines.model.views import ViewModel
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
+
+LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11
+"""The deltas of all people add up to 1 in so many; and there are no more people than that."""
+
+LEAST_DELTA = 1e-30
+"""Smaller probabilities, unless 0, are lost among the roundings of what is reckoned with them."""
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+FILL_IN = "FILL_IN"
+"""What `privstream init` writes where it cannot guess."""
+
+TERMINAL = "-"
+ADDRESS = re.compile(r"postgresql://([^/@:?#]+@)?[^/@?#]+/[^/?#]+(/[^/?#]+)?|kafka://[^/@?#]+(/[^/?#]+)?")
+
+
+def _delta(value: float) -> float:
+    """Refuse what is lost among roundings."""
+    if not 0 <= value < 1:
+        raise ValueError(f"must be in [0, 1), got {value}")
+    if 0 < value < LEAST_DELTA:
+        raise ValueError(f"must be >= {LEAST_DELTA:g}, got {value}")
+    return value
+
+
+class Privacy(Model):
+    """The budget of all questions together."""
+
+    epsilon: Epsilon = option(..., "limit on what all rows together show about one person; smaller protects better")
+    delta: Annotated[Number, AfterValidator(_delta)] | None = option(
+        None, "probability with which the rows may show more, far below 1 / (number of people) (default: 0)"
+    )
+    people: Annotated[Whole, Field(ge=1, le=MOST_PEOPLE)] | None = option(
+        None, f"in place of --delta: a public upper bound on the number of people; delta is 1 / ({LEFT_TO_CHANCE} N)"
+    )
+
+    def check(self) -> None:
+        """Refuse a delta beside the number of people, from which it follows."""
+        if self.people is not None and self.delta is not None:
+            raise WrongKeyError(("privacy", "people"), "must not be given with delta, which follows from it")
+
+    @property
+    def spent_delta(self) -> float:
+        """Delta, or what follows from the number of people: over all of them it adds up to 1 in a hundred."""
+        return self.delta or 0.0 if self.people is None else 1 / (LEFT_TO_CHANCE * self.people)
+
+
+class Output(Model):
+    """Where rows go."""
+
+    path: PathText = option(
+        TERMINAL,
+        "rows: .avro .parquet .jsonl .csv .xlsx, or - for a table on the terminal; of input without an end, and of "
+        "several questions, a folder",
+        name="output",
+        metavar="PATH",
+    )
+    format: Literal["avro", "parquet", "jsonl", "csv"] | None = option(
+        None, f"format of files in a folder (default: {DEFAULT_FORMAT})", name="output_format", seldom=True
+    )
+    send: Annotated[
+        tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
+    ] = option(
+        (), "send the rows of these files on to kafka://host:port/topic or postgresql://user@host:port/database/table; "
+        "may be given several times",
+        metavar="ADDRESS", seldom=True,
+    )  # fmt: skip
+    wide: bool = option(
+        False, "write one row for each item and one column for each window, into .csv, .xlsx or .parquet", seldom=True
+    )
+    overwrite: bool = option(False, "replace files of rows and guarantees that exist")
+    dead_letter: PathText | None = option(
+        None, "file for records that cannot be used, as JSON lines; guard it like the input", seldom=True
+    )
+
+    def check(self) -> None:
+        """Refuse addresses of another form.
+
+        Raises:
+            WrongKeyError: naming the key.
+        """
+        for address in self.send:
+            if not ADDRESS.fullmatch(address):
+                rule = f"must be of the form {KAFKA}host:port/topic or {POSTGRESQL}user@host:port/database/table, "
+                raise WrongKeyError(("output", "send"), f"{rule}without a password")
+        if self.send and self.path == TERMINAL:
+            raise WrongKeyError(("output", "send"), "must be given with an output of files, which are sent from there")
+        if self.path.startswith((KAFKA, POSTGRESQL)):
+            raise WrongKeyError(("output", "path"), "must be a file or a folder; send names topics and tables")
+
+
+class Account(Model):
+    """The noise key, and the ledger in which runs are written down."""
+
+    key: PathText | None = option(None, "file with the noise key, readable by every worker (default: a new random one)")
+    key_variable: Name | None = option(None, "environment variable with the noise key", seldom=True)
+    ledger: PathText | None = option(
+        None,
+        "file in which each run is written down (default: beside the key file), or none",
+        metavar="PATH",
+        seldom=True,
+    )
+    dataset: Name = option(DEFAULT_DATASET, "public name of the data whose budget this run spends", seldom=True)
+    run_id: Name | None = option(None, "public name of the run; needed where the input has no end", seldom=True)
+
+
+if TYPE_CHECKING:
+    AnyQuestion = Question
+else:
+    AnyQuestion = Annotated[reduce(or_, CLASSES), Field(discriminator="question")]
+
+
+class Monitor(Model):
+    """Questions about one stream of events, with their windows, budget, views and output."""
+
+    version: Literal[1] = option(1, "of such files")
+    data: Data
+    windows: Windows = option(Windows(), "windows of all questions that do not say otherwise")
+    privacy: Privacy
+    questions: Annotated[dict[str, AnyQuestion], Field(min_length=1)] = option(..., "by the names of their rows")
+    views: dict[str, ViewModel] = option({}, "made of the rows of questions, at no cost")
+    output: Output = option(Output(), "where rows go")
+    account: Account = option(Account(), "the noise key, and the ledger")
+
+    _single: bool = PrivateAttr(default=False)
+
+    @classmethod
+    def of(cls, question: Question, **rest: Any) -> Self:
+        """Return the monitor of a single question.
+
+        Args:
+            question: with its options.
+            **rest: data, windows, privacy, output and account, as models or as mappings.
+
+        Raises:
+            WrongKeyError: naming the key.
+        """
+        # What a subclass is alone knows which of its options were given.
+        made = cls.read(
+            {"questions": {"it": {"question": "counts"}}, **{key: _plain(one) for key, one in rest.items()}}
+        )
+        name = question.info.word.replace("-", "_")
+        made = made.model_copy(update={"questions": {name: question}})
+        made._single = True
+        made.check()
+        return made
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **account: Any) -> Self:
+        """Return the monitor of a file; `account`: key, key_variable, run_id, ledger, dataset, in place of those there.
+
+        Raises:
+            ValueError: a key breaks a rule; the message names file, line and key.
+        """
+        from privstream.pipelines.command import UsageError  # noqa: PLC0415 - late: the command line is above models
+        from privstream.pipelines.model.given import Given, Named  # noqa: PLC0415
+        from privstream.pipelines.yaml_file import read_document  # noqa: PLC0415
+
+        given = {name: value for name, value in account.items() if value is not None}
+        above = Named({"account": given} if given else {}, {("account", name): name for name in given})
+        try:
+            document = read_document(os.fspath(path))
+            return cls.model_validate(Given([document, above], document).monitor())
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    @property
+    def single(self) -> bool:
+        """Whether it is a single command, whose rows are one file or one folder."""
+        return self._single
+
+    def check(self) -> Self:
+        """Check what models cannot check by themselves: keys that must or must not be given together.
+
+        Raises:
+            WrongKeyError: naming the key.
+        """
+        self.data.check()
+        self.privacy.check()
+        self.output.check()
+        kafka = any(address.startswith(KAFKA) for address in (self.data.input, *self.output.send))
+        if self.data.kafka_setting and not kafka:
+            raise WrongKeyError(
+                ("data", "kafka_setting"), f"must be given with an input of {KAFKA}, or to send rows there"
+            )
+        if self.single:
+            return self
+        if self.output.wide:
+            raise WrongKeyError(("output", "wide"), "must not be given for several questions")
+        for part, names in (("questions", self.questions), ("views", self.views)):
+            for name in names:
+                if not NAME.fullmatch(name):
+                    rule = "names must be small letters, digits and _, at most 63 of them, and begin with a letter"
+                    raise WrongKeyError((part, name), rule)
+        for name in self.views.keys() & self.questions.keys():
+            raise WrongKeyError(("views", name), "must not have the name of a question")
+        known = [*self.questions, *self.views]
+        for name, view in self.views.items():
+            for key, source in [("ratio", one) for one in view.ratio or ()] or [("of", view.of or "")]:
+                if source not in known:
+                    rule = f"must be a question or another view, got `{source}`{meant(source, known)}"
+                    raise WrongKeyError(("views", name, key), rule)
+        return self
+
+
+def _plain(value: Any) -> Any:
+    """Return a model as a mapping of what was given."""
+    return value.model_dump(exclude_unset=True) if isinstance(value, Model) else value
+
+
+SECTIONS: Mapping[str, type[Model]] = {
+    "windows": Windows, "privacy": Privacy, "data": Data, "output": Output, "account": Account,
+}  # fmt: skip
+"""The parts of a monitor that every question has, in the order of help pages."""

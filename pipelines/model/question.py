@@ -1,0 +1,300 @@
+"""What a question is: a model with its options, and what it is to a user. Imports no Beam."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from privstream.pipelines.model.base import Model, WrongKeyError, option
+from privstream.pipelines.model.types import Columns, Length, Moment, Name, Number, Seconds
+from pydantic import Field
+
+PIPELINES, TRANSFORMS = "privstream.pipelines", "privstream.transforms"
+METHOD = "method"
+PUBLIC = ("domain", "public_items", "rules", "thresholds")
+"""Options that are public lists, or paths of such."""
+
+
+class Part(NamedTuple):
+    """Something of a question that is loaded when it is needed.
+
+    Attributes:
+        path: of the object, in `privstream.pipelines`.
+        summary: what it does, in a line of a list.
+    """
+
+    path: str
+    summary: str
+
+
+class Stand(NamedTuple):
+    """An option of a plan that stands for what is not known yet.
+
+    Attributes:
+        name: of the option, a number.
+        text: what it is.
+        needed: whether a plan needs it, or the list itself.
+    """
+
+    name: str
+    text: str
+    needed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionInfo:
+    """What a question is to a user, beside its options.
+
+    Attributes:
+        word: the command, such as "top-k".
+        summary: what the command does, in a line of a list.
+        protected: what the guarantee protects.
+        known_as: what it is called elsewhere, such as in dashboards or in SQL.
+        transform, parameters: paths of the transform's class in `privstream.transforms`, and of the class with its
+            guarantee and accuracy, which needs no Beam.
+        row: the NamedTuple in `privstream.transforms.row_types` that is published; see `row_type_of`.
+        order: fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row.
+        title: what the rows are, in the plural.
+        published: the counter of what was published.
+        why_nothing: why a run may publish nothing of usable events; without it, every run publishes something.
+        user, item, value: what these fields of events are; empty if one is not read.
+        items_with: options of which one must be given for the item to be read; empty if it is read always.
+        whole_values: whether the value must be a whole number.
+        values_with: the option with which the value is read; empty if it is read always.
+        units_without_users: units of privacy for which it does not matter whose an event is.
+        below: the path of a function from rows and their guarantee file to what a terminal shows below the rows.
+        table: whether it shows the rows themselves above that.
+        files: options that name further files to read.
+        watched: the option whose files may come without an end.
+        local: whether this process reads and publishes by itself, without a pipeline.
+        epilog, plan_epilog: what stands below help pages, such as the form of a file.
+        assumed: arguments of the transform that say nothing about accuracy, and what they are in plans.
+        unplanned: options that plans do not have, since they say nothing about accuracy.
+        stands: how a plan stands for lists that are not known yet, by argument.
+        columns: what a plan shows: names of numbers of the transform's `accuracy`, and their headings.
+        error_unit: of the error of a plan, such as "people".
+        chart: the name of its chart in `show.charts.LOOKS`.
+        simulation: the `Command` of `simulate`, and what it writes.
+        audit: the attacks of `audit`, and what they are on.
+        description: the question in sentences: the docstring of its model.
+    """
+
+    word: str
+    summary: str
+    protected: str
+    known_as: str
+    transform: str
+    row: str
+    order: tuple[str, ...]
+    title: str
+    published: str
+    parameters: str = ""
+    why_nothing: str = ""
+    user: str = "person"
+    item: str = "item"
+    items_with: tuple[str, ...] = ()
+    value: str = ""
+    whole_values: bool = False
+    values_with: str = ""
+    units_without_users: tuple[str, ...] = ()
+    below: str | None = None
+    table: bool = True
+    files: tuple[str, ...] = ("domain",)
+    watched: str = "input"
+    local: bool = False
+    epilog: str = ""
+    plan_epilog: str = ""
+    assumed: Mapping[str, Any] = field(default_factory=dict)
+    unplanned: tuple[str, ...] = ()
+    stands: Mapping[str, Stand] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    error_unit: str = "people"
+    chart: str = ""
+    simulation: Part | None = None
+    audit: Part | None = None
+    description: str = ""
+    methods: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The fields that no two rows of a run have in common."""
+        return tuple(name for name in self.order if not name.startswith("-"))
+
+    @property
+    def transform_class(self) -> Any:
+        """The transform; imports Beam."""
+        return resolve(f"{TRANSFORMS}.{self.transform}")
+
+    @property
+    def planned_class(self) -> Any:
+        """What is enough of the transform for plans."""
+        return resolve(f"{TRANSFORMS}.{self.parameters or self.transform}")
+
+    @property
+    def arguments(self) -> Mapping[str, inspect.Parameter]:
+        """The arguments of the transform."""
+        return inspect.signature(self.planned_class).parameters
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether answers are about windows."""
+        return "window" in self.arguments
+
+    @property
+    def row_type(self) -> Any:
+        """What is published."""
+        return resolve(f"{TRANSFORMS}.row_types.{self.row}")
+
+    def row_type_of(self, transform: Any) -> Any:
+        """Return what a transform publishes: `row`, unless its arguments ask for further fields."""
+        return getattr(transform, "row_type", self.row_type)
+
+
+class Windows(Model):
+    """The windows of a run, and when it starts and ends."""
+
+    window: Length | None = option(
+        None,
+        "length of a window, such as 1h, 1d; or by the calendar from --start on, such as 1day, 1month or 3months",
+    )
+    start: Moment | None = option(None, "start of the first window: ISO 8601, or seconds since 1970")
+    end: Moment | None = option(None, "end of the last window")
+    renew_every: Length | None = option(
+        None,
+        "time after which everything starts afresh, counted from --start: limits, budgets, and what is remembered; the "
+        "guarantee is then for one such period",
+        seldom=True,
+    )
+    allowed_lateness: Seconds = option(0.0, "how long after its end a window still takes late events", seldom=True)
+
+    def __init__(self, window: Any = None, **given: Any) -> None:
+        super().__init__(**({"window": window} if window is not None else {}) | given)
+
+    def over(self, other: Windows | None) -> Windows:
+        """Return these windows where they say something, and else others."""
+        if other is None:
+            return self
+        return other.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
+
+    def arguments(self, zone: str | None) -> dict[str, Any]:
+        """Return arguments of a transform; what clocks have shown is by those of a zone.
+
+        Raises:
+            ValueError, TypeError: a moment is none.
+        """
+        moment = loaded("local_time.moment")
+        given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+        if isinstance(self.window, str) and zone is not None and " " not in self.window:
+            given["window"] = f"{self.window} {zone}"
+        return given | {name: moment(name, given[name], zone or "UTC") for name in ("start", "end") if name in given}
+
+
+class Question(Model):
+    """A question about a stream of events."""
+
+    info: ClassVar[QuestionInfo]
+
+    question: str
+    share: Annotated[Number, Field(gt=0)] = option(
+        1.0, "of the budget of a monitor, beside the shares of its other questions", hidden=True
+    )
+    user: Name | None = option(None, "field with the person, in place of that of the data", hidden=True)
+    item: Columns | None = option(None, "field with the item, or several, in place of that of the data", hidden=True)
+    value: Name | None = option(None, "field with the number, in place of that of the data", hidden=True)
+    value_unit: Number | None = option(None, "unit of values, in place of that of the data", hidden=True)
+    where: Name | None = option(
+        None, "condition that an event must meet to count, beside that of the data", hidden=True
+    )
+    windows: Windows | None = option(None, "windows, where they are others than those of the monitor", hidden=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Let `info` know what the model says: its docstring, and the methods."""
+        if (info := vars(cls).get("info")) is not None:
+            method = cls.model_fields.get(METHOD)
+            methods = () if method is None else tuple(method.annotation.__args__)  # type: ignore[union-attr]
+            description = inspect.cleandoc(cls.__doc__ or "")
+            object.__setattr__(info, "description", " ".join(description.split()))
+            object.__setattr__(info, "methods", methods)
+
+    @property
+    def unit_of_privacy(self) -> str:
+        """What is protected, where options say it."""
+        return str(getattr(self, "unit", ""))
+
+    @property
+    def reads_items(self) -> bool:
+        """Whether the item of an event is read."""
+        with_one = self.info.items_with
+        return bool(self.info.item) and (not with_one or any(getattr(self, name) is not None for name in with_one))
+
+    @property
+    def reads_values(self) -> bool:
+        """Whether the number of an event is read."""
+        with_one = self.info.values_with
+        return bool(self.info.value) and (not with_one or getattr(self, with_one) is not None)
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """Return the names of the options that are this question's own."""
+        return [name for name in cls.model_fields if name not in Question.model_fields]
+
+    def further(self, reading: Any) -> dict[str, Any]:
+        """Return arguments that follow from options, with how lists are read; None for no argument."""
+        return {}
+
+    def arguments(self, windows: Windows, reading: Any = None, zone: str | None = None) -> dict[str, Any]:
+        """Return the arguments of the transform, but for the budget and the noise.
+
+        Args:
+            windows: of the run.
+            reading: how public lists are read; None as in UTF-8.
+            zone: whose clocks have shown times without an offset.
+
+        Raises:
+            ValueError, TypeError, WrongKeyError: an option breaks a rule.
+        """
+        known = self.info.arguments
+        own = {name: value for name in self.options() if (value := getattr(self, name)) is not None}
+        if lists := [name for name in PUBLIC if name in own]:
+            public = importlib.import_module(f"{PIPELINES}.model.public_lists")
+            reading = reading or public.AS_UTF_8
+            own |= {name: public.READERS[name](name, own[name], reading) for name in lists}
+        given = self.windows.over(windows) if self.windows is not None else windows
+        if self.info.has_windows:
+            if given.window is None:
+                raise WrongKeyError(("windows", "window"), "must be given")
+            own |= {name: value for name, value in given.arguments(zone).items() if name in known}
+        return {name: value for name, value in (own | self.further(reading)).items() if name in known}
+
+    def transform(self, given: Mapping[str, Any], *, unbounded: bool, plan: bool = False) -> Any:
+        """Return what answers the question, for rows that are seen when the run is over, or while it goes on.
+
+        Args:
+            given: all arguments of the transform.
+            unbounded: whether rows are seen while the run goes on.
+            plan: whether its guarantee and its accuracy are enough, which need no Beam.
+        """
+        made = (self.info.planned_class if plan else self.info.transform_class)(**given)
+        made = made if unbounded else made.to_finish()
+        return made if plan else made.in_columns()
+
+
+def loaded(named: Any) -> Any:
+    """Import what a path in `privstream.pipelines` names; what is no path is there already."""
+    return resolve(f"{PIPELINES}.{named}") if isinstance(named, str) else named
+
+
+def resolve(path: str) -> Any:
+    """Import a module, or something in one, without what other libraries have to say when they are loaded."""
+    module, _, name = path.rpartition(".")
+    logging.disable(logging.WARNING)
+    try:
+        found = importlib.import_module(module)
+        return getattr(found, name) if hasattr(found, name) else importlib.import_module(path)
+    finally:
+        logging.disable(logging.NOTSET)

@@ -1,0 +1,76 @@
+"""Views of a monitor, as its file describes them: what is made of the published rows of its questions, at no cost."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from privstream.pipelines.model.base import Model, option
+from privstream.pipelines.model.types import Count, Length, Name, Number, OneOrMore, Whole
+from pydantic import BeforeValidator, Field, model_validator
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "ratio": ("ratio", "largest"),
+    "over": ("of", "over", "largest"),
+    "against": ("of", "against", "largest"),
+    "above": ("of", "item", "quantile", "above", "clear_below", "for"),
+    "below": ("of", "item", "quantile", "below", "clear_above", "for"),
+    "largest": ("of", "largest"),
+}
+"""What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
+
+
+def _item(value: Any) -> Any:
+    """Return the columns of an item as texts."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    if not parts or any(isinstance(one, bool) or not isinstance(one, str | int) or one == "" for one in parts):
+        raise ValueError("must be a text, or a list of texts, none of them empty")
+    return tuple(map(str, parts))
+
+
+class ViewModel(Model):
+    """What is made of published rows: one of ratio, over, against, above, below and largest decides what it is."""
+
+    of: Name | None = option(None, "name of a question or of another view")
+    ratio: (
+        Annotated[tuple[str, str], BeforeValidator(lambda one: tuple(one) if isinstance(one, list) else one)] | None
+    ) = option(None, "counts of the first divided by those of the second")
+    over: Length | None = option(None, "counts over so long, such as 7d")
+    against: Length | None = option(None, "items that surely rose against so long before, such as 7d")
+    item: Annotated[OneOrMore, BeforeValidator(_item)] | None = option(None, "what an alert is about")
+    quantile: Annotated[Number, Field(gt=0, lt=1)] | None = option(None, "the quantile that an alert is about")
+    above: Number | None = option(None, "an alert begins where the number is above this")
+    below: Number | None = option(None, "an alert begins where the number is below this")
+    clear_below: Number | None = option(None, "an alert ends at this number, or below")
+    clear_above: Number | None = option(None, "an alert ends at this number, or above")
+    for_: Annotated[Whole, Field(ge=1)] = Field(1, alias="for", description="windows in a row that an alert needs")
+    largest: Count | None = option(None, "rows of a window at most, those with the largest numbers")
+
+    @property
+    def kind(self) -> str:
+        """What it is."""
+        return next(key for key in KINDS if getattr(self, key) is not None)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The keys as the file has them."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        """Refuse keys that do not belong together."""
+        given = self.given
+        kind = next((key for key in KINDS if key in given), None)
+        if kind is None:
+            raise ValueError(f"must have one of {', '.join(KINDS)}")
+        if wrong := [key for key in given if key not in KINDS[kind]]:
+            instead = "nothing tells how sums rise" if {kind, wrong[0]} == {"over", "against"} else "it is for others"
+            raise ValueError(f"{wrong[0]} must not be given with {kind}: {instead}")
+        if kind != "ratio" and self.of is None:
+            raise ValueError("of must be given, the name of a question or of another view")
+        if self.item is not None and self.quantile is not None:
+            raise ValueError("quantile must not be given with item")
+        if self.above is not None and self.clear_below is not None and self.clear_below > self.above:
+            raise ValueError(f"clear_below must be <= {self.above:g}, where an alert begins, got {self.clear_below:g}")
+        if self.below is not None and self.clear_above is not None and self.clear_above < self.below:
+            raise ValueError(f"clear_above must be >= {self.below:g}, where an alert begins, got {self.clear_above:g}")
+        return self

@@ -1,1 +1,0 @@
-"""Monitors: many questions in one file, with one privacy budget."""

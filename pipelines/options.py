@@ -1,0 +1,265 @@
+"""Options of commands, from models and from nothing else; and the monitor that they describe. Imports no Beam."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from privstream.pipelines.model.base import Place, meant
+from privstream.pipelines.model.given import DEFAULTS, Given, Layer, Named, assignments, merge, nested
+from privstream.pipelines.model.monitor import SECTIONS, Monitor
+from privstream.pipelines.model.question import Question
+from privstream.pipelines.model.types import METAVARS
+from privstream.pipelines.yaml_file import Document, read_document
+from pydantic.fields import FieldInfo
+
+QUESTION = "question"
+TITLES = {QUESTION: "question", "windows": "windows", "privacy": "privacy", "data": "input", "output": "output",
+          "account": "noise key and budget"}  # fmt: skip
+
+WIDEST = 66
+"""So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text names them."""
+
+BARE: Mapping[str, str] = {"rising": "1"}
+"""What options stand for that are given without a value."""
+
+
+class OptionOf(NamedTuple):
+    """An option that a field of a model is.
+
+    Attributes:
+        name: with underscores, as in Python.
+        place: of the value in a monitor.
+        field: of the model.
+    """
+
+    name: str
+    place: Place
+    field: FieldInfo
+
+    @property
+    def word(self) -> str:
+        """The option as it is typed."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """What the field says of itself."""
+        found = self.field.json_schema_extra
+        return found if isinstance(found, dict) else {}
+
+
+def options_of(kind: type[Question] | None, sections: Sequence[str] = tuple(SECTIONS)) -> Iterator[OptionOf]:
+    """Yield the options of a question, and of some parts of a monitor."""
+    if kind is not None:
+        for key in kind.options():
+            yield OptionOf(key, ("questions", name_of(kind), key), kind.model_fields[key])
+    taken = set() if kind is None else set(kind.options())
+    for section in sections:
+        for key, field in SECTIONS[section].model_fields.items():
+            extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+            name = str(extra.get("name", key))
+            if name not in taken and not _unread(kind, section, key):
+                yield OptionOf(name, (section, key), field)
+
+
+def name_of(kind: type[Question]) -> str:
+    """Return what the rows of a single question are called in its monitor."""
+    return kind.info.word.replace("-", "_")
+
+
+def _unread(kind: type[Question] | None, section: str, key: str) -> bool:
+    """Tell whether a question does not have an option of all: what it does not read, or windows."""
+    if kind is None:
+        return False
+    info = kind.info
+    unread = {"item": not info.item, "value": not info.value, "value_unit": not info.whole_values}
+    return (section == "data" and unread.get(key, False)) or (section == "windows" and kind.info.word == "queries")
+
+
+def add_options(
+    parser: argparse.ArgumentParser, options: Sequence[OptionOf], kind: type[Question] | None = None
+) -> None:
+    """Add options to a parser, each under the heading of its part."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for option in options:
+        part = QUESTION if option.place[0] == "questions" else option.place[0]
+        if part not in groups:
+            groups[part] = parser.add_argument_group(TITLES[part])
+        action = groups[part].add_argument(option.word, dest=".".join(option.place), **_how(option, kind))
+        action.seldom = bool(option.extra.get("seldom"))  # type: ignore[attr-defined]
+
+
+def _how(option: OptionOf, kind: type[Question] | None) -> dict[str, Any]:
+    """Return what argparse needs to know; values stay text, which the model reads."""
+    field, text = option.field, _text(option, kind).replace("%", "%%")
+    inner = [one for one in get_args(field.annotation) if one is not NoneType] or [field.annotation]
+    if field.annotation is bool:
+        return {"action": "store_true", "default": argparse.SUPPRESS, "help": text}
+    found: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text, "metavar": _metavar(option, inner[0])}
+    if "may be given several times" in (field.description or ""):
+        found["action"] = "append"
+    if option.name in BARE:
+        found |= {"nargs": "?", "const": BARE[option.name]}
+    return found
+
+
+def _metavar(option: OptionOf, inner: Any) -> str:
+    """Return what stands for the value."""
+    if metavar := option.extra.get("metavar"):
+        return str(metavar)
+    if choices := choices_of(option.field):
+        listed = "|".join(choices)
+        return listed if len(listed) <= WIDEST else option.name.upper()
+    if inner in METAVARS:
+        return METAVARS[inner]
+    for known, metavar in METAVARS.items():
+        plain, *rules = get_args(known)
+        found = {*map(str, option.field.metadata), *map(str, get_args(inner)[1:])}
+        if plain in (inner, *get_args(inner)[:1]) and {*map(str, rules)} <= found:
+            return metavar
+    base = next(iter(get_args(inner)), inner)
+    return {int: "N", float: "X"}.get(base, "NAME")
+
+
+def choices_of(field: FieldInfo) -> tuple[str, ...]:
+    """Return the values that a field may have, if these are listed."""
+    parts = [field.annotation, *get_args(field.annotation)]
+    return next((get_args(one) for one in parts if get_origin(one) is Literal), ())
+
+
+def _text(option: OptionOf, kind: type[Question] | None) -> str:
+    """Return what is said of an option."""
+    text = option.field.description or ""
+    info = None if kind is None else kind.info
+    if info is not None and option.place == ("data", "user"):
+        text = f"field with the {info.user}"
+    elif info is not None and option.place == ("data", "item"):
+        text = text.replace("the item", f"the {info.item}", 1)
+    elif info is not None and option.place == ("data", "value"):
+        text = f"field with the {info.value}"
+    default = option.field.default
+    if option.field.is_required():
+        return f"{text} (required)" if option.name in ("epsilon", "input") else text
+    if default not in (None, False, ()) and "default" not in text:
+        shown = (
+            ",".join(map(str, default))
+            if isinstance(default, tuple)
+            else f"{default:g}"
+            if isinstance(default, float)
+            else default
+        )
+        text += f" (default: {shown})"
+    return re.sub(r"--(\w+(?:_\w+)+)", lambda found: f"--{found[1].replace('_', '-')}", text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How a run is done; nothing that it publishes depends on it.
+
+    Attributes:
+        beam: options of Beam.
+        workers: processes that share the work; None for as many as the input is worth.
+        dry_run: whether input is read only to say how much of it can be used.
+    """
+
+    beam: Sequence[str] = ()
+    workers: int | None = None
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace, others: Sequence[str]) -> Execution:
+        """Return how options say that a run is done."""
+        workers = getattr(arguments, "workers", None)
+        return cls(beam=others, workers=workers, dry_run=arguments.dry_run)
+
+
+def add_execution(parser: argparse.ArgumentParser) -> None:
+    """Add how a run is done, and where else values come from."""
+    group = parser.add_argument_group("this run")
+    group.add_argument(
+        "--dry-run", action="store_true",
+        help="read all input and say how much of it can be used, and why the rest cannot; nothing is published, "
+        "recorded or spent. The numbers are exact: guard them like the input",
+    )  # fmt: skip
+    text = "processes that share the work, for files on the FnApiRunner (default: by the size of the input)"
+    group.add_argument("--workers", type=int, metavar="N", help=text).seldom = True  # type: ignore[attr-defined]
+    add_layers(group)
+
+
+def add_layers(group: argparse._ActionsContainer) -> None:
+    """Add where else values come from."""
+    text = f"YAML with parts of a monitor that hold where nothing else is given (default: {DEFAULTS}, if it is there)"
+    group.add_argument("--defaults", metavar="FILE", help=text).seldom = True  # type: ignore[attr-defined]
+    text = "any key of `privstream schema`, such as data.time_zone=Europe/Berlin; may be given several times"
+    group.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help=text).seldom = True  # type: ignore[attr-defined]
+
+
+def given_to(
+    kind: type[Question] | None,
+    arguments: argparse.Namespace,
+    options: Sequence[OptionOf],
+    document: Document | None = None,
+    usual: Mapping[str, Any] | None = None,
+) -> Given:
+    """Return what options say, above what a monitor says, above a file of defaults.
+
+    Args:
+        kind: the question of a single command.
+        arguments: parsed ones.
+        options: those that the parser has.
+        document: a monitor.
+        usual: values of a command that hold where nothing is given.
+    """
+    content: dict[str, Any] = {} if kind is None else {"questions": {name_of(kind): {}}}
+    for option in options:
+        if (dest := ".".join(option.place)) in vars(arguments):
+            content = merge(content, nested(option.place, getattr(arguments, dest)))
+    main: Layer = Named(content, {option.place: option.word for option in options})
+    layers: list[Layer] = [Named(usual or {}, {})]
+    if (defaults := _defaults(arguments)) is not None:
+        layers.append(defaults)
+    layers += [main] if document is None else [document, main]
+    if arguments.set:
+        layers.append(assignments(arguments.set, {option.name: option.place for option in options}))
+    return Given(layers, main if document is None else document, kind)
+
+
+def _defaults(arguments: argparse.Namespace) -> Document | None:
+    """Return the file of defaults, if there is one.
+
+    Raises:
+        UsageError: it cannot be read, or has what is no part of a monitor, or questions.
+    """
+    path = arguments.defaults
+    if path is None and not os.path.isfile(DEFAULTS):
+        return None
+    document = read_document(path or DEFAULTS)
+    for key in document.content:
+        if key not in SECTIONS:
+            hint = ", which are for a monitor" if key in Monitor.model_fields else ""
+            raise document.error((key,), f"must be one of {', '.join(SECTIONS)}{hint}")
+    return document
+
+
+def in_python(kind: type[Question], given: Mapping[str, Any], usual: Mapping[str, Any]) -> Given:
+    """Return what keywords say, above values that hold where nothing is given.
+
+    Raises:
+        TypeError: there is no such keyword.
+    """
+    options = list(options_of(kind))
+    places = {option.name: option.place for option in options}
+    content: dict[str, Any] = {"questions": {name_of(kind): {}}}
+    for name, value in given.items():
+        if name not in places:
+            raise TypeError(f"{kind.info.word} has no option `{name}`{meant(name, places)}")
+        if value is not None:
+            content = merge(content, nested(places[name], value))
+    main = Named(content, {place: name for name, place in places.items()}, ValueError)
+    return Given([Named(usual, {}, ValueError), main], main, kind)

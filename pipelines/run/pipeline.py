@@ -1,0 +1,243 @@
+"""A run as a pipeline: one reading, one or several questions about it, and their rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from privstream.pipelines.command import UsageError
+from privstream.pipelines.questions.asked import READ, Asked
+from privstream.pipelines.run.reading import prepare
+from privstream.pipelines.run.shares import LETTERS, Receive, Share, events_for, perform, share_out
+from privstream.pipelines.runners import launch
+from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
+from privstream.pipelines.runners.processes import Crew, workers_for
+from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, alone_in
+from privstream.pipelines.sinks.writers import WriteRows
+from privstream.pipelines.sources.fields import FieldMapping, SharedFields
+from privstream.pipelines.sources.folder_polls import END
+from privstream.pipelines.sources.normalise import OF_READING
+from privstream.pipelines.sources.readers import ReadEvents
+from privstream.pipelines.stores import join
+from privstream.transforms import DeadLetter
+from privstream.transforms.counters import Counters
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedView:
+    """What is made of the rows of questions while a run goes on, and where it goes.
+
+    Attributes:
+        name: of the view.
+        questions: names of those whose rows it is made of.
+        follow: makes its rows of the paths of their files, by these names.
+        write: writes them.
+    """
+
+    name: str
+    questions: tuple[str, ...]
+    follow: Any
+    write: WriteWindowFiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventPipeline:
+    """Questions as one pipeline.
+
+    Attributes:
+        unbounded: whether the input has no end.
+        read: what reads it.
+        fields: what is read.
+        questions: at least one; the names of several differ.
+        letters: what writes dead letters; None if they are not wanted.
+        workers: processes that share the work, where all questions let them.
+        views: what is made of published rows while the run goes on.
+    """
+
+    unbounded: bool
+    read: Any
+    fields: FieldMapping | SharedFields
+    questions: tuple[Asked, ...]
+    letters: Any
+    workers: int = 1
+    views: tuple[PublishedView, ...] = ()
+
+    def run(
+        self,
+        options: PipelineOptions,
+        paths: Sequence[str],
+        charge: Callable[[], None],
+        accepted: Callable[[], None],
+        format: str,
+    ) -> Counters:
+        """Run it; return what was counted.
+
+        Args:
+            options: of Beam.
+            paths: where rows of each question are written; of input without an end, folders.
+            charge: writes the run into the ledger: the last thing before it may start.
+            accepted: called as soon as the runner has taken a pipeline whose input has no end, since rows are then to
+                come.
+            format: of files in folders.
+        """
+        if self.unbounded:
+            prepare(options)
+        writes = [self._writer(asked, path, format) for asked, path in zip(self.questions, paths, strict=True)]
+
+        def build(pipeline: beam.Pipeline) -> None:
+            """Build all of it."""
+            with errors_of_options():
+                self._build(pipeline, options, writes)
+            charge()
+
+        ends = [*paths, *(view.write.folder for view in self.views)] if self.unbounded else []
+        ends = [join(folder, END) for folder in ends]
+        with alone_in(map(os.path.dirname, ends)) if ends else nullcontext():
+            return self._run(options, build, ends, accepted if self.unbounded else None)
+
+    def try_out(self, options: PipelineOptions, charge: Callable[[], None]) -> Counters:
+        """Run the pipeline for its counters alone; rows are let go unseen. What the ledger would refuse is refused."""
+
+        def build(pipeline: beam.Pipeline) -> None:
+            charge()
+            with errors_of_options():
+                self._build(pipeline, options, [beam.FlatMap(_let_go) for _ in self.questions])
+
+        return self._run(options, build)
+
+    def _writer(self, asked: Asked, path: str, format: str) -> Any:
+        """Return what writes the rows of a question."""
+        if self.unbounded:
+            order, sent = asked.spec.order, asked.destination
+            return WriteWindowFiles(path, asked.row_type, format, order, destination=sent, option="output")
+        path, row_type = asked.raw(path)
+        return WriteRows(
+            path,
+            row_type,
+            order=() if asked.transform.explained is not None else asked.spec.order,
+            option="output",
+            finish=asked.transform.finish,
+            unfinished=asked.transform.unfinished,
+            finish_table=asked.transform.finish_table,
+        )
+
+    @property
+    def processes(self) -> int:
+        """How many processes share the work."""
+        return self.workers if all(len(each.transform.segments) > 1 for each in self.questions) else 1
+
+    def _run(
+        self,
+        options: PipelineOptions,
+        build: Callable[[beam.Pipeline], None],
+        ends: Sequence[str] = (),
+        accepted: Callable[[], None] | None = None,
+    ) -> Counters:
+        """Run a pipeline; what processes share of it they do first."""
+        if self.processes == 1:
+            return launch.run(options, build, ends, accepted)
+        share = Share(
+            transforms={each.name: each.transform for each in self.questions},
+            fields=self.fields,
+            processes=self.processes,
+            letters=bool(self.letters),
+        )
+        with Crew(self.processes, perform).working() as crew:
+            first = partial(share_out, crew, share, self.read, options)
+            return launch.run(options, build, ends, accepted, first)
+
+    def _build(self, pipeline: beam.Pipeline, options: PipelineOptions, writes: Sequence[Any]) -> None:
+        """Read once, run the transforms, and write; or do of that what processes do not share."""
+        if self.processes > 1:
+            launch.check(options, partial(self._build_all, writes=[beam.FlatMap(_let_go) for _ in writes]))
+            self._build_last(pipeline, writes)
+        else:
+            self._build_all(pipeline, writes)
+
+    def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
+        """Read once, run the transforms, and write."""
+        read = pipeline | READ >> self.read
+        dead, written = [read.dead_letters], {}
+        for asked, write in zip(self.questions, writes, strict=True):
+            try:
+                letters, written[asked.name] = self._branch(pipeline, read.events, asked, write)
+            except (ValueError, TypeError) as error:
+                raise type(error)(asked.label(str(error))) from None
+            dead += letters
+        for view in self.views:
+            rows = {name: written[name] for name in view.questions} | f"{view.name}{OF_READING}Follow" >> view.follow
+            rows | f"{view.name}{OF_READING}Write" >> view.write
+        self._write_letters(dead)
+
+    def _build_last(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
+        """Receive what processes have made of the input, run the segments that they do not share, and write."""
+        dead = [pipeline | "Receive letters" >> Receive(LETTERS, DeadLetter)]
+        for asked, write in zip(self.questions, writes, strict=True):
+            transform = asked.transform
+            shared = transform.shared_segments
+            rows = pipeline | asked.label("Receive") >> Receive(asked.name, transform.segments[shared - 1].gives)
+            if shared < len(transform.segments):
+                published = rows | asked.label(type(transform).__name__) >> transform.segment(shared)
+                dead.append(published.dead_letters)
+                rows = published.rows
+            rows | asked.label("Write") >> write
+        self._write_letters(dead)
+
+    def _write_letters(self, dead: Sequence[Any]) -> None:
+        """Write dead letters, if they are wanted."""
+        if self.letters:
+            dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> self.letters
+
+    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> tuple[list[Any], Any]:
+        """Answer one question about the events that were read; return its dead letters, and what was written."""
+        inputs = {name: pipeline | asked.label(f"Read {name}") >> each for name, each in asked.more.items()}
+        events = events_for(asked.name, events, self.fields)
+        named = asked.label(type(asked.transform).__name__) >> asked.transform.with_dead_letters()
+        rows = {"events": events} | {name: each.events for name, each in inputs.items()}
+        published = (rows if inputs else events) | named
+        written = published.rows | asked.label("Write") >> write
+        return [*(each.dead_letters for each in inputs.values()), published.dead_letters], written
+
+
+@contextmanager
+def errors_of_options() -> Iterator[None]:
+    """Let what is wrong with options pass through a runner as what it is."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+
+
+def letters_to(path: str | None, *, unbounded: bool) -> WriteRows | WriteDeadLetterFiles | None:
+    """Return what writes dead letters, a file or a folder of files, if they are wanted."""
+    if not path:
+        return None
+    if unbounded:
+        return WriteDeadLetterFiles(path)
+    return WriteRows(path, DeadLetter, option="dead_letter", private=True)
+
+
+def workers_of(given: int | None, options: PipelineOptions, read: Any) -> int:
+    """Return how many processes may share the work of a run.
+
+    Only those of commands may: in a program of somebody's own they could begin by running all of it again.
+
+    Raises:
+        ValueError: several were asked for, and the runner or the input cannot have them.
+    """
+    if options.view_as(StandardOptions).runner == LOCAL_RUNNER and isinstance(read, ReadEvents):
+        return workers_for(given, sum(file.size for file in read.files))
+    if given is not None and workers_for(given, 0) > 1:
+        raise ValueError(f"workers must be 1 but for files on {LOCAL_RUNNER}, got {given}")
+    return 1
+
+
+def _let_go(row: Any) -> Iterator[Any]:
+    """Keep nothing."""
+    return iter(())
