@@ -430,7 +430,6 @@ def _promised(
     }
     return {
         **head_of("privstream run", guarantee, run_id),
-        "limits": {"dropped": None},
         "parameters": {"run_id": run_id, "dataset": monitor.account.dataset},
         "questions": questions,
     }

@@ -15,7 +15,7 @@ WIDE_FORMATS = ("csv", "xlsx", "parquet")
 NUMBERS = ("people", "estimate")
 """Fields with the number of a row; the first that it has is shown."""
 
-LABELS = ("stream", "query", "quantile", "low", "high")
+LABELS = ("query", "quantile", "low", "high")
 """Fields that tell apart what is followed over windows, beside the item."""
 
 

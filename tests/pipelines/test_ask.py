@@ -240,14 +240,13 @@ def test_results_are_read_with_types_and_nulls_as_they_were_written(ending: str,
     _promise(path)
     table = read(path).table
     assert table.schema.types == [
-        pa.string(),
         *[pa.timestamp("us", "UTC")] * 2,
         pa.string(),
         *[pa.float64()] * 3,
         pa.int64(),
         *[pa.float64()] * 3,
     ]
-    assert [column.null_count for column in table.columns] == [0] * 6 + [1, 0] + [1] * 3
+    assert [column.null_count for column in table.columns] == [0] * 5 + [1, 0] + [1] * 3
     assert [list(row.values())[3:] for row in table.to_pylist()] == [list(row)[3:] for row in rows]
     assert table["window_start"].cast(pa.int64()).to_pylist() == [start.micros] * 2
     assert table.to_pandas().window_end.tolist() == [pd.Timestamp("2024-01-01T01:00Z")] * 2

@@ -352,7 +352,7 @@ def test_what_the_limit_would_refuse_is_refused_and_nothing_is_recorded(folder, 
 def test_a_damaged_ledger_is_refused_as_by_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "key.ledger.jsonl").write_text("{}\n")
     assert run("histogram", "--dry_run") == 2
-    assert "ledger key.ledger.jsonl: line 1 must be an entry as privstream writes it" in capsys.readouterr().err
+    assert "ledger key.ledger.jsonl: line 1 must be as privstream writes it" in capsys.readouterr().err
 
 
 def test_input_of_which_nothing_can_be_used_ends_with_status_3(folder, capsys):

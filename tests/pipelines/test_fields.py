@@ -303,7 +303,7 @@ def test_numbers_without_a_unit_are_refused_row_by_row_too():
 
 @pytest.mark.parametrize("option", ["user", "item", "time"])
 def test_a_missing_field_is_named_with_its_option_and_what_exists(option):
-    message = f"--{option}_field must name a field of f: no `nix` there, only: item, time, user"
+    message = f"--{option} must name a field of f: no `nix` there, only: item, time, user"
     with pytest.raises(ValueError, match=message):
         FieldMapping(**{option: "nix"}).check(SCHEMA, "f")
 
@@ -323,7 +323,7 @@ def test_fields_of_unusable_types_are_refused_at_launch(kind):
 def test_numbers_need_a_unit_at_launch(kind):
     schema = SCHEMA.set(2, pa.field("time", kind))
     with pytest.raises(
-        ValueError, match="--time_unit must be one of s, ms, us, ns: field `time` of f has plain numbers"
+        ValueError, match="--time-unit must be one of s, ms, us, ns: field `time` of f has plain numbers"
     ):
         FieldMapping().check(schema, "f")
     FieldMapping(time_unit="ms").check(schema, "f")
@@ -337,7 +337,7 @@ def test_two_fields_of_one_name_are_refused():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"user": 5}, TypeError, "user_field must be a field name, got int"),
+        ({"user": 5}, TypeError, "user must be a field name, got int"),
         ({"user": "time"}, ValueError, "must be different fields"),
         ({"time_unit": "h"}, ValueError, "time_unit must be one of s, ms, us, ns, got 'h'"),
         ({"max_item_bytes": 0}, ValueError, "max_item_bytes must be >= 1, got 0"),
