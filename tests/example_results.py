@@ -103,6 +103,6 @@ def add_window(windows: Path, hour: int, *names: str, format: str = "jsonl") -> 
     """Write the file of a window as a run without an end does, into a folder that has the name of its question."""
     rows = [row_of(windows.name, hour, name) for name in names]
     micros = (START + hour * HOUR) * 1_000_000
-    path = windows / file_name("", micros, micros + HOUR * 1_000_000, format)
+    path = windows / file_name(micros, micros + HOUR * 1_000_000, format)
     write_row_file(str(path), type(rows[0]), rows)
     return path

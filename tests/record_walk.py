@@ -18,7 +18,7 @@ from privstream.pipelines import cli
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("mechanisms", "transforms", "pipelines")
 WINDOW = "--window 1h --start 2024-01-01 --end 2024-01-01T01:00 --domain items.txt"
-BUDGET = "--epsilon 1 --max_contributions 1 --key key --ledger none"
+BUDGET = "--epsilon 1 --max_contributions 1 --key key --ledger none --quiet"
 Walk = dict[str, list[str]]
 """Functions by file, both in the order in which they are first called."""
 

@@ -96,7 +96,9 @@ class Run:
             WrongKeyError, ValueError, TypeError, OSError: naming the key, the file, or of several questions the one.
         """
         with ExitStack() as kept:
-            folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
+            folder = ""
+            if monitor.data.query is not None:
+                folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
             return cls._prepared(monitor.check(), execution or Execution(workers=1), folder, kept)
         raise AssertionError  # a `with` may swallow errors as far as mypy knows
 

@@ -420,7 +420,7 @@ def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLA
         return row_type
     for name in names:
         if name != item and name in (*field_types(row_type), *TAKEN):
-            raise ValueError(f"item_field must not name `{name}`, which is another column of the rows: rename that one")
+            raise ValueError(f"item must not name `{name}`, which is another column of the rows: rename that one")
     return type(row_type.__name__, (row_type,), {"__slots__": (), "item_columns": names, "layout": layout})
 
 

@@ -69,7 +69,7 @@ def above_the_others(made, suspects, stage):
         chain.arrive(events, 1_000_000)
         chain.advance(made.steps.decision_time(made.steps.first + window, 9).micros)
         rows, chain.rows = sorted(chain.rows, key=lambda row: row.item), []
-        found.append(np.array([row.count for row in rows]) - total)
+        found.append(np.array([row.noisy for row in rows]) - total)
     return np.array(found).T
 
 
@@ -86,7 +86,7 @@ def at_the_end(made, suspects, stage):
     chain.arrive(events, 1_000_000)
     chain.advance(made.steps.decision_time(made.steps.first + WINDOWS, 9).micros)
     rows = sorted(chain.rows, key=lambda row: (row.item, row.window_start))
-    return np.array([row.count for row in rows]).reshape(RUNS, WINDOWS)
+    return np.array([row.noisy for row in rows]).reshape(RUNS, WINDOWS)
 
 
 def worlds(view, stage=CountContributions, **options):

@@ -250,7 +250,7 @@ def test_columns_of_numbers_without_a_unit_are_an_error_at_launch(format, tmp_pa
     else:
         pq.write_table(pa.Table.from_pylist([GOOD]), path)
     with pytest.raises(
-        ValueError, match=r"--time_unit must be one of s, ms, us, ns: field `time` of .* has plain numbers"
+        ValueError, match=r"--time-unit must be one of s, ms, us, ns: field `time` of .* has plain numbers"
     ):
         launch(path)
 

@@ -81,7 +81,7 @@ def test_limits_are_kept(building: Path, tmp_path: Path) -> None:
 
 def test_nobody_would_ever_leave(building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(building, tmp_path / "x.jsonl") == 2
-    message = "--leave_values or --timeout must be given: nobody would ever leave"
+    message = "--leave-values or --timeout must be given: nobody would ever leave"
     assert capsys.readouterr().err == f"privstream cardinality: error: {message}\n"
 
 

@@ -129,7 +129,7 @@ def test_what_numbers_count() -> None:
         for h in (0, 1)
         for q in (0.5, 0.99)
     ]
-    spec = chart_of("quantiles", latencies, parameters={"scale": "log", "value_field": "ms"}).spec()
+    spec = chart_of("quantiles", latencies, parameters={"scale": "log", "value": "ms"}).spec()
     assert {row["name"] for row in values(spec)} == {"median", "99%"}
     y = spec["layer"][1]["encoding"]["y"]
     assert y["title"] == "ms" and y["scale"]["type"] == "log"
@@ -203,7 +203,7 @@ def test_hostile_names_are_drawn_as_text(name: str) -> None:
         rows = [row_of(word, hour, each) for each in (*HOSTILE, *EXTREME) for hour in range(hours)]
         if name == "rises":
             rows = [KeyRise(*row, 5.0, 1.0, 9.0) for row in rows]
-        chart = chart_of(name, rows, parameters={"value_field": HOSTILE[0], "against": HOSTILE[2]})
+        chart = chart_of(name, rows, parameters={"value": HOSTILE[0], "against": HOSTILE[2]})
         for width in (WIDE, NARROW):
             drawn = ElementTree.fromstring(chart.svg(width))
             tags = {element.tag.rpartition("}")[2] for element in drawn.iter()}

@@ -197,7 +197,7 @@ def test_local_timestamps_of_files_need_a_zone_too(unit, tmp_path, read_all):
     local = int((datetime(2024, 7, 1, 12) - datetime(1970, 1, 1)).total_seconds()) * per_second
     times = pa.array([local, None], pa.timestamp(unit))
     pq.write_table(pa.table({"user": ["u", "v"], "item": ["i", "i"], "time": times}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"--time_zone must be given, such as .*: field `time` of .* has local times"):
+    with pytest.raises(ValueError, match=r"--time-zone must be given, such as .*: field `time` of .* has local times"):
         ReadEvents(str(tmp_path / "a.parquet"), FieldMapping())
     outcome = read_all(tmp_path / "a.parquet", time_zone="Europe/Berlin")
     assert [row["time"] for row in outcome.rows] == [at("2024-07-01T12:00")]
@@ -346,7 +346,7 @@ def test_decimals_without_a_unit_are_rounded_and_the_run_says_so(tmp_path, capsy
     german(tmp_path / "kauf.csv")
     output = ["--input", str(tmp_path / "kauf.csv"), "--output", str(tmp_path / "out.jsonl"), "--dry_run"]
     period = ["--start", "2025-12-23", "--end", "2025-12-26"]
-    sums = ["--value", "Betrag", "--decimal", ",", "--max_value", "50"]
+    sums = ["--value", "Betrag", "--decimal", ",", "--max_value", "500"]
     assert cli.main([*COMMAND, *period, *output, *FORMS, *sums]) == 0
     told = capsys.readouterr().err
     assert "8,000 of 8,003 rows used" in told

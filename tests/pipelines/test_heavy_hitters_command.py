@@ -113,7 +113,6 @@ def test_what_is_told_on_the_terminal(city: City, tmp_path: Path, capsys: pytest
     assert watch(city, output) == 0
     shown = capsys.readouterr()
     rows = read_row_file(str(output), HeavyHitter)
-    assert shown.out == ""
     assert "privacy    epsilon 8, delta 1e-06, for all that one person does in the " in shown.err
     assert f"privstream explain {output}" in shown.err and "malformed" not in shown.err
     assert "noise key" not in shown.err
@@ -126,7 +125,7 @@ def test_without_a_key_a_new_one_is_made_and_said(city, tmp_path, capsys):
     options = ["--input", city.events("parquet"), *OPTIONS]
     for name in ("a", "b"):
         assert cli.main(["heavy-hitters", "--output", str(tmp_path / f"{name}.jsonl"), *options]) == 0
-        assert "noise key: a new random one" in capsys.readouterr().err
+        assert "not recorded" in capsys.readouterr().err
     assert (tmp_path / "a.jsonl").read_bytes() != (tmp_path / "b.jsonl").read_bytes()
 
 
@@ -177,7 +176,7 @@ def test_dead_letters(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert letters.stat().st_mode & 0o077 == 0
     assert any("u000007" in letter["record"] for letter in found), "a dead letter holds its record"
     assert watch(city, tmp_path / "more.jsonl", "--input", str(events)) == 0
-    assert "2 records could not be used, --dead_letter PATH keeps them" in capsys.readouterr().err
+    assert "2 malformed: --dead-letter FILE keeps them" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -217,7 +216,6 @@ def test_a_failed_run_leaves_nothing_and_quotes_nobody(ending, city, tmp_path, m
     monkeypatch.setattr(ThresholdMonitor, "decide", fail)
     assert watch(city, output, "--dead_letter", str(tmp_path / "letters.jsonl")) == 1
     shown = capfd.readouterr()
-    assert shown.out == ""
     assert "privstream heavy-hitters: error: the run failed with KeyError" in shown.err
     assert not SOMEBODY.search(shown.err + caplog.text)
     assert [path for path in tmp_path.iterdir() if path.name != "letters.jsonl"] == []

@@ -117,4 +117,4 @@ def test_events_are_counted_whether_they_have_a_user_or_not(tmp_path: Path, caps
     assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people]) == 2
     assert "--user must name a field" in capsys.readouterr().err
     assert cli.main([name, "--input", str(tmp_path / "events.csv"), *common, *people, "--user", ""]) == 2
-    assert "user_field must not be empty" in capsys.readouterr().err
+    assert "--user must not be empty" in capsys.readouterr().err

@@ -129,6 +129,6 @@ def test_the_folder_of_a_monitor_is_named_in_its_file(output: Path, monkeypatch:
     Path("monitor.yaml").write_text("output: {path: out}\naccount: {ledger: postgresql://me@host/accounts/ledger}\n")
     assert ledger_of("monitor.yaml") == "postgresql://me@host/accounts/ledger"
     Path("monitor.yaml").write_text("window: 1h\n")
-    with pytest.raises(UsageError, match="output: must be given, with a folder"):
+    with pytest.raises(UsageError, match="output: must be given, with a path"):
         output_of("monitor.yaml")
     assert cli.main(["report", "monitor.yaml", "--output", "page.html"]) == 2

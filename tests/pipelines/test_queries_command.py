@@ -71,7 +71,7 @@ def test_refusals_say_so(country, tmp_path, capsys):
     assert 0 < len(refused) < len(rows)
     assert all(row.error_bound == -1 and row.measurements_left == 0 for row in refused)
     error = capsys.readouterr().err
-    assert f"{len(refused)} queries refused, because the budget is spent" in error
+    assert f"{len(refused)} queries are refused, since the budget is spent" in error
     assert cli.main(["plot", str(output), "--output", str(tmp_path / "p.svg")]) == 0
 
 
@@ -125,7 +125,7 @@ def test_queries_are_asked_in_order_of_lines_or_time():
             ["--watch", "1", "--queries", "{folder}/*.jsonl", "--output", "{folder}", "--run_id", "r"],
             "--queries must be another folder than --output, got",
         ),
-        (["--watch", "1", "--queries", "{folder}", "--output", "{data}"], "run_id must be given when the input has no"),
+        (["--watch", "1", "--queries", "{folder}", "--output", "{data}"], "run-id must be given when the input has no"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(country, tmp_path, capsys, options, message):
@@ -166,6 +166,7 @@ class TestPlan:
         files = ["--input", country["events.parquet"], "--output", str(output), "--queries", country["queries"]]
         size = ["--records", "1000000", "--planned", "500", "--domain", country["domain"]]
         assert cli.main(["queries", *files, *size, "--epsilon", "1"]) == 0
+        capsys.readouterr()
         known = json.loads(Path(f"{output}.guarantee.json").read_text())["accuracy"]
         assert known == self.accuracy(capsys, "--items", str(len(DOMAIN)))
         assert (

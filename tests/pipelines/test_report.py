@@ -233,7 +233,7 @@ def test_rows_that_the_run_did_not_write_are_refused(folder: Path, capsys: pytes
     beside.write_text(json.dumps(sealed))
     assert report(folder, rows) == 0
     one, *others = rows.read_text().splitlines()
-    rows.write_text("\n".join([json.dumps(json.loads(one) | {"count": 9999}), *others, ""]))
+    rows.write_text("\n".join([json.dumps(json.loads(one) | {"people": 9999}), *others, ""]))
     assert report(folder, rows) == 2
     assert "RESULT must be as its run wrote it: " in capsys.readouterr().err
 

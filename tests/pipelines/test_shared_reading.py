@@ -69,7 +69,7 @@ def test_a_reason_says_for_which_questions_it_is_one() -> None:
 def test_what_is_read_once_is_written_in_one_way() -> None:
     """Forms of times and texts are those of all questions."""
     other = FieldMapping(item="page", **(FORMS | {"time": "then"}))
-    with pytest.raises(ValueError, match=r"^late: time_field must be as in pages, for the records are read once"):
+    with pytest.raises(ValueError, match=r"^late: time must be as in pages, for the records are read once"):
         SharedFields((("pages", READINGS["pages"]), ("late", other)))
     schema = pa.schema([(name, pa.string()) for name in ("who", "page", "land", "at")])
     with pytest.raises(ValueError, match=r"^sums: --value must name a field of clicks: no `ms` there"):

@@ -50,7 +50,7 @@ def test_rows_are_right_and_have_few_columns(name, folder):
     assert rows and all(len(row) <= 12 for row in rows)
     for row in rows:
         hour = int(row["window_start"][11:13])
-        number = row["people"]
+        number = row["people"] if "people" in row else row["estimate"]
         if number is None:
             assert row["status"] == "continues" and row["lower"] is None
             continue

@@ -23,7 +23,7 @@ from privstream.pipelines.questions.asked import shared_evenly
 from privstream.pipelines.run.shares import evenly
 from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, workers_for
-from privstream.pipelines.sources.found_files import EventFile, FilePart
+from privstream.pipelines.sources.found_files import FilePart
 from privstream.transforms.spill import SMALLEST, fetch
 
 PRIVSTREAM = [sys.executable, "-c", "from privstream.pipelines.cli import main; raise SystemExit(main())"]
@@ -151,10 +151,10 @@ def test_how_many_processes_share_the_work(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_processes_and_large_files_have_shards_of_people_of_their_own() -> None:
     """Where a question has shards; they change no answer."""
-    counts, files = question("counts"), [EventFile("a.parquet", size << 30, "parquet") for size in (3, 4)]
-    assert [shared_evenly(counts, {}, workers)["shards"] for workers in (1, 2, 3, 8)] == [4, 4, 6, 8]
-    assert [shared_evenly(counts, {}, workers, files)["shards"] for workers in (1, 2)] == [7, 8]
-    assert shared_evenly(question("ranges"), {"universe": 8}, 3) == {"universe": 8}
+    counts = question("counts")
+    assert [shared_evenly({}, counts, workers)["shards"] for workers in (1, 2, 3, 8)] == [4, 4, 6, 8]
+    assert [shared_evenly({}, counts, workers, 7 << 30)["shards"] for workers in (1, 2)] == [7, 8]
+    assert shared_evenly({"universe": 8}, question("ranges"), 3) == {"universe": 8}
 
 
 def test_parts_of_files_are_shared_out_by_their_rows() -> None:

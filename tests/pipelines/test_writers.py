@@ -342,9 +342,9 @@ def test_an_existing_file_is_replaced_and_stale_parts_are_removed(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [".other.jsonl.0123.partial", "out.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["out.txt", "out", "out.xlsx"])
+@pytest.mark.parametrize("name", ["out.txt", "out", "out.xls"])
 def test_an_unknown_ending_is_an_error_at_launch(name, tmp_path):
-    with pytest.raises(ValueError, match=r"--output must end in \.avro, \.parquet, \.jsonl, \.csv, got .*out"):
+    with pytest.raises(ValueError, match=r"--output must end in \.avro, \.parquet, \.jsonl, \.csv, \.xlsx, got .*out"):
         WriteRows(str(tmp_path / name), HeavyHitter)
 
 
@@ -500,8 +500,8 @@ def test_rows_of_earlier_windows_are_in_the_file_of_the_window_after_which_they_
         _ = stamped | WriteWindowFiles(str(tmp_path), Count, "jsonl", ("window_start",))
     found = {path.name: read_row_file(str(path), Count) for path in tmp_path.glob("*.jsonl")}
     assert found == {
-        "19700101T020000Z_19700101T030000Z_no.jsonl": [one for one, _ in rows[:3]],
-        "19700101T030000Z_19700101T040000Z_no.jsonl": [rows[3][0]],
+        "19700101T020000Z_19700101T030000Z.jsonl": [one for one, _ in rows[:3]],
+        "19700101T030000Z_19700101T040000Z.jsonl": [rows[3][0]],
     }
 
 

@@ -25,13 +25,13 @@ def column_names(text: str) -> tuple[str, ...]:
     >>> column_names("country,page"), column_names('"a,b",c')
     (('country', 'page'), ('a,b', 'c'))
     """
-    names = line_of_csv("item_field", text) if text else ("",)
+    names = line_of_csv("item", text) if text else ("",)
     if len(names) > MOST_COLUMNS:
-        raise ValueError(f"item_field must name at most {MOST_COLUMNS} columns, got {len(names)}")
+        raise ValueError(f"item must name at most {MOST_COLUMNS} columns, got {len(names)}")
     if len(names) > 1 and "" in names:
-        raise ValueError("item_field must be names with commas between them, none of them empty")
+        raise ValueError("item must be names with commas between them, none of them empty")
     if len(set(names)) < len(names):
-        raise ValueError(f"item_field must name different columns, got {', '.join(names)}")
+        raise ValueError(f"item must name different columns, got {', '.join(names)}")
     return names
 
 
