@@ -228,7 +228,7 @@ def _kind(word: str) -> type[Question]:
     return MODELS[word]
 
 
-OF_FRAMES = frozenset({"input", *OF_FILES})
+OF_FRAMES = frozenset({"input", "wide", *OF_FILES})
 """Options that a frame does not have."""
 
 

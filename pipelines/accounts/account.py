@@ -45,12 +45,10 @@ class Account:
 
     Attributes:
         path: of the ledger, or None to go without.
-        why: why there is none.
         dataset: whose budget is spent.
     """
 
     path: str | None
-    why: str = ""
     dataset: str = DEFAULT_DATASET
 
     @classmethod
@@ -60,20 +58,18 @@ class Account:
         Raises:
             ValueError: naming the option.
         """
-        path, why = ledger, ""
+        path = ledger
         if ledger == NONE:
-            path, why = None, "--ledger none"
+            path = None
         elif ledger is None and key_file is not None:
             path = f"{key_file}{ENDING}"
-        elif ledger is None:
-            why = "the noise key is in no file; --ledger PATH keeps one"
         if path is not None and (not path or ("://" in path and not is_database(path))):
             raise ValueError(f"ledger must be a file of this machine, {TABLE}, or {NONE}, got {path!r}")
         if path is not None:
             Ledger(path)  # refuses an address of another form
         if not dataset or not dataset.isprintable():
             raise ValueError(f"dataset must be a name of printable letters, got {dataset!r}")
-        return cls(path=path, why=why, dataset=dataset)
+        return cls(path=path, dataset=dataset)
 
     def charge(
         self,

@@ -20,19 +20,19 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (15_980, 80),
-    "transforms": (16_450, 86),
-    "pipelines": (25_410, 129),
-    "tests": (48_830, 233),
+    "mechanisms": (15_700, 81),
+    "transforms": (15_520, 86),
+    "pipelines": (25_200, 139),
+    "tests": (46_500, 233),
     "benchmarks": (1_730, 7),
     "deploy": (460, 3),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 86_200
+WORDS = 84_800
 """Of all pages, *.md."""
 
-WALK = (400, 50)
+WALK = (380, 52)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
 
 LARGE = {

@@ -38,7 +38,7 @@ def test_the_launchers_command_is_one_that_privstream_takes(monkeypatch):
     cli.load(cli.COMMANDS[command[0]][0]).add_arguments(parser)
     known, others = parser.parse_known_args(command[1:])
     options = launch.parse_beam_options(others)
-    assert known.noise_key_file.startswith("/run/secrets/")
+    assert vars(known)["account.key"].startswith("/run/secrets/")
     assert options.view_as(FlinkRunnerOptions).flink_version == flink_job_server.FLINK_LINE
     assert options.view_as(PortableOptions).environment_type == "EXTERNAL"
     assert options.view_as(StandardOptions).streaming
