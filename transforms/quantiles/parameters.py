@@ -140,8 +140,9 @@ class QuantilesParameters(Parameters):
     def finish(self) -> SmoothWindows | None:
         if not self._to_finish:
             return None
-        made, common = self.mechanism, {"digits": None, "length": self.steps.size}
-        return SmoothWindows(("quantile",), logarithmic=made.scale == "log", ends=(made.low, made.high), **common)
+        made, length = self.mechanism, self.steps.size
+        ends = made.low, made.high
+        return SmoothWindows(("quantile",), logarithmic=made.scale == "log", digits=None, length=length, ends=ends)
 
     @property
     @override
