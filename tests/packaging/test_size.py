@@ -20,7 +20,7 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (15_980, 80),
+    "mechanisms": (15_990, 80),
     "transforms": (16_450, 86),
     "pipelines": (25_410, 129),
     "tests": (48_550, 233),
