@@ -244,6 +244,8 @@ EXAMPLES = {
             "--windows 0": "windows must be >= 1, got 0",
             "--windows -1": "windows must be >= 1, got -1",
         },
+        values={"max_contributions": "2", "method": "counts"},
+        without_end="--max_contributions must be given where the run has no end",
     ),
     "ranges": QuestionExample(
         options=f"{ON_A_CLOCK} --universe 64 --queries ranges",
