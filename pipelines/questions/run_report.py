@@ -225,19 +225,18 @@ class RunReport:
                 yield self._limited(of, lost, {options or instead: share for options, share in shares.items()})
 
     def _limited(self, of: str, lost: float, shares: Mapping[str, Share]) -> str:
-        """Say what limits have left out, by the options that set them."""
+        """Say what limits drop, by the options that set them."""
         named = {options: share for options, share in shares.items() if share.largest >= NAMED}
         looks = f", {self._coverage.later}" if any(share.rises for share in named.values()) else ""
-        larger = " or ".join(options for options in named if options.startswith("--"))
-        cost = f" A larger {larger} leaves out less, for more noise: choose it by what you know of people." * bool(
-            larger
-        )
-        # Since the start, an item that never counts is left out in each window.
+        options = dict.fromkeys(each for of_limits in named for each in of_limits.split(" or "))
+        larger = " or ".join(each for each in options if each.startswith("--"))
+        cost = f" A larger {larger} drops less, for more noise: choose it by what you know of people." * bool(larger)
+        # Since the start, an item that never counts is dropped in each window.
         since_start = self._given.get("over") == "start"
         repeats = since_start or any(limit.repeats and limit.of == of for limit in self._limits)
         by = "; ".join(f"{options} ({share})" for options, share in named.items())
         return (
-            f"limits have left out {'up to ' * repeats}{_percent(lost)} of all {of}{looks}: {by}. What is published is "
+            f"limits drop {'up to ' * repeats}{_percent(lost)} of all {of}{looks}: {by}. What is published is "
             f"about the rest.{cost}"
         )
 

@@ -149,7 +149,7 @@ def test_what_has_other_data_or_goes_elsewhere_is_another_run_whatever_it_is_cal
     for output in ("here", "there"):
         options = argparse.Namespace(input="watched", output=output)
         labels |= {identify({}, {}, options, [], watched).label("mine") for watched in (None, "input")}
-    assert len(labels) == 3, "a run without an end is bound to its place, others are not"
+    assert len(labels) == 3, "a streaming run is bound to its place, others are not"
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "same time", "another file", "gone"])
