@@ -15,8 +15,8 @@ Seconds by the clock mean little where other programs want the same cores. So CP
 /proc ten times a second: all together, and those of the command and of its busiest worker, one after the other, which
 is how long the run takes where each process has a core.
 
-Writes cores.csv and cores.png to benchmarks/results, for other numbers of events or people cores_EVENTS.csv. Needs
-Linux, and DuckDB for the comparison.
+Writes cores.csv to benchmarks/results, for other numbers of events or people cores_EVENTS.csv. Needs Linux, and DuckDB
+for the comparison.
 """
 
 import argparse
@@ -37,7 +37,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from _report import load_average, parser, print_table, results_folder, write_csv
-from matplotlib.figure import Figure
 
 START, WINDOW, WINDOWS, ITEMS, LIMIT = 1_704_067_200, 3600, 48, 20_000, 20  # 2024-01-01
 EVENTS, PEOPLE = 20_000_000, 2_000_000
@@ -181,24 +180,6 @@ def row(engine: str, events: int, people: int, workers: int, used: Used) -> dict
     }
 
 
-def picture(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw a bar for each engine: CPU seconds one after the other, and by the clock."""
-    figure = Figure(figsize=(8, 1 + 0.6 * len(rows)), layout="constrained")
-    axes = figure.subplots()
-    places = np.arange(len(rows))
-    labels = [f"{row['engine']}, {row['workers']} worker{'s' * (row['workers'] != 1)}" for row in rows]
-    for number, (column, text) in enumerate(
-        (("longest_cpu_seconds", "CPU of the command and its busiest worker"), ("cpu_seconds", "CPU of all processes"))
-    ):
-        bars = axes.barh(places + 0.4 * number, [row[column] for row in rows], 0.38, label=text)
-        axes.bar_label(bars, fmt="%.1f", padding=3)
-    axes.set_yticks(places + 0.2, labels)
-    axes.set_xlabel(f"seconds for {rows[0]['events']:,} events")
-    axes.invert_yaxis()
-    axes.legend()
-    figure.savefig(path, dpi=120)
-
-
 def main() -> None:
     made: argparse.ArgumentParser = parser(__doc__)
     made.add_argument("--events", type=int, default=EVENTS, help="about so many")
@@ -241,8 +222,6 @@ def main() -> None:
     usual = options.quick or (options.events, people) == (EVENTS, PEOPLE)
     name = "cores" if usual else f"cores_{options.events}"
     write_csv(folder / f"{name}.csv", rows)
-    if usual:
-        picture(rows, folder / "cores.png")
     print_table("counts of 48 windows, each person 20 times at most", rows)
     print(f"results: {folder}")
 

@@ -455,7 +455,7 @@ class LimitShare(NamedTuple):
         people: estimated number of them.
         people_lower, people_upper: its interval.
         kept: share of contributions that counts if of each person at most `limit` do, by the people who can be seen.
-        kept_lower, kept_upper: the interval of that share of all people's contributions, of a person 65,536 at most.
+        kept_lower, kept_upper: the interval of that share of all people's contributions, at most 65,536 per person.
         stddev: standard deviation of the noise of a count in the later run with this limit.
         found_in_one: people whose contributions of an item must count in one window of that run for the item to be
             found, with an even chance.

@@ -131,8 +131,8 @@ class NoisyHistogram:
     neighbours, and in cells behind it that seem to go on. Estimates are about these people; intervals, and the row of
     all others, allow for those whom noise hides.
 
-    Privacy: post-processing. Accuracy: each interval holds the truth with probability 0.95; of a person with more
-    contributions than the last edge so many count in it.
+    Privacy: post-processing. Accuracy: each interval holds the truth with probability 0.95; per person at
+    most as many contributions count as the last edge.
 
     Args:
         edges: of the grid.

@@ -25,7 +25,7 @@ NOBODY = (
     "alike numbers; with --epsilon {epsilon:g} it would take 100."
 )
 MEANS = (
-    "kept: of all contributions (items in windows), of a person 65,536 at most; {beyond} may have more than is in this "
+    "kept: of all contributions (items in windows), at most 65,536 per person; {beyond} may have more than is in this "
     "table. noise: standard deviation of a count. found: people of an item who must count, in one window or in each, "
     "for an even chance."
 )

@@ -12,7 +12,7 @@ RUN = ("--window", "1month", "--start", "2030-01-01", "--end", "2030-05-01", "--
 
 
 def ask(folder, word, items, *options, people=2000):
-    """Ask about people who have so many items in each of four months; return rows, the share, and the truth."""
+    """Ask about people who have a number of items in each of four months; return rows, the share, and the truth."""
     draw, true, lines = random.Random(4), Counter(), ["user,item,time"]
     for person in range(people):
         for month in range(1, 5):

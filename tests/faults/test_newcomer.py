@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def write(has, name="e.csv"):
-    """Write so many contributions of each person, of different items."""
+    """Write a number of contributions per person, each of another item."""
     rng = np.random.default_rng(1)
     rows = [
         f"u{u},i{k},{START + 60 + int(rng.integers(10)) * 86_400},{1 + k % 90}"

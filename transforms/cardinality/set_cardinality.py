@@ -78,7 +78,7 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
         columns, spread = (column.tolist() for column in published), self.mechanism.algorithm.spread
         for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):
             start, end = self.steps.bounds(step)
-            ends = interval(estimate, None if exhausted else bound if spread is None else spread)
+            ends = (None, None) if exhausted else map(float, interval(estimate, bound if spread is None else spread))
             error_bound = NO_BOUND if exhausted else bound
             shown = max(0, estimate) if spread is None else estimate  # by counts it is unbiased
             outputs.append((step, CardinalityEstimate(start, end, shown, error_bound, *ends)))

@@ -74,8 +74,8 @@ class ShownCounts:
     Privacy: post-processing.
 
     Attributes:
-        at_least: rows with a smaller number are left out; None for none.
-        top: of a window so many rows are shown, those with the largest numbers or rises; None for all.
+        at_least: rows with a smaller number are dropped; None keeps all.
+        top: number of rows per window, those with the largest numbers or rises; None keeps all.
         rising: whether only what surely rose is shown.
     """
 

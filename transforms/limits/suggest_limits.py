@@ -36,8 +36,8 @@ class SuggestLimits(Parameters):
         numbers. Public: all arguments but `noise`.
 
     Accuracy:
-        Each interval by itself holds the truth with probability 0.95; estimated shares are about the people who can be
-        seen. Of a person 65,536 contributions count.
+        Each interval alone holds the truth with probability 0.95; estimated shares are about the people who can be
+        seen. At most 65,536 contributions count per person.
 
     Args:
         window: length of a window of the later run in seconds, or so many days, weeks, months or years of a calendar.
