@@ -29,6 +29,7 @@ from privstream.pipelines.sinks.row_formats import (
     check_number,
     iso_8601,
     openpyxl,
+    plain_number,
     read_csv,
     read_parquet,
     read_xlsx,
@@ -272,9 +273,9 @@ def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table,
 
 
 def json_values(row_type: type, row: Any) -> dict[str, Any]:
-    """Return a row as JSON says it: times are ISO 8601."""
+    """Return a row as lines of JSON say it: times are ISO 8601."""
     columns = zip(_known_types(row_type).items(), column_values(row_type, row), strict=True)
-    return {name: iso_8601(value.micros) if kind is Time else value for (name, kind), value in columns}
+    return {name: iso_8601(value.micros) if kind is Time else plain_number(value) for (name, kind), value in columns}
 
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:

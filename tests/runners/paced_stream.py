@@ -27,7 +27,6 @@ from privstream.transforms import (
     HeavyHitter,
     KeyCount,
     KeyedCounts,
-    KeyRise,
     ShiftingHeavyHitters,
     SparseVectorAlerts,
 )
@@ -44,7 +43,7 @@ PUBLIC = "nobody's"
 """An item on the public list of those that stay found."""
 
 ALERTS, LASTING, FOUND, LISTED = "alerts", "lasting", "found", "listed"
-KINDS = {ALERTS: Alert, FOUND: KeyRise, LISTED: KeyCount}
+KINDS = {ALERTS: Alert, FOUND: KeyCount, LISTED: KeyCount}
 """What rows of some monitors are; those of the others are heavy hitters."""
 
 FOUND_PERIOD = 10  # windows
@@ -199,7 +198,7 @@ def build(pipeline: beam.Pipeline, stream: Stream) -> None:
         _ = published.rows | f"KeepRows {name}" >> beam.ParDo(Keep(rows, name))
         _ = published.dead_letters | f"KeepDead {name}" >> beam.ParDo(Keep(dead_letters, name))
         if stream.more and name == "status":
-            _ = published.rows | "WriteWindows" >> WriteWindowFiles(str(windows), HeavyHitter, "jsonl", ["-count"])
+            _ = published.rows | "WriteWindows" >> WriteWindowFiles(str(windows), HeavyHitter, "jsonl", ["-people"])
 
 
 def run_locally(folder: Path, **options: Any) -> list[tuple[str, Any]]:

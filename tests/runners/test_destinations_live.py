@@ -23,7 +23,7 @@ from privstream.pipelines.sinks.postgres_table import PostgresTable
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("destinations")]
 AWAY_SECONDS = 2
 OPTIONS = (
-    "--window 3600 --epsilon 4 --delta 1e-6 --max_hits 4 --method clock --run_id same --key key "
+    "--window 3600 --epsilon 4 --delta 1e-6 --max-hits 4 --method clock --run-id same --key key "
     "--start 2024-01-01T00:00Z --end 2024-01-01T04:00Z"
 )
 
@@ -50,13 +50,13 @@ def test_a_row_is_in_the_table_once_and_runs_share_it(postgres):
     assert [one.send(ROWS), one.send(ROWS), one.send(ROWS[::-1])] == [0, 0, 0]
     other.check(first=True)
     other.send(ROWS[:1])
-    found = postgres.ask("SELECT run_id, extract(epoch FROM window_end)::int, item, count FROM shared ORDER BY 1, 2")
+    found = postgres.ask("SELECT run_id, extract(epoch FROM window_end)::int, item, people FROM shared ORDER BY 1, 2")
     assert found == [*(("run 1", 3600 * (hour + 1), "tea", 7 * hour) for hour in range(3)), ("run 2", 3600, "tea", 0)]
     with pytest.raises(ValueError, match="must be a table without rows of this run, but shared of results on"):
         one.check(first=True)
     one.check(first=False)
     table(postgres, "shared", replace=True).send(ROWS[1:2])
-    assert postgres.ask("SELECT run_id, count FROM shared ORDER BY 1") == [("run 1", 7), ("run 2", 0)]
+    assert postgres.ask("SELECT run_id, people FROM shared ORDER BY 1") == [("run 1", 7), ("run 2", 0)]
 
 
 def test_hostile_texts_are_rows_like_others(postgres):
@@ -70,8 +70,8 @@ def test_hostile_texts_are_rows_like_others(postgres):
 def test_a_missing_number_is_null(postgres):
     destination = table(postgres, "missing")
     destination.check(first=True)
-    destination.send([hitter("tea"), hitter("coffee")._replace(count=None, lower=None)])
-    assert postgres.ask("SELECT item FROM missing WHERE count IS NULL AND lower IS NULL") == [("coffee",)]
+    destination.send([hitter("tea"), hitter("coffee")._replace(people=None, lower=None)])
+    assert postgres.ask("SELECT item FROM missing WHERE people IS NULL AND lower IS NULL") == [("coffee",)]
 
 
 def test_a_database_that_is_away_for_a_while_gets_every_row_once(postgres):
@@ -187,7 +187,7 @@ def test_a_run_over_files_fills_a_table(postgres, searches, capsys):
     assert run(*to, "--overwrite") == 0
     assert postgres.ask("SELECT * FROM files ORDER BY row_key") == before
     (entry, _) = [json.loads(line) for line in (searches / "key.ledger.jsonl").read_text().splitlines()]
-    assert entry["output"] == postgres.url("files")
+    assert entry["output"] == "rows.jsonl"
     assert not any(postgres_server.PASSWORD.encode() in path.read_bytes() for path in searches.glob("*.*"))
 
 
@@ -216,8 +216,8 @@ def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(brok
 
 
 COUNTED = (
-    "--window 3600 --start 2024-01-01T00:00Z --end 2024-01-01T08:00Z --epsilon 4 --delta 1e-3 --max_contributions 8 "
-    "--run_id same --key key --input=incoming --watch=0.2 --watermark=marks --output=copy --runner=FnApiRunner"
+    "--window 3600 --start 2024-01-01T00:00Z --end 2024-01-01T08:00Z --epsilon 4 --delta 1e-3 --max-contributions 8 "
+    "--run-id same --key key --input=incoming --watch=0.2 --watermark=marks --output=copy --runner=FnApiRunner"
 )
 
 
@@ -237,7 +237,7 @@ def test_rows_of_windows_before_an_item_was_found_are_there_once(kind, searches,
     server = request.getfixturevalue("postgres" if kind == "table" else "broker")
     if kind == "topic":
         topic(server, "counted")
-    to = f"--output={server.url('counted') if kind == 'table' else f'kafka://{server}/counted'}"
+    to = f"--send={server.url('counted') if kind == 'table' else f'kafka://{server}/counted'}"
     assert cli.main(["counts", *COUNTED.split(), to]) == 0
     files = {file: map(json.loads, file.read_text().splitlines()) for file in (searches / "copy").glob("*.jsonl")}
     published = [(file.stem.split("_")[1], line) for file, lines in files.items() for line in lines]
@@ -263,15 +263,15 @@ def test_rows_of_windows_before_an_item_was_found_are_there_once(kind, searches,
 
 MONITOR = """\
 data: {{input: events.jsonl, time_unit: s}}
-windows: {window: 1h, start: 1970-01-01, end: 1970-01-01T02:00}
+windows: {{window: 1h, start: 1970-01-01, end: 1970-01-01T02:00}}
 privacy: {{epsilon: 8, delta: 0}}
 questions:
   visitors: {{question: cardinality, timeout: 30m}}
   middle:   {{question: quantiles, value: value, low: 1, high: 100, max_contributions: 2}}
 views:
   busy: {{of: visitors, above: 5}}
-account: {key: key}
-output: {{path: out, {sent_to}}}
+account: {{key: key}}
+output: {{path: out, send: {sent_to}}}
 """
 
 
@@ -287,7 +287,7 @@ def write_monitor(folder, sent_to):
 @pytest.mark.slow
 def test_each_question_and_view_of_a_monitor_has_a_table_and_a_topic(postgres, broker, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    write_monitor(tmp_path, f"postgres: '{postgres.url('')[:-1]}', kafka: 'kafka://{broker}'")
+    write_monitor(tmp_path, f"['{postgres.url('')[:-1]}', 'kafka://{broker}']")
     for name in ("visitors", "middle", "busy", "quiet"):
         topic(broker, name)
     assert cli.main(["run", "monitor.yaml"]) == 0
@@ -309,4 +309,4 @@ def test_each_question_and_view_of_a_monitor_has_a_table_and_a_topic(postgres, b
     assert "2 rows sent to quiet" in capsys.readouterr().err
     Path("out/_guarantee.json").unlink()
     assert cli.main(["views", "monitor.yaml", "--overwrite"]) == 2
-    assert "output.folder must have the guarantee of its run" in capsys.readouterr().err
+    assert "output.path: must have the guarantee of its run" in capsys.readouterr().err

@@ -223,18 +223,18 @@ def test_errors_name_the_option(broker, tmp_path):
 
     assert "--input must be a topic of" in said(f"kafka://{broker}/missing")
     assert "--input must be of the form kafka://host:port/topic" in said("kafka://host")
-    assert "kafka_setting must be one that librdkafka knows" in said(f"kafka://{broker}/t", "--kafka_setting=a.b=c")
-    assert "kafka_setting must not set group.id" in said(f"kafka://{broker}/t", "--kafka_setting=group.id=c")
+    assert "--kafka-setting must be one that librdkafka knows" in said(f"kafka://{broker}/t", "--kafka_setting=a.b=c")
+    assert "--kafka-setting must not set group.id" in said(f"kafka://{broker}/t", "--kafka_setting=group.id=c")
 
 
 MONITOR = """\
 data: {{input: {source}, time_unit: s, watch: 0.3}}
-windows: {window: {window}s, allowed_lateness: {lateness}s, start: {start}, renew_every: 1h}
+windows: {{window: {window}s, allowed_lateness: {lateness}s, start: "{start}", renew_every: 1h}}
 privacy: {{epsilon: 8, delta: 1e-6}}
 questions:
   pages:   {{question: counts, domain: [a, b], max_contributions: 4}}
   present: {{question: cardinality, timeout: 30s}}
-account: {key: noise.key, run_id: clicks, ledger: none}
+account: {{key: noise.key, run_id: clicks, ledger: none}}
 output: {{path: out, format: jsonl, send: "kafka://{broker}"}}
 """
 
