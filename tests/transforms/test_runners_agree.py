@@ -117,7 +117,7 @@ def test_disorder_changes_nothing_and_late_events_are_set_aside(name):
     letters = results.elements("dead")
     windows = sum(
         made.steps.first is None or step >= made.steps.first
-        for _, _, time, _ in late
+        for _, _, time in late
         for step in range(time // made.steps.period, (time - size) // made.steps.period, -1)
     )
     assert len(letters) == windows
