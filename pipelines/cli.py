@@ -14,13 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-from privstream.pipelines.command import (
-    Command,
-    CommandError,
-    Parser,
-    UsageError,
-    with_dashes,
-)
+from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
 from privstream.pipelines.commands.question import (
     audit_command,
     plan_command,
@@ -63,7 +57,7 @@ COMMANDS: Commands = {
     ),
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
-    "plot": ("show.plot", "draw the chart of a result, with its intervals"),
+    "plot": ("report.plot", "draw the chart of a result, with its intervals"),
     "run": ("commands.run", "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
     "init": ("commands.init", "write a monitor, a file of questions, from the names of the fields of a file"),
@@ -238,14 +232,14 @@ def _fail(known: argparse.Namespace, others: list[str], options: Sequence[str], 
     """Say what went wrong in one line, and return the exit status."""
     if known.traceback:
         say("".join(traceback.format_exception(error)).rstrip())
-    words = [known.command, *([known.about] if "about" in known else [])]
+    command = " ".join([known.command, *([known.about] if "about" in known else [])])
     what = "there is not enough memory for numbers of this size: " if isinstance(error, MemoryError) else ""
     text = str(error)
     if isinstance(error, UsageError):
-        beams = [word.removeprefix("--").partition("=")[0] for word in others if word.startswith("--")]
-        text = with_dashes(text, [*vars(known), *beams])
+        words = [word.partition("=")[0] for word in (*options, *others) if word.startswith("--")]
+        text = spelled(text, {word.removeprefix("--").replace("-", "_"): word for word in words})
         if text.startswith("unknown option "):
             text = text.replace(";", f"{meant(text.split()[2].rstrip(';'), options)};", 1)
         text += NO_DELTA if text.startswith("--delta must be > 0") else ""
-    say(one_line(f"privstream {' '.join(words)}: error: {what}{text}"))
+    say(one_line(f"privstream {command}: error: {what}{text}"))
     return error.status if isinstance(error, CommandError) else CommandError.status

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -74,6 +74,7 @@ LIST_LINE = re.compile(r"( +\S+(?: \S+)*?  +)\S")
 CONTINUES = " " * 8
 SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
 LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
+WITH_DASHES = re.compile(r"(?<![\w-])--([a-z][a-z_-]*)")
 METAVARS = {int: "N", float: "X"}
 
 
@@ -153,25 +154,25 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     group.add_argument(f"--{option.name}", type=kind, metavar=metavar, default=option.default, help=text)
 
 
-def with_dashes(message: str, options: Iterable[str]) -> str:
-    """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max_hits must be >= 1`.
+def spelled(message: str, names: Mapping[str, str]) -> str:
+    """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max-hits must be >= 1`.
 
     A name of one word, such as `end`, may also be a word of the sentence: it gets its dashes where the sentence is
     about it, before "must". Values, which follow "got", texts in quotes and paths stay as they are.
 
     Args:
         message: of a transform, or of a command.
-        options: the names of all options of the command, without dashes.
+        names: what arguments are called, by themselves.
     """
-    names = set(options)
-
-    def dashed(found: re.Match[str]) -> str:
-        return f"--{found[0]}" if found[0] in names else found[0]
-
     rule, got, value = message.partition(", got ")
+    rule = WITH_DASHES.sub(lambda found: names.get(found[1].replace("-", "_"), found[0]), rule)
     subject = SUBJECT.match(rule)
     end = subject.end() if subject else 0
-    return re.sub(r"\w+", dashed, rule[:end]) + LONG_NAME.sub(dashed, rule[end:]) + got + value
+
+    def named(found: re.Match[str]) -> str:
+        return names.get(found[0], found[0])
+
+    return re.sub(r"\w+", named, rule[:end]) + LONG_NAME.sub(named, rule[end:]) + got + value
 
 
 def _goes_on(line: str, following: str) -> bool:

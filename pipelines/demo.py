@@ -18,8 +18,8 @@ from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.promise import Promise
+from privstream.pipelines.report.plot import write
 from privstream.pipelines.report.result import read_result
-from privstream.pipelines.show.plot import write
 from privstream.pipelines.show.words import interval
 from privstream.pipelines.simulate.searches import LEAST
 from privstream.pipelines.simulate.truths import ItemHolders

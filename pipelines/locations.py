@@ -19,6 +19,8 @@ QUOTES = ("double", "none")
 ARRIVAL, MARKS = "arrival", "marks"
 CLOCKS = (ARRIVAL, MARKS)
 
+DEFAULT_DATASET = "default"
+"""What the data are called whose budget a run spends that names none."""
 
 SCHEME = "kafka"
 LAUNCH_SECONDS = 10

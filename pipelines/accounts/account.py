@@ -11,9 +11,8 @@ from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import Contents, Entry
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
-from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.spending import Standing, standings_of
-from privstream.pipelines.locations import TABLE
+from privstream.pipelines.locations import DEFAULT_DATASET, TABLE
 from privstream.pipelines.show.words import Budget
 
 NONE = "none"

@@ -12,9 +12,10 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.accounts.budget_command import add_place, ledger_of
 from privstream.pipelines.accounts.entries import Contents, Entry, Limit
-from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET, limit
+from privstream.pipelines.accounts.limit_options import limit
 from privstream.pipelines.accounts.spending import MOST_RUNS, standings
 from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.locations import DEFAULT_DATASET
 
 EXPLAINED = f"""\
 The runs are equal and about the same people, such as one a day; they are counted by the filter that refuses runs.

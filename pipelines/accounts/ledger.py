@@ -21,8 +21,8 @@ from privstream.pipelines.accounts.entries import (
     record_digest,
 )
 from privstream.pipelines.accounts.ledger_file import FileLines, LedgerFile
-from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.accounts.spending import check_limit
+from privstream.pipelines.locations import DEFAULT_DATASET
 
 if TYPE_CHECKING:
     from privstream.pipelines.accounts.ledger_table import LedgerTable, TableLines

@@ -1,11 +1,9 @@
-"""Limits as text, and the data set of a run that names none."""
+"""Limits as text."""
 
 from __future__ import annotations
 
 import argparse
 import math
-
-DEFAULT_DATASET = "default"
 
 
 def limit(text: str) -> tuple[float, float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from privstream.pipelines.accounts.budget_command import add_place, ledger_of
-from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
 from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.locations import DEFAULT_DATASET
 from privstream.pipelines.terminal import say
 
 

@@ -275,7 +275,10 @@ class Cardinality(Question):
 
     question: Literal["cardinality"] = "cardinality"
     enter_values: Texts | None = option(None, "items that mean that a person enters (default: all that do not leave)")
-    leave_values: Texts | None = option(None, "items that mean that a person leaves; needed without --timeout")
+    leave_values: Texts | None = option(
+        None,
+        "items that mean that a person leaves; of events at one time, leaving comes last; needed without --timeout",
+    )
     timeout: Seconds | None = option(None, "time without an event after which a person has left")
     max_contributions: Count | None = option(
         None, "windows at whose ends one person counts in the whole run, the first ones (default: all)"

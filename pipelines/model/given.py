@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import yaml
-from privstream.pipelines.command import CommandError, UsageError
+from privstream.pipelines.command import CommandError, UsageError, spelled
 from privstream.pipelines.model.base import Place, WrongKeyError, meant
 from privstream.pipelines.model.monitor import FILL_IN, SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
@@ -69,30 +69,9 @@ class Named:
 
     @property
     def _by_key(self) -> dict[str, str]:
-        """The names by the last part of places, which is the name of an argument."""
-        return {place[-1]: name for place, name in reversed(list(self.names.items()))}
-
-
-SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
-LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
-WITH_DASHES = re.compile(r"(?<![\w-])--([a-z][a-z_-]*)")
-
-
-def spelled(message: str, names: Mapping[str, str]) -> str:
-    """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max-hits must be >= 1`.
-
-    A name of one word, such as `end`, may also be a word of the sentence: it gets its dashes where the sentence is
-    about it, before "must". Values, which follow "got", texts in quotes and paths stay as they are.
-    """
-    rule, got, value = message.partition(", got ")
-    rule = WITH_DASHES.sub(lambda found: names.get(found[1].replace("-", "_"), found[0]), rule)
-    subject = SUBJECT.match(rule)
-    end = subject.end() if subject else 0
-
-    def named(found: re.Match[str]) -> str:
-        return names.get(found[0], found[0])
-
-    return re.sub(r"\w+", named, rule[:end]) + LONG_NAME.sub(named, rule[end:]) + got + value
+        """The names by themselves, and by the last part of places, which is the name of an argument."""
+        own = {name.removeprefix("--").replace("-", "_"): name for name in self.names.values()}
+        return own | {place[-1]: name for place, name in reversed(list(self.names.items()))}
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from privstream.pipelines.accounts.limit_options import DEFAULT_DATASET
-from privstream.pipelines.locations import DEFAULT_FORMAT, POSTGRESQL
+from privstream.pipelines.locations import DEFAULT_DATASET, DEFAULT_FORMAT, POSTGRESQL
 from privstream.pipelines.model.base import Model, WrongKeyError, meant, option
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.data import KAFKA, Data

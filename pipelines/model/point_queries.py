@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError
 from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import read_lines
@@ -43,10 +41,3 @@ def _parse(text: bytes, names: Sequence[str]) -> tuple[int, ...]:
         if isinstance(given.get(name), bool) or not isinstance(given.get(name), int):
             raise TypeError(f"{name} must be a whole number")
     return tuple(given[name] for name in names)
-
-
-def write_point_queries(path: str, queries: Iterable[dict[str, int]]) -> None:
-    """Write queries for every window."""
-    with whole_file(path) as stream:
-        for query in queries:
-            stream.write(json.dumps(query).encode() + b"\n")

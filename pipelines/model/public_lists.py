@@ -8,11 +8,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from privstream.pipelines.model.data import Data
-from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
 from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import encoding_of, read_lines
@@ -76,13 +75,6 @@ def read_rules(path: str, reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
     if not rules:
         raise ValueError(f"--rules must have at least one rule, got {path} with none")
     return tuple(rules)
-
-
-def write_rules(path: str, rules: Iterable[AlertRule]) -> None:
-    """Write rules as `read_rules` reads them."""
-    with whole_file(path) as stream:
-        for rule in rules:
-            stream.write(json.dumps(rule.given, ensure_ascii=False).encode() + b"\n")
 
 
 def _rule(text: bytes) -> AlertRule:

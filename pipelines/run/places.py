@@ -127,10 +127,10 @@ class Places:
             if not self.unbounded and not overwrite:
                 for what, path in rows:
                     check_new(path, what)
-            if monitor.single:
-                check_destination(
-                    self.folder if not self.unbounded else self.guarantee(next(iter(monitor.questions))), "output"
-                )
+            if monitor.single and self.unbounded:
+                loaded("sinks.window_files.check_folder")(self.folder, "output")
+            elif monitor.single:
+                check_destination(self.folder, "output")
         self._check_streams(written)
         check_apart(read, ledger, written)
 

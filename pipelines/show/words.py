@@ -264,7 +264,9 @@ def limits_in_words(record: Mapping[str, Any], counters: Mapping[str, int] | Non
         dropped = found["dropped"]
         if dropped is None:
             return f"{text}; what they drop is not known"
-        return f"{text}; they drop {dropped_in_words(dropped)}" if dropped["upper"] != 0 else f"{text}; none is dropped"
+        return (
+            f"{text}; they drop {dropped_in_words(dropped)}" if dropped["upper"] != 0 else f"{text}; they drop nothing"
+        )
     stated = (record["accuracy"].get("intervals") or {}).get("leave_out") or ""
     limits = [f"{most} per {unit}{where}" for unit, most, where in LIMIT.findall(stated)]
     if not limits:
@@ -353,13 +355,21 @@ def says_nothing(lower: float, upper: float, parameters: Mapping[str, Any]) -> b
     return scaled(upper) - scaled(lower) >= NEARLY * (scaled(high) - scaled(low))
 
 
+CALENDAR = re.compile(r"(\d+) ?([a-z]+?)s?(?: |$)")
+"""How a length by the calendar is written."""
+
+
 def window_in_words(window: Any) -> str:
     """Return the length of a window without a leading 1, from seconds or words of a calendar.
 
-    >>> window_in_words(604_800.0), window_in_words("1 week Europe/Berlin"), window_in_words(21_600)
-    ('week', 'week', '6 hours')
+    >>> window_in_words(604_800.0), window_in_words("1week Europe/Berlin"), window_in_words("3 months")
+    ('week', 'week', '3 months')
     """
-    text = " ".join(window.split()[:2]) if isinstance(window, str) else in_words(round(window * 1_000_000))
+    if isinstance(window, str):
+        number, unit = CALENDAR.match(window).groups()  # type: ignore[union-attr]
+        text = f"{number} {unit}{'s' * (number != '1')}"
+    else:
+        text = in_words(round(window * 1_000_000))
     return {"7 days": "1 week"}.get(text, text).removeprefix("1 ")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,8 +17,6 @@ import pyarrow as pa
 from privstream.mechanisms import checks
 from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
 from privstream.pipelines.command import Command, Option
-from privstream.pipelines.model.point_queries import write_point_queries
-from privstream.pipelines.model.public_lists import write_rules
 from privstream.pipelines.run.queries_file import write_queries
 from privstream.pipelines.simulate.simulation import add_simulation, simulation, write_files, write_lines
 from privstream.pipelines.simulate.streams import START_MICROS, TrueWindow, event_batch, people, start_simulation
@@ -73,7 +72,9 @@ def simulate_clinic(*, users: int, windows: int, seed: int, window_seconds: floa
 
 def _write_rules(arguments: argparse.Namespace) -> None:
     if arguments.rules is not None:
-        write_rules(arguments.rules, rules_for(arguments.users))
+        write_lines(
+            arguments.rules, (json.dumps(rule.given, ensure_ascii=False) for rule in rules_for(arguments.users))
+        )
 
 
 CLINIC = simulation(
@@ -285,7 +286,8 @@ def _near(slots: int) -> np.ndarray:
 
 def _write_ranges(arguments: argparse.Namespace) -> None:
     if arguments.queries is not None:
-        write_point_queries(arguments.queries, ({"low": low, "high": high} for low, high in parts(arguments.slots)))
+        queries = (json.dumps({"low": low, "high": high}) for low, high in parts(arguments.slots))
+        write_lines(arguments.queries, queries)
 
 
 RANGES = simulation(
@@ -338,7 +340,7 @@ def simulate_trades(
 
 def _write_points(arguments: argparse.Namespace) -> None:
     if arguments.queries is not None:
-        write_point_queries(arguments.queries, ({"point": point} for point in asked(arguments.universe)))
+        write_lines(arguments.queries, (json.dumps({"point": point}) for point in asked(arguments.universe)))
 
 
 PREDECESSOR = simulation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +48,9 @@ def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]
         if command == "counts":
             given += ["--max_contributions", "1", "--output", str(output), "--overwrite"]
         status = cli.main([command, *map(str, options), *given])
-        rows = list(csv.DictReader(output.open(newline="", encoding="utf-8"))) if output.exists() else []
+        text = output.read_text(encoding="utf-8") if output.exists() else ""
+        mark = ";" if ";" in text.partition("\n")[0] else ","  # as readers of the decimal sign expect it
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark))
         return Ran(status, capfd.readouterr().err, rows)
 
     os.chdir(tmp_path)

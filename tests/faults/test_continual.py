@@ -83,7 +83,7 @@ def test_e2_quantiles_have_one_name(tmp_path: Path, capsys: pytest.CaptureFixtur
         "end": "2024-01-02",
         "privacy": {"epsilon": 1, "delta": 1e-6},
         "questions": {"speed": {"question": "quantiles", "value": "value", "low": 1, "high": 9, "quantiles": [0.5]}},
-        "output": {"folder": "rows"},
+        "output": {"path": "rows"},
     }
     (tmp_path / "monitor.yaml").write_text(json.dumps(monitor))
     assert cli.main(["plan", str(tmp_path / "monitor.yaml")]) == 0

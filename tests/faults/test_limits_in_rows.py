@@ -51,7 +51,7 @@ def test_t6_ranks_of_people_with_many_items_are_lower_bounds(tmp_path, capsys):
     rows, _, true = ask(tmp_path, "top-k", 50, "--epsilon", "1")
     assert rows and all(row["upper"] == "" for row in rows)
     assert all(float(row["lower"]) <= number for row, number in zip(rows, true, strict=True))
-    assert all(float(row["estimate"]) < number for row, number in zip(rows, true, strict=True))
+    assert all(float(row["people"]) < number for row, number in zip(rows, true, strict=True))
     capsys.readouterr()
     files = ("--input", f"{tmp_path}/in.csv", "--output", "-", "--key", f"{tmp_path}/key")
     assert main(["top-k", *files, *RUN, "--ledger", "none", "--epsilon", "1"]) == 0

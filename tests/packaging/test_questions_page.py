@@ -29,7 +29,7 @@ def test_documentation_is_read() -> None:
 )
 def test_a_documented_command_line_is_one(page: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     others: list[list[str]] = []
-    monkeypatch.setattr(cli, "_run", lambda command, known, beam: others.append(beam) or 0)
+    monkeypatch.setattr(cli, "_run", lambda command, known, beam, options: others.append(beam) or 0)
     assert cli.main(words) == 0
     if not any("Flink" in word for word in others[0]):
         launch.parse_beam_options(others[0])

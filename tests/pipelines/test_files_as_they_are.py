@@ -346,11 +346,11 @@ def test_decimals_without_a_unit_are_rounded_and_the_run_says_so(tmp_path, capsy
     german(tmp_path / "kauf.csv")
     output = ["--input", str(tmp_path / "kauf.csv"), "--output", str(tmp_path / "out.jsonl"), "--dry_run"]
     period = ["--start", "2025-12-23", "--end", "2025-12-26"]
-    sums = ["--value", "Betrag", "--decimal", ",", "--max_value", "500"]
+    sums = ["--value", "Betrag", "--decimal", ",", "--max_value", "100000"]
     assert cli.main([*COMMAND, *period, *output, *FORMS, *sums]) == 0
     told = capsys.readouterr().err
     assert "8,000 of 8,003 rows used" in told
-    assert "of values are rounded: lower --value-unit" in told
+    assert "--value-unit" in told
 
 
 @pytest.mark.slow
