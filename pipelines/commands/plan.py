@@ -10,13 +10,13 @@ from typing import Any
 
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines.command import Command
-from privstream.pipelines.commands.methods import shown
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.options import add_layers, given_to
 from privstream.pipelines.run.calibration import Calibrated
 from privstream.pipelines.run.plan import arguments_of, fields_of, is_unbounded, shared_out
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
+from privstream.pipelines.show.words import number
 from privstream.pipelines.yaml_file import read_document
 from privstream.transforms.row_types import Time
 from rich.table import Table
@@ -78,7 +78,7 @@ def _print(answer: dict[str, Any]) -> None:
     whole = sum(each["share"] for each in answer["questions"].values())
     for name, each in answer["questions"].items():
         cells = [f"{100 * each['share'] / whole:.0f}%", f"{each['epsilon']:g}", f"{each['delta']:g}"]
-        cells.append(f"{shown(each['error'])} {each['error_unit']}")
+        cells.append(f"{number(each['error'])} {each['error_unit']}")
         table.add_row(name, each["question"], *cells)
     guarantee = answer["guarantee"]
     together = (

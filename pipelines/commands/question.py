@@ -59,7 +59,7 @@ PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zon
 def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:
     """Return the options of a plan that are those of a run, too."""
     info = kind.info
-    apart = {"method", *info.unplanned, *info.assumed, *(stand.name for stand in info.stands.values())}
+    apart = {*info.unplanned, *info.assumed, *(stand.name for stand in info.stands.values())}
     return tuple(
         option
         for option in options_of(kind, ("windows", "privacy", "data"))
@@ -68,11 +68,10 @@ def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:
 
 
 def plan_command(kind: type[Question]) -> Command:
-    """Return the command that says how accurate answers will be, by every method."""
+    """Return the command that says how accurate answers will be."""
     info, options = kind.info, planned_options(kind)
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.epilog = info.plan_epilog
         group = parser.add_argument_group("plan")
         group.add_argument("--epsilon", metavar="X[,X..]", help="epsilon, or several values to compare")
         text = "instead of --epsilon: find the smallest epsilon with this error"
@@ -90,11 +89,11 @@ def plan_command(kind: type[Question]) -> Command:
         add_options(parser, options, kind)
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        loaded("commands.methods.Plan").of(kind, arguments, options).run(arguments)
+        loaded("commands.one_plan.Plan").of(kind, arguments, options).run(arguments)
 
     return Command(
-        description="Predicts, before any data is read, how accurate the answers of each method will be with one "
-        "epsilon or several, or finds the epsilon that gives a wanted error. It costs no privacy budget.",
+        description="Predicts, before any data is read, how accurate the answers will be with one epsilon "
+        "or several, or finds the epsilon that gives a wanted error. It costs no privacy budget.",
         add_arguments=add_arguments,
         run=run,
     )

@@ -52,7 +52,6 @@ class Histogram(Categories):
         units_without_users=("event",),
         unplanned=("separator", "max_per_window"),
         stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
-        columns={"error_bound": "error bound of all counts", "largest": "while no count exceeds"},
         error_unit="events",
         chart="histogram",
         simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
@@ -83,7 +82,6 @@ class Flags(Categories):
         published="flags_published",
         files=("domain", "thresholds"),
         assumed={"thresholds": 1},
-        columns={"error_bound": "error bound of counts", "largest": "while no count exceeds"},
         chart="flags",
         audit=Part("audit.attacks.FLAGS", "flags that one event more raises earlier"),
     )
@@ -150,7 +148,6 @@ class Ranges(Points):
         epilog=f"""{POINT_QUERIES}
   {{"low": 1, "high": 50}}
 """,
-        columns={"error_bound": "error bound of all counts", "windows": "windows"},
         chart="ranges",
         simulation=Part("simulate.worlds.RANGES", "cars in a car park, and queries about parts of it"),
         audit=Part("audit.attacks.RANGES", "one update of a point"),
@@ -179,14 +176,6 @@ class Predecessor(Points):
         epilog=f"""{POINT_QUERIES}
   {{"point": 50}}
 """,
-        plan_epilog="""\
-The error is a number of points. With probability 95%, in all answers together, at least one point and no more
-points than the error lie between a query and the predecessor or successor in its answer; where an answer has none, no
-more points than the error lie on that side. This error is for the worst data. Each answer has a bound of its own, which
-is far smaller where points are only inserted: it counts the intervals between query and answer that are not known to
-have points.
-""",
-        columns={"error_bound": "error bound (points)", "mechanism": "mechanism", "windows": "windows"},
         chart="predecessor",
         simulation=Part("simulate.worlds.PREDECESSOR", "trades at price levels, and queries about levels"),
         audit=Part("audit.attacks.PREDECESSOR", "one update of a point"),
@@ -237,20 +226,6 @@ query has a time. A file named _END ends the run.
 """,
         stands={"domain": Stand("items", "number of items on the public list", needed=True)},
         unplanned=(WATCHED,),
-        plan_epilog="""\
-numbers in the answer:
-  error bound       with probability 95%, all answers together are within so many people of the truth
-  alpha             as given, or the value with the smallest error bound
-  measurements      number of answers that may be taken from the data before queries are refused
-  people needed     with at least so many people no query is refused, with probability 95%; 1 if every query could be
-                    measured
-""",
-        columns={
-            "error_bound": "error bound (people)",
-            "alpha": "alpha",
-            "max_measurements": "measurements",
-            "records_needed": "people needed",
-        },
         chart="queries",
         simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
     )

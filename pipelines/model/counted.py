@@ -16,14 +16,6 @@ PUBLIC = "public list of items beside those that are discovered: they have a row
 UNIT = "what is protected: all that one person does in the whole run, or one event"
 LISTED = {"domain": Stand("items", "number of items on a public list, if there is one")}
 
-COUNTED_COLUMNS = {
-    "detection_threshold": "surely found in one window",
-    "threshold": "threshold",
-    "stddev": "standard deviation of counts",
-    "margin": "95% within",
-}
-"""What plans show of counts, and of questions that counts answer."""
-
 Back = Annotated[
     Count,
     BeforeValidator(lambda value: 1 if value is True else value),
@@ -76,7 +68,6 @@ class Counts(Question):
         files=("domain", "public_items"),
         unplanned=("public_items", "top", "rising", "at_least"),
         stands=LISTED,
-        columns=COUNTED_COLUMNS | {"sum_stddev": "of sums"},
         chart="counts",
         simulation=Part(
             "simulate.searches.COUNTS",
@@ -121,7 +112,6 @@ class HeavyHitters(Question):
         files=("domain", "public_items"),
         unplanned=("public_items", "threshold"),
         stands=LISTED,
-        columns=COUNTED_COLUMNS,
         chart="heavy-hitters",
         simulation=Part("simulate.searches.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
         audit=Part(
@@ -160,7 +150,6 @@ class TopK(Question):
         files=("domain", "public_items"),
         unplanned=("public_items",),
         stands=LISTED,
-        columns={"selection_error": "ranking error (people)", **COUNTED_COLUMNS},
         chart="top-k",
         simulation=Part(
             "simulate.searches.TOP_K", "searches of a city, and the list of everything that can be searched for"
@@ -206,14 +195,7 @@ class Alerts(Question):
         published="alerts_published",
         files=("rules",),
         epilog=ALERT_RULES,
-        plan_epilog=ALERT_RULES,
         stands={"rules": Stand("rules", "number of rules, all with at_least; or the file with the rules", needed=True)},
-        columns={
-            "start_margin": "margin of tests",
-            "min_alerts": "fewest alerts",
-            "max_alerts": "most alerts",
-            **COUNTED_COLUMNS,
-        },
         chart="alerts",
         simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
     )
@@ -251,16 +233,7 @@ class Quantiles(Question):
         units_without_users=("event",),
         files=(),
         assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
-        columns={
-            "rank_error": "error bound",
-            "rank_stddev": "largest standard deviation",
-            "levels": "levels of the tree of bins",
-        },
         error_unit="values",
-        plan_epilog="""\
-The error is one of ranks: the number of values below an edge of a bin is off by at most so many, with probability
-95% for each. An interval reaches about so many values to both sides of the true quantile, in the order of values.
-""",
         chart="quantiles",
         simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
         audit=Part("audit.attacks.QUANTILES", "a value more"),
@@ -309,7 +282,6 @@ class Cardinality(Question):
         files=(),
         unplanned=("enter_values", "timeout"),
         assumed={"leave_values": ("leave",)},
-        columns={"error_bound": "error bound of all estimates (people)"},
         chart="cardinality",
         simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
         audit=Part("audit.attacks.CARDINALITY", "a person in the set, and an event"),

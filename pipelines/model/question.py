@@ -71,11 +71,10 @@ class QuestionInfo:
         files: options that name further files to read.
         watched: the option whose files may come without an end.
         local: whether this process reads and publishes by itself, without a pipeline.
-        epilog, plan_epilog: what stands below help pages, such as the form of a file.
+        epilog: what stands below the help page, such as the form of a file.
         assumed: arguments of the transform that say nothing about accuracy, and what they are in plans.
         unplanned: options that plans do not have, since they say nothing about accuracy.
         stands: how a plan stands for lists that are not known yet, by argument.
-        columns: what a plan shows: names of numbers of the transform's `accuracy`, and their headings.
         error_unit: of the error of a plan, such as "people".
         chart: the name of its chart in `show.charts.LOOKS`.
         simulation: the `Command` of `simulate`, and what it writes.
@@ -107,11 +106,9 @@ class QuestionInfo:
     watched: str = "input"
     local: bool = False
     epilog: str = ""
-    plan_epilog: str = ""
     assumed: Mapping[str, Any] = field(default_factory=dict)
     unplanned: tuple[str, ...] = ()
     stands: Mapping[str, Stand] = field(default_factory=dict)
-    columns: Mapping[str, str] = field(default_factory=dict)
     error_unit: str = "people"
     chart: str = ""
     simulation: Part | None = None

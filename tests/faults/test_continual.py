@@ -78,9 +78,8 @@ def test_e2_quantiles_have_one_name(tmp_path: Path, capsys: pytest.CaptureFixtur
     (tmp_path / "key").chmod(0o600)
     monitor = {
         "data": {"input": "in.csv", "user": "user", "time": "time"},
-        "window": "1h",
-        "start": "2024-01-01",
-        "end": "2024-01-02",
+        "windows": {"window": "1h", "start": "2024-01-01", "end": "2024-01-02"},
+        "account": {"key": "key"},
         "privacy": {"epsilon": 1, "delta": 1e-6},
         "questions": {"speed": {"question": "quantiles", "value": "value", "low": 1, "high": 9, "quantiles": [0.5]}},
         "output": {"path": "rows"},

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -85,30 +84,22 @@ def test_nobody_would_ever_leave(building: Path, tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().err == f"privstream cardinality: error: {message}\n"
 
 
-def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    """Return what the plan says with epsilon 1."""
+def error(capsys: pytest.CaptureFixture[str], *options: str) -> int:
+    """Return the error bound that a plan with epsilon 1 gives."""
     assert cli.main(["plan", "cardinality", "--epsilon", "1", "--json", *options]) == 0
-    budget: dict[str, Any]
-    (budget,) = json.loads(capsys.readouterr().out)["budgets"]
-    return budget
+    found: int = json.loads(capsys.readouterr().out)["budgets"][0]["accuracy"]["error_bound"]
+    return found
 
 
-def errors(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, int]:
-    """Return the error of each method that can answer."""
-    methods = plan(capsys, *options)["methods"]
-    return {name: found["error_bound"] for name, found in methods.items() if "error_bound" in found}
-
-
-def test_plan_compares_methods(capsys: pytest.CaptureFixture[str]) -> None:
-    windows, updates = ["--windows", "1000"], ["--max_updates", "100000"]
-    both = errors(capsys, *windows, *updates)
-    known = SetCardinality(epsilon=1.0, horizon=1000, max_updates=100_000, mode="sparse")
-    assert both["sparse_counter"] == known.error(1000)
-    assert 3 * both["sparse_counter"] < both["henzinger_sricharan_steiner"]
-    assert both["sparse_counter"] < errors(capsys, *windows)["sparse_counter"]
-    assert plan(capsys, *windows, *updates)["taken"] == "counts"
-    limited = errors(capsys, *windows, "--max_contributions", "10")["counts"]
-    assert limited == pytest.approx(both["counts"] / 100, rel=0.02)
+def test_plan_knows_methods_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    windows, updates = ("--windows", "1000"), ("--windows", "1000", "--max_updates", "100000")
+    sparse = error(capsys, *updates, "--method", "sparse_counter")
+    assert sparse == SetCardinality(epsilon=1.0, horizon=1000, max_updates=100_000, mode="sparse").error(1000)
+    assert 3 * sparse < error(capsys, *updates, "--method", "henzinger_sricharan_steiner")
+    assert sparse < error(capsys, *windows, "--method", "sparse_counter")
+    assert error(capsys, *windows, "--max_contributions", "10") == pytest.approx(
+        error(capsys, *windows) / 100, rel=0.02
+    )
 
 
 def test_the_truth_is_what_events_say() -> None:

@@ -160,7 +160,7 @@ def test_a_plan_of_months(capsys: pytest.CaptureFixture[str]) -> None:
     of_months, of_days = (
         plan(capsys, "--window", window, "--windows", "12", "--epsilon", "1", *LIMITED) for window in ("1month", "30d")
     )
-    assert of_months["budgets"][0]["methods"] == of_days["budgets"][0]["methods"]
+    assert of_months["budgets"][0]["accuracy"] == of_days["budgets"][0]["accuracy"]
 
 
 def plan(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
@@ -179,12 +179,12 @@ def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> 
             epsilon=1.0, delta=1e-6, contributions=20, over=span, horizon=30,
             contributions_per_key=1 if over == "start" else None, dropped=over != "start",
         )  # fmt: skip
-        answer = budget["methods"]["the only method"]
+        answer = budget["accuracy"]
         assert answer["stddev"] == mechanism.stddev(30)
         assert answer["threshold"] == mechanism.threshold(30)
     listed_events = ["--epsilon", "1", "--unit", "event", "--items", "9", "--max_value", "50", "--windows", "2"]
     (listed,) = plan(capsys, *listed_events)["budgets"]
-    answer = listed["methods"]["the only method"]
+    answer = listed["accuracy"]
     assert answer["threshold"] is None and answer["sum_stddev"] > 10 * answer["stddev"] and answer["margin"] >= 1
     assert listed["guarantee"]["unit"] == "one event"
 

@@ -91,7 +91,7 @@ def planned(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> int
     """Return the error bound that a plan gives."""
     budget = ["--epsilon", "4", "--universe", "256", "--windows", str(WINDOWS)]
     assert cli.main(["plan", name, *budget, *options, "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["budgets"][0]["methods"].values()
+    found = json.loads(capsys.readouterr().out)["budgets"][0]["accuracy"]
     error: int = found["error_bound"]
     return error
 

@@ -57,7 +57,7 @@ def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pyt
     planned = ["--windows", str(WINDOWS), "--max_contributions", "8", "--quantiles", "0.1,0.5,0.9", "--json"]
     assert cli.main(["plan", "quantiles", "--epsilon", "2", "--delta", "1e-6", *planned]) == 0
     (budget,) = json.loads(capsys.readouterr().out)["budgets"]
-    assert budget["methods"]["the only method"] == promise["accuracy"]
+    assert budget["accuracy"] == promise["accuracy"]
 
 
 def test_events_alone(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,11 +80,11 @@ def test_events_alone(requests: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--max_contributions", "5", "--windows", "24", "--delta", "1e-6", "--resolution", "100"]
     assert cli.main(["plan", "quantiles", *asked, "--error", "100", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["epsilons"]["the only method"]
+    found = json.loads(capsys.readouterr().out)["budgets"][0]["epsilon"]
     errors: list[Any] = []
     for epsilon in (found, found * 0.97):
         assert cli.main(["plan", "quantiles", *asked, "--epsilon", str(epsilon), "--json"]) == 0
-        errors.append(json.loads(capsys.readouterr().out)["budgets"][0]["methods"]["the only method"]["rank_error"])
+        errors.append(json.loads(capsys.readouterr().out)["budgets"][0]["accuracy"]["rank_error"])
     assert errors[0] <= 100 < errors[1]
 
 

@@ -152,7 +152,7 @@ class TestPlan:
 
     def accuracy(self, capsys, *options):
         found = self.plan(capsys, "--epsilon", "1", *options)["budgets"][0]
-        return found["methods"]["the only method"]
+        return found["accuracy"]
 
     def test_says_what_the_mechanism_says(self, capsys):
         made = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=100, records=10**6, alpha=0.2, integer=True)
@@ -175,9 +175,9 @@ class TestPlan:
 
     @pytest.mark.slow
     def test_finds_the_epsilon_for_an_error(self, capsys):
-        epsilon = self.plan(capsys, "--error", "150000")["epsilons"]["the only method"]
+        epsilon = self.plan(capsys, "--error", "150000")["budgets"][0]["epsilon"]
         found = self.plan(capsys, "--epsilon", f"{0.99 * epsilon},{1.01 * epsilon}")["budgets"]
-        more, less = (budget["methods"]["the only method"]["error_bound"] for budget in found)
+        more, less = (budget["accuracy"]["error_bound"] for budget in found)
         assert less <= 150_000 < more
 
     def test_for_people(self, capsys):

@@ -1,0 +1,194 @@
+"""`privstream plan QUESTION`: how accurate the answers will be, before any data is touched."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from privstream.mechanisms import KeyedNoise, checks
+from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.pipelines.console import clock, show
+from privstream.pipelines.model.base import Place, WrongKeyError, check_epsilon
+from privstream.pipelines.model.given import Given, Named
+from privstream.pipelines.model.monitor import Privacy
+from privstream.pipelines.model.question import METHOD, Question, Windows
+from privstream.pipelines.options import OptionOf, given_to
+from privstream.pipelines.run.plan import with_budget
+from privstream.pipelines.show.words import number
+from privstream.pipelines.terminal import NOTE
+from privstream.transforms.timing.steps import Steps, end_of
+from rich.table import Table
+
+LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
+TRIES = 16
+"""So often the interval of budgets is halved: to three digits."""
+
+FAR = 2**40
+"""A threshold that noise does not meet."""
+
+MOST_NAMES = 1_000_000
+"""In a list of a plan."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What budgets give.
+
+    Attributes:
+        question: with its options.
+        known: arguments of its transform, but for the budget and the noise.
+        delta: of the run.
+        given: what options say.
+        unbounded: whether rows are seen while the run goes on.
+    """
+
+    question: Question
+    known: Mapping[str, Any]
+    delta: float
+    given: Given
+    unbounded: bool
+
+    @classmethod
+    def of(cls, kind: type[Question], arguments: argparse.Namespace, options: Sequence[OptionOf]) -> Plan:
+        """Return the plan that options describe.
+
+        Raises:
+            UsageError: an option breaks a rule.
+        """
+        info, given = kind.info, given_to(kind, arguments, options)
+        more = ("epsilon", "windows", "error", *(stand.name for stand in info.stands.values()))
+        names: dict[Place, str] = {("plan", name): f"--{name}" for name in more}
+        names |= {(option.name,): option.word for option in options}
+        given = Given(given.layers, Named(given.main.content, names), kind)
+        with given.errors():
+            own: dict[str, Any] = {"question": info.word, **info.assumed}
+            if "queries" in info.unplanned:
+                own["queries"] = "none"
+            for name, stand in info.stands.items():
+                if (listed := getattr(arguments, stand.name)) is not None:
+                    own[name] = _list_of(name, stand.name, str(listed))
+            question = kind.read(own | given.content["questions"].popitem()[1], at=("questions", info.word))
+            privacy = Privacy.read({"epsilon": 1.0, **given.content.get("privacy", {})}, at=("privacy",))
+            privacy.check()
+            zone = given.content.get("data", {}).get("time_zone")
+            windows = Windows.read(given.content.get("windows", {}), at=("windows",))
+            if info.has_windows:
+                windows = _counted(windows, getattr(arguments, "windows", None), zone)
+            known = question.arguments(windows, zone=zone)
+            if windows.end is None and info.has_windows and "start" in info.arguments:
+                known["start"] = known.get("start", 0)
+        return cls(question, known, privacy.spent_delta, given, bool(getattr(arguments, "unbounded", False)))
+
+    def run(self, arguments: argparse.Namespace) -> None:
+        """Print the answer."""
+        with self.given.errors(), clock("planning"):
+            if (arguments.epsilon is None) == (arguments.error is None):
+                raise ValueError("one of --epsilon and --error must be given")
+            wanted = arguments.error
+            epsilons = _numbers(arguments.epsilon) if wanted is None else [self.least(wanted)]
+            answer = {"question": self.question.info.word, "budgets": list(map(self.budget, epsilons))}
+        if arguments.json:
+            print(json.dumps(answer, indent=2, allow_nan=False))
+        else:
+            self._print(answer["budgets"])  # type: ignore[arg-type]
+
+    def transform(self, epsilon: float) -> Any:
+        """Return what a run with such a budget promises."""
+        given = with_budget(self.question, self.known, epsilon, self.delta)
+        made = self.question.info.planned_class(**given, noise=KeyedNoise.random("plan"))
+        return made if self.unbounded else made.to_finish()
+
+    def budget(self, epsilon: float) -> dict[str, Any]:
+        """Return what such a budget gives."""
+        made = self.transform(epsilon)
+        accuracy = made.accuracy
+        return {
+            "epsilon": epsilon,
+            "method": getattr(made, METHOD, None),
+            "error": None if accuracy.error == math.inf else accuracy.error,
+            "accuracy": accuracy.to_dict(),
+            "advice": made.advice,
+            "guarantee": {name: one for name, one in guarantee_record(made.guarantee).items() if one is not None},
+        }
+
+    def least(self, error: float) -> float:
+        """Return the least epsilon with an error, rounded up to three digits."""
+        wanted = checks.positive("error", error)
+        if self.transform(MOST_EPSILON).accuracy.error > wanted:
+            raise WrongKeyError(("plan", "error"), f"must be larger for an epsilon <= {MOST_EPSILON:g}, got {wanted:g}")
+        low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
+        for _ in range(TRIES):
+            middle = (low + high) / 2
+            try:
+                enough = self.transform(math.exp(middle)).accuracy.error <= wanted
+            except (ValueError, OverflowError):  # no noise is large enough
+                enough = False
+            low, high = (low, middle) if enough else (middle, high)
+        return rounded_up(math.exp(high))
+
+    def _print(self, budgets: Sequence[Mapping[str, Any]]) -> None:
+        """Print a row for each budget, and what the last one says."""
+        table = Table()
+        for heading in ("epsilon", f"error ({self.question.info.error_unit})"):
+            table.add_column(heading, justify="right")
+        for budget in budgets:
+            table.add_row(f"{budget['epsilon']:g}", "-" if budget["error"] is None else number(budget["error"]))
+        last = budgets[-1]
+        notes = [f"{NOTE}{last['advice']}"] if last["advice"] else []
+        method = f", method {last['method']}" if self.question.info.methods else ""
+        title = f"delta {last['guarantee']['delta']:g}{method}, for {last['guarantee']['unit']}"
+        show(title, table, [last["accuracy"]["sentence"], *notes])
+
+
+def _list_of(name: str, option: str, number: str) -> Any:
+    """Return a list of so many different items, or rules; or the file that is named."""
+    if not re.fullmatch(r"-?\d+", number):
+        if name == "rules":
+            return number
+        raise ValueError(f"{option} must be a whole number, got {number}")
+    if checks.integer(option, int(number), minimum=1) > MOST_NAMES:
+        raise ValueError(f"{option} must be <= {MOST_NAMES}, got {number}")
+    texts = map(str, range(int(number)))
+    return [{"name": text, "at_least": FAR} for text in texts] if name == "rules" else list(texts)
+
+
+def _numbers(texts: str) -> list[float]:
+    """Return several epsilons."""
+    try:
+        return [check_epsilon(float(text)) for text in texts.split(",")]
+    except ValueError as error:
+        rule = str(error) if "must" in str(error) else f"must be numbers with commas between them, got {texts}"
+        raise WrongKeyError(("plan", "epsilon"), rule) from None
+
+
+def _counted(windows: Windows, number: int | None, zone: str | None) -> Windows:
+    """Return windows of a run of so many, or between a start and an end; of the calendar they are the same anywhere.
+
+    Raises:
+        ValueError: a window, or a start, is missing.
+    """
+    if number is None and windows.end is None:
+        return windows.model_copy(update={"window": windows.window or 1.0})
+    if windows.end is not None:
+        for name in ("window", "start"):
+            if getattr(windows, name) is None:
+                raise WrongKeyError(("windows", name), "must be given with end")
+        found = windows.arguments(zone)
+        moments = {name: found[name] for name in ("start", "end")}
+        number = Steps.of(window=found["window"], windows=number, **moments).count
+    length = windows.window or 1.0
+    if isinstance(length, str):
+        length = length.partition(" ")[0]
+    end = end_of(checks.integer("windows", number, minimum=1), length)
+    return windows.model_copy(update={"window": length, "start": 0.0, "end": end})
+
+
+def rounded_up(value: float) -> float:
+    """Return a number > 0 with three digits that is not smaller."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.3g}")
