@@ -22,14 +22,14 @@ MOST_LINES = 500
 CEILINGS: dict[str, tuple[int, int]] = {
     "mechanisms": (15_700, 81),
     "transforms": (15_520, 86),
-    "pipelines": (25_200, 139),
-    "tests": (46_500, 233),
+    "pipelines": (24_900, 139),
+    "tests": (46_050, 233),
     "benchmarks": (1_730, 7),
     "deploy": (460, 3),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 84_800
+WORDS = 80_000
 """Of all pages, *.md."""
 
 WALK = (380, 52)

@@ -192,7 +192,7 @@ def test_the_command_names_the_option(tmp_path, capsys):
     into, rows = f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'rows'}"
     assert "--output must be a folder that exists when the input is watched" in said(into, rows, "--watch=1")
     same = f"--output={tmp_path / 'in'}"
-    assert "must be another folder than --output" in said(into, same, "--watch=1", "--run_id=r")
+    assert "--input must be another folder than output" in said(into, same, "--watch=1", "--run_id=r")
     assert "run_id must be given when the input has no end" in said(into, f"--output={tmp_path}", "--watch=1")
     assert "overwrite must not be given when the input has no end" in said(
         into, f"--output={tmp_path}", "--watch=1", "--run_id=r", "--overwrite"
