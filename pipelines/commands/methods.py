@@ -20,7 +20,7 @@ from privstream.pipelines.model.question import METHOD, Question, QuestionInfo, 
 from privstream.pipelines.options import OptionOf, given_to
 from privstream.pipelines.terminal import NOTE
 from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import Steps, end_of
 from rich.table import Table
 

@@ -37,10 +37,11 @@ from privstream.transforms.batches import (
     string_buffers,
     unseal,
 )
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.split import EVENLY_SPREAD, MOST_SHARDS, people_key
-from privstream.transforms.events.split_stages import SplitEvents
+from privstream.transforms.parameters import MOST_SHARDS
+from privstream.transforms.people.split import EVENLY_SPREAD, people_key
+from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.spill import SMALLEST, SpillError, SpillFile, fetch, put_away, spilled
 from privstream.transforms.timing.on_time import count_markers, join_markers
 from privstream.transforms.timing.steps import Steps

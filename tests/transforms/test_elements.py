@@ -16,9 +16,9 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from examples import ASKED, ONE_OF_EACH, START, example
 from grids import some_quick
-from privstream.transforms.events.event_columns import read_batch
-from privstream.transforms.events.event_fields import NUMBER, WHOLE, BrokenRuleError, EventFields
-from privstream.transforms.events.single_events import NO_STAMP, read_event
+from privstream.transforms.reading.elements import NO_STAMP, read_event
+from privstream.transforms.reading.fields import NUMBER, WHOLE, BrokenRuleError, EventFields
+from privstream.transforms.reading.frames import read_batch
 
 SECRET = "zaphod"
 
@@ -31,7 +31,7 @@ class HostileVisit(NamedTuple):
 
 
 USERS = [None, "", True, 1.5, b"u", "\ud800", "x" * (2**20 + 1), 1 << 40_000, ["u"], {"u": 1}, np.bool_(1), object]
-TIMES = [None, True, "2024-01-01", b"1", float("nan"), float("inf"), -1, 2**63, 10**400, np.float32("nan"),
+TIMES = [None, True, "soon", b"1", float("nan"), float("inf"), -1, 2**63, 10**400, np.float32("nan"),
          np.datetime64("2024-01-01"), np.timedelta64(5, "s"), datetime.date(2024, 1, 1), Timestamp(2**40),
          MIN_TIMESTAMP, MAX_TIMESTAMP,
          START * 10**6]  # fmt: skip

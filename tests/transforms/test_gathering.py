@@ -13,11 +13,12 @@ from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from privstream.transforms.events import event_columns, gathering
-from privstream.transforms.events.dead_letters import set_aside
-from privstream.transforms.events.event_fields import LONGEST_RECORD, NUMBER, UNREAD, EventFields
-from privstream.transforms.events.gathering import GatherRows
-from privstream.transforms.events.single_events import NO_STAMP
+from privstream.transforms.reading import columns as reading
+from privstream.transforms.reading import elements, frames
+from privstream.transforms.reading.dead_letters import set_aside
+from privstream.transforms.reading.elements import NO_STAMP, GatherRows
+from privstream.transforms.reading.fields import LONGEST_RECORD, NUMBER, UNREAD, EventFields
+from privstream.transforms.reading.times import TIME_TEXT
 
 HOUR = datetime.timezone(datetime.timedelta(hours=1))
 WINDOW = GlobalWindow()
@@ -99,6 +100,7 @@ def row_of(**said):
         Click(SECRET, "item", 5, b"ignored"),
         Visit(SECRET, "item", 5),
         beam.Row(user=SECRET, item="item", time=5),
+        {"user": SECRET, "item": "item", "time": "1970-01-01T00:00:05"},
         beam.Row(user=SECRET, item="item", time=Timestamp(5), more=1),
     ],
 )
@@ -111,7 +113,7 @@ def test_integers_are_texts(user):
     assert gather([(user, 3)])[0][0]["user"] == "7"
 
 
-FORM = "event must be a pair (user, item), a row or an Arrow record batch, got"
+FORM = f"event must be {elements.FORMS}, got"
 TIME = "time must be a timestamp or a number of seconds since 1970, got"
 UNREADABLE = "event must hold values that can be read"
 PLAUSIBLE = "time must be between 1970-01-01 and 2200-01-01"
@@ -127,7 +129,7 @@ class Mute:
     [
         (SECRET, "event_type", f"{FORM} str"),
         (SECRET[:2], "event_type", f"{FORM} str"),
-        ({"user": SECRET, "item": "b"}, "event_type", f"{FORM} dict; with_fields() takes mappings and frames"),
+        ({"user": SECRET, "time": 5}, "item_missing", "row must have a field item"),
         ((SECRET, "b", "c"), "event_type", f"{FORM} tuple"),
         (None, "event_type", f"{FORM} NoneType"),
         (Mute(), "event_type", f"{FORM} Mute"),
@@ -148,7 +150,7 @@ class Mute:
         ((SECRET, "ä" * 2**20), "item_long", "item must be at most 1,048,576 bytes of UTF-8"),
         ((1 << 40_000, SECRET), "user_long", "user must be at most 1,048,576 bytes of UTF-8"),
         (Click(SECRET, "b", None), "time_missing", "time must not be null"),
-        (Click(SECRET, "b", "soon"), "time_type", f"{TIME} str"),
+        (Click(SECRET, "b", "soon"), "time_syntax", f"time must be {TIME_TEXT}, or a number"),
         (Click(SECRET, "b", True), "time_type", f"{TIME} bool"),
         (Click(SECRET, "b", datetime.date(2024, 1, 1)), "time_type", f"{TIME} date"),
         (Click(SECRET, "b", float("nan")), "time_finite", "time must be finite"),
@@ -162,7 +164,7 @@ class Mute:
 )
 def test_what_is_no_event_is_set_aside(element, code, reason, monkeypatch):
     rules = []
-    monkeypatch.setattr(gathering, "set_aside", lambda rule, *given: rules.append(rule.code) or set_aside(rule, *given))
+    monkeypatch.setattr(elements, "set_aside", lambda rule, *given: rules.append(rule.code) or set_aside(rule, *given))
     rows, (letter,) = gather([element, ("good", "one")])
     assert letter.reason == reason
     assert SECRET not in reason
@@ -241,7 +243,7 @@ def test_long_records_are_cut():
 
 
 def test_batches_are_cut_and_carry_the_oldest_time(monkeypatch):
-    monkeypatch.setattr(gathering, "ROWS_PER_BATCH", 3)
+    monkeypatch.setattr(elements, "ROWS_PER_BATCH", 3)
     gatherer = GatherRows(EventFields())
     gatherer.start_bundle()
     outputs = []
@@ -267,7 +269,7 @@ def test_events_that_arrived_after_their_time_are_with_their_like_alone():
 
 
 def test_huge_texts_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(gathering, "TEXT_PER_BATCH", 1000)
+    monkeypatch.setattr(elements, "TEXT_PER_BATCH", 1000)
     gatherer = GatherRows(EventFields())
     gatherer.start_bundle()
     outputs = [
@@ -400,8 +402,7 @@ USELESS = {
     "item of reals": (columns(item=pa.array([1.5] * 4)), "item must be text or an integer, got double"),
     "item of lists": (columns(item=pa.array([["a"]] * 4)), "item must be text or an integer, got list<item: string>"),
     "user of bytes": (columns(user=pa.array([b"a"] * 4)), "user must be text or an integer, got binary"),
-    "time of texts": (columns(time=pa.array([SECRET] * 4)), f"{TIME} string"),
-    "time of bytes": (columns(time=pa.array([b"x"] * 4)), f"{TIME} binary"),
+    "time of truth": (columns(time=pa.array([True] * 4)), f"{TIME} bool"),
     "no item": (columns().drop_columns(["item"]), "events must have a column item"),
     "no time": (columns().drop_columns(["time"]), "events must have a column time"),
     "two users": (
@@ -432,16 +433,14 @@ def test_damage_that_nobody_reads_does_not_end_the_run():
 
 
 def test_a_dictionary_that_says_much_in_few_bytes_is_cut(monkeypatch):
-    sizes, read = [], event_columns.read_batch
-    monkeypatch.setattr(
-        event_columns, "read_batch", lambda batch, fields: sizes.append(batch.num_rows) or read(batch, fields)
-    )
+    sizes, read = [], frames.read_batch
+    monkeypatch.setattr(frames, "read_batch", lambda batch, *more: sizes.append(batch.num_rows) or read(batch, *more))
     item = pa.DictionaryArray.from_arrays(pa.array([0] * 40 + [None, 1]), pa.array(["x" * 2**20, "y"]))
     users = [f"u{i}" for i in range(42)]
     rows, (letter,) = gather([pa.record_batch({"user": users, "item": item, "time": list(range(42))})])
     assert [row["user"] for row in rows] == [user for user in users if user != "u40"]
     assert letter.reason == "item must not be null"
-    assert sizes == [0, 16, 16, 10] and event_columns.TEXT_PER_BATCH == 2**24
+    assert sizes == [0, 16, 16, 10] and reading.TEXT_PER_BATCH == 2**24
 
 
 def test_clean_columns_are_checked_fast():
@@ -450,7 +449,7 @@ def test_clean_columns_are_checked_fast():
     texts = pa.array([f"u{i}" for i in range(size)])
     batch = pa.record_batch({"user": texts, "item": texts, "time": pa.array(range(size), pa.timestamp("us", "UTC"))})
     began = time.process_time()
-    clean, broken = event_columns.read_batch(batch, EventFields())
+    clean, broken = frames.read_batch(batch, EventFields())
     assert clean.num_rows == size and not broken
     assert time.process_time() - began < 1
 
@@ -461,12 +460,12 @@ def test_texts_that_are_too_long_are_refused_before_their_dictionary_is_written_
     texts = pa.array(["x" * (3 << 20), "tea", None]).cast(kind)
     items = pa.DictionaryArray.from_arrays(pa.array([0] * 3000 + [1, 2, None], pa.int32()), texts)
     batch = pa.record_batch({"user": ["u"] * 3003, "item": items, "time": [1] * 3003})
-    assert [piece.num_rows for piece in event_columns.pieces(batch, EventFields())] == [3003]
-    clean, broken = event_columns.read_batch(batch, EventFields())
+    assert [piece.num_rows for piece in reading.cut_by_text(batch, ["user", "item"])] == [3003]
+    clean, broken = frames.read_batch(batch, EventFields())
     assert clean["item"].to_pylist() == ["tea"]
     reasons = [str(rule) for rule in broken.values()]
     assert reasons == ["item must be at most 1,048,576 bytes of UTF-8"] * 3000 + ["item must not be null"] * 2
-    (record,) = event_columns.row_records(batch, [0])
+    (record,) = frames.row_records(batch, [0])
     assert len(record) < 50_000
 
 
@@ -475,5 +474,5 @@ def test_the_size_of_a_batch_is_told_without_encoding_it(monkeypatch):
     coder = registry.get_coder(pa.RecordBatch)
     batch = pa.record_batch({"user": ["u1", "u2"], "time": pa.array([1, 2], pa.int64())})
     assert coder.decode(coder.encode(batch)).equals(batch) and coder.to_type_hint() is pa.RecordBatch
-    monkeypatch.setattr(gathering.pickle, "dumps", lambda *given: pytest.fail("encoded"))
+    monkeypatch.setattr(elements.pickle, "dumps", lambda *given: pytest.fail("encoded"))
     assert coder.get_impl().estimate_size(batch) == batch.nbytes
