@@ -6,12 +6,11 @@ import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
-from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import Domain, KeyCount, KeyedCounts
+from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
@@ -28,7 +27,6 @@ from privstream.transforms.counts.contributions import (
     add_up,
     joined,
 )
-from privstream.transforms.counts.finished import LargestCounts
 from privstream.transforms.counts.publishing import Keys
 from privstream.transforms.people.bound import (
     Bound,
@@ -203,14 +201,6 @@ def test_a_cap_above_16_bits_holds():
         ledger = limit.decode(b"", limit.encode(handled.state))
 
 
-def test_counting_over_many_steps_does_not_wrap_around():
-    charges, counters = Charges.of(np.array([5], np.uint64)), UserCounters()
-    for _ in range(17):
-        counters = counters.add(charges)
-        charges = counters.compact()
-    assert counters.charged(np.array([5], np.uint64)).tolist() == [2**16]
-
-
 LARGE = 1 << 40
 
 
@@ -297,17 +287,6 @@ def test_who_is_new_to_an_item_is_counted_once(distinct):
     assert two.sums.tolist() == [50 * (1 + again), 5]
     third = stage.handle(b"", 2, [(StepKey(2, 0), holders((2, 10)))], second.state)
     assert list(third.outputs) == [], "a fourth contribution of person 2"
-
-
-def row(item: str, count: int) -> KeyCount:
-    return KeyCount(Timestamp(0), Timestamp(10), item, count, count, count, count)
-
-
-def test_the_largest_and_ties_by_name():
-    rows = [row("d", 5), row("a", 5), row("c", 9), row("b", 5)]
-    assert [one.item for one in LargestCounts(2)(rows)] == ["c", "a"]
-    assert LargestCounts(2)(rows[::-1]) == LargestCounts(2)(rows)
-    assert LargestCounts(9).among([]) == []
 
 
 RUN = {"epsilon": 1.0, "window": 10, "start": 0, "end": 40, "noise": NOISE, "domain": Domain(["a", "b"])}

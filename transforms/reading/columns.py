@@ -44,11 +44,6 @@ _POINT = r"^[+-]?1?[0-9]{1,18}$"  # all that could be such a point, and nothing 
 _DECIMAL = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]{1,4})?$"
 
 
-def damaged(name: str) -> BrokenRuleError:
-    """Return the rule that a column points to its own memory."""
-    return BrokenRuleError(name, TYPE, f"{name} must be a column that is not damaged")
-
-
 def is_text(kind: pa.DataType) -> bool:
     """Tell whether a column's values are text, or bytes that may be UTF-8."""
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -100,7 +95,7 @@ def checked(name: str, column: pa.Array) -> pa.Array:
         with suppress(pa.ArrowInvalid):
             found.validate(full=True)
             return found
-    raise damaged(name)
+    raise BrokenRuleError(name, TYPE, f"{name} must be a column that is not damaged")
 
 
 def check_kind(name: str, kind: pa.DataType, *, lists: bool = False) -> bool:
@@ -215,7 +210,7 @@ def _flat(name: str, column: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """Return row and value of everything in a column of lists."""
     offsets = column.offsets.to_numpy()
     if len(column) and (offsets[0] < 0 or (np.diff(offsets) < 0).any() or offsets[-1] > len(column.values)):
-        raise damaged(name)
+        raise BrokenRuleError(name, TYPE, f"{name} must be a column that is not damaged")
     return pc.list_parent_indices(column).to_numpy().astype(np.int64), pc.list_flatten(column)
 
 

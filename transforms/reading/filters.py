@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import math
-import tokenize
-import warnings
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, NamedTuple, NoReturn
@@ -15,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, TRUTH, read_as
+from privstream.transforms.reading.syntax import constant, field, is_null, parse
 
-LONGEST_FILTER = 2_000  # characters
-DEEPEST = 100  # parts within each other, which are walked by recursion
 LARGEST = 2**53
 """Whole numbers beyond are not exact in 64-bit floating point."""
 
@@ -51,7 +47,6 @@ READINGS: Mapping[str, str] = {"number": NUMBER, "text": TEXT}
 """Functions that say what a field is read as."""
 
 FIELD = "field"
-WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
 Columns = Mapping[str, pa.Array]
 Run = Callable[[Columns], Any]
 
@@ -59,14 +54,11 @@ Run = Callable[[Columns], Any]
 class Filter:
     """A condition that an event must meet to count: `status >= 500 and country == "de"`.
 
-    The language is that of conditions in Python: `==`, `!=`, `<`, `<=`, `>`, `>=`, `in (.., ..)`, `not in`, `is null`,
-    `is not null`, `and`, `or`, `not`, `+`, `-`, `*`, `/`, brackets, numbers, texts in quotes, `true`, `false`, and the
-    functions `lower`, `upper`, `trim`, `length`, `abs`, `starts_with`, `ends_with` and `contains`. A field stands there
-    by its name; `field("two words")` is one whose name is no word.
-
-    What a field is read as follows from the condition alone: it is a number where it is compared with one. Where the
-    condition does not say, as in `a == b`, `number(a)` or `text(a)` does. A field without a value, and a division by
-    zero, give conditions that are neither true nor false, as in SQL; an event counts if the whole is true.
+    The language is a part of Python's, see Filters in docs/input.md. A field stands there by its name; `field("two
+    words")` is one whose name is no word. What a field is read as follows from the condition alone: it is a number
+    where it is compared with one. Where the condition does not say, as in `a == b`, `number(a)` or `text(a)` does. A
+    field without a value, and a division by zero, give conditions that are neither true nor false, as in SQL; an event
+    counts if the whole is true.
 
     *Privacy*: a filter is public, and looks at one event alone.
 
@@ -85,7 +77,7 @@ class Filter:
             raise TypeError(f"where must be a condition such as 'status >= 500', got {type(text).__name__}")
         self.text = text
         compiler = _Compiler(text)
-        self._run = compiler.condition(_parse(text))
+        self._run = compiler.condition(parse(text))
         self.kinds: dict[str, str | None] = dict(sorted(compiler.kinds.items()))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -167,7 +159,7 @@ class _Compiler:
 
     def _part(self, node: ast.expr) -> _Part:  # noqa: PLR0911 - a branch for each part of the language
         """Compile a part."""
-        name = _field(node)
+        name = field(node)
         if name is not None:
             return _Part(self.kinds.setdefault(name, None), lambda columns: columns[name], name)
         match node:
@@ -197,7 +189,7 @@ class _Compiler:
 
     def _literal(self, node: ast.expr) -> bool | str | float:
         """Return what a number, a text or a truth value stands for."""
-        value = _constant(node)
+        value = constant(node)
         if isinstance(value, str) and not value:
             self._refuse(node, "an empty text is no value: write is null")
         if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
@@ -209,7 +201,7 @@ class _Compiler:
                 rule = "numbers must be finite, and whole ones at most 2**53, for larger ones are not exact"
                 self._refuse(node, rule)
             return float(value)
-        if _is_null(node):
+        if is_null(node):
             self._refuse(node, "nothing is equal to null: write is null, or is not null")
         return self._refuse(node, "this is not known here: see Filters in docs/input.md for what is")
 
@@ -226,12 +218,12 @@ class _Compiler:
             self._refuse(node, "field takes the name of a field, in quotes")
         first = node.args[0]
         if called in READINGS:
-            if _field(first) is None:
+            if field(first) is None:
                 self._refuse(first, f"{called} takes a field")
             return _Part(READINGS[called], self._need(first, READINGS[called]))
         if called in SEARCHES:
             searched, search = self._need(first, TEXT), SEARCHES[called]
-            if not isinstance(_constant(node.args[1]), str):
+            if not isinstance(constant(node.args[1]), str):
                 self._refuse(node.args[1], f"{called} takes a text in quotes here")
             sought = self._literal(node.args[1])
             return _Part(TRUTH, lambda columns: search(searched(columns), sought))
@@ -244,7 +236,7 @@ class _Compiler:
         runs, left = [], node.left
         for operator, right in zip(node.ops, node.comparators, strict=True):
             if isinstance(operator, ast.Is | ast.IsNot):
-                if not _is_null(right) or len(node.ops) > 1:
+                if not is_null(right) or len(node.ops) > 1:
                     self._refuse(node, "is takes null alone: write == for others")
                 runs.append(_after(self._part(left).run, pc.is_null if isinstance(operator, ast.Is) else pc.is_valid))
             elif isinstance(operator, ast.In | ast.NotIn):
@@ -260,7 +252,7 @@ class _Compiler:
         """Compile `x in (.., ..)`."""
         if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not right.elts:
             self._refuse(right, "in takes numbers or texts in brackets: (404, 500), or one and a comma: (404,)")
-        if any(_constant(each) is None for each in right.elts):
+        if any(constant(each) is None for each in right.elts):
             self._refuse(right, "in takes numbers or texts alone, no fields")
         values = [self._literal(each) for each in right.elts]
         kind = _kind_of(values[0])
@@ -305,63 +297,6 @@ def _after(run: Run, compute: Callable[[Any], Any]) -> Run:
 def _finite(numbers: Any) -> Any:
     """Return numbers; what is not finite is no value."""
     return pc.if_else(pc.is_finite(numbers), numbers, pa.scalar(None, pa.float64()))
-
-
-def _parse(text: str) -> ast.expr:
-    """Return the tree of a filter; which parts are allowed is checked as they are compiled."""
-    if not text.strip():
-        raise ValueError("where must not be empty")
-    if len(text) > LONGEST_FILTER:
-        raise ValueError(f"where must have at most {LONGEST_FILTER:,} characters, got {len(text):,}")
-    if any(character in text for character in "\r\n\0\f") or text != text.lstrip():
-        raise ValueError("where must be one line, without white space before it")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            tree = ast.parse(text, mode="eval")
-        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-        comments = [token.start[1] + 1 for token in tokens if token.type == tokenize.COMMENT]
-    except SyntaxError as error:
-        raise ValueError(f"where, character {max(error.offset or 1, 1)}: {error.msg}") from None
-    except (Warning, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
-        raise ValueError(f"where must be a condition such as status >= 500 ({type(error).__name__})") from None
-    if comments:
-        raise ValueError(f"where, character {comments[0]}: # must stand in quotes only")
-    depth, level = 0, [tree.body]
-    while level:
-        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]  # type: ignore[misc]
-    if depth > DEEPEST:
-        raise ValueError(f"where must have at most {DEEPEST} parts within each other")
-    return tree.body
-
-
-def _field(node: ast.expr) -> str | None:
-    """Return the name of the field that a part of a filter is; None if it is none."""
-    match node:
-        case ast.Name(id=name) if name not in WORDS:
-            return name
-        case ast.Call(func=ast.Name(id="field"), args=[ast.Constant(value=str(name))], keywords=[]) if name:
-            return name
-    return None
-
-
-def _is_null(node: ast.expr) -> bool:
-    """Tell whether a part of a filter is the word for no value."""
-    return (isinstance(node, ast.Name) and node.id == "null") or (isinstance(node, ast.Constant) and node.value is None)
-
-
-def _constant(node: ast.expr) -> Any:
-    """Return what a number, a text or a truth value stands for; None for anything else."""
-    match node:
-        case ast.Name(id=name):
-            return WORDS.get(name)
-        case ast.Constant(value=value):
-            return value
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
-            inner = _constant(operand)
-            if isinstance(inner, int | float) and not isinstance(inner, bool):
-                return -inner if isinstance(op, ast.USub) else inner
-    return None
 
 
 def _kind_of(value: bool | str | float) -> str:
