@@ -4,9 +4,6 @@ from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.sparse_vector_alerts import SparseVectorAlerts
 from privstream.transforms.cardinality.set_cardinality import SetCardinality
 from privstream.transforms.counts.transform import KeyedCounts
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.event_fields import DeadLetter
-from privstream.transforms.events.private_transform import Published
 from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ShiftingHeavyHitters
 from privstream.transforms.histograms.continual_histogram import ContinualHistogram
 from privstream.transforms.histograms.parameters import CategoryOptions
@@ -16,6 +13,8 @@ from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts
 from privstream.transforms.quantiles.numeric_quantiles import NumericQuantiles
 from privstream.transforms.queries.private_queries import PrivateQueries
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.rows import (
     Alert,
     AlertState,
@@ -34,6 +33,7 @@ from privstream.transforms.rows import (
     RankedItem,
     RatioEstimate,
 )
+from privstream.transforms.stages import Published
 from privstream.transforms.timing.steps import WindowOptions
 from privstream.transforms.top_k.top_k_with_gap import TopKWithGap
 

@@ -115,15 +115,7 @@ class EventBatch:
     @classmethod
     def join(cls, parts: Sequence[EventBatch]) -> EventBatch:
         """Put events together."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(
-            users=np.concatenate([np.empty(0, np.uint64), *(part.users for part in parts)]),
-            items=np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)]),
-            times=np.concatenate([np.empty(0, np.int64), *(part.times for part in parts)]),
-            names=Names.union([part.names for part in parts]),
-            values=_joined([part.values for part in parts]),
-        )
+        return parts[0] if len(parts) == 1 else cls(**_joined(cls, parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,15 +131,7 @@ class HolderBatch:
     @classmethod
     def join(cls, parts: Sequence[HolderBatch]) -> HolderBatch:
         """Put holdings together."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(
-            users=np.concatenate([np.empty(0, np.uint64), *(part.users for part in parts)]),
-            items=np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)]),
-            ranks=np.concatenate([np.empty(0, np.uint16), *(part.ranks for part in parts)]),
-            names=Names.union([part.names for part in parts]),
-            values=_joined([part.values for part in parts]),
-        )
+        return parts[0] if len(parts) == 1 else cls(**_joined(cls, parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,15 +151,21 @@ class CountBatch:
     @classmethod
     def join(cls, parts: Sequence[CountBatch]) -> CountBatch:
         """Put counts together."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(
-            items=np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)]),
-            counts=np.concatenate([np.empty(0, np.int64), *(part.counts for part in parts)]),
-            names=Names.union([part.names for part in parts]),
-            new=_joined([part.new for part in parts]),
-            sums=_joined([part.sums for part in parts]),
-        )
+        return parts[0] if len(parts) == 1 else cls(**_joined(cls, parts))
+
+
+Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
+KINDS = {"users": np.uint64, "items": np.uint64, "times": np.int64, "ranks": np.uint16, "counts": np.int64}
+"""Columns that every batch of a kind has."""
+
+
+def _joined(kind: type[Any], parts: Sequence[Any]) -> dict[str, Any]:
+    """Return the columns of several batches, one after the other, and the names of all."""
+    found: dict[str, Any] = {"names": Names.union([part.names for part in parts])}
+    for name in [each.name for each in fields(kind) if each.name != "names"]:
+        present = [column for part in parts if (column := getattr(part, name)) is not None]
+        found[name] = np.concatenate(present) if present else np.empty(0, KINDS[name]) if name in KINDS else None
+    return found
 
 
 def first_of_run(*columns: np.ndarray) -> np.ndarray:
@@ -217,15 +207,6 @@ def totals(groups: np.ndarray, values: np.ndarray, number: int) -> np.ndarray:
     return found
 
 
-def _joined(columns: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Put a column together that all batches have, or none."""
-    present = [column for column in columns if column is not None]
-    return np.concatenate(present) if present else None
-
-
-Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
-
-
 def encode(batch: EventBatch | HolderBatch | CountBatch) -> bytes:
     """Encode a batch as bytes, or a reference to them (see `spill`); a column that it does not have leaves no trace."""
     columns = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "names"}
@@ -248,23 +229,22 @@ def seal(key: StepKey, batch: HolderBatch | CountBatch) -> bytes:
 
 def seal_encoded(key: StepKey, data: bytes) -> bytes:
     """Put what `encode` returned together with the key that it belongs to."""
-    label = key.to_bytes()
-    return len(label).to_bytes(4, "big") + label + data
+    return key.to_bytes() + data
 
 
 def sealed_key(record: bytes) -> StepKey:
     """Return the key in what `seal` returned."""
-    return StepKey.from_bytes(record[4 : 4 + int.from_bytes(record[:4], "big")])
+    return StepKey.from_bytes(record)
 
 
 def sealed_batch(record: bytes) -> bytes:
     """Return the encoded batch in what `seal` returned."""
-    return record[4 + int.from_bytes(record[:4], "big") :]
+    return record[_KEY.size :]
 
 
 def unseal(kind: type[Batch], record: bytes) -> Batch:
     """Return the batch in what `seal` returned."""
-    return decode(kind, sealed_batch(record))
+    return decode(kind, record[_KEY.size :])
 
 
 def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -14,8 +14,8 @@ from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.counters import counter
 from privstream.transforms.counts.keyed_counts import CountsParameters
-from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.parameters import Parameters
+from privstream.transforms.parameters import Parameters
+from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 

@@ -10,8 +10,7 @@ import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.transforms.counted import CountedParameters, CountsView
 from privstream.transforms.counts.transform import KeyedCounts
-from privstream.transforms.events.people_transform import PeopleTransform
-from privstream.transforms.events.private_transform import ApplyDoFn, Segment
+from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
 from privstream.transforms.timing.clocked import AtWindowEnds
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override

@@ -13,7 +13,7 @@ from privstream.pipelines.file_digests import digest_of, local_digest
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.stores import filesystems, opened, scheme_of
-from privstream.transforms.events.release import plain
+from privstream.transforms.release import plain
 
 READING_VERSION = 1
 """Goes up when the same files and fields give other records."""

@@ -12,7 +12,7 @@ import numpy as np
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.audit.evidence import at_least, at_most
 from privstream.pipelines.audit.fits import INTERVAL, LESS_NOISE
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.reading.domain import Domain
 
 PERIOD = ""
 """What tells trials apart that are periods of one run, in each of which everything starts afresh."""

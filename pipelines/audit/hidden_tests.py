@@ -17,7 +17,7 @@ from privstream.pipelines.audit.attacks import EPSILON, SUSPECT, Adversary, Atta
 from privstream.pipelines.audit.fits import LESS_NOISE, TESTED
 from privstream.pipelines.audit.whole_run import MINUTE, SMALL
 from privstream.pipelines.model.question import QuestionInfo
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.reading.domain import Domain
 
 TESTS = 4
 """Tests of an attack, each in a window of its own: for so many one person may be charged."""

@@ -32,9 +32,9 @@ from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.transforms.counts.keyed_counts import CountsParameters
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.event_fields import NUMBER
-from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.fields import NUMBER
+from privstream.transforms.stages import PrivateTransform
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 

@@ -25,7 +25,7 @@ from privstream.pipelines.audit.attacks import (
 )
 from privstream.pipelines.audit.fits import CROWDED, with_less_noise
 from privstream.pipelines.model.question import QuestionInfo
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.reading.domain import Domain
 
 MISSING = 1e-8
 """Probability with which a trial lacks a number because too few others have its item."""

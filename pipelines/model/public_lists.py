@@ -16,9 +16,9 @@ from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileErr
 from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import encoding_of, read_lines
 from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.item_columns import listed_item
-from privstream.transforms.events.spelling import AS_WRITTEN, Spelling
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.items import listed_item
+from privstream.transforms.reading.spelling import AS_WRITTEN, Spelling
 
 FIELDS = tuple(field.name for field in dataclasses.fields(AlertRule))
 

@@ -34,7 +34,7 @@ from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.stores import filesystems
 from privstream.transforms.counters import Counters, summed
 from privstream.transforms.counts.finished import corrected_rows
-from privstream.transforms.events.parameters import MOST_SHARDS, Parameters
+from privstream.transforms.parameters import MOST_SHARDS, Parameters
 
 if TYPE_CHECKING:
     from privstream.pipelines.sinks.destination import Destination

@@ -24,7 +24,7 @@ from privstream.pipelines.sources.frame_files import save_rows
 from privstream.pipelines.sources.normalise import read_files
 from privstream.pipelines.terminal import say
 from privstream.transforms.counters import Counters, counted, counter
-from privstream.transforms.events.event_fields import DeadLetter
+from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.spill import folder_on_disk, spilled
 
 

@@ -26,8 +26,8 @@ from privstream.pipelines.sources.text_lines import read_lines
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder, TakeFile, check_as_found
 from privstream.pipelines.stores import facts_of
 from privstream.transforms import DeadLetter, LinearQuery
-from privstream.transforms.events.event_fields import DEAD_LETTERS
-from privstream.transforms.events.times import TimeForm, read_micros
+from privstream.transforms.reading.fields import DEAD_LETTERS
+from privstream.transforms.reading.times import TimeForm, read_micros
 from typing_extensions import override
 
 FIELDS = ("name", "items", "time")

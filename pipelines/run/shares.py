@@ -27,8 +27,8 @@ from privstream.pipelines.sources.readers import ReadEvents, ReadSome
 from privstream.transforms import DeadLetter
 from privstream.transforms.batches import StepKey
 from privstream.transforms.counters import Counters
-from privstream.transforms.events.private_transform import PrivateTransform, Shared
 from privstream.transforms.spill import fetch, keep
+from privstream.transforms.stages import PrivateTransform, Shared
 from typing_extensions import override
 
 LETTERS = "\0dead letters"

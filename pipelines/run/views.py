@@ -23,8 +23,8 @@ from privstream.pipelines.sinks.row_formats import PLAIN, Layout
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.transforms.counts.finished import LargestCounts, corrected_rows, numbers_or_none, released_rows
 from privstream.transforms.counts.keyed_counts import CountsParameters
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.item_columns import join_item
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.items import join_item
 from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate
 from privstream.transforms.timing.steps import Steps, timestamp, windows_in
 from typing_extensions import override

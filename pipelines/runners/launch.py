@@ -42,7 +42,7 @@ from privstream.pipelines.runners.local_runner import (
 from privstream.pipelines.stores import reach_stores
 from privstream.pipelines.terminal import printable
 from privstream.transforms.counters import Counters
-from privstream.transforms.events import dead_letters
+from privstream.transforms.reading import dead_letters
 from privstream.transforms.spill import spilled
 from rich.progress import Progress
 

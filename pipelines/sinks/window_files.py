@@ -35,7 +35,7 @@ from privstream.pipelines.sinks.row_files import (
 )
 from privstream.pipelines.sources.folder_polls import END
 from privstream.pipelines.terminal import json_text
-from privstream.transforms.events.event_fields import DeadLetter
+from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 from typing_extensions import override
 

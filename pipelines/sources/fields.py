@@ -11,12 +11,13 @@ from privstream.mechanisms.checks import integer, one_of, positive
 from privstream.pipelines.locations import QUOTES, TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
-from privstream.transforms.events.event_columns import is_known_as_text, is_text
-from privstream.transforms.events.filters import NUMBER, TEXT, TRUTH, Filter
-from privstream.transforms.events.item_columns import column_names
-from privstream.transforms.events.local_times import check_form, forms_of, has_zone, zone_clock
-from privstream.transforms.events.spelling import Spelling
-from privstream.transforms.events.times import TimeForm
+from privstream.transforms.reading.columns import is_known_as_text, is_text
+from privstream.transforms.reading.filters import Filter
+from privstream.transforms.reading.items import column_names
+from privstream.transforms.reading.kinds import NUMBER, TEXT, TRUTH
+from privstream.transforms.reading.local_times import check_form, forms_of, has_zone, zone_clock
+from privstream.transforms.reading.spelling import Spelling
+from privstream.transforms.reading.times import TimeForm
 from pyarrow import types
 
 DEFAULT_VALUE = "value"

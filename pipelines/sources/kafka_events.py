@@ -31,7 +31,7 @@ from privstream.pipelines.sources.normalise import count_refusal, normaliser_of
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import EVENTS, EventsRead
 from privstream.pipelines.sources.steady_clock import clock_of
-from privstream.transforms.events.event_fields import DEAD_LETTERS, DeadLetter
+from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
 NOWHERE = -1  # no offset
 RECORDS = 20_000  # of one question

@@ -20,8 +20,7 @@ from privstream.pipelines.sources.found_files import (
     timed_parts,
 )
 from privstream.transforms.counters import counter
-from privstream.transforms.events.event_columns import (
-    LONGEST_TEXT,
+from privstream.transforms.reading.columns import (
     TEXT_PER_BATCH,
     as_text,
     decoded_lengths,
@@ -32,29 +31,23 @@ from privstream.transforms.events.event_columns import (
     value_column,
     value_of,
 )
-from privstream.transforms.events.event_fields import (
+from privstream.transforms.reading.fields import (
     ENCODING,
     FINITE,
     LONG,
+    LONGEST_TEXT,
     MISSING,
     RANGE,
     TYPE,
     BrokenRuleError,
     DeadLetter,
+    Marks,
 )
-from privstream.transforms.events.filters import (
-    KINDS,
-    NUMBER,
-    TEXT,
-    Filter,
-    column_of_kind,
-    read_as,
-    with_nulls,
-    wrong_kind,
-)
-from privstream.transforms.events.item_columns import join_columns
-from privstream.transforms.events.local_times import forms_of
-from privstream.transforms.events.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, Marks, read_micros, read_times
+from privstream.transforms.reading.filters import Filter
+from privstream.transforms.reading.items import join_columns
+from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, column_of_kind, read_as, with_nulls, wrong_kind
+from privstream.transforms.reading.local_times import forms_of
+from privstream.transforms.reading.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, read_micros, read_times
 
 TIME = pa.timestamp("us", "UTC")
 EXACT = 1e-9

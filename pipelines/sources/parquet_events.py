@@ -24,7 +24,7 @@ from privstream.pipelines.sources.event_files import (
     open_file,
 )
 from privstream.pipelines.sources.fields import AnyFields
-from privstream.transforms.events.times import TimeForm, read_times
+from privstream.transforms.reading.times import TimeForm, read_times
 
 BATCH_ROWS = 1 << 18
 FEW_ROWS = 128

@@ -29,7 +29,7 @@ from privstream.pipelines.sources.found_files import (
     timed_parts,
 )
 from privstream.pipelines.sources.normalise import normaliser_of, read_part
-from privstream.transforms.events.event_fields import DEAD_LETTERS, DeadLetter
+from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
 EVENTS = "events"
 

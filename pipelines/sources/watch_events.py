@@ -23,7 +23,7 @@ from privstream.pipelines.sources.normalise import dead_letter
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import EVENTS, EventsRead, ReadPart
 from privstream.pipelines.sources.steady_clock import clock_of
-from privstream.transforms.events.event_fields import DEAD_LETTERS, DeadLetter
+from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
 FOLDER = b"folder"
 ATTEMPTS = 3

@@ -11,8 +11,8 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.dropped import is_sums
-from privstream.transforms.events.bound import Bound
 from privstream.transforms.limits.measuring import people_by_contributions
+from privstream.transforms.people.bound import Bound
 from privstream.transforms.timing.clocked import STEP
 from privstream.transforms.timing.steps import Steps
 

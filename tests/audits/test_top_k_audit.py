@@ -13,7 +13,8 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
-from privstream.transforms.events.bounding import BoundPerWindow, Kept
+from privstream.transforms.people.bound import Kept
+from privstream.transforms.people.bounding import BoundPerWindow
 from privstream.transforms.top_k.gaps import CountHolders, RankItems
 
 pytestmark = pytest.mark.slow
@@ -127,7 +128,7 @@ class TestFalls:
     def test_people_who_are_not_bounded(self, monkeypatch):
         """Each event counts, as often as the suspect sends it."""
         monkeypatch.setattr(
-            "privstream.transforms.events.bounding.bound_people",
+            "privstream.transforms.people.bounding.bound_people",
             lambda users, *_, **__: Kept(np.arange(len(users)), np.zeros(len(users), np.uint16), 0),
         )
         made = ranking(epsilon=1.0, top=1, end=1)

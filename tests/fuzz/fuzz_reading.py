@@ -11,7 +11,7 @@ import pyarrow as pa
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import files_with
 from privstream.pipelines.sources.normalise import read_files
-from privstream.transforms.events.event_fields import DeadLetter
+from privstream.transforms.reading.fields import DeadLetter
 
 CANARY = "c4n4ry"
 """Is in every record, and must be in no message."""

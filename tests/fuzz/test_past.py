@@ -12,7 +12,7 @@ import pytest
 from fuzz_reading import check_clear
 from privstream.pipelines import cli
 from privstream.transforms import AlertRule, Domain
-from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.stages import PrivateTransform
 
 CORPUS = Path(__file__).parent / "corpus"
 CASES = [json.loads(line) for line in (CORPUS / "index.jsonl").read_text(encoding="utf-8").splitlines()]

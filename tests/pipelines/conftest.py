@@ -13,7 +13,7 @@ from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import list_parts
 from privstream.pipelines.sources.readers import ReadEvents, ReadPart
-from privstream.transforms.events.event_fields import DeadLetter
+from privstream.transforms.reading.fields import DeadLetter
 
 
 class Outcome(NamedTuple):

@@ -7,7 +7,7 @@ from privstream.pipelines.sources import normalise, parquet_events
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import list_parts, match_files
 from privstream.pipelines.sources.readers import ReadPart
-from privstream.transforms.events.times import TIME_TEXT
+from privstream.transforms.reading.times import TIME_TEXT
 
 MEBIBYTE = 1 << 20
 LONGEST = 1 << 14

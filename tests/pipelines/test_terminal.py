@@ -23,7 +23,7 @@ from privstream.pipelines.model.catalogue import QUESTIONS, question
 from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, write_json, write_row_file
 from privstream.pipelines.sinks.terminal_table import moments, print_rows, sparkline
 from privstream.pipelines.terminal import json_text, one_line, printable, say
-from privstream.transforms.events.event_fields import DeadLetter
+from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.rows import HeavyHitter
 from rich.cells import cell_len
 from rich.console import Console

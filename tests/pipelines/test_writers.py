@@ -40,7 +40,7 @@ from privstream.pipelines.sinks.row_files import (
 from privstream.pipelines.sinks.terminal_table import file_or_terminal, read_table
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, file_name, moment
 from privstream.pipelines.sinks.writers import WriteRows
-from privstream.transforms.events.event_fields import DeadLetter
+from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.rows import HeavyHitter, KeyCount, QuantileEstimate, QueryAnswer
 
 FORMATS = ["avro", "parquet", "jsonl", "csv"]

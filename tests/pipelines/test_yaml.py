@@ -21,8 +21,8 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import __path__ as installed
 from privstream.pipelines.yaml import transforms
 from privstream.transforms import AlertRule, Domain, KeyedCounts
-from privstream.transforms.events.private_transform import PrivateTransform
-from privstream.transforms.events.times import TimeForm, read_micros
+from privstream.transforms.reading.times import TimeForm, read_micros
+from privstream.transforms.stages import PrivateTransform
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
 LISTING = str(Path(installed[0]) / "providers.yaml")

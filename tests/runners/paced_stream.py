@@ -30,7 +30,7 @@ from privstream.transforms import (
     ShiftingHeavyHitters,
     SparseVectorAlerts,
 )
-from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.stages import PrivateTransform
 
 START = 1_700_000_000  # event time in seconds
 WINDOW = 1.0

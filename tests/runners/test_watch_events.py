@@ -20,7 +20,7 @@ from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile, FilePart
 from privstream.pipelines.sources.watch_events import WatchEvents, _CutFile, _ReadWatchedPart
-from privstream.transforms.events.event_fields import DeadLetter
+from privstream.transforms.reading.fields import DeadLetter
 from runner_harness import run
 
 FIELDS = FieldMapping(time_unit="s")

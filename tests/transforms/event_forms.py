@@ -9,7 +9,7 @@ import runner_harness
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.events.event_columns import read_batch
+from privstream.transforms.reading.frames import read_batch
 
 SECOND = 1_000_000
 KINDS = {"user": pa.string(), "item": pa.string(), "time": pa.timestamp("us", "UTC")}

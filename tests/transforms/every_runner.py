@@ -23,7 +23,7 @@ import pytest
 from apache_beam.testing.test_stream import TestStream, WatermarkEvent
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
-from privstream.transforms.events.private_transform import KEEP_BUNDLES_WHOLE
+from privstream.transforms.stages import KEEP_BUNDLES_WHOLE
 from runner_harness import RUNNERS, Outputs, Results, run_together
 
 WHOLE = f"--experiments={KEEP_BUNDLES_WHOLE}"  # as in all private transforms

@@ -3,9 +3,9 @@
 import random
 
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms.events.domain import Domain
 from privstream.transforms.histograms.continual_histogram import ContinualHistogram
 from privstream.transforms.histograms.threshold_flags import ThresholdFlags
+from privstream.transforms.reading.domain import Domain
 
 KEY = b"a key for tests of live histograms"
 SECOND = 1_000_000

@@ -1,14 +1,12 @@
 """Keys, names, lists of items and batches: their encoding, how they are cut and spread, and where they wait."""
 
 import errno
-import itertools
 import os
 import pickle
 import random
 import sys
 import threading
 from collections import Counter
-from pathlib import Path
 
 import mmh3
 import numpy as np
@@ -30,19 +28,14 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
-    digest,
     encode,
-    seal,
-    sealed_key,
-    string_buffers,
-    unseal,
 )
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.split import EVENLY_SPREAD, MOST_SHARDS, people_key
-from privstream.transforms.events.split_stages import SplitEvents
+from privstream.transforms.parameters import MOST_SHARDS
+from privstream.transforms.people.split import EVENLY_SPREAD, people_key
+from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.spill import SMALLEST, SpillError, SpillFile, fetch, put_away, spilled
-from privstream.transforms.timing.on_time import count_markers, join_markers
 from privstream.transforms.timing.steps import Steps
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -108,27 +101,6 @@ def test_batches_survive_and_join(kind, data):
         decode(EventBatch if kind is HolderBatch else HolderBatch, encode(one))
 
 
-@given(batches(HolderBatch), KEYS)
-def test_sealed_batches_know_their_key(batch, key):
-    record = seal(key, batch)
-    assert sealed_key(record) == key
-    assert rows_of(unseal(HolderBatch, record)) == rows_of(batch)
-
-
-@given(st.lists(TEXT, max_size=6), st.integers(0, 6), st.sampled_from([pa.string(), pa.large_string()]))
-def test_string_buffers_of_slices(texts, start, kind):
-    offsets, data = string_buffers(pa.array(texts, kind).slice(start))
-    found = [bytes(data[a:b]).decode() for a, b in itertools.pairwise(offsets)]
-    assert found == texts[start:]
-    assert offsets[0] == 0
-
-
-@given(st.lists(st.lists(st.binary(max_size=5), max_size=4), max_size=4))
-def test_markers_are_joined_and_counted(parts):
-    joined = [join_markers((b"key", map(digest, part)))[1][0] for part in parts]
-    assert count_markers(joined) == Counter(digest(data) for part in parts for data in part)
-
-
 NOISE = KeyedNoise(b"a key for tests, no secret")
 SCHEMA = EventFields().schema()
 
@@ -186,23 +158,6 @@ def test_every_event_goes_to_all_its_windows_and_one_shard_of_people(events):
 
 def _arrow(text):
     return np.frombuffer(text.encode(), np.uint8), np.array([0, len(text)], np.int64)
-
-
-def test_empty_batches_give_nothing():
-    empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
-    for options in ({}, {"domain": Domain(["a"]), "positions": True}):
-        split = SplitEvents(steps=Steps(size=1000, period=1000), noise=NOISE, shards=1, **options)
-        assert tiny_runner.call_all(split, [empty]) == []
-
-
-@pytest.mark.slow
-def test_many_windows_in_one_batch():
-    chance = random.Random(0)
-    events = [(f"u{i % 7}", "a", chance.randrange(2**53)) for i in range(5000)]
-    found = parts_of(events, [])
-    assert sum(map(len, found.values())) == sum(
-        len([step for step in range(e[2] // 3000, (e[2] - 8000) // 3000, -1) if step >= 0]) for e in events
-    )
 
 
 GROUPS = 128  # of keys, in Flink's jobs of up to 85 slots
@@ -356,26 +311,6 @@ def test_writes_that_take_several_calls_are_whole(monkeypatch, folder):
     assert list(map(file.get, references)) == [LARGE, LARGE[::-1]]
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(monkeypatch):
-    monkeypatch.setenv("TMPDIR", "/proc/nowhere")
-    with pytest.raises(SpillError, match="the folder for waiting events, /proc/nowhere, must be writable"), spilled():
-        pass
-
-
-def test_without_a_folder_named_it_is_one_on_disk(monkeypatch):
-    monkeypatch.delenv("TMPDIR")
-    assert spill.folder_on_disk() == Path("/var/tmp")
-
-
-def test_encoded_batches_are_references():
-    batch = CountBatch(np.arange(1000, dtype=np.uint64), np.arange(1000), Names.none())
-    with spilled():
-        data = encode(batch)
-        assert len(data) < 50
-        assert decode(CountBatch, data).counts.tolist() == list(range(1000))
-    assert len(encode(batch)) > 16_000
-
-
 @some_quick("name", ONE_OF_EACH_CHAIN, ONE_OF_EACH_CHAIN[0])
 def test_rows_are_the_same(name, monkeypatch):
     monkeypatch.setattr(spill, "SMALLEST", 1)
@@ -433,26 +368,3 @@ def test_the_stages_of_a_process_read_a_file_once(tmp_path):
     del domain
     with pytest.raises(ValueError, match="domain must be a readable file"):
         pickle.loads(sent)
-
-
-@pytest.mark.parametrize("items", [["a", "a"], ["", "a"]])
-def test_items_are_distinct_and_not_empty(items):
-    with pytest.raises(ValueError, match="domain must hold distinct items, none of them empty"):
-        Domain(items)
-
-
-def test_other_bad_domains(tmp_path):
-    with pytest.raises(ValueError, match="domain must name at least one item"):
-        Domain([])
-    with pytest.raises(TypeError, match="domain must hold texts, got int"):
-        Domain([1, 2])
-    with pytest.raises(TypeError, match="domain must hold texts, got int"):
-        Domain(["a", 2])
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(ValueError, match="domain must be a file of UTF-8 text"):
-        Domain.from_file(str(tmp_path / "bytes"))
-    with pytest.raises(ValueError, match="domain must be a readable file"):
-        Domain.from_file(str(tmp_path / "missing"))
-    (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(ValueError, match="domain must name at least one item"):
-        Domain.from_file(str(tmp_path / "empty"))

@@ -6,12 +6,11 @@ import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
-from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import Domain, KeyCount, KeyedCounts, KeySum
+from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
@@ -19,8 +18,6 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
-    distinct_in_order,
-    encode,
     in_order,
     unseal,
 )
@@ -30,14 +27,9 @@ from privstream.transforms.counts.contributions import (
     add_up,
     joined,
 )
-from privstream.transforms.counts.finished import LargestCounts
 from privstream.transforms.counts.publishing import Keys
-from privstream.transforms.events.bound import Bound
-from privstream.transforms.events.bounding import (
-    BoundAcrossWindows,
-    BoundPerWindow,
-    LimitCounter,
-    Used,
+from privstream.transforms.people.bound import (
+    Bound,
     added_up,
     bound_people,
     draws_of_pairs,
@@ -45,7 +37,8 @@ from privstream.transforms.events.bounding import (
     place_in_run,
     sorted_in_groups,
 )
-from privstream.transforms.events.split_stages import SplitEvents
+from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, Used
+from privstream.transforms.people.split_stages import SplitEvents
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
@@ -53,44 +46,30 @@ EVENTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0,
 LIMITS = st.integers(1, 4)
 
 
-def keep(events, limit) -> list[tuple[int, int, int, int]]:
-    """Return user, item, time and rank of what is kept, sorted."""
-    users, items, times = np.array(events, np.int64).reshape(-1, 3).T
-    users, items = users.astype(np.uint64), items.astype(np.uint64)
-    rows, ranks, left_out = bound_people(
-        users, items, times, limit=limit, draws=lambda rows: draws_of_pairs(NOISE, users[rows], items[rows])
-    )
-    assert ranks.dtype == np.uint16
-    still = set(zip(users[rows].tolist(), items[rows].tolist(), strict=True))
-    assert left_out == len({(user, item) for user, item, _ in events} - still)
-    kept = zip(users[rows].tolist(), items[rows].tolist(), times[rows].tolist(), ranks.tolist(), strict=True)
-    return sorted(kept)
+def keep(events, limit) -> list[tuple[int, int, int]]:
+    """Return user, item and rank of what is kept, sorted."""
+    users, items = np.array([event[:2] for event in events], np.uint64).reshape(-1, 2).T
+    kept = []
+    for ranked in (False, True):
+        rows, ranks, dropped = bound_people(
+            users, items, limit=limit, ranked=ranked,
+            draws=lambda rows: draws_of_pairs(NOISE, users[rows], items[rows]),
+        )  # fmt: skip
+        kept.append(sorted(zip(users[rows].tolist(), items[rows].tolist(), strict=True)))
+        assert ranks.dtype == np.uint16 and (ranked or not ranks.any())
+        assert dropped == len({event[:2] for event in events} - set(kept[-1]))
+    assert kept[0] == kept[1]
+    return sorted(zip(users[rows].tolist(), items[rows].tolist(), ranks.tolist(), strict=True))
 
 
-@pytest.mark.parametrize(("windows", "quarter"), [(8, 2), (9, 3), (2, 1)])
-def test_limits_are_counted_apart_for_the_first_and_the_last_quarter(windows, quarter):
-    counter = LimitCounter("items", Steps(size=1_000, period=1_000, first=5, end=5 + windows))
-    parts = [counter._parts(5 + number) for number in range(windows)]
-    first, last = [1 in part for part in parts], [2 in part for part in parts]
-    assert first == [number < quarter for number in range(windows)]
-    assert last == first[::-1]
-    assert all(part[0] == 0 for part in parts)
-
-
-def slow_keep(events, limit) -> list[tuple[int, int, int, int]]:
+def slow_keep(events, limit) -> list[tuple[int, int, int]]:
     """Do the same with lists."""
-    return sorted(
-        row
-        for user in {user for user, _, _ in events}
-        for row in slow_keep_one(user, [event[1:] for event in events if event[0] == user], limit)
-    )
-
-
-def slow_keep_one(user, events, limit):
-    times = {item: min(time for other, time in events if other == item) for item, _ in events}
-    lots = {item: int(NOISE.words(np.array([[user, item]], np.uint64))[0, 0, 0]) for item in times}
-    kept = sorted(times, key=lots.__getitem__)[:limit]
-    return [(user, item, times[item], rank) for rank, item in enumerate(kept)]
+    kept = []
+    for user in {user for user, _, _ in events}:
+        items = {item for other, item, _ in events if other == user}
+        lots = {item: int(NOISE.words(np.array([[user, item]], np.uint64))[0, 0, 0]) for item in items}
+        kept += [(user, item, rank) for rank, item in enumerate(sorted(items, key=lots.__getitem__)[:limit])]
+    return sorted(kept)
 
 
 @given(EVENTS)
@@ -123,13 +102,13 @@ def test_ranks_number_the_items_of_each_person(events, limit):
     kept = keep(events, limit)
     for user in {user for user, _, _ in events}:
         own = [row for row in kept if row[0] == user]
-        assert sorted(rank for _, _, _, rank in own) == list(range(len(own)))
-        assert len({item for _, item, _, _ in own}) == len(own) <= limit
+        assert sorted(rank for _, _, rank in own) == list(range(len(own)))
+        assert len({item for _, item, _ in own}) == len(own) <= limit
 
 
 def test_random_items_are_not_always_the_same():
     events = [(user, item, 0) for user in range(1, 200) for item in range(1, 5)]
-    kept = {item for _, item, _, _ in keep(events, 1)}
+    kept = {item for _, item, _ in keep(events, 1)}
     assert kept == {1, 2, 3, 4}
 
 
@@ -190,11 +169,6 @@ def test_numbers_are_ordered_in_their_groups(groups, bits, size, seed):
     assert group[order].tolist() == group[expected].tolist() and numbers[order].tolist() == numbers[expected].tolist()
 
 
-@given(st.lists(st.integers(0, 20), max_size=40))
-def test_distinct_numbers_are_increasing(numbers):
-    assert distinct_in_order(np.array(numbers, np.uint64)).tolist() == sorted(set(numbers))
-
-
 @pytest.mark.parametrize("runs", [False, True])
 @pytest.mark.parametrize("bits", [2, 10, 30, 63])
 def test_the_order_of_numbers_is_stable_of_runs_too(bits, runs):
@@ -227,14 +201,6 @@ def test_a_cap_above_16_bits_holds():
         ledger = limit.decode(b"", limit.encode(handled.state))
 
 
-def test_counting_over_many_steps_does_not_wrap_around():
-    charges, counters = Charges.of(np.array([5], np.uint64)), UserCounters()
-    for _ in range(17):
-        counters = counters.add(charges)
-        charges = counters.compact()
-    assert counters.charged(np.array([5], np.uint64)).tolist() == [2**16]
-
-
 LARGE = 1 << 40
 
 
@@ -263,21 +229,6 @@ def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
     assert (held.users.tolist(), held.values.tolist()) == ([1, 2], [7, 1])
 
 
-def test_columns_that_are_not_there_leave_no_trace():
-    for batch in (
-        EventBatch(hashes(1), hashes(2), integers(3), Names.none()),
-        HolderBatch(hashes(1), hashes(2), np.array([0], np.uint16), Names.none()),
-        CountBatch(hashes(1), integers(2), Names.none()),
-    ):
-        assert not any(name in encode(batch) for name in (b"values", b"new", b"sums"))
-        found = decode(type(batch), encode(batch))
-        assert [getattr(found, name, None) for name in ("values", "new", "sums")] == [None] * 3
-    counted = CountBatch(hashes(1), integers(2), Names.none(), integers(1), integers(-9))
-    assert decode(CountBatch, encode(counted)).sums.tolist() == [-9]
-    events = EventBatch(hashes(1), hashes(2), integers(3), Names.none(), np.array([0.5]))
-    assert decode(EventBatch, encode(events)).values.tolist() == [0.5]
-
-
 def test_joined_counts_add_up_every_column():
     one = CountBatch(hashes(1, 5), integers(2, 3), Names.none(), integers(1, 0), integers(LARGE, -4))
     two = CountBatch(hashes(5, 9), integers(4, 1), Names.none(), integers(4, 1), integers(-LARGE, 7))
@@ -300,13 +251,6 @@ def split(users: list[str] | None, values: list[float] | None, **options: object
         (StepKey.from_bytes(key), decode(EventBatch, data))
         for key, (_, data) in stage.process(pa.record_batch(columns))
     ]
-
-
-def test_values_are_clipped():
-    found = split(["a", "a", "a"], [5.0, -7.0, 99.0], limits=(0, 50))
-    assert sorted(value for _, batch in found for value in batch.values.tolist()) == [0.0, 5.0, 50.0]
-    found = split(["a", "a", "a"], [0.25, -7.0, 99.0])
-    assert sorted(value for _, batch in found for value in batch.values.tolist()) == [-7.0, 0.25, 99.0]
 
 
 def test_without_users_events_go_by_item():
@@ -345,26 +289,7 @@ def test_who_is_new_to_an_item_is_counted_once(distinct):
     assert list(third.outputs) == [], "a fourth contribution of person 2"
 
 
-def row(item: str, count: int) -> KeyCount:
-    return KeyCount(Timestamp(0), Timestamp(10), item, count, count, count, count)
-
-
-def test_the_largest_and_ties_by_name():
-    rows = [row("d", 5), row("a", 5), row("c", 9), row("b", 5)]
-    assert [one.item for one in LargestCounts(2)(rows)] == ["c", "a"]
-    assert LargestCounts(2)(rows[::-1]) == LargestCounts(2)(rows)
-    assert LargestCounts(9).among([]) == []
-
-
 RUN = {"epsilon": 1.0, "window": 10, "start": 0, "end": 40, "noise": NOISE, "domain": Domain(["a", "b"])}
-
-
-def test_rows_have_sums_only_where_they_are_asked_for():
-    assert KeyedCounts(**RUN, max_contributions=1).row_type is KeyCount
-    assert KeyedCounts(**RUN, max_contributions=1, max_value=5).row_type is KeySum
-    assert KeySum._fields[: len(KeyCount._fields)] == KeyCount._fields
-    assert "value" not in KeyedCounts(**RUN, max_contributions=1).event_fields.required
-    assert "user" not in KeyedCounts(**RUN, unit="event", max_value=5).event_fields.required
 
 
 @pytest.mark.parametrize(
@@ -399,12 +324,6 @@ def test_keys_keep_their_numbers(steps):
         assert numbers.tolist() == [known[key] for key in several]
         again, same = Keys(keys.keys).with_numbers(np.array(several, np.uint64))
         assert again.keys.tolist() == keys.keys.tolist() == list(known) and same.tolist() == numbers.tolist()
-
-
-@given(st.lists(st.sampled_from([0, 1, 2, 1 << 40, (1 << 40) + 1, (1 << 64) - 1]), max_size=20), st.integers(0, 3))
-def test_numbers_are_ordered_as_by_a_stable_sort(numbers, times):
-    column = np.array(numbers * times, np.uint64)
-    assert in_order(column).tolist() == np.argsort(column, kind="stable").tolist()
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=20))

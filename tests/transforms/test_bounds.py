@@ -14,9 +14,9 @@ from privstream.transforms.counts import random_contributions
 from privstream.transforms.counts.contributions import CountContributions, PeopleLists, lists_of
 from privstream.transforms.counts.dropped import ReleaseDropped, is_sums
 from privstream.transforms.counts.random_contributions import CountRandomContributions
-from privstream.transforms.events import bounding
-from privstream.transforms.events.bound import Bound
-from privstream.transforms.events.bounding import PartOfPeople, parts_of_people
+from privstream.transforms.people import bounding
+from privstream.transforms.people.bound import Bound
+from privstream.transforms.people.bounding import PartOfPeople, parts_of_people
 from privstream.transforms.timing.clocked import STEP
 from privstream.transforms.timing.keyed_state import Decoded, Progress
 from privstream.transforms.timing.steps import Steps

@@ -17,8 +17,8 @@ from apache_beam.utils.timestamp import Timestamp
 from examples import ONE_OF_EACH, example, with_inputs
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, ShiftingHeavyHitters
-from privstream.transforms.events import dead_letters
-from privstream.transforms.events.dead_letters import SetAsideLog
+from privstream.transforms.reading import dead_letters
+from privstream.transforms.reading.dead_letters import SetAsideLog
 from workloads import COMMON, KEY, SECOND, START, transform
 
 BASE = {**COMMON, "noise": KeyedNoise(KEY)}

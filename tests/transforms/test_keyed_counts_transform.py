@@ -32,8 +32,8 @@ from privstream.mechanisms import KeyedNoise, SeededNoise
 from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.counts import publishing
 from privstream.transforms.counts.publishing import to_clock
-from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS
-from privstream.transforms.events.private_transform import Shared
+from privstream.transforms.parameters import USUAL_CONTRIBUTIONS
+from privstream.transforms.stages import Shared
 from privstream.transforms.timing import keyed_state
 from tiny_runner import END
 from workloads import SECOND, START

@@ -12,8 +12,8 @@ from every_runner import of_elements, one_job
 from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode, unseal
-from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS
 from privstream.transforms.histograms.parameters import Categories
+from privstream.transforms.parameters import USUAL_CONTRIBUTIONS
 from privstream.transforms.quantiles.numeric_quantiles import BoundValues, bin_names
 
 KEY = b"a key for tests of quantiles"

@@ -7,7 +7,7 @@ import pytest
 from privstream.mechanisms import Monotone, SeededNoise
 from privstream.mechanisms.privacy.guarantee import CONTRIBUTIONS_HASHED, ITEMS_HASHED, KEYED_NOISE, PEOPLE_HASHED
 from privstream.transforms import AlertRule, Domain
-from privstream.transforms.events.private_transform import PrivateTransform
+from privstream.transforms.stages import PrivateTransform
 
 WINDOWS = {"epsilon": 1.0, "window": 3600, "start": 0, "end": 86400}
 LIST = {"domain": Domain(["a", "b", "c"])}

@@ -27,8 +27,8 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
-from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.heavy_hitters.by_status import by_shard
+from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.clocked import ONE_KEY, SEED, PublishAtEnds, under_one_key
 
 

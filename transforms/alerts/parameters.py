@@ -19,9 +19,9 @@ from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.counts.keyed_counts import CountsParameters
-from privstream.transforms.events.coverage import charged_out, people_who_count
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.parameters import check_shards
+from privstream.transforms.coverage import charged_out, people_who_count
+from privstream.transforms.parameters import check_shards
+from privstream.transforms.reading.domain import Domain
 from privstream.transforms.row_types import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override

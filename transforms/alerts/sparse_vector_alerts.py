@@ -14,10 +14,10 @@ from privstream.transforms.alerts.threshold_tests import CountMeeting, MeetRules
 from privstream.transforms.batches import Keyed, KeyedBatch
 from privstream.transforms.counted_transform import CountedTransform
 from privstream.transforms.counts.transform import KeyedCounts
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.split_stages import SplitEvents
+from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import Alert
+from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.timing.clocked import WithClock
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override

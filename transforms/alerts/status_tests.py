@@ -16,8 +16,9 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, encode
-from privstream.transforms.events.bounding import LimitCounter, place_in_run
-from privstream.transforms.events.dead_letters import late_letter
+from privstream.transforms.people.bound import place_in_run
+from privstream.transforms.people.bounding import LimitCounter
+from privstream.transforms.reading.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
 from privstream.transforms.timing.clocked import SingleSteps, on_clock
 from privstream.transforms.timing.steps import Steps
@@ -63,7 +64,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
         self.noise = noise
         self.alerts = Metrics.counter("privstream", "alerts_published")
         self.stopped = Metrics.counter("privstream", "rules_stopped")
-        self.limited = LimitCounter("charged", steps)
+        self.limited = LimitCounter("charged")
 
     @override
     def initial(self, key: bytes) -> RuleStates:
@@ -75,7 +76,7 @@ class DecideRules(SingleSteps, state="decide_rules"):
         given = Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
         noise = self.steps.renewed(self.noise, step)
         active = given.active(state.counters, self.monitor.max_hits)
-        self.limited.add(step, len(active), len(active) - int(active.sum()))
+        self.limited.add(len(active), len(active) - int(active.sum()))
         found, after, charges = self.monitor.decide(state, given, noise)
         self.alerts.inc(len(found.rules))
         self.stopped.inc(int(found.stopped))

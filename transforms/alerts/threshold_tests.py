@@ -29,8 +29,8 @@ from privstream.transforms.batches import (
     first_of_run,
     string_buffers,
 )
-from privstream.transforms.events.bounding import BoundEvents
-from privstream.transforms.events.dead_letters import late_letter
+from privstream.transforms.people.bounding import BoundEvents
+from privstream.transforms.reading.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.clocked import SingleSteps, on_clock
 from privstream.transforms.timing.steps import Steps

@@ -15,9 +15,9 @@ from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.cardinality.algorithms import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
-from privstream.transforms.events.coverage import FIRST, WHOLE_RUN, people_who_count
-from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.parameters import Parameters, check_shards, check_texts
+from privstream.transforms.coverage import FIRST, WHOLE_RUN, people_who_count
+from privstream.transforms.parameters import Parameters, check_shards, check_texts
+from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.smoothed import SmoothWindows
 from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, to_micros
 from typing_extensions import Unpack, override

@@ -33,12 +33,12 @@ from privstream.transforms.cardinality.parameters import (
     CardinalityParameters,
     PresenceRules,
 )
-from privstream.transforms.events.bounding import LimitCounter, to_people
-from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.people_transform import PeopleTransform
-from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.split_stages import CodedEvents, SplitCodes
+from privstream.transforms.people.bounding import LimitCounter, to_people
+from privstream.transforms.people.split import CodedEvents
+from privstream.transforms.people.split_stages import SplitCodes
+from privstream.transforms.reading.dead_letters import late_letter
 from privstream.transforms.row_types import CardinalityEstimate, interval
+from privstream.transforms.stages import ApplyDoFn, PeopleTransform
 from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock, on_clock
 from privstream.transforms.timing.keyed_state import NEVER
 from privstream.transforms.timing.on_time import OnTimeBatches
@@ -267,7 +267,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
     def __init__(self, *, steps: Steps, timer_offset: int, limit: int | None = None) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.limit = limit
-        self.limited = LimitCounter("entries", steps)
+        self.limited = LimitCounter("entries")
         self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
 
     @override
@@ -283,7 +283,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         admitted = left[entering] > 0
         ends = np.minimum(until, self._last + 1)[entering]
         cut = admitted & (step + left[entering] < ends)
-        self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum() + cut.sum()))
+        self.limited.add(len(admitted), int(len(admitted) - admitted.sum() + cut.sum()))
         changed = present.copy()
         changed[entering[admitted]] = True
         rows = np.flatnonzero(changed)

@@ -25,18 +25,10 @@ from privstream.transforms.batches import (
     seal,
 )
 from privstream.transforms.counts.dropped import sums_record
-from privstream.transforms.events.bound import Bound
-from privstream.transforms.events.bounding import (
-    BoundEvents,
-    BoundOverRun,
-    Charged,
-    Used,
-    by_person,
-    draws_of_pairs,
-    within_limit,
-)
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.split import ClippedCounter
+from privstream.transforms.people.bound import Bound, by_person, draws_of_pairs, within_limit
+from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, Used
+from privstream.transforms.people.split import ClippedCounter
+from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 

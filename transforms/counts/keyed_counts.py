@@ -25,8 +25,7 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.counts.finished import LargestCounts, ShownCounts, SmoothFinished
-from privstream.transforms.events.bound import Bound
-from privstream.transforms.events.coverage import (
+from privstream.transforms.coverage import (
     ALL_EVENTS,
     ALL_PEOPLE,
     JUST_FOUND,
@@ -34,10 +33,11 @@ from privstream.transforms.events.coverage import (
     SPREAD,
     WHOLE_RUN,
 )
-from privstream.transforms.events.domain import Domain, Items
-from privstream.transforms.events.event_fields import TEXT, UNREAD, WHOLE, EventFields
-from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards
-from privstream.transforms.events.release import plain
+from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards
+from privstream.transforms.people.bound import Bound
+from privstream.transforms.reading.domain import Domain, Items
+from privstream.transforms.reading.fields import TEXT, UNREAD, WHOLE, EventFields
+from privstream.transforms.release import plain
 from privstream.transforms.row_types import KeyCount, KeyRise, KeySum
 from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOptions, windows_in
 from typing_extensions import Unpack, override

@@ -37,9 +37,9 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.counts.contributions import joined
 from privstream.transforms.counts.finished import RISE, LargestCounts, listed, shown_columns, unsmoothed_columns
-from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.domain import Domain, PublicKeys
-from privstream.transforms.events.private_transform import ALL, ApplyDoFn, Shared
+from privstream.transforms.reading.dead_letters import late_letter
+from privstream.transforms.reading.domain import Domain, PublicKeys
+from privstream.transforms.stages import ALL, ApplyDoFn, Shared
 from privstream.transforms.timing.clocked import STEP, AtWindowEnds, Follow, SingleSteps, WithClock, stepped
 from privstream.transforms.timing.steps import Steps
 

@@ -21,14 +21,8 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.counts.contributions import CountContributions, by_shard, joined
 from privstream.transforms.counts.dropped import sums_record
-from privstream.transforms.events.bounding import (
-    ITEM_ORDER,
-    PartOfPeople,
-    Used,
-    draws_of_pairs,
-    place_in_run,
-    sorted_in_groups,
-)
+from privstream.transforms.people.bound import ITEM_ORDER, draws_of_pairs, place_in_run, sorted_in_groups
+from privstream.transforms.people.bounding import PartOfPeople, Used
 from privstream.transforms.spill import release, size_of
 from privstream.transforms.timing.clocked import set_timer
 from privstream.transforms.timing.keyed_state import NEVER, Decoded

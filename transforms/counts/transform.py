@@ -19,11 +19,10 @@ from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped, is_count
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.counts.random_contributions import CountRandomContributions
-from privstream.transforms.events.bounding import BoundPerWindow
-from privstream.transforms.events.domain import PublicKeys
-from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
-from privstream.transforms.events.private_transform import ApplyDoFn, Segment
-from privstream.transforms.events.split_stages import SplitEvents
+from privstream.transforms.people.bounding import BoundPerWindow
+from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.reading.domain import PublicKeys
+from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded
 from privstream.transforms.timing.clocked import WithClock
 from typing_extensions import override
 

@@ -28,12 +28,12 @@ from privstream.transforms.batches import (
     rows_of,
     seal_parts,
 )
-from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter
-from privstream.transforms.events.dead_letters import late_events
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.parameters import HeavyHittersParameters, with_streaks
+from privstream.transforms.people.bounding import ChargesInOrder, LimitCounter
+from privstream.transforms.reading.dead_letters import late_events
+from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import STARTED, HeavyHitter
+from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.timing.clocked import ONE_KEY, AtWindowEnds
 from privstream.transforms.timing.on_time import StepBatches
 from privstream.transforms.timing.ordered import Handled, OrderedSteps
@@ -123,11 +123,11 @@ class MonitorStage(OrderedSteps):
         self.monitor = monitor
         self.noise = noise
         self.domain = domain
-        self.limited = LimitCounter("charged", steps)
+        self.limited = LimitCounter("charged")
 
     def count_charged(self, step: int, active: np.ndarray) -> None:
         """Count who has an item that may be reported, and who of them has no charges left and no longer counts."""
-        self.limited.add(step, len(active), len(active) - int(active.sum()))
+        self.limited.add(len(active), len(active) - int(active.sum()))
 
     @override
     def describe_late(self, key: StepKey, batch: Any) -> Iterator[Any]:

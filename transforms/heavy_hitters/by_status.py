@@ -24,11 +24,11 @@ from privstream.transforms.batches import (
     seal_encoded,
     seal_parts,
 )
-from privstream.transforms.events.bounding import HoldingsInOrder
-from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.heavy_hitters.by_monitor import ItemCounts, MonitorStage, with_interval
 from privstream.transforms.heavy_hitters.parameters import HeavyHittersParameters
+from privstream.transforms.people.bounding import HoldingsInOrder
 from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
+from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.timing.clocked import ONE_KEY, AtWindowEnds
 from privstream.transforms.timing.ordered import Handled
 from typing_extensions import override

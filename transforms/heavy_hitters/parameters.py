@@ -15,9 +15,9 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.trending import surely_above
 from privstream.transforms.counted import CountedParameters, CountsView, shown
-from privstream.transforms.events.coverage import charged_out, items_in_window, people_who_count
-from privstream.transforms.events.domain import Domain, Items
-from privstream.transforms.events.parameters import check_shards
+from privstream.transforms.coverage import charged_out, items_in_window, people_who_count
+from privstream.transforms.parameters import check_shards
+from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import CONTINUES, STARTED, HeavyHitter
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override

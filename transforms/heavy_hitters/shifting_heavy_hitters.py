@@ -6,12 +6,12 @@ from typing import Any
 
 from apache_beam.pvalue import PCollection
 from privstream.transforms.counted_transform import CountedTransform
-from privstream.transforms.events.bounding import bound_items_of_people
-from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.heavy_hitters.by_monitor import publish_by_monitor, with_empty_steps
 from privstream.transforms.heavy_hitters.by_status import publish_by_status
 from privstream.transforms.heavy_hitters.parameters import HeavyHittersParameters
+from privstream.transforms.people.bounding import bound_items_of_people
+from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.stages import ApplyDoFn
 from typing_extensions import override
 
 

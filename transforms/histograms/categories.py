@@ -23,13 +23,14 @@ from privstream.transforms.batches import (
     decode,
     encode,
 )
-from privstream.transforms.events.bounding import ChargesInOrder, LimitCounter, place_in_run, to_people
-from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.event_fields import UNREAD
-from privstream.transforms.events.people_transform import PeopleTransform
-from privstream.transforms.events.private_transform import ApplyDoFn, Segment
-from privstream.transforms.events.split_stages import CodedEvents, ReadEvents, SplitCodes
 from privstream.transforms.histograms.parameters import Categories
+from privstream.transforms.people.bound import place_in_run
+from privstream.transforms.people.bounding import ChargesInOrder, LimitCounter, to_people
+from privstream.transforms.people.split import CodedEvents
+from privstream.transforms.people.split_stages import ReadEvents, SplitCodes
+from privstream.transforms.reading.dead_letters import late_letter
+from privstream.transforms.reading.fields import UNREAD
+from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
 from privstream.transforms.timing.clocked import MechanismSteps, WithClock, on_clock
 from privstream.transforms.timing.on_time import OnTimeBatches
 from privstream.transforms.timing.ordered import Handled
@@ -65,7 +66,7 @@ class ReadCategories(ReadEvents):
         self.outside.inc(int((listed & (step < 0)).sum()))
         keep = step[rows] >= 0
         left_out = int((step[beyond] >= 0).sum())
-        self.limited.add(0, int(keep.sum()) + left_out, left_out)
+        self.limited.add(int(keep.sum()) + left_out, left_out)
         rows, positions = rows[keep], positions[keep]
         self.usable.inc(len(np.unique(rows)))
         return Contributions(rows, positions, step[rows])
@@ -148,7 +149,7 @@ class BoundCodes(OnTimeBatches):
     def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int) -> None:
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
-        self.limited = LimitCounter(self.counter, steps)
+        self.limited = LimitCounter(self.counter)
 
     @abstractmethod
     def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +162,7 @@ class BoundCodes(OnTimeBatches):
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
         rows, places = self.choose(key.step, events)
-        self.limited.add(key.step, len(events.users), len(events.users) - len(rows))
+        self.limited.add(len(events.users), len(events.users) - len(rows))
         yield to_people(key, encode(HolderBatch(events.users[rows], events.items[rows], places, Names.none())))
 
     @override
@@ -195,13 +196,13 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.categories = categories
         self.limit = limit
-        self.limited = LimitCounter("contributions", steps)
+        self.limited = LimitCounter("contributions")
 
     @override
     def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
         rows = HolderBatch.join([batch for _, batch in batches])
         admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
-        self.limited.add(step, len(admitted), int(len(admitted) - admitted.sum()))
+        self.limited.add(len(admitted), int(len(admitted) - admitted.sum()))
         charges = Charges.of(rows.users[admitted])
         positions = rows.items[admitted].astype(np.int64)
         counts = list(count(self.categories, np.full(len(positions), step), positions))

@@ -18,11 +18,11 @@ from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.events.coverage import ALL_EVENTS, FIRST, WHOLE_RUN
-from privstream.transforms.events.domain import Domain, Items
-from privstream.transforms.events.event_fields import TEXT, UNREAD, EventFields
-from privstream.transforms.events.parameters import Parameters, check_shards, privacy_unit
+from privstream.transforms.coverage import ALL_EVENTS, FIRST, WHOLE_RUN
 from privstream.transforms.histograms.questions import questions, watched
+from privstream.transforms.parameters import Parameters, check_shards, privacy_unit
+from privstream.transforms.reading.domain import Domain, Items
+from privstream.transforms.reading.fields import TEXT, UNREAD, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 

@@ -11,9 +11,9 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.limits.contributions import ContributionHistogram
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, StepKey, decode, first_of_run
-from privstream.transforms.events.event_columns import Unusable, usable_batches
-from privstream.transforms.events.event_fields import DeadLetter, EventFields, broken_letter
-from privstream.transforms.events.split import EventSplitter
+from privstream.transforms.people.split import EventSplitter
+from privstream.transforms.reading.fields import DeadLetter, EventFields, broken_letter
+from privstream.transforms.reading.frames import Unusable, usable_batches
 
 Waiting = tuple[bytes, bytes]
 """Encoded events of a shard of people, with their `StepKey`."""

@@ -16,10 +16,10 @@ from privstream.mechanisms.limits.contributions import BETA, ContributionHistogr
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.counters import counter
-from privstream.transforms.events.event_fields import DeadLetter, EventFields
-from privstream.transforms.events.parameters import Parameters, check_shards
-from privstream.transforms.events.split import EventSplitter
 from privstream.transforms.limits.measuring import by_people, people_by_contributions
+from privstream.transforms.parameters import Parameters, check_shards
+from privstream.transforms.people.split import EventSplitter
+from privstream.transforms.reading.fields import DeadLetter, EventFields
 from privstream.transforms.row_types import LimitShare
 from privstream.transforms.timing.steps import Length, Moment, Steps
 

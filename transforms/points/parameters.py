@@ -15,9 +15,9 @@ from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.events.coverage import POINTS
-from privstream.transforms.events.event_fields import NUMBER, RANGE, TYPE, BrokenRuleError, EventFields
-from privstream.transforms.events.parameters import Parameters
+from privstream.transforms.coverage import POINTS
+from privstream.transforms.parameters import Parameters
+from privstream.transforms.reading.fields import NUMBER, RANGE, TYPE, BrokenRuleError, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 

@@ -17,12 +17,10 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.people_transform import refuse_unbounded
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.split_stages import ReadEvents
+from privstream.transforms.people.split_stages import ReadEvents
 from privstream.transforms.points.parameters import Actions, PointParameters
+from privstream.transforms.reading.dead_letters import late_letter
+from privstream.transforms.stages import ApplyDoFn, PrivateTransform, refuse_unbounded
 from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clock
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -171,7 +169,7 @@ class PointTransform(PointParameters, PrivateTransform):
         if self.keeps_noise_from_data:
             refuse_unbounded(inputs, "delta must be > 0 when the input is unbounded")
         pack = PackUpdates(steps=self.steps, universe=self.universe, actions=self.actions)
-        records = apply_dofn(gather(inputs, apply_dofn, self.event_fields), pack, Keyed)
+        records = apply_dofn(self.read(inputs, apply_dofn), pack, Keyed)
         clocked = records | "WithClock" >> WithClock(self.steps)
         actions = f"{self.actions.insert} {self.actions.delete}"
         noise = self.noise.derive(type(self).__name__, self.steps.label, actions)

@@ -15,14 +15,14 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.transforms.batches import EventBatch
-from privstream.transforms.events.bounding import place_in_run
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.histograms.categories import BoundCodes, CountedCategories, CountedSteps
 from privstream.transforms.histograms.parameters import LISTED, Categories
 from privstream.transforms.limits.measuring import pair_hashes
+from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.quantiles.parameters import QuantilesParameters
+from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import QuantileEstimate
+from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.timing.clocked import Outputs
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override

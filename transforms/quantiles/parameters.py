@@ -11,9 +11,9 @@ from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
-from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN
-from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
-from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards
+from privstream.transforms.coverage import FIRST_WINDOWS, WHOLE_RUN
+from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards
+from privstream.transforms.reading.fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.smoothed import SmoothWindows
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override

@@ -22,10 +22,12 @@ from privstream.mechanisms.sparse_vector.multiplicative_weights import (
     OnlineMultiplicativeWeights,
 )
 from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, decode
-from privstream.transforms.events.bounding import LimitCounter, distinct_pairs, last_of_each
-from privstream.transforms.events.dead_letters import set_aside, text_of
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.event_fields import (
+from privstream.transforms.people.bound import distinct_pairs, last_of_each
+from privstream.transforms.people.bounding import LimitCounter
+from privstream.transforms.queries.parameters import BETA
+from privstream.transforms.reading.dead_letters import set_aside, text_of
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.fields import (
     DEAD_LETTERS,
     MISSING,
     RANGE,
@@ -34,8 +36,7 @@ from privstream.transforms.events.event_fields import (
     DeadLetter,
     broken_by,
 )
-from privstream.transforms.events.times import micros_of
-from privstream.transforms.queries.parameters import BETA
+from privstream.transforms.reading.times import micros_of
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.timing.keyed_state import NOTHING, Cells, KeyedState, Progress, declare_states
 from privstream.transforms.timing.on_time import NO_TIME
@@ -66,7 +67,7 @@ class CountRecords(beam.DoFn):
         events = EventBatch.join([decode(EventBatch, data) for data in element[1]])
         rows = last_of_each(events.users, events.items, events.times)
         records = distinct_pairs(events.users, events.items)
-        self.limited.add(0, records, records - len(rows))
+        self.limited.add(records, records - len(rows))
         yield ONE_KEY, encode_counts(np.bincount(events.items[rows].astype(np.int64), minlength=self.domain_size))
 
 

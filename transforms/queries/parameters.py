@@ -12,10 +12,10 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
-from privstream.transforms.events.coverage import people_who_count
-from privstream.transforms.events.domain import Domain, Items
-from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.parameters import Parameters, check_shards
+from privstream.transforms.coverage import people_who_count
+from privstream.transforms.parameters import Parameters, check_shards
+from privstream.transforms.reading.domain import Domain, Items
+from privstream.transforms.reading.fields import EventFields
 from typing_extensions import override
 
 USUAL_QUERIES = 1000

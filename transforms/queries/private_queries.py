@@ -9,9 +9,7 @@ import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.transforms.batches import Keyed, KeyedBatch
-from privstream.transforms.events.gathering import gather
-from privstream.transforms.events.private_transform import ApplyDoFn, PrivateTransform
-from privstream.transforms.events.split_stages import SplitEvents
+from privstream.transforms.people.split_stages import SplitEvents
 from privstream.transforms.queries.answering import (
     ALL_TIME,
     AnswerQueries,
@@ -23,6 +21,7 @@ from privstream.transforms.queries.answering import (
 )
 from privstream.transforms.queries.parameters import QueriesParameters
 from privstream.transforms.rows import QueryAnswer
+from privstream.transforms.stages import ApplyDoFn, PrivateTransform
 from typing_extensions import override
 
 
@@ -35,7 +34,7 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
         size = len(self.domain)
         noise = self.noise.derive("private queries", self.domain.digest)
         split = SplitEvents(steps=ALL_TIME, noise=noise, shards=self.shards, domain=self.domain, positions=True)
-        keyed_batches = apply_dofn(gather(data, apply_dofn, self.event_fields), split, KeyedBatch)
+        keyed_batches = apply_dofn(self.read(data, apply_dofn), split, KeyedBatch)
         counts = (
             keyed_batches
             | "WithoutDigest" >> beam.Map(without_digest).with_output_types(Keyed)

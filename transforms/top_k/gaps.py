@@ -13,10 +13,10 @@ from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode
-from privstream.transforms.events.dead_letters import late_letter
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.reading.dead_letters import late_letter
+from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import RankedItem
+from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clock
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.top_k.parameters import TopKParameters

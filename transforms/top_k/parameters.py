@@ -14,9 +14,9 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.rank import ranked
 from privstream.transforms.counted import CountedParameters, CountsView, shown
-from privstream.transforms.events.coverage import items_in_window, people_who_count, windows_of_person
-from privstream.transforms.events.domain import Domain, Items
-from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, check_shards
+from privstream.transforms.coverage import items_in_window, people_who_count, windows_of_person
+from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, check_shards
+from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import RankedItem
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override

@@ -6,9 +6,9 @@ from typing import Any
 
 from apache_beam.pvalue import PCollection
 from privstream.transforms.counted_transform import CountedTransform
-from privstream.transforms.events.bounding import bound_items_of_people
-from privstream.transforms.events.private_transform import ApplyDoFn
-from privstream.transforms.events.split_stages import SplitEvents
+from privstream.transforms.people.bounding import bound_items_of_people
+from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.top_k.gaps import publish_gaps
 from privstream.transforms.top_k.parameters import TopKParameters
 from typing_extensions import override

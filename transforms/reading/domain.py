@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
-from privstream.transforms.events.spelling import AS_WRITTEN, Spelling
+from privstream.transforms.reading.spelling import AS_WRITTEN, Spelling
 
 COMPRESSED = (".bz2", ".deflate", ".gz", ".lzma", ".xz", ".zst", ".zstd")
 """How names of files end whose contents Beam decompresses."""
@@ -35,6 +35,7 @@ class Domain:
         name: of the argument, for errors.
 
     Attributes:
+        texts: the items, in order, an Arrow array.
         digest: the same for the same items, whatever their order and where they come from.
     """
 
@@ -53,7 +54,7 @@ class Domain:
         data = [text.encode() for text in texts]  # `pa.array` loads pandas for a list, where it is installed
         offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
         buffers = pa.py_buffer(offsets), pa.py_buffer(b"".join(data))
-        self._items = pa.LargeStringArray.from_buffers(len(data), *buffers).cast(pa.string())
+        self.texts = pa.LargeStringArray.from_buffers(len(data), *buffers).cast(pa.string())
 
     @classmethod
     def of(cls, items: Items, name: str = "domain") -> Domain:
@@ -104,29 +105,24 @@ class Domain:
     def __reduce__(self) -> tuple[object, ...]:
         if self._place is not None:
             return _read_once, self._place
-        return Domain, (self._items.to_pylist(),)
+        return Domain, (self.texts.to_pylist(),)
 
     def __repr__(self) -> str:
         return f"<Domain of {len(self):,} items>"
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.texts)
 
     def __getitem__(self, position: int) -> str:
-        return str(self._items[position].as_py())
-
-    @property
-    def texts(self) -> pa.Array:
-        """The items, in order."""
-        return self._items
+        return str(self.texts[position].as_py())
 
     def contains(self, texts: pa.Array) -> pa.BooleanArray:
         """Tell which texts are in the domain."""
-        return pc.is_in(texts, self._items)
+        return pc.is_in(texts, self.texts)
 
     def positions(self, texts: pa.Array) -> np.ndarray:
         """Return the position (int64) of each text, all of which must be in the domain."""
-        found: np.ndarray = pc.index_in(texts, self._items).to_numpy().astype(np.int64)
+        found: np.ndarray = pc.index_in(texts, self.texts).to_numpy().astype(np.int64)
         return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from privstream.mechanisms.accuracy import EACH, Coverage, Limit
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.reading.domain import Domain
 
 WHOLE_RUN = "in the whole run"
 FIRST = "first"

@@ -11,18 +11,29 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_DOWN, Context, Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.events.event_fields import FINITE, RANGE, TYPE, BrokenRuleError, missing
-from privstream.transforms.events.local_times import EPOCH, has_zone, parse, parse_column, zone_clock
+from privstream.transforms.reading.columns import is_text
+from privstream.transforms.reading.fields import (
+    RANGE,
+    TYPE,
+    BrokenRuleError,
+    Marks,
+    marked,
+    missing,
+    not_finite,
+    null_rows,
+    spread,
+)
+from privstream.transforms.reading.local_times import EPOCH, SECONDS, has_zone, parse, parse_column, zone_clock
 from privstream.transforms.timing.steps import MICROS
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": MICROS, "ns": 1_000_000_000}
 NAME = "time"
-SECONDS = int((datetime(2200, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
 
 SYNTAX, UNIT, ZONE, SKIPPED = "syntax", "unit", "zone", "skipped"
 NUMBER = re.compile(r"[+-]?([0-9]++\.?[0-9]*+|\.[0-9]++)([eE][+-]?[0-9]++)?")  # tries each digit once, however many
@@ -36,13 +47,10 @@ ISO_8601 = re.compile(
 
 TIME_TEXT = "ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z"
 
-DAY = 86_400
 DIGITS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 CUT = Context(prec=60, rounding=ROUND_DOWN)
+DIGITS_ALONE = r"^[0-9]{1,20}(\.[0-9]{1,9})?$"
 LONGEST_INTEGER = 20  # characters; longer numbers are read as floats
-
-Marks = list[tuple[np.ndarray, BrokenRuleError]]
-"""Rows of a column that break a rule, and which one."""
 
 
 def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
@@ -61,7 +69,7 @@ def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
     elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise missing(name) if value is None else _wrong_type(name, type(value).__name__)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise _not_finite(name)
+        raise not_finite(name)
     elif not 0 <= value < SECONDS * PER_SECOND[unit]:
         raise _out_of_range(name)
     elif isinstance(value, int):
@@ -138,16 +146,10 @@ def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float 
 
 def _at_zone(name: str, local: datetime, zone: str | None) -> int:
     """Return when the clocks of a zone showed a time."""
-    micros = micros_of(local, name=name)
-    if zone is None:
-        raise _no_zone(name)
-    if zone == "UTC":
-        return micros
-    times, skipped = zone_clock(zone).to_utc(np.array([micros]))
-    if skipped[0]:
-        raise _skipped(name)
-    if not 0 <= times[0] < SECONDS * MICROS:
-        raise _out_of_range(name)
+    times, marks = _column_at_zone((np.array([micros_of(local, name=name)]), []), zone, name)
+    for mask, rule in marks:
+        if mask[0]:
+            raise rule
     return int(times[0])
 
 
@@ -164,13 +166,12 @@ def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]
     kind = column.type
     nulls = null_rows(column)
     if pa.types.is_null(kind):
-        return np.zeros(len(column), np.int64), [(nulls, missing(NAME))]
+        return np.zeros(len(column), np.int64), marked((nulls, partial(missing, NAME)))
     if pa.types.is_floating(kind):
         return _from_floats(column.cast(pa.float64()).fill_null(0.0).to_numpy(), nulls, PER_SECOND[unit])
     if pa.types.is_date(kind):
-        days = column.cast(pa.date32()).cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64)
-        outside = (days < 0) | (days >= SECONDS // DAY)
-        return np.where(outside, 0, days) * (DAY * MICROS), [(nulls, missing(NAME)), (outside, _out_of_range(NAME))]
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
+        kind = column.type
     if pa.types.is_decimal(kind):
         return _from_decimals(column, nulls, PER_SECOND[unit])
     if not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
@@ -183,7 +184,7 @@ def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]
     outside = (values < 0) | (values >= SECONDS * per_second) if values.dtype.itemsize > 4 else values < 0
     fitting = (np.where(outside, 0, values) if outside.any() else values).astype(np.int64, copy=False)
     micros = fitting * (MICROS // per_second) if per_second <= MICROS else fitting // (per_second // MICROS)
-    return micros, [(nulls, missing(NAME)), (outside, _out_of_range(NAME))]
+    return micros, marked((nulls, partial(missing, NAME)), (outside, partial(_out_of_range, NAME)))
 
 
 def read_times(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
@@ -195,13 +196,12 @@ def read_times(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
     """
     if pa.types.is_dictionary(column.type):
         times, marks = read_times(column.dictionary, written)
-        rows = pc.fill_null(column.indices.cast(pa.int64()), len(times)).to_numpy()
-        spread = [(np.append(mask, False)[rows], rule) for mask, rule in marks]
-        return np.append(times, 0)[rows], [(null_rows(column.indices), missing(NAME)), *spread]
-    if not _is_text(column.type):
+        rows, marks = spread(NAME, column, marks)
+        return np.append(times, 0)[rows], marks
+    if not is_text(column.type):
         timestamps = pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)
         if written.unit is None and not (timestamps or pa.types.is_null(column.type)):
-            raise ValueError("plain numbers must have a time_unit")
+            raise BrokenRuleError(NAME, UNIT, f"{NAME} must not be plain numbers without a time_unit")
         found = micros_column(column, written.unit or "s")
         return (
             _column_at_zone(found, written.zone) if timestamps and getattr(column.type, "tz", None) is None else found
@@ -216,59 +216,42 @@ def _of_form(column: pa.Array, form: str, zone: str | None) -> tuple[np.ndarray,
     nulls = null_rows(column) | (pc.fill_null(pc.binary_length(column.cast(pa.binary())), 0).to_numpy() == 0)
     micros, read = parse_column(column, form)
     outside = read & ((micros < 0) | (micros >= SECONDS * MICROS))
-    other = BrokenRuleError(NAME, SYNTAX, f"{NAME} must be of the form {form}")
-    marks = [(nulls, missing(NAME)), (~read & ~nulls, other), (outside, _out_of_range(NAME))]
+    other = partial(BrokenRuleError, NAME, SYNTAX, f"{NAME} must be of the form {form}")
+    marks = marked((nulls, partial(missing, NAME)), (~read & ~nulls, other), (outside, partial(_out_of_range, NAME)))
     return _column_at_zone((np.where(outside, 0, micros), marks), zone)
 
 
-def _column_at_zone(found: tuple[np.ndarray, Marks], zone: str | None) -> tuple[np.ndarray, Marks]:
+def _column_at_zone(found: tuple[np.ndarray, Marks], zone: str | None, name: str = NAME) -> tuple[np.ndarray, Marks]:
     """Return when the clocks of a zone showed a column of times."""
     local, marks = found
     if zone is None:
-        return local, [*marks, (np.ones(len(local), np.bool_), _no_zone(NAME))]
+        said = "such as Z or +01:00, or with_fields(time_zone=..) by which clocks"
+        rule = partial(BrokenRuleError, name, ZONE, f"{name} must say how far it is from UTC, {said}")
+        return local, marks + marked((np.ones(len(local), np.bool_), rule))
     if zone == "UTC":
         return found
     times, skipped = zone_clock(zone).to_utc(local)
+    left_out = f"{name} must be one that clocks show: they leave out an hour in spring"
     outside = (times < 0) | (times >= SECONDS * MICROS)
-    return times, [*marks, (skipped, _skipped(NAME)), (outside, _out_of_range(NAME))]
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    rules = partial(BrokenRuleError, name, SKIPPED, left_out), partial(_out_of_range, name)
+    return times, marks + marked(*zip((skipped, outside), rules, strict=True))
 
 
 def _at_once(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks] | None:
-    """Parse ISO 8601 or numbers at once, if all of the column is of the first value's form; None if it is not."""
-    first = column.drop_null()[:1].cast(pa.binary()).to_pylist()
-    form = _form(first[0].decode("utf-8", "replace"), written.unit) if first else pa.timestamp("ns", "UTC")
-    if form is None or (not pa.types.is_timestamp(form) and _beyond_digits(column)):
-        return None
-    try:
-        parsed = column.cast(form)
-    except pa.ArrowInvalid:
-        return None
-    found = micros_column(parsed, written.unit or "s")
-    return _column_at_zone(found, written.zone) if pa.types.is_timestamp(form) and form.tz is None else found
+    """Parse ISO 8601 or numbers at once, if all of the column is of one form; None if it is not.
 
-
-def _form(text: str, unit: str | None) -> pa.DataType | None:
-    """Return the Arrow type that reads text of the same form, or None."""
-    iso = ISO_8601.fullmatch(text)
-    if iso:
-        return pa.timestamp("ns", "UTC") if iso["zone"] else pa.timestamp("ns")
-    if unit is None or not NUMBER.fullmatch(text):
-        return None
-    return pa.int64() if unit == "ns" else pa.decimal128(38, 9)  # floats would round over a window's end
-
-
-def _beyond_digits(column: pa.Array) -> bool:
-    """Tell whether a number might be something else to Arrow: hexadecimal, a long row of zeros, or an exponent.
-
-    A large exponent takes its process down (pyarrow 25.0).
+    A number in another form than digits might be something else to Arrow: hexadecimal, or an exponent that takes its
+    process down (pyarrow 25.0). Floats would round over a window's end.
     """
-    column = column.cast(pa.binary())
-    longest = pc.max(pc.binary_length(column)).as_py()
-    return bool(longest > LONGEST_INTEGER or pc.any(pc.match_substring_regex(column, "[^0-9.+-]")).as_py())
+    forms: list[pa.DataType] = [pa.timestamp("ns", "UTC"), pa.timestamp("ns")]
+    if written.unit is not None and pc.all(pc.match_substring_regex(column, DIGITS_ALONE)).as_py():
+        forms = [pa.decimal128(38, 9)]
+    for form in forms:
+        with suppress(pa.ArrowInvalid):
+            found = micros_column(column.cast(form), written.unit or "s")
+            local = pa.types.is_timestamp(form) and form.tz is None
+            return _column_at_zone(found, written.zone) if local else found
+    return None
 
 
 def _one_by_one(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
@@ -283,20 +266,14 @@ def _one_by_one(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]
     return times, list(broken.values())
 
 
-def null_rows(column: pa.Array) -> np.ndarray:
-    """Tell which rows of a column are null."""
-    if not column.null_count:
-        return np.zeros(len(column), np.bool_)
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
-
-
 def _from_floats(values: np.ndarray, nulls: np.ndarray, per_second: int) -> tuple[np.ndarray, Marks]:
     finite = np.isfinite(values)
     farthest = float(SECONDS * per_second)
     given = np.clip(np.where(finite, values, 0.0), -1.0, farthest)
     micros = _floored(given, per_second)
     outside = (given < 0) | (micros >= SECONDS * MICROS)
-    return micros, [(nulls, missing(NAME)), (~finite, _not_finite(NAME)), (outside, _out_of_range(NAME))]
+    rules = partial(missing, NAME), partial(not_finite, NAME), partial(_out_of_range, NAME)
+    return micros, marked(*zip((nulls, ~finite, outside), rules, strict=True))
 
 
 def _from_decimals(column: pa.Array, nulls: np.ndarray, per_second: int) -> tuple[np.ndarray, Marks]:
@@ -307,7 +284,7 @@ def _from_decimals(column: pa.Array, nulls: np.ndarray, per_second: int) -> tupl
     whole = fitting.cast(pa.decimal128(38, len(str(parts)) - 1), safe=False)  # which cuts further digits off
     numbers = np.frombuffer(whole.buffers()[1], np.int64)[::2][whole.offset : whole.offset + len(whole)]
     micros = numbers // max(1, per_second // MICROS)
-    return micros, [(nulls, missing(NAME)), (outside, _out_of_range(NAME))]
+    return micros, marked((nulls, partial(missing, NAME)), (outside, partial(_out_of_range, NAME)))
 
 
 def _nearest(value: float) -> Fraction:
@@ -330,19 +307,6 @@ def _floored(values: np.ndarray, per_second: int) -> np.ndarray:
 
 def _wrong_type(name: str, kind: str) -> BrokenRuleError:
     return BrokenRuleError(name, TYPE, f"{name} must be a timestamp or a number of seconds since 1970, got {kind}")
-
-
-def _not_finite(name: str) -> BrokenRuleError:
-    return BrokenRuleError(name, FINITE, f"{name} must be finite")
-
-
-def _no_zone(name: str) -> BrokenRuleError:
-    rule = f"{name} must say how far it is from UTC, such as Z or +01:00, or with_fields(time_zone=..) by which clocks"
-    return BrokenRuleError(name, ZONE, rule)
-
-
-def _skipped(name: str) -> BrokenRuleError:
-    return BrokenRuleError(name, SKIPPED, f"{name} must be one that clocks show: they leave out an hour in spring")
 
 
 def _out_of_range(name: str) -> BrokenRuleError:

@@ -14,8 +14,8 @@ from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import TaggedOutput
 from privstream.transforms.batches import EventBatch, HolderBatch, StepKey
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.event_fields import DEAD_LETTERS, BrokenRuleError, DeadLetter, broken_letter
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.fields import DEAD_LETTERS, BrokenRuleError, DeadLetter, broken_letter
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -97,14 +97,13 @@ class SetAsideLog:
     def flush(self) -> None:
         """Log what has not been logged, and forget what was read: the worker ends, and another pipeline may follow."""
         with self._lock:
-            self._write(self._clock())
+            if self._reasons:
+                self._write(self._clock())
             self._read = 0
 
     def _write(self, now: float) -> None:
         """Write a line about all since the last one."""
         number = self._reasons.total()
-        if not number:
-            return
         read = f" of {self._read:,}" if self._read >= number else ""
         named = self._reasons.most_common(REASONS_NAMED)
         parts = [f"{times:,} because {reason}" for reason, times in named]
@@ -125,14 +124,10 @@ LOG = SetAsideLog()
 
 
 class LogSetAside(beam.DoFn):
-    """Tell the log what a stage sets aside."""
+    """Tell the log what a stage sets aside, bundle by bundle."""
 
     def __init__(self) -> None:
         self._reasons: Counter[str] = Counter()
-
-    @override
-    def start_bundle(self) -> None:
-        self._reasons = Counter()
 
     @override
     def process(self, letter: DeadLetter) -> Iterator[None]:
@@ -143,6 +138,7 @@ class LogSetAside(beam.DoFn):
     def finish_bundle(self) -> None:
         if self._reasons:
             LOG.add(self._reasons)
+            self._reasons = Counter()
 
     @override
     def teardown(self) -> None:

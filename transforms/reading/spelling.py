@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.events.event_columns import is_text, unchecked_text
+from privstream.transforms.reading.columns import is_text, unchecked_text
 
 AROUND = "^[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]+"
 AROUND += AROUND.replace("^[", "|[") + "$"
@@ -100,7 +100,6 @@ class Spelling:
 
 
 AS_WRITTEN = Spelling()
-ANY_LETTERS = Spelling(normalize=True, fold_case=True)
 
 
 def number_alike(names: Iterable[str]) -> int:
@@ -109,5 +108,6 @@ def number_alike(names: Iterable[str]) -> int:
     >>> number_alike(["Milk", "MILK", "rain"])
     2
     """
-    alike = Counter(map(ANY_LETTERS.item, set(names)))
+    nfc = unicodedata.normalize
+    alike = Counter(nfc("NFC", nfc("NFC", name).casefold()) for name in set(names))
     return sum(number for number in alike.values() if number > 1)

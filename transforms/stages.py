@@ -13,15 +13,19 @@ from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
-from privstream.transforms.events.dead_letters import LogSetAside
-from privstream.transforms.events.event_fields import DEAD_LETTERS, UNREAD, DeadLetter
-from privstream.transforms.events.filters import Filter
-from privstream.transforms.events.item_columns import MOST_COLUMNS
-from privstream.transforms.events.local_times import zone_clock
-from privstream.transforms.events.named_fields import Event, ReadRows
-from privstream.transforms.events.parameters import Parameters
-from privstream.transforms.events.times import PER_SECOND
+from privstream.transforms.batches import Keyed, KeyedBatch
+from privstream.transforms.parameters import Parameters
+from privstream.transforms.reading.dead_letters import LogSetAside
+from privstream.transforms.reading.elements import GatherRows
+from privstream.transforms.reading.fields import DEAD_LETTERS, UNREAD, DeadLetter
+from privstream.transforms.reading.filters import Filter
+from privstream.transforms.reading.frames import AS_NAMED, FieldNames
+from privstream.transforms.reading.items import MOST_COLUMNS
+from privstream.transforms.reading.local_times import zone_clock
+from privstream.transforms.reading.times import PER_SECOND, TimeForm
 from privstream.transforms.timing.keyed_state import KeyedState, check_runner
+from privstream.transforms.timing.on_time import apart_in_time
+from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 ROWS = "rows"
@@ -79,7 +83,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
     _dead_letters = False
     _segment: int | None = None
     _shared = ALL
-    _read_rows: ReadRows | None = None
+    _names: FieldNames = AS_NAMED
 
     @abstractmethod
     def build(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -149,17 +153,25 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         if read.value == UNREAD and value != "value":
             raise ValueError(f"value must not be given where {type(self).__name__} reads no numbers of events")
         other = copy.copy(self)
-        other._read_rows = ReadRows(
-            user_field=None if read.user == UNREAD else _field("user", user),
-            item_field=_item_fields(item) if read.item else None,
-            time_field=None if time is None or not read.timed else _field("time", time),
-            value_field=None if read.value == UNREAD else _field("value", value),
-            timed=read.timed,
-            time_unit=None if time_unit is None else checks.one_of("time_unit", time_unit, tuple(PER_SECOND)),
-            time_zone=_zone(time_zone),
+        zone = None if time_zone is None else _text("time_zone", time_zone, "the name of a time zone")
+        if zone is not None:
+            zone_clock(zone)
+        unit = None if time_unit is None else checks.one_of("time_unit", time_unit, tuple(PER_SECOND))
+        other._names = FieldNames(
+            user=_text("user", user),
+            item=_item_fields(item),
+            time=None if time is None else _text("time", time),
+            value=_text("value", value),
+            stamped=False,
+            times=TimeForm(unit=unit, zone=zone),
             where=None if where is None else Filter(where),
         )
         return other
+
+    def read(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[pa.RecordBatch]:
+        """Add the stage from elements to checked batches of the columns of `EventFields.schema`."""
+        everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        return apply_dofn(everywhere, GatherRows(self.event_fields, self._names), pa.RecordBatch)
 
     @override
     def expand(self, events: Any) -> PCollection[Any] | Published:
@@ -178,18 +190,10 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
             _ = outputs[DEAD_LETTERS] | f"{type(fn).__name__}Log" >> beam.ParDo(LogSetAside())
             return cast(PCollection[Any], outputs[ROWS])
 
-        if self._read_rows is not None:
-            given = events["events"] if isinstance(events, Mapping) else events
-            read = apply_dofn(given, self._read_rows, Event | pa.RecordBatch)
-            events = {**events, "events": read} if isinstance(events, Mapping) else read
-        rows = self._stages(events, apply_dofn)
+        build = self.build if self._segment is None else self.segments[self._segment].stages
+        rows = build(events, apply_dofn)
         rows.pipeline.options.view_as(DebugOptions).add_experiment(KEEP_BUNDLES_WHOLE)
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
-
-    def _stages(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Build the stages that are asked for."""
-        build = self.build if self._segment is None else self.segments[self._segment].stages
-        return build(events, apply_dofn)
 
 
 class SharedTransform(PrivateTransform):
@@ -207,29 +211,69 @@ class SharedTransform(PrivateTransform):
         return cast(PCollection[Any], events)
 
 
-def _zone(name: object) -> str | None:
-    """Return a time zone that there is."""
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"time_zone must be the name of a time zone, got {type(name).__name__}")
-    if name is not None:
-        zone_clock(name)
-    return name
+class PeopleTransform(SharedTransform):
+    """Events in; they are split, bounded and published: a segment each."""
+
+    steps: Steps
+
+    @property
+    @override
+    def segments(self) -> tuple[Segment, ...]:
+        return Segment(self._split, KeyedBatch), Segment(self._bound, Keyed), Segment(self._publish)
+
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages from events to batches of them by window and shard of people."""
+        batches = apply_dofn(self._gather(events, apply_dofn), self._splitter(), KeyedBatch)
+        return apart_in_time(self._complete(batches), self.steps)
+
+    def _gather(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages from events to checked batches of columns."""
+        self._check(events)
+        return self.read(events, apply_dofn)
+
+    def _check(self, events: PCollection[Any]) -> None:
+        """Refuse input about which nothing can be promised."""
+
+    @abstractmethod
+    def _splitter(self) -> beam.DoFn:
+        """Return the stage from checked batches to parts of them by window and shard of people."""
+
+    def _complete(self, batches: PCollection[Any]) -> PCollection[Any]:
+        """Add empty batches of windows without events, where they are needed."""
+        return batches
+
+    @abstractmethod
+    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages from batches of events to what counts of them within the limits of each person."""
+
+    @abstractmethod
+    def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages from what counts to rows."""
 
 
-def _field(argument: str, name: object) -> str:
-    """Return the name of a field."""
+def refuse_unbounded(events: PCollection[Any], rule: str, otherwise: str = "with delta = 0") -> None:
+    """Refuse input without an end, for which a rule must hold: otherwise noise does not depend on the data."""
+    if not events.is_bounded:
+        raise ValueError(
+            f"{rule}: {otherwise} noise does not depend on the data, and a job that is restored and sees other events "
+            "in time would show the exact difference"
+        )
+
+
+def _text(argument: str, name: object, what: str = "the name of a field") -> str:
+    """Return a name that is a text."""
     if not isinstance(name, str):
-        raise TypeError(f"{argument} must be the name of a field, got {type(name).__name__}")
+        raise TypeError(f"{argument} must be {what}, got {type(name).__name__}")
     if not name:
-        raise ValueError(f"{argument} must be the name of a field, got ''")
+        raise ValueError(f"{argument} must be {what}, got ''")
     return name
 
 
 def _item_fields(given: str | Sequence[str]) -> str | tuple[str, ...]:
     """Return the field with the item, or those that are one together."""
     if not isinstance(given, list | tuple):
-        return _field("item", given)
-    names = tuple(_field("item", name) for name in given)
+        return _text("item", given)
+    names = tuple(_text("item", name) for name in given)
     if not 1 <= len(names) <= MOST_COLUMNS or len(set(names)) < len(names):
         raise ValueError(f"item must be a field, or a list of 1 to {MOST_COLUMNS} different ones")
     return names if len(names) != 1 else names[0]

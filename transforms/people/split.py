@@ -1,10 +1,11 @@
-"""Events to batches by step and shard of people: what stages may share out, and how."""
+"""Checked events to batches by step and shard of people: what stages may share out, and how; no Beam."""
 
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterator
-from typing import cast
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +16,15 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     digest,
+    distinct_in_order,
     encode,
+    first_of_run,
     string_buffers,
 )
 from privstream.transforms.counters import counter
-from privstream.transforms.events.domain import Domain, item_hash
-from privstream.transforms.events.parameters import MOST_SHARDS
+from privstream.transforms.parameters import MOST_SHARDS
+from privstream.transforms.reading.domain import Domain, item_hash
 from privstream.transforms.timing.steps import Steps
-from typing_extensions import override
 
 THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
 """Parts of a limit in which amounts are counted, and the largest amount of one value: sums stay within 64 bits."""
@@ -65,7 +67,7 @@ class EventReader:
     def setup(self) -> None:
         """Prepare to hash, where events are read."""
         if self.noise is not None:  # depends on nothing but the key
-            self._user_hash = self.noise.derive("user hash")
+            self._user_hash, self._item_hash = self.noise.derive("user hash"), item_hash(self.noise)
 
     def users(self, texts: pa.Array) -> np.ndarray:
         """Return hashes of people."""
@@ -127,25 +129,13 @@ class EventSplitter(EventReader):
         self.other_items = counter("events_outside_domain")
         self.clipped = ClippedCounter("values")
 
-    @override
-    def setup(self) -> None:
-        super().setup()
-        self._item_hash = item_hash(cast(NoiseSource, self.noise))
-
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         """Split a batch of checked events."""
         self.events.inc(batch.num_rows)
-        yield from self._split(self._select(batch))
-
-    def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out events of items that are not public."""
         if self.domain is not None:
-            kept = batch.filter(self.domain.contains(batch["item"]))
-            self.other_items.inc(batch.num_rows - kept.num_rows)
-            batch = kept
-        return batch
-
-    def _split(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+            public = batch.filter(self.domain.contains(batch["item"]))
+            self.other_items.inc(batch.num_rows - public.num_rows)
+            batch = public
         times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
         inside = len(np.unique(rows)) if self.steps.overlap > 1 else len(rows)
@@ -153,25 +143,18 @@ class EventSplitter(EventReader):
         self.outside.inc(len(times) - inside)
         if not len(rows):
             return
-        codes, items, texts = self._encode_items(batch["item"])
+        codes, items, texts = self._items(batch["item"])
         users = (self.users(batch["user"]) if "user" in batch.schema.names else items[codes])[rows]
         values = self._clip(batch["value"].to_numpy(), rows) if "value" in batch.schema.names else None
-        shard = (users % np.uint64(self.shards)).astype(np.int64)
-        key = _codes(steps) * self.shards + shard
-        order = _order(key)
-        starts = _run_starts(key[order])
-        first = order[starts]  # of each step and shard
-        steps, shard = steps[first].tolist(), shard[first].tolist()
+        order, parts = by_step_and_shard(steps, users, self.shards)
         rows, users = rows[order], users[order]
         codes, times = codes[rows], times[rows]
         values = None if values is None else values[order]
-        ends = itertools.pairwise([*starts.tolist(), len(rows)])
-        for to, (start, end) in zip(map(StepKey, steps, shard), ends, strict=True):
-            held = _distinct(codes[start:end], len(items))
+        for to, part in parts:
+            held = distinct_in_order(codes[part])
             names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
-            some = None if values is None else values[start:end]
-            data = encode(EventBatch(users[start:end], items[codes[start:end]], times[start:end], names, some))
-            yield to.to_bytes(), (digest(data), data)
+            some = None if values is None else values[part]
+            yield _encoded(to, EventBatch(users[part], items[codes[part]], times[part], names, some))
 
     def _clip(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the values of some rows within the limits; a row that counts in several windows is counted once."""
@@ -182,7 +165,7 @@ class EventSplitter(EventReader):
         self.clipped.add(values[once], within[once], self.limits)
         return np.asarray(within[rows])
 
-    def _encode_items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
+    def _items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
         """Return a code per row, and per code the item (increasing) and perhaps its text."""
         if self.domain is not None and self.positions:
             return self.domain.positions(texts), np.arange(len(self.domain), dtype=np.uint64), None
@@ -195,31 +178,59 @@ class EventSplitter(EventReader):
         return code_of[encoded.indices.to_numpy()], items[order], texts
 
 
-def _codes(column: np.ndarray) -> np.ndarray:
-    """Return small codes, from 0 on, in the order of the integers (int64) that they stand for."""
-    least = column.min()
-    if int(column.max()) - int(least) < 4 * len(column) + 1024:
-        codes: np.ndarray = column - least
-        return codes
-    _, codes = np.unique(column, return_inverse=True)
-    return codes
+class CodedEvents(NamedTuple):
+    """Events that count in a batch: row of the batch, a public code of the item (uint64), and step."""
+
+    rows: np.ndarray
+    codes: np.ndarray
+    steps: np.ndarray
 
 
-def _order(groups: np.ndarray) -> np.ndarray:
-    """Return the stable order by group, int64 from 0 on: a radix sort, if there are few."""
-    few = int(groups.max()) <= np.iinfo(np.uint16).max
-    return np.argsort(groups.astype(np.uint16) if few else groups, kind="stable")
+class CodeSplitter(EventReader):
+    """Turn Arrow batches into `EventBatch`es per step and shard of people, without names.
+
+    People become keyed 64-bit hashes, and items public codes.
+    """
+
+    @abstractmethod
+    def code(self, batch: pa.RecordBatch) -> CodedEvents:
+        """Return the events that count in a batch, with their codes; count the others."""
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        """Split a batch of checked events."""
+        self.events.inc(batch.num_rows)
+        rows, codes, steps = self.code(batch)
+        if not len(rows):
+            return
+        users, times = self.users(batch["user"])[rows], batch["time"].to_numpy()[rows]
+        order, parts = by_step_and_shard(steps, users, self.shards)
+        users, codes, times = users[order], codes[order], times[order]
+        for to, part in parts:
+            yield _encoded(to, EventBatch(users[part], codes[part], times[part], Names.none()))
 
 
-def _distinct(codes: np.ndarray, number: int) -> np.ndarray:
-    """Return the distinct codes, of so many that there are, increasing."""
-    if number > 4 * len(codes):
-        return np.unique(codes)
-    found = np.zeros(number, bool)
-    found[codes] = True
-    return np.flatnonzero(found)
+def _encoded(key: StepKey, batch: EventBatch) -> KeyedBatch:
+    data = encode(batch)
+    return key.to_bytes(), (digest(data), data)
 
 
-def _run_starts(column: np.ndarray) -> np.ndarray:
-    """Return the rows of a sorted column at which it changes, the first row included."""
-    return np.concatenate([[0], np.flatnonzero(column[1:] != column[:-1]) + 1])
+def by_step_and_shard(
+    steps: np.ndarray, users: np.ndarray, shards: int
+) -> tuple[np.ndarray, list[tuple[StepKey, slice]]]:
+    """Return an order of events by step and shard of people, and which of the ordered ones are in each.
+
+    Args:
+        steps: int64, at least one.
+        users: uint64.
+        shards: of people.
+    """
+    shard = (users % np.uint64(shards)).astype(np.int64)
+    codes = steps - steps.min()
+    if int(codes.max()) > 4 * len(codes) + 1024:
+        codes = np.unique(steps, return_inverse=True)[1]
+    key = codes * shards + shard
+    few = int(key.max()) <= np.iinfo(np.uint16).max
+    order = np.argsort(key.astype(np.uint16) if few else key, kind="stable")  # few are sorted by their digits
+    starts = np.flatnonzero(first_of_run(key[order]))
+    keys = map(StepKey, steps[order[starts]].tolist(), shard[order[starts]].tolist())
+    return order, [*zip(keys, itertools.starmap(slice, itertools.pairwise([*starts.tolist(), len(key)])), strict=True)]

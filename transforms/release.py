@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.transforms.events.domain import Domain
+from privstream.transforms.reading.domain import Domain
 
 MACHINERY = ("noise", "shards")
 """What every transform is made with that says where its draws come from and how work is shared."""

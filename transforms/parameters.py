@@ -6,9 +6,8 @@ import hashlib
 import inspect
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
-from dataclasses import fields, is_dataclass, replace
-from numbers import Real
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -16,9 +15,9 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.events.domain import Domain
-from privstream.transforms.events.event_fields import EventFields
-from privstream.transforms.events.release import released
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.fields import EventFields
+from privstream.transforms.release import plain, released
 from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 
 USUAL_CONTRIBUTIONS = 100
@@ -29,9 +28,6 @@ MOST_SHARDS = 32_768
 """As many as Flink has groups of keys: more cannot work side by side, and a stage goes through them for each batch."""
 
 DOMAIN = "domain"
-
-PARTS = ("", "_at_first", "_at_last")
-"""How names of counters end: in all, in the first quarter of the windows, and in the last."""
 
 
 class Parameters:
@@ -177,8 +173,9 @@ class Parameters:
     @property
     def fingerprint(self) -> bytes:
         """Eight bytes that stand for the public parameters that differ from their defaults: state is bound to them."""
-        defaults = {name: _plain(one.default) for name, one in inspect.signature(type(self)).parameters.items()}
-        given = {name: _plain(value) for name, value in self._given.items()}
+        arguments = inspect.signature(type(self)).parameters
+        defaults = {name: plain(one.default) for name, one in arguments.items() if one.default is not one.empty}
+        given = {name: plain(value) for name, value in self._given.items()}
         given = {name: value for name, value in given.items() if name not in defaults or value != defaults[name]}
         return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=8).digest()
 
@@ -211,23 +208,6 @@ def check_shards(shards: int) -> int:
     if checks.integer("shards", shards, minimum=1) > MOST_SHARDS:
         raise ValueError(f"shards must be <= {MOST_SHARDS}, got {shards}")
     return shards
-
-
-def _plain(value: Any) -> Any:
-    """Return a parameter as a plain value for JSON, the same in all versions: defaults are left out."""
-    if isinstance(value, Domain):
-        return value.digest
-    if hasattr(value, "describe"):
-        return value.describe()
-    if is_dataclass(value):
-        value = {each.name: own for each in fields(value) if (own := getattr(value, each.name)) != each.default}
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_plain(each) for each in value]
-    if isinstance(value, Real) or hasattr(value, "micros"):  # a `Timestamp` of Beam
-        value = float(value)
-    return value if isinstance(value, str | float | None) else type(value).__name__
 
 
 def _shown(value: Any) -> str:

@@ -1,36 +1,36 @@
 """Times as people write them: by the clocks of a time zone, and in a form that `strptime` knows.
 
-Arrow has functions for both, which are not used: its `strptime` takes 31 February for 3 March, and its time zones have
-no summer time after 2037 (pyarrow 25.0).
+Arrow's functions are not enough for both: its `strptime` takes 31 February for 3 March, so that a text counts as read
+only if `strftime` writes it again; and its time zones have no summer time after 2037 (pyarrow 25.0).
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise, permutations
 from typing import NamedTuple
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.privacy.units import SECOND as MICROS
+from privstream.transforms.reading.columns import unchecked_text
 from privstream.transforms.timing.calendar import LAST_YEAR, read_zone
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-SCAN = timedelta(hours=12)
-"""No zone has changed its clocks twice within this time since 1970."""
+SECONDS = int((datetime(LAST_YEAR, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
+SCAN = 12 * 3600
+"""No zone has changed its clocks twice within so many seconds since 1970."""
 
 DIRECTIVES = "aAbBdfHIjmMpSyYz%"
 """What a form of times may have of `strptime`'s directives: the others depend on the place, or name no time."""
 
-WIDTHS = {"d": 2, "m": 2, "Y": 4, "H": 2, "M": 2, "S": 2, "f": 6}
-DIGITS = WIDTHS | {"y": 2, "I": 2, "j": 3}
-"""Digits of the directives that are read at once."""
+DIGITS = {"d": 2, "m": 2, "Y": 4, "H": 2, "M": 2, "S": 2, "f": 6, "y": 2, "I": 2, "j": 3}
+"""How many digits directives have."""
 
 PROBE = datetime(2003, 2, 1, 4, 5, 6, tzinfo=UTC)
 """Forms with the same parts in another order read this time differently."""
@@ -76,32 +76,21 @@ def zone_clock(name: str) -> ZoneClock:
         ValueError: there is no such zone.
     """
     zone = read_zone(name)
-    changes, offsets = [], [_offset(zone, EPOCH)]
-    times = [EPOCH + SCAN * number for number in range((datetime(LAST_YEAR, 1, 1, tzinfo=UTC) - EPOCH) // SCAN + 1)]
-    for before, after in pairwise(times):
-        offset = _offset(zone, after)
-        if offset != offsets[-1]:
-            changes.append(_first(zone, before, after, offset))
-            offsets.append(offset)
+
+    def offset(second: int) -> int:
+        ahead = (EPOCH + timedelta(seconds=second)).astimezone(zone).utcoffset()
+        return 0 if ahead is None else int(ahead.total_seconds())
+
+    changes, offsets = [], [offset(0)]
+
+    def changed(second: int) -> bool:
+        return offset(second) != offsets[-1]
+
+    for before, after in pairwise(range(0, SECONDS + SCAN, SCAN)):
+        if changed(after):
+            changes.append(before + bisect_left(range(before, after), True, key=changed))
+            offsets.append(offset(after))
     return ZoneClock(np.array(changes, np.int64) * MICROS, np.array(offsets, np.int64) * MICROS)
-
-
-def _offset(zone: ZoneInfo, time: datetime) -> int:
-    """Return how many seconds the clocks of a zone are ahead of UTC."""
-    offset = time.astimezone(zone).utcoffset()
-    return 0 if offset is None else int(offset.total_seconds())
-
-
-def _first(zone: ZoneInfo, before: datetime, after: datetime, offset: int) -> int:
-    """Return the first second since 1970 of an offset that holds at `after` and not at `before`."""
-    low, high = int((before - EPOCH).total_seconds()), int((after - EPOCH).total_seconds())
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _offset(zone, EPOCH + timedelta(seconds=middle)) == offset:
-            high = middle
-        else:
-            low = middle
-    return high
 
 
 def forms_of(form: str) -> list[str]:
@@ -193,7 +182,7 @@ def parse_column(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         Microseconds since 1970 on the clock, int64, and which rows are times.
     """
-    (times, read), *others = (_parse_one(column, each) for each in forms_of(form))
+    (times, read), *others = (_parse_one(unchecked_text(column), each) for each in forms_of(form))
     differ = np.zeros(len(column), np.bool_)
     for other, fits in others:
         differ |= read & fits & (times != other)
@@ -201,74 +190,21 @@ def parse_column(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
     return times, read & ~differ
 
 
-def _parse_one(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return local times of a single form, and which rows are such."""
-    data = column.cast(pa.binary()).fill_null(b"")
-    times, read, possible = np.zeros(len(data), np.int64), np.zeros(len(data), np.bool_), np.ones(len(data), np.bool_)
-    digits = _Digits.of(form)
-    if digits is not None:
-        fitting = pc.equal(pc.binary_length(data), digits.width).to_numpy(zero_copy_only=False)
-        times[fitting], read[fitting] = digits.read(data.filter(pa.array(fitting)))
-        for sign in "-./:":  # which `strptime` takes for a part of no number
-            possible &= pc.count_substring(data, sign).to_numpy() == form.count(sign)
-    others = np.flatnonzero(possible & ~read)
-    known: dict[bytes, int | None] = {}
-    for row, text in zip(others.tolist(), data.take(pa.array(others)).to_pylist(), strict=True):
+def _parse_one(texts: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return local times of a single form, and which rows are such: at once those that Arrow would write like that."""
+    seconds, read = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.bool_)
+    with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a form that it does not know
+        parsed = pc.strptime(texts, format=form, unit="s", error_is_null=True)
+        same = pc.fill_null(pc.equal(pc.strftime(parsed, format=form), texts), False)
+        seconds = parsed.cast(pa.int64()).fill_null(0).to_numpy()
+        read = same.to_numpy(zero_copy_only=False) & (seconds >= 0) & (seconds < SECONDS)
+    times, read = np.where(read, seconds, 0) * MICROS, read.copy()
+    others = np.flatnonzero(~read)
+    known: dict[bytes | None, datetime | None] = {None: None}
+    for row, text in zip(others.tolist(), texts.take(pa.array(others)).cast(pa.binary()).to_pylist(), strict=True):
         if text not in known:
-            found = parse(text.decode("utf-8", "replace"), form)
-            known[text] = None if found is None else (found.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
-        micros = known[text]
-        times[row], read[row] = (0, False) if micros is None else (micros, True)
+            known[text] = parse(text.decode("utf-8", "replace"), form)
+        found = known[text]
+        if found is not None:
+            times[row], read[row] = (found.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1), True
     return times, read
-
-
-@dataclass(frozen=True)
-class _Digits:
-    """A form whose directives are digits of fixed width: the place of each, and the bytes between them."""
-
-    width: int
-    places: dict[str, int]
-    between: dict[int, int]
-
-    @classmethod
-    @lru_cache(maxsize=16)
-    def of(cls, form: str) -> _Digits | None:
-        """Return what a form has; None if it has something else, or a directive twice."""
-        places: dict[str, int] = {}
-        between: dict[int, int] = {}
-        width = 0
-        for directive, text in re.findall(r"%(.)|([^%])", form):
-            if directive in places or not (directive in WIDTHS if directive else text.isascii()):
-                return None
-            if directive:
-                places[directive] = width
-            else:
-                between[width] = ord(text)
-            width += WIDTHS[directive] if directive else 1
-        return cls(width, places, between) if {"Y", "m", "d"} <= set(places) else None
-
-    def read(self, data: pa.BinaryArray) -> tuple[np.ndarray, np.ndarray]:
-        """Read texts of the form's width, none of them null; tell which are times."""
-        if not len(data):
-            return np.zeros(0, np.int64), np.zeros(0, np.bool_)
-        start = int(np.frombuffer(data.buffers()[1], np.int32)[data.offset])
-        codes = np.frombuffer(data.buffers()[2], np.uint8)[start : start + len(data) * self.width]
-        codes = codes.reshape(len(data), self.width)
-        good = np.ones(len(data), np.bool_)
-        for place, code in self.between.items():
-            good &= codes[:, place] == code
-        numbers = {}
-        for directive, place in self.places.items():
-            number = np.zeros(len(data), np.int64)
-            for column in range(place, place + WIDTHS[directive]):
-                digit = codes[:, column] - np.uint8(ord("0"))
-                good &= digit <= 9
-                number = 10 * number + digit
-            numbers[directive] = number
-        hour, minute, second, micro = (numbers.get(each, np.int64(0)) for each in "HMSf")
-        year, month, day = (numbers[each] for each in "Ymd")
-        good &= (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (hour < 24) & (minute < 60) & (second < 60)
-        months = np.where(good, (year - 1970) * 12 + month - 1, 0).astype("datetime64[M]")
-        first, behind = (each.astype("datetime64[D]").astype(np.int64) for each in (months, months + 1))
-        good &= first + day <= behind
-        return (((first + day - 1) * 24 + hour) * 3600 + minute * 60 + second) * MICROS + micro, good

@@ -1,1 +1,0 @@
-"""From events to bounded columnar batches, and to dead letters what cannot be used."""

@@ -1,0 +1,226 @@
+"""The boundary of a transform: elements of any form become checked Arrow batches, the rest dead letters."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.coders import Coder
+from apache_beam.coders.typecoders import registry
+from apache_beam.pvalue import Row
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
+from privstream.transforms.counters import counter
+from privstream.transforms.reading.columns import TEXT_PER_BATCH, read_point, read_text, value_of
+from privstream.transforms.reading.dead_letters import LOG, set_aside, text_of
+from privstream.transforms.reading.fields import (
+    LONGEST_TEXT,
+    MISSING,
+    NUMBER,
+    TYPE,
+    UNREAD,
+    WHOLE,
+    BrokenRuleError,
+    EventFields,
+    broken_by,
+    too_long,
+)
+from privstream.transforms.reading.frames import AS_NAMED, FieldNames, Unusable, batches_of, usable_batches
+from privstream.transforms.reading.items import join_item
+from privstream.transforms.reading.times import micros_of, read_micros
+from privstream.transforms.timing.on_time import NO_TIME
+from privstream.transforms.timing.steps import MILLISECOND
+from typing_extensions import override
+
+ROWS_PER_BATCH = 65_536
+FORMS = "a pair (user, item), a row, a mapping or a frame"
+STAMP = object()
+"""The time of an event that is the timestamp of its element."""
+
+NO_STAMP = "event must have a timestamp: that of a pair (user, item), or of a row without a field time, is its time"
+
+
+class BatchCoder(Coder):
+    """Pickles Arrow batches, as Beam does by itself; but asked for the size of one, which is often, it does not."""
+
+    @override
+    def encode(self, value: pa.RecordBatch) -> bytes:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    @override
+    def decode(self, encoded: bytes) -> pa.RecordBatch:
+        return pickle.loads(encoded)
+
+    @override
+    def estimate_size(self, value: pa.RecordBatch) -> int:
+        return int(value.nbytes)
+
+    @override
+    def to_type_hint(self) -> type:
+        return pa.RecordBatch  # type: ignore[no-any-return]
+
+
+registry.register_coder(pa.RecordBatch, BatchCoder)
+
+
+class Said(NamedTuple):
+    """What an event says, as `EventFields` asks; what is not read is empty."""
+
+    user: str | int
+    item: str | list[str]
+    time: int
+    value: float
+
+    @property
+    def size(self) -> int:
+        """Characters of text."""
+        user = len(self.user) if isinstance(self.user, str) else 0
+        return user + (len(self.item) if isinstance(self.item, str) else sum(map(len, self.item)))
+
+
+def read_event(element: Any, timestamp: Timestamp, fields: EventFields, names: FieldNames = AS_NAMED) -> Said | None:
+    """Return what a single event says; None if it does not pass the filter.
+
+    Raises:
+        BrokenRuleError: the rule that it breaks; values of foreign classes may raise anything else.
+    """
+    row = isinstance(element, Row | Mapping) or hasattr(element, "_fields") or dataclasses.is_dataclass(element)
+    pair = not row and isinstance(element, tuple | list) and len(element) == 2
+    if not (row or pair):
+        raise BrokenRuleError("event", TYPE, f"event must be {FORMS}, got {type(element).__name__}")
+    said = {names.user: element[0], names.items[0]: element[1]} if pair else element
+
+    def get(content: str, name: str, *default: Any) -> Any:
+        try:
+            return said[name] if isinstance(said, Mapping) else getattr(said, name)
+        except (KeyError, AttributeError):
+            if default:
+                return default[0]
+            raise BrokenRuleError(content, MISSING, f"row must have a field {name}") from None
+
+    if names.where is not None and not names.where.accepts({name: get("", name, None) for name in names.where.kinds}):
+        return None
+    user = get("user", names.user) if fields.user != UNREAD else ""
+    parts = [get("item", name) for name in names.items] if fields.item else []
+    absent = [STAMP] if names.stamped or not fields.timed else []
+    time = STAMP if names.time is None else get("time", names.time, *absent)
+    value = get("value", names.value) if fields.value != UNREAD else 0.0
+    if fields.user != UNREAD:
+        user = read_point("user", user) if fields.user == NUMBER else read_text("user", user)
+    item = _item(parts, lists=fields.lists) if fields.item else ""
+    if time is STAMP:
+        micros = _micros_of_stamp(timestamp, required=fields.timed) if pair or fields.timed else 0
+    else:
+        micros = 0 if time is None and not fields.timed else read_micros("time", time, names.times)
+    return Said(user, item, micros, value_of(value, whole=fields.value == WHOLE))
+
+
+def _micros_of_stamp(timestamp: Timestamp, *, required: bool) -> int:
+    """Return the microseconds since 1970 of an element's timestamp; 0 at the ends of time, where it says nothing."""
+    if timestamp.micros < MIN_TIMESTAMP.micros + MILLISECOND or timestamp >= NO_TIME:
+        if required:
+            raise BrokenRuleError("time", MISSING, NO_STAMP)
+        return 0
+    return micros_of(timestamp)
+
+
+def _item(parts: list[Any], *, lists: bool) -> str | list[str]:
+    """Return an item of one field, which may be a list, or of several."""
+    if len(parts) > 1:
+        return join_item([read_text("item", part) for part in parts])
+    if not (lists and isinstance(parts[0], list | tuple)):
+        return read_text("item", parts[0])
+    texts = [read_text("item", each, least=0) for each in parts[0]]
+    if sum(map(len, texts)) > LONGEST_TEXT:
+        raise too_long("item")
+    return texts
+
+
+Together = tuple[int | None, bool]  # millisecond of arrival, if that is after the time; whether the item is a list
+
+
+class GatherRows(beam.DoFn):
+    """Check events, and gather single ones of a bundle into Arrow batches of the columns of `EventFields.schema`.
+
+    An element is a pair (user, item) whose time is the element's timestamp; or a row or a mapping with `user`, `item`,
+    `time` (a Beam Timestamp, a datetime, ISO 8601 text or a number of seconds since 1970; its timestamp, if it has no
+    such field); or an Arrow batch, or another frame, with these columns. Events that break a rule become dead letters,
+    and so does, as a whole, a frame that cannot be used. What one element is decides about no other.
+
+    A batch is late if its timestamp is. Where timestamps say when events arrived, whether an event is late must not
+    depend on those it is with: so those that arrived after their own time are only with others of the same millisecond.
+
+    Args:
+        fields: what is read of an event.
+        names: where that is.
+    """
+
+    def __init__(self, fields: EventFields, names: FieldNames = AS_NAMED) -> None:
+        self.fields = fields
+        self.names = names
+
+    @override
+    def start_bundle(self) -> None:
+        self._rows: dict[Together, list[Said]] = defaultdict(list)
+        self._oldest: dict[Together, Any] = {}
+        self._number = self._text = 0
+
+    @override
+    def process(
+        self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
+    ) -> Iterator[Any]:
+        if hasattr(element, "__arrow_c_stream__") or hasattr(element, "__arrow_c_array__"):
+            yield from self._frame(element)
+            return
+        LOG.read(1)
+        try:
+            row = read_event(element, timestamp, self.fields, self.names)
+        except Exception as error:
+            yield set_aside(broken_by(error), text_of(element))
+            return
+        if row is None:
+            counter("events_filtered").inc()
+            return
+        arrived = None if timestamp.micros <= row.time else timestamp.micros // MILLISECOND
+        together = arrived, isinstance(row.item, list)
+        self._rows[together].append(row)
+        self._oldest[together] = min(self._oldest.get(together, timestamp), timestamp)
+        self._number += 1
+        self._text += row.size
+        self._window = window
+        if self._number >= ROWS_PER_BATCH or self._text >= TEXT_PER_BATCH:
+            yield from self.finish_bundle()
+
+    def _frame(self, frame: Any) -> Iterator[Any]:
+        """Check the rows of a frame."""
+        try:
+            for batch in (frame,) if isinstance(frame, pa.RecordBatch) else batches_of(frame):
+                LOG.read(batch.num_rows)
+                for found in usable_batches(batch, self.fields, self.names) if batch.num_rows else ():
+                    if not isinstance(found, Unusable):
+                        yield found
+                        continue
+                    if found.number > 1:
+                        LOG.more(str(found.rule), found.number - 1)
+                    yield set_aside(found.rule, found.record, number=found.number)
+        except BrokenRuleError as error:
+            rows = len(frame) if isinstance(frame, Sized) else 1
+            LOG.read(rows)
+            if rows > 1:
+                LOG.more(str(error), rows - 1)
+            yield set_aside(error, f"{rows:,} rows", number=rows)
+
+    @override
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for together, rows in self._rows.items():
+            schema = self.fields.schema(lists=together[1])
+            columns = dict(zip(Said._fields, zip(*rows, strict=True), strict=True))
+            arrays = [pa.array(columns[field.name], field.type) for field in schema]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield WindowedValue(batch, self._oldest[together], (self._window,))
+        self.start_bundle()

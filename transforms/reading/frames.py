@@ -1,0 +1,242 @@
+"""From Arrow batches and frames with fields of any name to checked batches, and what cannot be used of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from privstream.transforms.counters import counter
+from privstream.transforms.reading.columns import (
+    check_kind,
+    checked,
+    cut_by_text,
+    list_column,
+    number_column,
+    text_column,
+    unchecked_text,
+    value_column,
+)
+from privstream.transforms.reading.fields import (
+    LONGEST_RECORD,
+    MISSING,
+    NUMBER,
+    TYPE,
+    WHOLE,
+    BrokenRuleError,
+    EventFields,
+    Marks,
+)
+from privstream.transforms.reading.filters import Filter
+from privstream.transforms.reading.items import join_columns
+from privstream.transforms.reading.kinds import column_of_kind
+from privstream.transforms.reading.times import TimeForm, read_times
+
+BYTES_SHOWN = 4 * LONGEST_RECORD
+ROWS_SHOWN = 3
+"""Rows that the dead letter of a whole batch shows."""
+
+NO_STAMPS = "time_field must be given for Arrow batches and frames, whose rows have no timestamps"
+VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""Types of Arrow that have few functions, and what says the same."""
+
+
+SECONDS_OR_TEXT = TimeForm(unit="s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldNames:
+    """Where events have what is read of them, as `with_fields` says it.
+
+    Attributes:
+        user, value: the names of fields.
+        item: of the item; several are one item together.
+        time: of the time; None if it is the timestamp of each element.
+        stamped: whether a single event without the field `time` has the timestamp of its element as its time.
+        times: how text and numbers are times.
+        where: the condition that events must meet.
+    """
+
+    user: str = "user"
+    item: str | tuple[str, ...] = "item"
+    time: str | None = "time"
+    value: str = "value"
+    stamped: bool = True
+    times: TimeForm = SECONDS_OR_TEXT
+    where: Filter | None = None
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """The fields of the item."""
+        return self.item if isinstance(self.item, tuple) else (self.item,)
+
+
+AS_NAMED = FieldNames()
+
+
+class Unusable(NamedTuple):
+    """Records that break a rule, as text, and how many they are."""
+
+    rule: BrokenRuleError
+    record: str
+    number: int = 1
+
+
+def batches_of(frame: Any) -> Iterator[pa.RecordBatch]:
+    """Give the batches of a frame.
+
+    Raises:
+        BrokenRuleError: Arrow cannot take it; no value of it is quoted.
+    """
+    try:
+        table = pa.table(frame)
+    except Exception:  # each library has its own errors, and they quote values
+        raise BrokenRuleError("event", TYPE, "frame must have columns of one type each") from None
+    yield from table.to_batches()
+
+
+def usable_batches(
+    batch: pa.RecordBatch, fields: EventFields, names: FieldNames = AS_NAMED
+) -> Iterator[pa.RecordBatch | Unusable]:
+    """Yield what can be used of a batch, in the columns of `EventFields.schema`, and what cannot."""
+    items = names.item if isinstance(names.item, tuple) else (names.item,)
+    texts = [names.user, *items, *([names.value] if "value" in fields.required else [])]
+    try:
+        read_batch(batch.slice(0, 0), fields, names)  # the columns, before any row of them is used
+        pieces = list(cut_by_text(batch, texts))
+    except BrokenRuleError as error:
+        yield Unusable(error, _first_rows(batch), batch.num_rows)
+        return
+    for piece in pieces:
+        try:
+            clean, broken = read_batch(piece, fields, names)
+        except BrokenRuleError as error:
+            yield Unusable(error, _first_rows(piece), piece.num_rows)
+            continue
+        if names.where is not None:
+            counter("events_filtered").inc(piece.num_rows - clean.num_rows - len(broken))
+        if broken:
+            yield from map(Unusable, broken.values(), row_records(piece, list(broken)))
+        if clean.num_rows:
+            yield clean
+
+
+def read_batch(
+    batch: pa.RecordBatch, fields: EventFields, names: FieldNames = AS_NAMED
+) -> tuple[pa.RecordBatch, dict[int, BrokenRuleError]]:
+    """Return the rows that can be used, in the columns of `EventFields.schema`, and the first rule each other breaks.
+
+    Integers become decimal text, so that the user 5 and the user "5" are one; times become microseconds since 1970
+    UTC. Rows that do not pass the filter are in neither.
+
+    Raises:
+        BrokenRuleError: a column is missing, stands twice, is damaged, or of a type that cannot be what it is to be.
+    """
+    broken: dict[int, BrokenRuleError] = {}
+    passing = np.ones(batch.num_rows, np.bool_)
+    if names.where is not None:
+        passing, marks = _passing(batch, names.where)
+        _note(broken, marks, np.ones(batch.num_rows, np.bool_))
+        passing[list(broken)] = False
+    columns: dict[str, pa.Array] = {}
+    for field in fields.schema():
+        columns[field.name], marks = _column(field.name, batch, fields, names)
+        _note(broken, marks, passing)
+    lists = fields.item and pa.types.is_list(columns["item"].type)
+    clean = pa.RecordBatch.from_arrays(list(columns.values()), schema=fields.schema(lists=lists))
+    if broken or not passing.all():
+        passing[list(broken)] = False
+        clean = clean.filter(pa.array(passing))
+    return clean, dict(sorted(broken.items()))
+
+
+def _note(broken: dict[int, BrokenRuleError], marks: Marks, counted: np.ndarray) -> None:
+    """Note the first rule that each row breaks which counts."""
+    for mask, rule in marks:
+        if mask.any():
+            for row in np.flatnonzero(mask & counted).tolist():
+                broken.setdefault(row, rule)
+
+
+def _passing(batch: pa.RecordBatch, where: Filter) -> tuple[np.ndarray, Marks]:
+    """Tell which rows pass a filter, and which break a rule of it; a field that is missing has no value."""
+    columns, found = {}, []
+    for name, kind in where.kinds.items():
+        given = _only(batch, "where", name) if name in batch.schema.names else pa.nulls(batch.num_rows)
+        columns[name], marks = column_of_kind(name, kind, unchecked_text(checked("where", given)))
+        found += marks
+    return where.passes(columns, batch.num_rows), found
+
+
+def _column(content: str, batch: pa.RecordBatch, fields: EventFields, names: FieldNames) -> tuple[pa.Array, Marks]:
+    """Return one column, and which of its rows break a rule."""
+    if content == "item" and isinstance(names.item, tuple):
+        parts = [_texts("item", _only(batch, "item", name)) for name in names.item]
+        texts = [pc.fill_null(texts, "") for texts, _ in parts]
+        return join_columns(texts), [mark for _, marks in parts for mark in marks]
+    name: str | None = getattr(names, content)
+    if content == "time":
+        if not fields.timed and (name is None or name not in batch.schema.names):
+            return pa.array(np.zeros(batch.num_rows, np.int64)), []
+        if name is None:
+            raise BrokenRuleError("time", MISSING, NO_STAMPS)
+        column = unchecked_text(checked(content, _only(batch, content, name)))
+        micros, marks = read_times(column, names.times)
+        return pa.array(micros), marks if fields.timed else [each for each in marks if each[1].code != "time_missing"]
+    column = _only(batch, content, str(name))
+    if content == "value":
+        return value_column(column, whole=fields.value == WHOLE)
+    if check_kind(content, column.type, lists=content == "item" and fields.lists):
+        return list_column(content, column)
+    points = content == "user" and fields.user == NUMBER
+    return number_column(content, column) if points else text_column(content, column)
+
+
+def _texts(content: str, column: pa.Array) -> tuple[pa.Array, Marks]:
+    """Return a column that must be text."""
+    check_kind(content, column.type)
+    return text_column(content, column)
+
+
+def _only(batch: pa.RecordBatch, content: str, name: str) -> pa.Array:
+    """Return the one column of a name."""
+    count = batch.schema.names.count(name)
+    if count != 1:
+        rule = "a column" if not count else "one column"
+        raise BrokenRuleError(content, MISSING if not count else TYPE, f"events must have {rule} {name}")
+    column = batch.column(batch.schema.get_field_index(name))
+    return column.cast(VIEWS[column.type]) if column.type in VIEWS else column
+
+
+def _first_rows(batch: pa.RecordBatch) -> str:
+    """Return the first rows of a batch as text, and how many there are."""
+    rows = row_records(batch, list(range(min(ROWS_SHOWN, batch.num_rows))))
+    return f"{batch.num_rows} rows: {', '.join(rows)}"
+
+
+def row_records(batch: pa.RecordBatch, rows: list[int]) -> Iterator[str]:
+    """Return rows as text, whatever they contain."""
+    columns: dict[str, pa.Array | None] = {}
+    for place, name in enumerate(batch.schema.names):
+        columns[name] = None  # reading what is damaged might end the process
+        with suppress(BrokenRuleError):
+            columns[name] = checked("", batch.column(place))
+    for row in rows:
+        yield repr({name: "damaged" if column is None else _value(column[row]) for name, column in columns.items()})
+
+
+def _value(scalar: pa.Scalar) -> object:
+    """Return a value for Python: of long text the beginning; times that Python cannot represent as numbers."""
+    if isinstance(scalar, pa.DictionaryScalar) and scalar.is_valid:
+        return _value(scalar.dictionary[scalar.index.as_py()])
+    if isinstance(scalar, pa.BinaryScalar) and scalar.is_valid and len(data := scalar.as_buffer()) > BYTES_SHOWN:
+        start = data[:BYTES_SHOWN].to_pybytes()
+        return start.decode(errors="ignore") if isinstance(scalar, pa.StringScalar) else start
+    for shown in (scalar.as_py, lambda: scalar.cast(pa.int64()).as_py()):
+        with suppress(ValueError, OverflowError, pa.ArrowException):
+            return shown()
+    return f"{scalar.type} that cannot be shown"
