@@ -12,11 +12,11 @@ from privstream.transforms.counted import CountedParameters, CountsView
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.events.people_transform import PeopleTransform
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment
-from privstream.transforms.timing.clocked import AtWindowEnds
 from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.window_ends import AtWindowEnds
 from typing_extensions import override
 
-AFTER_COUNTS = 5
+AFTER_COUNTS = 4
 """How many stages have decided a window before its view does."""
 
 

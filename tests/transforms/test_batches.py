@@ -30,19 +30,14 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
-    digest,
     encode,
-    seal,
-    sealed_key,
     string_buffers,
-    unseal,
 )
 from privstream.transforms.events.domain import Domain
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.split import EVENLY_SPREAD, MOST_SHARDS, people_key
 from privstream.transforms.events.split_stages import SplitEvents
 from privstream.transforms.spill import SMALLEST, SpillError, SpillFile, fetch, put_away, spilled
-from privstream.transforms.timing.on_time import count_markers, join_markers
 from privstream.transforms.timing.steps import Steps
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -108,25 +103,12 @@ def test_batches_survive_and_join(kind, data):
         decode(EventBatch if kind is HolderBatch else HolderBatch, encode(one))
 
 
-@given(batches(HolderBatch), KEYS)
-def test_sealed_batches_know_their_key(batch, key):
-    record = seal(key, batch)
-    assert sealed_key(record) == key
-    assert rows_of(unseal(HolderBatch, record)) == rows_of(batch)
-
-
 @given(st.lists(TEXT, max_size=6), st.integers(0, 6), st.sampled_from([pa.string(), pa.large_string()]))
 def test_string_buffers_of_slices(texts, start, kind):
     offsets, data = string_buffers(pa.array(texts, kind).slice(start))
     found = [bytes(data[a:b]).decode() for a, b in itertools.pairwise(offsets)]
     assert found == texts[start:]
     assert offsets[0] == 0
-
-
-@given(st.lists(st.lists(st.binary(max_size=5), max_size=4), max_size=4))
-def test_markers_are_joined_and_counted(parts):
-    joined = [join_markers((b"key", map(digest, part)))[1][0] for part in parts]
-    assert count_markers(joined) == Counter(digest(data) for part in parts for data in part)
 
 
 NOISE = KeyedNoise(b"a key for tests, no secret")

@@ -64,7 +64,7 @@ def test_workloads_are_interesting():
 
 @pytest.mark.slow
 def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
-    monkeypatch.setattr("privstream.transforms.timing.keyed_state.LEAST_COMPACTION", 500)
+    monkeypatch.setattr("privstream.transforms.timing.step_fn.LEAST_COMPACTION", 500)
     monkeypatch.setattr("privstream.transforms.cardinality.set_cardinality.SEGMENT", 3)
     for name in ("doors", "doors with time-out, limited", "sessions with ends"):
         chance = random.Random(5)
@@ -75,7 +75,7 @@ def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
     crowd = [(f"once {i}", "in", (START + 1) * SECOND + i) for i in range(2000)]
     crowd += [(f"once {i}", "out", (START + 12) * SECOND + i) for i in range(2000)]
     crowd += [("one", "in" if i % 2 else "out", (START + 10 * i) * SECOND) for i in range(2, 30)]
-    track = drive(transform("doors", shards=1), crowd, random.Random(2), crashes=0.0)[1]
+    track = drive(transform("doors", shards=1), crowd, random.Random(2), crashes=0.0)[0]
     log = [value for (_, place), values in track.cells.states.items() if place.endswith("log") for value in values]
     assert sum(map(len, log)) < 8000
 

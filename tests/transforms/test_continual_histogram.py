@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import as_arrow, as_rows, checked, run_bounded
+from event_forms import as_arrow, as_rows, checked, late_of, run_bounded
 from every_runner import of_elements, one_job
 from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
@@ -27,9 +27,9 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.histograms.categories import first_rows
 from privstream.transforms.histograms.parameters import Categories
-from privstream.transforms.timing.clocked import ONE_KEY, ClockedSteps, StartClocks
+from privstream.transforms.timing.step_fn import StepFn
 from scipy import stats
-from tiny_runner import Stage, call_all, dofns_of
+from tiny_runner import OpenWindows, call_all, dofns_of, started
 
 ALL = [*CONFIGURATIONS, *FLAGS]
 
@@ -52,7 +52,7 @@ def test_rows_are_those_of_the_reference(name):
     results = yield of_elements(as_arrow(events) if name in ("plain", "people, limited") else as_rows(events), made)
     rows = expected(name, made, events)
     assert len(rows) == 40 * (len(rows) // 40) > 0
-    assert (results.elements("dead"), results.counters.get("privstream:events_late", 0)) == ([], 0)
+    assert (results.elements("dead"), late_of(results)) == ([], 0)
     assert results.counters["privstream:events"] == len(events)
     assert sorted(results.elements("rows")) == rows
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
@@ -61,13 +61,13 @@ def test_rows_are_those_of_the_reference(name):
 @pytest.mark.prism
 def test_slow_bundles_lose_no_batch(monkeypatch):
     """Prism would split such a bundle after a tenth of a second, and forget what one part wrote."""
-    keep = ClockedSteps.keep
+    keep = StepFn.keep
 
     def slow(self, *arguments):
         time.sleep(0.15)
         yield from keep(self, *arguments)
 
-    monkeypatch.setattr(ClockedSteps, "keep", slow)
+    monkeypatch.setattr(StepFn, "keep", slow)
     events, made = random_events("plain", random.Random(6), 40), transform("plain")
     assert sorted(run_bounded("prism", as_arrow(events, 1), made).elements("rows")) == expected("plain", made, events)
 
@@ -95,10 +95,11 @@ def test_a_state_is_small_however_many_events_there_were():
     sizes = []
     for n in (10, 3000):
         fns = dofns_of(made)
-        stage = Stage(fns["PublishHistogram"], random.Random(1))
-        stage.feed(call_all(StartClocks((ONE_KEY,)), [b""]))
-        stage.feed(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
-        stage.advance(made.steps.decision_time(made.steps.end - 2, 1).micros)
+        stage, closing = started(fns["PublishHistogram"], random.Random(1)), OpenWindows(fns["ToClock"], made.steps)
+        closing.send(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
+        now = made.steps.decision_time(made.steps.end - 2, 2).micros
+        stage.feed(closing.close(now))
+        stage.advance(now)
         sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "log" in p))
     assert max(sizes) < 1500
 
@@ -116,7 +117,7 @@ def test_company_in_a_bundle_does_not_decide_whether_an_event_is_late(name):
         results = runner_harness.run("fn_api", functools.partial(build, arrivals=arrivals))
         counted = [(user, item, time) for user, item, time, at in arrivals if at < START + 10]
         assert sorted(results.elements("rows")) == expected(name, made, counted)
-        assert results.counters["privstream:events_late"] == 1
+        assert late_of(results) == 1
 
 
 def arrived(user, item, time, at) -> TimestampedValue:

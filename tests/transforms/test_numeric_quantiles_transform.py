@@ -11,10 +11,10 @@ from event_forms import run_bounded
 from every_runner import of_elements, one_job
 from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
-from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode, unseal
+from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode, encode
 from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS
-from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.quantiles.numeric_quantiles import BoundValues, bin_names
+from privstream.transforms.timing.clock import STEP
 
 KEY = b"a key for tests of quantiles"
 SECOND, WINDOW, START, WINDOWS = 1_000_000, 10, 1000, 6
@@ -125,12 +125,11 @@ def test_a_person_with_very_many_values_counts_as_anybody_does():
 def bounded(rows, limit=1):
     """Return what is left of rows (user, item, time), as (user, item, rank)."""
     made = transform("person")
-    categories = Categories(domain=bin_names(made.mechanism.bins), limit=1, separator="|")
-    stage = BoundValues(steps=made.steps, categories=categories, timer_offset=1, noise=KeyedNoise(KEY), limit=limit)
+    stage = BoundValues(steps=made.steps, noise=KeyedNoise(KEY), limit=limit)
     users, items, times = (np.array(column) for column in zip(*rows, strict=True))
     batch = EventBatch(users.astype(np.uint64), items.astype(np.uint64), times.astype(np.int64), Names.none())
     ((_, record),) = stage.close(StepKey(3, 0), [encode(batch)])
-    left = unseal(HolderBatch, record)
+    left = decode(HolderBatch, record[STEP.size :])
     return sorted(zip(left.users.tolist(), left.items.tolist(), left.ranks.tolist(), strict=True))
 
 

@@ -4,7 +4,6 @@ import copy
 import pickle
 import random
 import traceback
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,7 +13,7 @@ from counts_workloads import WINDOWS, random_events, transform
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.counts.publishing import PublishFound
-from privstream.transforms.timing.keyed_state import Cells, KeyedState, Progress
+from privstream.transforms.timing.step_fn import PROGRESS, Cells, Progress
 from tiny_runner import END, dofns_of
 from workloads import SECOND, START
 
@@ -53,11 +52,16 @@ def log_of(chain):
     )
 
 
+def progress_as(written, **changes):
+    """Return the progress of a key with other fields."""
+    return pack("progress", PROGRESS, unpack("progress", PROGRESS, written) | changes)
+
+
 def written_as(cells, key):
     """Let the progress of a key tell of the log that there is."""
     place, size = (key, "publish_found_progress"), sum(map(len, cells.states[key, "publish_found_log"]))
     (written,) = cells.states[place]
-    cells.states[place] = [replace(Progress.from_bytes(written), log=size).to_bytes()]
+    cells.states[place] = [progress_as(written, log=size)]
 
 
 def rewritten(data, kind, version=1, change=lambda fields: fields):
@@ -152,7 +156,7 @@ def test_state_of_a_run_with_other_options_is_refused(options, match):
     resumed(chain, **options)
     refused(chain, "options must be those of the run that wrote it")
     for place in [place for place, written in states.items() if place[1] == "publish_found_progress" and written]:
-        states[place] = [replace(Progress.from_bytes(states[place][0]), options=b"").to_bytes()]
+        states[place] = [progress_as(states[place][0], options=b"")]
     refused(chain, match)
 
 
@@ -197,11 +201,11 @@ class Cell(Bag):
 def test_bytes_cut_anywhere_are_refused():
     chain = begun()
     place, good = log_of(chain)
-    stage = KeyedState(dofns_of(transform(NAME))["PublishFound"].keys.stage)
+    stage = dofns_of(transform(NAME))["PublishFound"]
 
     def opened(log):
-        progress = Progress(log=sum(map(len, log)), handled=1)
-        return stage.open(place[0], Cells((Bag(),), Cell(progress.to_bytes()), Bag(*log), None))
+        progress = pack("progress", PROGRESS, vars(Progress(log=sum(map(len, log)), handled=1)))
+        return stage._open(place[0], Cells(Bag(), Cell(progress), Bag(*log), None))
 
     assert opened(good).state
     for number, segment in enumerate(good):

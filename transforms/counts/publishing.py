@@ -10,7 +10,6 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, cast
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
@@ -31,19 +30,17 @@ from privstream.transforms.batches import (
     StepKey,
     decode,
     encode,
-    sealed_batch,
-    sealed_key,
     string_buffers,
 )
 from privstream.transforms.counts.contributions import joined
 from privstream.transforms.counts.finished import RISE, LargestCounts, listed, shown_columns, unsmoothed_columns
-from privstream.transforms.events.dead_letters import late_letter
 from privstream.transforms.events.domain import Domain, PublicKeys
-from privstream.transforms.events.private_transform import ALL, ApplyDoFn, Shared
-from privstream.transforms.timing.clocked import STEP, AtWindowEnds, Follow, SingleSteps, WithClock, stepped
+from privstream.transforms.events.private_transform import ApplyDoFn
+from privstream.transforms.timing.clock import STEP, WithClock, stepped
+from privstream.transforms.timing.step_fn import StepFn, Stepped
 from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.window_ends import AtWindowEnds
 
-SHARD_DIGITS = 4
 MOST_PARTS = 64  # in which texts are kept
 WINDOW = ("window_start", "window_end")
 REPLAYED = 64  # steps that are counted again at most when a state is restored
@@ -78,11 +75,6 @@ class KeyPublisher:
     always: PublicKeys | None = None
 
     counter: ClassVar[str] = "counts_published"
-
-    @property
-    def follow(self) -> Follow | None:
-        """How rows depend on those of the window before, if they do."""
-        return None
 
     def count(
         self, step: int, keys: Keys, numbers: np.ndarray, counted: CountBatch, state: KeyedState
@@ -150,12 +142,6 @@ class KeyPublisher:
             columns |= zip(RISE, meaningful(*found.rises), strict=True)
         return [columns[name] for name in self.row_type._fields]
 
-    def late(self, step: int, late: CountBatch) -> Iterator[Any]:
-        """Describe late counts by window and key."""
-        for key, count in zip(late.items.tolist(), late.counts.tolist(), strict=True):
-            name = late.names[key] if self.domain is None else self.domain[key]
-            yield late_letter(self.steps, step, "late counts", f"{name} ({count} contributions)")
-
     def texts(self, keys: Keys, numbers: np.ndarray, names: Names) -> pa.Array:
         """Return the texts of keys."""
         some = keys.keys[numbers]
@@ -184,7 +170,7 @@ class RememberedKeys(Protocol):
         """Return the texts of keys that are published."""
 
 
-class CountsOnClock(SingleSteps):
+class CountsOnClock(StepFn):
     """Per shard of keys, on a public clock: counts of a step in, rows out.
 
     The log has the whole state, and then what came in each step since: a state follows from these again.
@@ -219,47 +205,40 @@ class CountsOnClock(SingleSteps):
         counts = self.publisher.mechanism.restore(found.pop("counts"))
         return self.remembered(counts, Keys(found.pop("keys")), found)
 
-    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RememberedKeys) -> list[bytes]:
-        """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
-        if first // REPLAYED != (last + 1) // REPLAYED:
-            return []
-        return [stepped(step, _joined_bytes(batches.get(step, []))) for step in sorted({*batches, last})]
-
     def decode(self, key: bytes, segments: list[bytes]) -> RememberedKeys:
         """Restore the state, and count again what came since."""
         state: RememberedKeys = super().decode(key, segments[:1])
         for segment in segments[1:]:
-            last, counted = self.step_of(segment), decode(CountBatch, segment[STEP.size :])
-            for step in range(self.steps.first_of_period(last) + state.counts.step, last):
-                state, _ = self._counted(step, NO_COUNTS, state)
-            state, _ = self._counted(last, counted, state)
+            (step,) = STEP.unpack_from(segment)
+            state, _ = self._counted(step, decode(CountBatch, segment[STEP.size :]), state)
         return state
 
-    def advance(
-        self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys
-    ) -> tuple[RememberedKeys, Iterable[Any]]:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys) -> Stepped:
         """Publish one window."""
-        state, found = self._counted(step, _join(batches), state)
+        after, found = self._counted(step, _join(batches), state)
+        whole = (step + 1) % REPLAYED == 0
+        return Stepped(
+            after,
+            self._outputs(key, step, after, found),
+            None if whole else lambda: stepped(step, _joined_bytes(batches)),
+        )
+
+    def _outputs(self, key: bytes, step: int, state: RememberedKeys, found: KeyedRows) -> Iterable[Any]:
+        """Return what is sent on of a window."""
         if not len(found.keys):
-            return state, []
+            return []
         if self.publisher.in_columns:
             table = self.publisher.publish_table(step, state.keys, found, state.named(found))
-            return state, [(StepKey(step, shard_of(key)).to_bytes(), table)]
+            return [(StepKey(step, shard_of(key)).to_bytes(), table)]
         rows = self.publisher.publish(step, state.keys, found, state.named(found))
         # Unless keys are public, their numbers tell which of them somebody had first: rows must not be in that order.
-        return state, rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("item"))
+        return rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("item"))
 
     def _counted(self, step: int, counted: CountBatch, state: RememberedKeys) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
         keys, numbers = state.keys.with_numbers(counted.items)
         counts, found = self.publisher.count(step, keys, numbers, counted, state.counts)
         return state.after(counts, keys, counted.names), found
-
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count and describe late counts."""
-        counted = decode(CountBatch, batch)
-        self.late.inc(int(counted.counts.sum()))
-        yield from self.publisher.late(step, counted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,14 +344,12 @@ class PublishFound(CountsOnClock, state="publish_found"):
         """Carry over the keys that were found, unless nothing but noise was published of them."""
         return state.only(*self.mechanism.renewed(state.counts))
 
-    def advance(
-        self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys
-    ) -> tuple[RememberedKeys, Iterable[Any]]:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys) -> Stepped:
         """Publish one window; at once where nothing has come and nothing is remembered."""
         if batches or state.counts.windows or len(state.counts.found) or state.counts.listed.any():
-            return super().advance(key, step, batches, state)
+            return super().step(key, step, batches, state)
         counts = replace(self.mechanism.initial_state(), step=state.counts.step + 1)
-        return FoundNames(counts, Keys.none()), []
+        return Stepped(FoundNames(counts, Keys.none()))
 
     def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> FoundNames:
         """Return the state."""
@@ -420,20 +397,9 @@ def _present(column: np.ndarray | None) -> np.ndarray:
     return np.zeros(0, np.int64) if column is None else column
 
 
-def clock_name(shard: int) -> str:
-    """Return the name under which a clock handles a shard of keys."""
-    return f"{shard:x}"
-
-
 def shard_of(key: bytes) -> int:
     """Return the shard of a clock."""
-    return int(key, 16)
-
-
-def to_clock(element: Keyed) -> Keyed:
-    """Turn a sealed batch under its shard into what a clock takes."""
-    key, record = element
-    return clock_name(StepKey.from_bytes(key).shard).encode(), stepped(sealed_key(record).step, sealed_batch(record))
+    return StepKey.from_bytes(key).shard
 
 
 def publish_counts(
@@ -441,23 +407,21 @@ def publish_counts(
     apply_dofn: ApplyDoFn,
     publisher: KeyPublisher,
     *,
+    clocks: Iterable[bytes],
     key_shards: int,
     timer_offset: int,
-    shared: Shared = ALL,
 ) -> PCollection[Any]:
     """Add the last stages: from counts of people, by shard of keys, to rows of every window.
 
     Args:
-        counted: sealed batches under their shard of keys.
+        counted: batches of steps under their shard of keys.
         apply_dofn: adds a stage.
         publisher: writes the rows.
-        key_shards: shards of keys.
+        clocks: the shards of keys that are handled here.
+        key_shards: how many there are.
         timer_offset: that of the first stage here.
-        shared: which of these shards are handled here: clocks of others are not started.
     """
-    records = counted | "OnClock" >> beam.Map(to_clock).with_output_types(Keyed)
-    names = tuple(map(clock_name, shared.of(key_shards)))
-    clocked = records | "WithClock" >> WithClock(publisher.steps, names, apart=False)
+    clocked = counted | "WithClock" >> WithClock(publisher.steps, clocks)
     stage = PublishFound if isinstance(publisher.mechanism, FoundKeys) else PublishCounts
     last = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards)
     rows = apply_dofn(clocked, last, Keyed if publisher.in_columns else publisher.row_type)

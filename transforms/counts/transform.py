@@ -15,7 +15,7 @@ from privstream.transforms.counts.contributions import (
     CountEvents,
     lists_of,
 )
-from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped, is_counts, is_sums, to_clock
+from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped, is_counts, is_sums
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.counts.random_contributions import CountRandomContributions
@@ -24,7 +24,7 @@ from privstream.transforms.events.domain import PublicKeys
 from privstream.transforms.events.people_transform import PeopleTransform, refuse_unbounded
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment
 from privstream.transforms.events.split_stages import SplitEvents
-from privstream.transforms.timing.clocked import WithClock
+from privstream.transforms.timing.clock import WithClock
 from typing_extensions import override
 
 
@@ -59,15 +59,14 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         )
 
     @override
-    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         if not self._by_person:
-            return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
-        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise, "domain": self.domain}
+            return apply_dofn(closed, CountEvents(steps=self.steps), Keyed)
+        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         bound, dropped = self.bound, self.mechanism.dropped_share
         assert bound is not None
         in_window = BoundPerWindow(
             **common,
-            timer_offset=1,
             items_per_step=min(bound.in_run if dropped is None else bound.in_run + dropped.clip + 1, MOST_IN_WINDOW),
             item_shards=1,
             by_people=True,
@@ -77,7 +76,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         )
         count = (CountRandomContributions if bound.sampled else CountContributions)(
             **common,
-            timer_offset=2,
+            timer_offset=1,
             bound=bound,
             distinct=self._distinct,
             newcomers=self.mechanism.needs_people,
@@ -86,7 +85,8 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             lists=lists_of(self.mechanism),
             dropped=dropped,
         )
-        return apply_dofn(apply_dofn(batches, in_window, Keyed), count, Keyed)
+        held = apply_dofn(closed, in_window, Keyed)
+        return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), count, Keyed)
 
     @override
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -110,9 +110,9 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             self._without_sums(counted, apply_dofn),
             apply_dofn,
             publisher,
+            clocks=self.item_shards,
             key_shards=self.shards,
-            timer_offset=3,
-            shared=self._shared,
+            timer_offset=2,
         )
 
     def _without_sums(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -120,15 +120,14 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         if (mechanism := self.mechanism.dropped_share) is None:
             return counted
         if self._shared.number == 0:
-            sums = counted | "Sums" >> beam.Filter(is_sums)
-            sums = sums | "SumsOnClock" >> beam.Map(to_clock).with_output_types(Keyed)
+            sums = counted | "Sums" >> beam.Filter(is_sums).with_output_types(Keyed)
             last = self.steps.count or 1
             release = ReleaseDropped(
                 steps=self.steps,
-                timer_offset=3,
+                timer_offset=2,
                 mechanism=mechanism,
                 noise=self.counting_noise,
                 readings=(last,) if self.chooses_randomly else list_steps(last),
             )
-            apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,), apart=False), release, bytes)
+            apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,)), release, bytes)
         return cast(PCollection[Any], counted | "Counts" >> beam.Filter(is_counts).with_output_types(Keyed))

@@ -7,10 +7,11 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
-from privstream.transforms.batches import Keyed, KeyedBatch
+from privstream.transforms.batches import Keyed, KeyedBatch, shard_key
 from privstream.transforms.events.gathering import gather
 from privstream.transforms.events.private_transform import ApplyDoFn, Segment, SharedTransform
-from privstream.transforms.timing.on_time import apart_in_time
+from privstream.transforms.events.split import people_key
+from privstream.transforms.timing.closing import CloseWindows
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -20,15 +21,30 @@ class PeopleTransform(SharedTransform):
 
     steps: Steps
 
+    shards: int
+
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
-        return Segment(self._split, KeyedBatch), Segment(self._bound, Keyed), Segment(self._publish)
+        return Segment(self._split, KeyedBatch), Segment(self._closed, Keyed), Segment(self._publish)
+
+    @property
+    def people(self) -> tuple[bytes, ...]:
+        """The keys of the shards of people that are handled here."""
+        return tuple(map(people_key, self._shared.of(self.shards)))
+
+    @property
+    def item_shards(self) -> tuple[bytes, ...]:
+        """The keys of the shards of items that are handled here."""
+        return tuple(map(shard_key, self._shared.of(self.shards)))
 
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to batches of them by window and shard of people."""
-        batches = apply_dofn(self._gather(events, apply_dofn), self._splitter(), KeyedBatch)
-        return apart_in_time(self._complete(batches), self.steps)
+        return apply_dofn(self._gather(events, apply_dofn), self._splitter(), KeyedBatch)
+
+    def _closed(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Close the windows, and add the stages that bound people."""
+        return self._bound(batches | "CloseWindows" >> CloseWindows(self.steps), apply_dofn)
 
     def _gather(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to checked batches of columns."""
@@ -42,13 +58,9 @@ class PeopleTransform(SharedTransform):
     def _splitter(self) -> beam.DoFn:
         """Return the stage from checked batches to parts of them by window and shard of people."""
 
-    def _complete(self, batches: PCollection[Any]) -> PCollection[Any]:
-        """Add empty batches of windows without events, where they are needed."""
-        return batches
-
     @abstractmethod
-    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages from batches of events to what counts of them within the limits of each person."""
+    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages from windows of events, closed, to what counts of them within the limits of each person."""
 
     @abstractmethod
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:

@@ -21,7 +21,8 @@ from privstream.transforms.events.local_times import zone_clock
 from privstream.transforms.events.named_fields import Event, ReadRows
 from privstream.transforms.events.parameters import Parameters
 from privstream.transforms.events.times import PER_SECOND
-from privstream.transforms.timing.keyed_state import KeyedState, check_runner
+from privstream.transforms.timing.runner_rule import check_runner
+from privstream.transforms.timing.step_fn import StepFn
 from typing_extensions import override
 
 ROWS = "rows"
@@ -170,8 +171,8 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         options = self.fingerprint
 
         def apply_dofn(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
-            if isinstance(keys := getattr(fn, "keys", None), KeyedState):
-                keys.options = options
+            if isinstance(fn, StepFn):
+                fn.options = options
             typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
             outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
             dead.append(outputs[DEAD_LETTERS])

@@ -27,7 +27,7 @@ from privstream.transforms.events.event_fields import (
     EventFields,
 )
 from privstream.transforms.events.times import micros_of
-from privstream.transforms.timing.on_time import NO_TIME
+from privstream.transforms.timing.closing import NO_TIME
 from privstream.transforms.timing.steps import MILLISECOND
 
 FORMS = "a pair (user, item), a row or an Arrow record batch"

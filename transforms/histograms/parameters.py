@@ -265,14 +265,9 @@ class HistogramParameters(CategoryParameters):
         `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
 
     Args:
-        queries: one or several of histogram (all counts), max, min, median, quantile:Q and top:K. They are about the
-            counts of all categories.
-        largest: the largest count that you expect. The budget is split for it, and the accuracy is stated for it.
-            Without it, it is the number of windows, or 100,000 if there is no end.
-        **options: see `CategoryOptions` and `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help histogram`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> histogram = ContinualHistogram(epsilon=1.0, domain=Domain(["cat", "dog"]), window=3600, start=0, end=86400,
@@ -342,11 +337,9 @@ class FlagsParameters(CategoryParameters):
         With probability 95%, all flags are within their `error_bound`, in all windows together.
 
     Args:
-        thresholds: a public number from 1 to 2**53 for all categories, or one for each by its name.
-        **options: see `CategoryOptions` and `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help flags`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2; docs/proofs/anchored.md, live_histograms.md.
     """

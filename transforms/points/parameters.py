@@ -196,13 +196,9 @@ class RangesParameters(PointParameters):
         With probability 95%, all answers are within their `error_bound`.
 
     Args:
-        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
-            (number of events). It must be > 0 for input without an end.
-        standing: ranges (low, high) that are counted in every window.
-        **options: see `PointOptions` and `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help ranges`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> counts = parked | RangeCounts(
@@ -287,14 +283,9 @@ class PredecessorParameters(PointParameters):
         With probability 95%, all answers are as `NearestPoints` says.
 
     Args:
-        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
-            (number of events). It must be 0 without `delete_values`, and > 0 for input without an end if there are
-            `delete_values`.
-        standing: points whose neighbours are asked for in every window.
-        **options: see `PointOptions` and `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help predecessor`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> nearest = trades | PredecessorQueries(

@@ -19,7 +19,8 @@ from privstream.transforms.queries.answering import (
     CountRecords,
     KeyQueries,
     add_up_all,
-    without_digest,
+    data_first,
+    without_number,
 )
 from privstream.transforms.queries.parameters import QueriesParameters
 from privstream.transforms.rows import QueryAnswer
@@ -38,7 +39,7 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
         keyed_batches = apply_dofn(gather(data, apply_dofn, self.event_fields), split, KeyedBatch)
         counts = (
             keyed_batches
-            | "WithoutDigest" >> beam.Map(without_digest).with_output_types(Keyed)
+            | "WithoutNumber" >> beam.Map(without_number).with_output_types(Keyed)
             | "ByPeople" >> beam.GroupByKey()
             | "CountRecords" >> beam.ParDo(CountRecords(size)).with_output_types(Keyed)
         )
@@ -48,7 +49,7 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
             Keyed,
         )
         apart = (
-            (add_up_all(counts, size), asked)
+            (add_up_all(counts, size) | "DataFirst" >> beam.Map(data_first).with_output_types(Keyed), asked)
             | "DataAndQueries" >> beam.Flatten()
             | "ApartFromOthers" >> beam.Reshuffle()
         )

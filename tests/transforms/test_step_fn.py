@@ -1,4 +1,4 @@
-"""The public clock: steps are numbered, each is handled once and in order, and arrival decides what counts."""
+"""The engine: steps are numbered, each is handled once and in order, and arrival decides what counts."""
 
 import itertools
 import math
@@ -13,30 +13,23 @@ from apache_beam.coders import BytesCoder
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from event_forms import late_of
 from every_runner import Streamed, one_job
 from examples import example
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.transforms.batches import Keyed
-from privstream.transforms.timing import keyed_state
-from privstream.transforms.timing.clocked import (
-    CHUNK,
-    MOST_WINDOWS,
-    SEED,
-    ClockedSteps,
-    SingleSteps,
-    WithClock,
-    stepped,
-)
-from privstream.transforms.timing.on_time import NO_TIME
-from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND, Steps
+from privstream.transforms.batches import Keyed, KeyedBatch, StepKey
+from privstream.transforms.timing.clock import SEED, STEP, WithClock, stepped
+from privstream.transforms.timing.closing import NO_TIME, CloseWindows, ToClock
+from privstream.transforms.timing.step_fn import StepFn
+from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND, MOST_WINDOWS, Steps
 from runner_harness import run
 from tiny_runner import Stage
 
-NAMES = ("", "b\x00\xff")
+NAMES = (b"", b"b\x00\xff")
 
 
-class Tell(SingleSteps, state="tell"):
+class Tell(StepFn, state="tell"):
     """Emits what each step holds, and a checksum of all steps before it: an order-dependent state."""
 
     def initial(self, key):
@@ -48,31 +41,29 @@ class Tell(SingleSteps, state="tell"):
     def restore(self, data):
         return [int.from_bytes(data, "big")]
 
-    def advance(self, key, step, batches, state):
+    def step(self, key, step, batches, state):
         state[0] = (state[0] * 31 + step + sum(b"".join(batches))) % 2**61
         return state, [(key, step, tuple(batches), state[0])]
 
     def set_aside(self, key, step, batch):
-        self.late.inc()
         yield (key, step, "late", batch)
 
 
 def expected(fn: Tell, records: list[Keyed], names=NAMES, last: int | None = None) -> list:
     """What one walk over all steps gives."""
     rows = []
-    for key in (name.encode() for name in names):
+    for key in names:
         state = fn.initial(key)
         for step in range(fn.steps.first, (fn.steps.end if last is None else last + 1)):
             batches = sorted(r[8:] for k, r in records if k == key and int.from_bytes(r[:8], "big") == step)
-            state, found = fn.advance(key, step, batches, state)
+            state, found = fn.step(key, step, batches, state)
             rows += found
     return sorted(rows)
 
 
 def random_records(chance: random.Random, steps: Steps, n: int, names=NAMES) -> list[Keyed]:
     return [
-        (chance.choice(names).encode(), stepped(chance.randrange(steps.first, steps.end), chance.randbytes(3)))
-        for _ in range(n)
+        (chance.choice(names), stepped(chance.randrange(steps.first, steps.end), chance.randbytes(3))) for _ in range(n)
     ]
 
 
@@ -109,11 +100,20 @@ def test_steps_without_any_event():
     assert sorted(results.elements()) == expected(fn, [])
 
 
+class OneStep(beam.DoFn):
+    """Sends batches of a step, one event each, to where windows are closed."""
+
+    def process(self, batch):
+        (step,), data = STEP.unpack_from(batch), batch[8:]
+        yield StepKey(step, 0).to_bytes(), (1, data)
+
+
 @one_job("a clock", [False, True], runners=["prism"])
 def test_a_watermark_that_creeps_and_jumps(unbounded):
-    """Every step as the watermark passes; what comes later is set aside; an unbounded clock ends with its input."""
+    """Every step as the watermark passes; the runner drops what comes later, and an unbounded clock ends with its
+    input."""
     steps = Steps(size=MICROS, period=MICROS, first=10, end=None if unbounded else 700)
-    fn = Tell(steps=steps, timer_offset=0)
+    fn = Tell(steps=steps, timer_offset=1)
     events = test_stream.TestStream(coder=BytesCoder())
     used = []
     marks = [0, 11.5, 11.7, 14, 15, 16, 40, 41, 300, 301, 302.5, 640]
@@ -128,54 +128,48 @@ def test_a_watermark_that_creeps_and_jumps(unbounded):
     events.advance_watermark_to_infinity()
 
     def build(source):
-        made = source | beam.Map(under_one_key).with_output_types(Keyed)
-        return made | "Clock" >> WithClock(steps, ("",)) | beam.ParDo(fn)
+        sent = source | beam.ParDo(OneStep()).with_output_types(KeyedBatch)
+        closed = sent | CloseWindows(steps) | beam.ParDo(ToClock()).with_output_types(Keyed)
+        return closed | "Clock" >> WithClock(steps) | beam.ParDo(fn)
 
     results = yield Streamed(events, build)
-    rows = results.elements()
-    late = [row for row in rows if row[2] == "late"]
-    rows = sorted(row for row in rows if row[2] != "late")
-    assert sorted(row[1] for row in late) == [13, 39]
+    rows = sorted(results.elements())
+    assert not [row for row in rows if row[2] == "late"]
     last = rows[-1][1]
-    assert rows == expected(fn, used, [""], last)
+    assert rows == expected(fn, used, [b""], last)
     assert last == 699 if not unbounded else 639 <= last <= 639 + 2 * 256
+    assert late_of(results) == 2
 
 
 @one_job("rules")
-def test_a_batch_that_came_late_by_its_own_timestamp_is_set_aside():
+def test_a_batch_that_came_late_by_its_own_timestamp_is_dropped_and_counted():
     steps = steps_of(5, first=0, allowed_lateness=MICROS)
-    decision = steps.decision_time(2, 1)
+    decision = steps.decision_time(2)
     early = [decision - Duration(micros=MILLISECOND), MIN_TIMESTAMP, NO_TIME, MAX_TIMESTAMP]
     stamps = [(b"early", stamp.micros) for stamp in early] + [(b"late", (decision + 0).micros), (b"late", 90 * MICROS)]
     fn = Tell(steps=steps, timer_offset=1)
 
     def build(pipeline):
-        made = pipeline | beam.Create(stamps) | beam.MapTuple(stamped_batch).with_output_types(Keyed)
-        return made | "Clock" >> WithClock(steps, ("",)) | beam.ParDo(fn)
+        made = pipeline | beam.Create(stamps) | beam.MapTuple(stamped_batch).with_output_types(KeyedBatch)
+        closed = made | CloseWindows(steps) | beam.ParDo(ToClock()).with_output_types(Keyed)
+        return closed | "Clock" >> WithClock(steps) | beam.ParDo(fn)
 
     results = yield build
-    rows = results.elements()
-    assert [row[3] for row in rows if row[2] == "late"] == [b"late"] * 2
     used = [(b"", stepped(2, b"early"))] * len(early)
-    assert sorted(row for row in rows if row[2] != "late") == expected(fn, used, [""])
+    assert sorted(results.elements()) == expected(fn, used, [b""])
+    assert late_of(results) == 2
 
 
 def stamped_batch(batch: bytes, micros: int) -> TimestampedValue:
-    return TimestampedValue((b"", stepped(2, batch)), Timestamp(micros=micros))
-
-
-def under_one_key(record: bytes) -> Keyed:
-    return b"", record
+    return TimestampedValue((StepKey(2, 0).to_bytes(), (1, batch)), Timestamp(micros=micros))
 
 
 def test_bounded_input_needs_an_end_and_all_input_a_start():
     with pytest.raises(ValueError, match=r"^start must be given"):
-        WithClock(Steps(size=1, period=1), ("",))
-    with pytest.raises(ValueError, match=r"^start must be given"):
         Tell(steps=Steps(size=1, period=1), timer_offset=0)
     records = beam.Pipeline() | beam.Create([]).with_output_types(Keyed)
     with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
-        _ = records | WithClock(Steps(size=1, period=1, first=0), ("",))
+        _ = records | WithClock(Steps(size=1, period=1, first=0))
 
 
 def test_bounded_input_has_no_absurd_number_of_windows():
@@ -183,10 +177,10 @@ def test_bounded_input_has_no_absurd_number_of_windows():
     bounded = pipeline | beam.Create([]).with_output_types(Keyed)
     unbounded = pipeline | test_stream.TestStream(coder=BytesCoder())
     too_many = steps_of(MOST_WINDOWS + 1)
-    _ = bounded | "Most" >> WithClock(steps_of(MOST_WINDOWS), ("",))
-    _ = unbounded | "Runs for long" >> WithClock(too_many, ("",))
+    _ = bounded | "Most" >> WithClock(steps_of(MOST_WINDOWS))
+    _ = unbounded | "Runs for long" >> WithClock(too_many)
     with pytest.raises(ValueError, match=r"^end must be at most 1,048,576 windows after start, got 1,048,577 windows"):
-        _ = bounded | "Too many" >> WithClock(too_many, ("",))
+        _ = bounded | "Too many" >> WithClock(too_many)
 
 
 def test_a_batch_outside_of_the_run_is_refused():
@@ -197,9 +191,8 @@ def test_a_batch_outside_of_the_run_is_refused():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed, monkeypatch):
+def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed):
     chance = random.Random(seed)
-    monkeypatch.setattr(keyed_state, "PART_BYTES", chance.choice([1, 100, keyed_state.PART_BYTES]))
     steps = steps_of(chance.choice([1, 40, 700]), first=chance.randrange(1000), allowed_lateness=500_000)
     records = random_records(chance, steps, 60)
     fn = Tell(steps=steps, timer_offset=2)
@@ -208,7 +201,7 @@ def test_bundles_that_fail_timers_in_any_order_and_stale_caches(seed, monkeypatc
     if chance.random() < 0.5:  # batches may overtake the seeds
         stage.feed(waiting[:5])
         waiting = waiting[5:]
-    stage.feed([(name.encode(), SEED) for name in NAMES] * 2)
+    stage.feed([(name, SEED) for name in NAMES] * 2)
     watermark = (steps.first + 1) * MICROS
     while watermark < (steps.end + 2) * MICROS:
         urgent = [r for r in waiting if int.from_bytes(r[1][:8], "big") * MICROS <= watermark]
@@ -234,7 +227,7 @@ def test_a_step_that_was_handled_takes_nothing_more():
     stage.advance(2**62)
     rows = stage.take()
     assert (b"", 20, "late", b"x") in rows
-    assert sorted(row for row in rows if row[2] != "late") == expected(stage.fn, [(b"", stepped(21, b"y"))], [""])
+    assert sorted(row for row in rows if row[2] != "late") == expected(stage.fn, [(b"", stepped(21, b"y"))], [b""])
 
 
 @pytest.mark.parametrize("far", [600, 10**9])
@@ -254,7 +247,7 @@ def test_what_an_unbounded_clock_does_not_come_to_is_set_aside_once(far):
     assert sorted(row[3] for row in rows if row[2] == "late") == [b"y", b"y", b"z"]
     rows = sorted(row for row in rows if row[2] != "late")
     assert 255 <= rows[-1][1] < 512
-    assert rows == expected(stage.fn, records[:1], [""], rows[-1][1])
+    assert rows == expected(stage.fn, records[:1], [b""], rows[-1][1])
     stage.feed([(b"", stepped(far, b"after the end"))])
     assert [row[2:] for row in stage.take()] == [("late", b"after the end")]
     assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_progress"}
@@ -271,29 +264,6 @@ def test_a_jump_over_many_windows_takes_few_calls():
     stage.advance(2**62)
     assert len(stage.take()) == 100_000
     assert len(calls) < 100
-
-
-def test_a_stage_that_handles_no_steps_cannot_be_made():
-    class Idle(ClockedSteps):
-        def set_aside(self, key, step, batch):
-            yield step
-
-    with pytest.raises(TypeError, match="walk"):
-        Idle(steps=steps_of(1), timer_offset=0)
-
-
-def test_walks_are_cut_into_chunks():
-    class Wide(Tell):
-        def walk(self, key, first, last, batches, state):
-            assert last - first < CHUNK
-            return super().walk(key, first, last, batches, state)
-
-    fn = Wide(steps=steps_of(3 * CHUNK), timer_offset=0)
-    stage = Stage(Tell(steps=fn.steps, timer_offset=0), random.Random(2))
-    stage.workers = [fn]
-    stage.feed([(b"", SEED)])
-    stage.advance(2**62)
-    assert sorted(stage.take()) == expected(fn, [], [""])
 
 
 MILLIS = 1_000
@@ -458,7 +428,7 @@ def test_a_batch_counts_if_it_arrived_before_the_decision():
     arrived = {"early": Timestamp(3), "last": decision - 0.001, "late": decision, "later": Timestamp(100)}
     results = yield arriving(arrived)
     assert set(results.elements("rows")) == {"early", "last"}
-    assert results.elements("letters")
+    assert late_of(results) == 2 * PEOPLE
 
 
 @pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP, NO_TIME, MAX_TIMESTAMP], ids=["first", "no", "last"])
@@ -509,4 +479,4 @@ def check_that_arrival_decides(made: beam.PTransform):
     results = yield build
     rows = {name: sorted(results.elements(name)) for name in inputs}
     assert rows["with late"] == rows["early"] != rows["all early"]
-    assert results.elements("letters with late") and not results.elements("letters all early")
+    assert not results.elements("letters with late")
