@@ -16,7 +16,7 @@ from privstream.transforms.timing.steps import Steps
 from privstream.transforms.timing.window_ends import AtWindowEnds
 from typing_extensions import override
 
-AFTER_COUNTS = 4
+AFTER_COUNTS = 5
 """How many stages have decided a window before its view does."""
 
 

@@ -6,6 +6,7 @@ from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import CountBatch, decode
 from privstream.transforms.counts.dropped import is_counts
+from privstream.transforms.counts.showing import to_shard
 from privstream.transforms.timing.clock import STEP
 from tiny_runner import END, OpenWindows, call_all, dofns_of, started
 from workloads import SECOND, START
@@ -16,18 +17,20 @@ class Chain:
 
     def __init__(self, made, chance, *, crashes=0.0, workers=1, instead=None):
         fns = dofns_of(made) | (instead or {})
-        (last,) = {"PublishCounts", "PublishFound"} & {*fns}
+        (publish,) = {"PublishCounts", "PublishFound"} & {*fns}
         (count,) = {"CountContributions", "CountRandomContributions"} & {*fns}
         self.made, self.chance, self.split = made, chance, fns["SplitEvents"]
         self.open = OpenWindows(fns["BoundPerWindow"], made.steps)
-        self.stages = [started(fns[name], chance, crashes=crashes, workers=workers) for name in (count, last)]
+        self.stages = [
+            started(fns[name], chance, crashes=crashes, workers=workers) for name in (count, publish, "ShowCounts")
+        ]
         self.rows, self.counted = [], []
 
     def arrive(self, events, size=1000):
         self.open.send(call_all(self.split, checked(self.made, as_arrow(list(events), size))))
 
     def advance(self, watermark):
-        count, publish = self.stages
+        count, publish, show = self.stages
         count.feed(self.open.close(watermark))
         count.advance(watermark)
         counted = [element for element in count.take() if is_counts(element)]
@@ -35,7 +38,9 @@ class Chain:
         publish.feed(counted)
         if not self.made.chooses_randomly or not count.cells.timers:  # they hold the watermark
             publish.advance(watermark)
-        self.rows += publish.take()
+            show.feed(map(to_shard, publish.take()))
+            show.advance(watermark)
+        self.rows += show.take()
 
 
 def drive(made, events, chance, **options):

@@ -118,7 +118,7 @@ SCHEMA = EventFields().schema()
 def parts_of(events, sizes, **options) -> dict[StepKey, list]:
     """Return the rows of each key, sorted, that come out when the events come in batches of these sizes."""
     domain = options.get("domain")
-    split = SplitEvents(steps=Steps(size=8_000, period=3_000), noise=NOISE, shards=3, **options)
+    split = SplitEvents(steps=Steps(size=8_000), noise=NOISE, shards=3, **options)
     found: dict[StepKey, list] = {}
     while events:
         size = sizes[0] if sizes else len(events)
@@ -173,7 +173,7 @@ def _arrow(text):
 def test_empty_batches_give_nothing():
     empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
     for options in ({}, {"domain": Domain(["a"]), "positions": True}):
-        split = SplitEvents(steps=Steps(size=1000, period=1000), noise=NOISE, shards=1, **options)
+        split = SplitEvents(steps=Steps(size=1000), noise=NOISE, shards=1, **options)
         assert tiny_runner.call_all(split, [empty]) == []
 
 

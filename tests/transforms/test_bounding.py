@@ -69,7 +69,7 @@ def keep(events, limit) -> list[tuple[int, int, int, int]]:
 
 @pytest.mark.parametrize(("windows", "quarter"), [(8, 2), (9, 3), (2, 1)])
 def test_limits_are_counted_apart_for_the_first_and_the_last_quarter(windows, quarter):
-    counter = LimitCounter("items", Steps(size=1_000, period=1_000, first=5, end=5 + windows))
+    counter = LimitCounter("items", Steps(size=1_000, first=5, end=5 + windows))
     parts = [counter._parts(5 + number) for number in range(windows)]
     first, last = [1 in part for part in parts], [2 in part for part in parts]
     assert first == [number < quarter for number in range(windows)]
@@ -145,7 +145,7 @@ def test_place_in_run_counts_within_each_person(users, chance):
         seen[users[row]] = seen.get(users[row], 0) + 1
 
 
-STEPS = Steps(size=1000, period=1000, first=0)
+STEPS = Steps(size=1000, first=0)
 TAKING_PART = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=40)
 LIMIT = st.integers(1, 3)
 

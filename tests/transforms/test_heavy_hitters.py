@@ -23,7 +23,7 @@ def late_pairs(made, events) -> int:
     return sum(
         1
         for _, _, time in events
-        for step in range(time // steps.period, (time - steps.size) // steps.period, -1)
+        for step in range(time // steps.size, (time - steps.size) // steps.size, -1)
         if (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end)
     )
 

@@ -82,7 +82,7 @@ def disorderly(name: str, late: list, chance: random.Random) -> tuple[test_strea
     events = random_events(name, chance)
     watermark, waiting, source = 0, list(events), test_stream.TestStream()
     for end in range(START * SECOND, START * SECOND + 6 * steps.size, steps.size // 2):
-        due = [e for e in waiting if (e[2] // steps.period - steps.overlap) * steps.period <= end]
+        due = [e for e in waiting if (e[2] // steps.size - 1) * steps.size <= end]
         early = [e for e in waiting if e not in due and chance.random() < 0.3]
         waiting = [e for e in waiting if e not in due and e not in early]
         ready = due + early
@@ -116,8 +116,8 @@ def test_disorder_changes_nothing_and_late_events_are_dropped(name):
     assert sorted(results.elements("rows")) == expected
     windows = sum(
         made.steps.first is None or step >= made.steps.first
-        for _, _, time, _ in late
-        for step in range(time // made.steps.period, (time - size) // made.steps.period, -1)
+        for _, _, time in late
+        for step in range(time // made.steps.size, (time - size) // made.steps.size, -1)
     )
     assert late_of(results) == windows
 

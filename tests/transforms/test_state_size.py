@@ -20,7 +20,7 @@ from workloads import KEY, random_events, transform
 
 BYTES_PER_CHARGE = 10  # hash and amount
 OVERHEAD = 1_500  # headers of one step: head, segment
-STEPS = Steps(size=1000, period=1000, first=0, end=1000)
+STEPS = Steps(size=1000, first=0, end=1000)
 
 
 def held(people: np.ndarray, item: int = 3) -> HolderBatch:

@@ -68,7 +68,7 @@ def random_records(chance: random.Random, steps: Steps, n: int, names=NAMES) -> 
 
 
 def steps_of(number: int, *, first: int = 7, **others) -> Steps:
-    return Steps(size=MICROS, period=MICROS, first=first, end=first + number, **others)
+    return Steps(size=MICROS, first=first, end=first + number, **others)
 
 
 @one_job("rules", [1, 300], 1, 300)
@@ -112,7 +112,7 @@ class OneStep(beam.DoFn):
 def test_a_watermark_that_creeps_and_jumps(unbounded):
     """Every step as the watermark passes; the runner drops what comes later, and an unbounded clock ends with its
     input."""
-    steps = Steps(size=MICROS, period=MICROS, first=10, end=None if unbounded else 700)
+    steps = Steps(size=MICROS, first=10, end=None if unbounded else 700)
     fn = Tell(steps=steps, timer_offset=1)
     events = test_stream.TestStream(coder=BytesCoder())
     used = []
@@ -166,10 +166,10 @@ def stamped_batch(batch: bytes, micros: int) -> TimestampedValue:
 
 def test_bounded_input_needs_an_end_and_all_input_a_start():
     with pytest.raises(ValueError, match=r"^start must be given"):
-        Tell(steps=Steps(size=1, period=1), timer_offset=0)
+        Tell(steps=Steps(size=1), timer_offset=0)
     records = beam.Pipeline() | beam.Create([]).with_output_types(Keyed)
     with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
-        _ = records | WithClock(Steps(size=1, period=1, first=0))
+        _ = records | WithClock(Steps(size=1, first=0))
 
 
 def test_bounded_input_has_no_absurd_number_of_windows():
@@ -233,7 +233,7 @@ def test_a_step_that_was_handled_takes_nothing_more():
 @pytest.mark.parametrize("far", [600, 10**9])
 def test_what_an_unbounded_clock_does_not_come_to_is_set_aside_once(far):
     """A watermark that jumps to the end of time says nothing of the steps before it; nothing may vanish unseen."""
-    steps = Steps(size=MICROS, period=MICROS, first=7, end=None)
+    steps = Steps(size=MICROS, first=7, end=None)
     stage = Stage(Tell(steps=steps, timer_offset=0), random.Random(far), crashes=0.2, workers=2)
     records = [
         (b"", stepped(20, b"x")),
@@ -272,20 +272,19 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 @st.composite
 def any_steps(draw):
-    period = draw(st.integers(1, 50)) * MILLIS
-    size = period + draw(st.integers(0, 200)) * MILLIS
+    size = draw(st.integers(1, 250)) * MILLIS
     first = draw(st.none() | st.integers(0, 300))
     end = draw(st.none() | st.integers(0, 300))
-    origin = draw(st.integers(0, period - 1))
+    origin = draw(st.integers(0, size - 1))
     lateness = draw(st.integers(0, 9)) * MILLIS
-    return Steps(size=size, period=period, origin=origin, first=first, end=end, allowed_lateness=lateness)
+    return Steps(size=size, origin=origin, first=first, end=end, allowed_lateness=lateness)
 
 
 def slow_assign(steps: Steps, times: list[int]) -> list[tuple[int, int]]:
     found = []
     for row, time in enumerate(times):
-        step = (time - steps.origin) // steps.period
-        while time < steps.origin + step * steps.period + steps.size:
+        step = (time - steps.origin) // steps.size
+        while time < steps.origin + step * steps.size + steps.size:
             in_run = (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end)
             if step >= 0 and in_run and steps.decision_time(step, 10).micros <= END_OF_TIME:
                 found.append((row, step))
@@ -303,7 +302,7 @@ def test_assign_gives_every_window_of_the_run_that_holds_the_event(steps, times)
 @given(any_steps(), st.integers(0, 10**9), st.integers(0, 9))
 def test_bounds_and_decision_times_fit_together(steps, step, stage):
     start, end = steps.bounds(step)
-    assert (start.micros - steps.origin, end.micros - start.micros) == (step * steps.period, steps.size)
+    assert (start.micros - steps.origin, end.micros - start.micros) == (step * steps.size, steps.size)
     assert steps.ending(end) == step
     assert steps.last_moment(step).micros == end.micros - 1
     decided = steps.decision_time(step, stage)
@@ -312,13 +311,12 @@ def test_bounds_and_decision_times_fit_together(steps, step, stage):
     assert steps.latest(decided.micros - 1, stage) == step - 1
 
 
-@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**9), st.integers(0, 10**3))
-def test_of_takes_seconds_and_counts_windows_from_the_start(window, period, start, further):
-    window, period = max(window, period) / 1000, min(window, period) / 1000
-    begin = start / 1000
-    end = begin + window + further * period
-    steps = Steps.of(window=window, period=period, start=begin, end=end)
-    assert (steps.size, steps.period) == (round(window * MICROS), round(period * MICROS))
+@given(st.integers(1, 10**6), st.integers(0, 10**9), st.integers(0, 10**3))
+def test_of_takes_seconds_and_counts_windows_from_the_start(window, start, further):
+    window, begin = window / 1000, start / 1000
+    end = begin + window + further * window
+    steps = Steps.of(window=window, start=begin, end=end)
+    assert steps.size == round(window * MICROS)
     assert steps.bounds(steps.first)[0] == Timestamp(micros=round(begin * MICROS))
     assert (steps.end - steps.first, steps.bounds(steps.end - 1)[1].micros) == (further + 1, round(end * MICROS))
 
@@ -331,8 +329,6 @@ def test_of_takes_seconds_and_counts_windows_from_the_start(window, period, star
         ({"window": math.nan}, "window must be finite"),
         ({"window": math.inf}, "window must be finite"),
         ({"window": 0.0005}, "window must be > 0 and a whole number of milliseconds"),
-        ({"window": 10, "period": 0}, "period must be > 0"),
-        ({"window": 10, "period": 11}, "period must be <= window, got 11 > 10"),
         ({"window": 10, "start": 5.0001}, "start must be >= 0 and a whole number of milliseconds, got 5.0001"),
         ({"window": 10, "start": -10}, "start must be >= 0"),
         ({"window": 10, "start": 20, "end": 29}, "end must leave room for one window after start"),
@@ -348,10 +344,6 @@ def test_of_takes_seconds_and_counts_windows_from_the_start(window, period, star
         (
             {"window": 86_400, "start": 0, "end": 10 * 86_400 + 2 * 3_600},
             "one ends 2 hours before it, the next one 22 hours after it$",
-        ),
-        (
-            {"window": 10, "period": 4, "start": 2, "end": 15},
-            "one ends 3 seconds before it, the next one 1 second after",
         ),
         ({"window": 10, "end": 29}, "end must be where a window ends: one ends 9 seconds before it"),
         ({"window": 10, "allowed_lateness": -1}, "allowed_lateness must be >= 0"),

@@ -346,7 +346,7 @@ def run_chain(transform, events: list, chance: random.Random, *, crashes: float 
     times = sorted({event[2] for event in events})
     waiting = list(events)
     for watermark in sorted(chance.sample(times, min(len(times), 6))):
-        urgent = [e for e in waiting if (e[2] // steps.period - steps.overlap) * steps.period <= watermark]
+        urgent = [e for e in waiting if (e[2] // steps.size - 1) * steps.size <= watermark]
         early = [e for e in waiting if e not in urgent and chance.random() < 0.5]
         chain.arrive(urgent + early)
         waiting = [e for e in waiting if e not in urgent and e not in early]

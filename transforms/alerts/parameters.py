@@ -179,7 +179,7 @@ class AlertsParameters(CountedParameters):
             self.monitor = self._monitor(epsilon, delta, max_hits)
         else:
             self.sparse_vector = self._sparse_vector(epsilon, MIN_ALERTS if min_alerts is None else min_alerts)
-        steps = (self.steps.size, self.steps.period, self.steps.first, self.steps.allowed_lateness)
+        steps = (self.steps.size, self.steps.first, self.steps.allowed_lateness)
         self.noise = noise.derive("alerts", describe(self.rules, *steps) + self.steps.further_label.encode())
 
     def _monitor(self, epsilon: float, delta: float, max_hits: int | None) -> RuleMonitor:

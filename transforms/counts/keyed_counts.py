@@ -149,8 +149,6 @@ class CountsParameters(Parameters):
         _check_views(self.mechanism, rising, at_least, self.steps.count)
         self.top = None if top is None else checks.integer("top", top, minimum=1)
         self.rising, self.at_least, self._to_finish, self._in_columns = rising, at_least, False, False
-        if isinstance(self.mechanism, FoundKeys) and rising is not None:
-            self.mechanism = replace(self.mechanism, rising=rising)
 
     @property
     def promise(self) -> PrivacyGuarantee:
@@ -408,14 +406,6 @@ def _missing(start: Any, steps: Steps) -> str:
     missing = ["start"] if start is None else []
     missing += ["end or renew_every"] if steps.count is None else []
     return ", and ".join(missing)
-
-
-def forgets(missing: str) -> str:
-    """Say that windows forget, and what is missing that they would not."""
-    return (
-        f"Every window forgets which items were found before: with {missing}, they would stay found, and items that "
-        "are too small for one window could be found in several."
-    )
 
 
 def short_period(mechanism: Mechanism, steps: Steps) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
@@ -22,7 +20,6 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.row_noise import RowNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms.batches import (
     CountBatch,
     Keyed,
@@ -32,14 +29,14 @@ from privstream.transforms.batches import (
     encode,
     string_buffers,
 )
+from privstream.transforms.counters import counter
 from privstream.transforms.counts.contributions import joined
-from privstream.transforms.counts.finished import RISE, LargestCounts, listed, shown_columns, unsmoothed_columns
+from privstream.transforms.counts.finished import unsmoothed_columns
 from privstream.transforms.events.domain import Domain, PublicKeys
 from privstream.transforms.events.private_transform import ApplyDoFn
 from privstream.transforms.timing.clock import STEP, WithClock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped
 from privstream.transforms.timing.steps import Steps
-from privstream.transforms.timing.window_ends import AtWindowEnds
 
 MOST_PARTS = 64  # in which texts are kept
 WINDOW = ("window_start", "window_end")
@@ -48,19 +45,16 @@ REPLAYED = 64  # steps that are counted again at most when a state is restored
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPublisher:
-    """How the counts of a step become rows; shared by both kinds of last stage. A subclass writes other rows.
+    """How the counts of a step become a table; shared by both kinds of last stage.
 
     Attributes:
         steps: the windows.
         mechanism: counts keys by their numbers.
         noise: of the run.
         domain: the public list of keys, which are then positions in it, or None.
-        choose: of the rows of a window that are published, those that may be among all shards; None for all.
-        at_least: rows with a smaller shown number are left out; None for none.
-        rising: whether rows are left out that did not surely rise.
-        in_columns: whether rows are published as tables, which `SmoothFinished.in_columns` finishes.
         always: the keys that are published in every window, beside those that are found; None for none.
         row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
+        counted: whether rows of tables are counted as published; else a view of them is.
     """
 
     row_type: Any
@@ -68,13 +62,8 @@ class KeyPublisher:
     mechanism: KeyedCounts
     noise: NoiseSource
     domain: Domain | None
-    choose: LargestCounts | None = None
-    at_least: int | None = None
-    rising: bool = False
-    in_columns: bool = False
     always: PublicKeys | None = None
-
-    counter: ClassVar[str] = "counts_published"
+    counted: bool = False
 
     def count(
         self, step: int, keys: Keys, numbers: np.ndarray, counted: CountBatch, state: KeyedState
@@ -92,21 +81,7 @@ class KeyPublisher:
         noise = RowNoise(self.steps.renewed(self.noise, step), keys.keys)
         return self.mechanism.step(state, given, noise)
 
-    def publish(self, step: int, keys: Keys, found: KeyedRows, names: Names) -> list[Any]:
-        """Return the rows of a step of one shard of keys that are published, or may be among those of all shards."""
-        if self.at_least is not None:
-            found = found.at_least(self.at_least)
-        if self.rising:
-            found = found.surely_rising()
-        rows = list(self.rows(step, keys, found, names))
-        if self.choose is not None:
-            return self.choose.among(rows)
-        for earlier in found.earlier:
-            rows += self.rows(step, keys, earlier, names, back=found.step - earlier.step)
-        Metrics.counter("privstream", self.counter).inc(len(rows))
-        return rows
-
-    def publish_table(self, step: int, keys: Keys, found: KeyedRows, names: Names) -> bytes:
+    def publish(self, step: int, keys: Keys, found: KeyedRows, names: Names) -> bytes:
         """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
 
         They are in the order of keys, which tells which of them somebody had first: they must be sorted.
@@ -120,26 +95,15 @@ class KeyPublisher:
         with pa.ipc.new_stream(stream, batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        Metrics.counter("privstream", self.counter).inc(sum(map(len, batches)))
+        if self.counted:
+            counter("counts_published").inc(sum(map(len, batches)))
         return stream.getvalue()
-
-    def rows(self, step: int, keys: Keys, found: KeyedRows, names: Names, *, back: int = 0) -> Iterator[Any]:
-        """Make rows, with sums and means if there are any, of what is known about keys, all of which are named.
-
-        They are published at a step, and are about the one so many steps before.
-        """
-        columns = (_values(column, len(found.keys)) for column in self._columns(step, keys, found, names, back))
-        return map(self.row_type, *columns)
 
     def _columns(self, step: int, keys: Keys, found: KeyedRows, names: Names, back: int) -> list[Any]:
         """Return the fields of rows in their order: arrays, nan for none, or one value for all."""
         columns = dict.fromkeys(self.row_type._fields) | unsmoothed_columns(found, self.mechanism.max_value)
         columns["item"] = self.texts(keys, found.keys, names)
         columns |= zip(WINDOW, self.steps.bounds(step - back), strict=True)
-        if found.smoothed is not None:
-            columns |= shown_columns(*found.smoothed)
-        if found.rises is not None:
-            columns |= zip(RISE, meaningful(*found.rises), strict=True)
         return [columns[name] for name in self.row_type._fields]
 
     def texts(self, keys: Keys, numbers: np.ndarray, names: Names) -> pa.Array:
@@ -227,12 +191,8 @@ class CountsOnClock(StepFn):
         """Return what is sent on of a window."""
         if not len(found.keys):
             return []
-        if self.publisher.in_columns:
-            table = self.publisher.publish_table(step, state.keys, found, state.named(found))
-            return [(StepKey(step, shard_of(key)).to_bytes(), table)]
-        rows = self.publisher.publish(step, state.keys, found, state.named(found))
-        # Unless keys are public, their numbers tell which of them somebody had first: rows must not be in that order.
-        return rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("item"))
+        table = self.publisher.publish(step, state.keys, found, state.named(found))
+        return [(StepKey(step, shard_of(key)).to_bytes(), table)]
 
     def _counted(self, step: int, counted: CountBatch, state: RememberedKeys) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
@@ -373,13 +333,6 @@ def _array(column: Any, number: int) -> pa.Array:
     return pa.repeat(column.micros if isinstance(column, Timestamp) else column, number)
 
 
-def _values(column: Any, number: int) -> list[Any]:
-    """Return a column of so many rows, or one value for all, as rows have it."""
-    if isinstance(column, np.ndarray):
-        return listed(column)
-    return column.to_pylist() if isinstance(column, pa.Array | pa.ChunkedArray) else [column] * number
-
-
 NO_COUNTS = CountBatch.join([])
 
 
@@ -411,7 +364,7 @@ def publish_counts(
     key_shards: int,
     timer_offset: int,
 ) -> PCollection[Any]:
-    """Add the last stages: from counts of people, by shard of keys, to rows of every window.
+    """Add the stage from counts of people, by shard of keys, to a table of every window, each under a `StepKey`.
 
     Args:
         counted: batches of steps under their shard of keys.
@@ -424,11 +377,7 @@ def publish_counts(
     clocked = counted | "WithClock" >> WithClock(publisher.steps, clocks)
     stage = PublishFound if isinstance(publisher.mechanism, FoundKeys) else PublishCounts
     last = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards)
-    rows = apply_dofn(clocked, last, Keyed if publisher.in_columns else publisher.row_type)
-    if publisher.choose is None:
-        return rows
-    at_ends = AtWindowEnds(publisher.steps, publisher.row_type, timer_offset=timer_offset + 1, choose=publisher.choose)
-    return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
+    return apply_dofn(clocked, last, Keyed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,9 +147,8 @@ class EventSplitter(EventReader):
     def _split(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
-        inside = len(np.unique(rows)) if self.steps.overlap > 1 else len(rows)
-        self.usable.inc(inside)
-        self.outside.inc(len(times) - inside)
+        self.usable.inc(len(rows))
+        self.outside.inc(len(times) - len(rows))
         if not len(rows):
             return
         codes, items, texts = self._encode_items(batch["item"])

@@ -43,7 +43,7 @@ from privstream.transforms.timing.step_fn import StepFn, Stepped
 from privstream.transforms.timing.steps import MILLISECOND, Steps
 from typing_extensions import override
 
-ALL_TIME = Steps(size=2**59, period=2**59, first=0, end=1)
+ALL_TIME = Steps(size=2**59, first=0, end=1)
 """One step that contains every time of an event."""
 
 
@@ -121,7 +121,7 @@ def decode_counts(data: bytes) -> np.ndarray:
     return np.asarray(unpack("record counts", 1, data)["counts"])
 
 
-MOMENTS = Steps(size=MILLISECOND, period=MILLISECOND, first=-(1 << 53))
+MOMENTS = Steps(size=MILLISECOND, first=-(1 << 53))
 """Steps of a millisecond; the data come in the first one, before all queries."""
 
 REFUSED = "refused"
