@@ -133,28 +133,6 @@ def test_one_person_changes_each_size_by_one_at_most(name, moves):
     assert moved.sum() <= (made.max_contributions or WINDOWS)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"enter_values": "in"}, ValueError, "enter_values must be distinct texts, at least one, got 'in'"),
-        ({"leave_values": ()}, ValueError, r"leave_values must be distinct texts, at least one, got \(\)"),
-        ({"leave_values": (1,)}, TypeError, r"leave_values must be texts"),
-        ({"leave_values": ("in",)}, ValueError, "enter_values and leave_values must have nothing in common"),
-        ({"leave_values": None}, ValueError, "leave_values or timeout must be given: nobody would ever leave"),
-        ({"timeout": 0}, ValueError, "timeout must be > 0 and a whole number of milliseconds, got 0 seconds"),
-        ({"timeout": 655_340}, ValueError, "timeout must be < 65534 windows, got 655340 seconds"),
-        ({"method": "sparse"}, ValueError, "method must be one of counts, sparse_counter, henzinger_sricharan_steiner"),
-        ({"max_contributions": 5}, ValueError, "max_contributions must not be given with method sparse_counter"),
-        ({"method": "counts", "end": None}, ValueError, "max_contributions must be given where the run has no end"),
-        ({"end": START}, ValueError, "end must leave room for one window after start"),
-        ({"shards": 0}, ValueError, "shards must be >= 1, got 0"),
-    ],
-)
-def test_refusals(changes, error, message):
-    with pytest.raises(error, match=f"^{message}"):
-        transform("doors", **changes)
-
-
 def test_refusals_when_applied():
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     events = pipeline | beam.Create([("u", "in")])

@@ -2,7 +2,6 @@
 
 import functools
 import random
-import re
 import time
 from pathlib import Path
 
@@ -164,44 +163,6 @@ def test_what_is_left_of_a_person_depends_on_that_person_alone(rows, limit, chan
     chance.shuffle(shuffled)
     assert kept(shuffled) == together
     assert together == sorted(row for user in range(4) for row in kept([r for r in rows if r[0] == user]))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"domain": [1]}, "domain must hold texts, got int"),
-        ({"categories_per_row": 7}, "categories_per_row must be <= 6, got 7"),
-        ({"separator": ""}, "separator must be a text, at least one character, got ''"),
-        ({"unit": "people"}, "unit must be one of event, person, got 'people'"),
-        ({"unit": "person"}, "max_contributions must be given when the unit is a person"),
-        ({"max_contributions": 3}, "max_contributions must not be given when the unit is an event"),
-        ({"max_per_window": 3}, "max_per_window must not be given when the unit is an event"),
-        ({"unit": "person", "max_contributions": 65_536}, "max_contributions must be <= 65535, got 65536"),
-        (
-            {"end": START},
-            "end must leave room for one window after start, got 1970-01-01T00:16:40Z to 1970-01-01T00:16:40Z",
-        ),
-        ({"queries": "max"}, "queries must be a tuple of at least one query"),
-        ({"queries": ()}, "queries must be a tuple of at least one query"),
-        ({"queries": ("max", "max")}, "queries must be distinct, got max, max"),
-        ({"queries": ("mode",)}, "queries must be among histogram, max, min, median, quantile:Q, top:K, got 'mode'"),
-        ({"queries": ("top:x",)}, "queries must be among histogram, max, min, median, quantile:Q, top:K, got 'top:x'"),
-        ({"queries": ("top:7",)}, "top:K must have K from 1 to 6, the number of categories, got top:7"),
-        ({"queries": ("quantile:2",)}, "quantile:Q must have Q in (0, 1], got quantile:2"),
-    ],
-)  # fmt: skip
-def test_arguments_are_checked(changes, message):
-    with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
-        transform("plain", **changes)
-
-
-def test_thresholds_are_checked():
-    with pytest.raises(ValueError, match=r"^thresholds must name every category of the domain, and no other$"):
-        transform("flags", thresholds={"cat": 3})
-    with pytest.raises(ValueError, match=r"^thresholds must be >= 1, got 0$"):
-        transform("flags", thresholds=0)
-    with pytest.raises(ValueError, match=r"^thresholds must be <= 2\*\*53, got 9007199254740993$"):
-        transform("flags", thresholds=dict.fromkeys(NAMES, 2**53 + 1))
 
 
 def test_input_that_cannot_be_published_safely_is_refused():

@@ -163,19 +163,3 @@ def test_a_stream_reports_an_item_from_the_window_in_which_it_is_found():
     first = next(row for row in found if row.item == "c")
     assert first.status == "started" and first.since == first.window_start
     assert [row.since for row in found if row.item == "c"] == [first.since] * len([r for r in found if r.item == "c"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"method": "clock", "threshold": 5}, "threshold must not be given with the method clock: it is for counts"),
-        ({"method": "status", "max_contributions": 5}, "max_contributions must not be given with the method status"),
-        ({"max_hits": 2}, "max_hits must not be given with the method counts: it is for clock and status"),
-        ({"method": "auto"}, "method must be one of counts, clock, status, got 'auto'"),
-        ({"method": "clock", "max_per_window": 5}, "max_hits must be >= max_per_window, got 4 < 5"),
-        ({"threshold": -1}, "threshold must be >= 0, got -1"),
-    ],
-)
-def test_what_a_method_does_not_have_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        ShiftingHeavyHitters(**MONITORED | changes, noise=NOISE)

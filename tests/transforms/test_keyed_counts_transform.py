@@ -305,37 +305,6 @@ def test_names_are_kept_of_keys_that_may_be_published_alone():
     assert b"a rare key" not in log
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "error", "message"),
-    [
-        ("found", {"delta": 0.0}, ValueError, "delta must be > 0 unless the list of items is public, got 0"),
-        ("found", {"max_contributions": 0}, ValueError, "max_contributions must be >= 1, got 0"),
-        ("found", {"max_per_window": 4}, ValueError, "max_per_window must be < 4, max_contributions, got 4"),
-        ("found", {"min_people": 0}, ValueError, "min_people must be >= 1, got 0"),
-        ("window, public", {"min_people": 2}, ValueError, "min_people must be 1 if the list of items is public, got 2"),
-        ("window, public", {"domain": [1]}, TypeError, "domain must hold texts, got int"),
-        ("window, public", {"start": None, "end": None}, ValueError, "start, and end or renew_every must be given"),
-        ("found", {"start": None, "end": None}, ValueError, "start, and end or renew_every must be given"),
-        ("found", {"end": None}, ValueError, "end or renew_every must be given: items stay found"),
-        ("start", {"end": None}, ValueError, "end or renew_every must be given"),
-        ("start", {"over": 15}, ValueError, "over must be a multiple of window, got 15"),
-        ("start", {"shards": 0}, ValueError, "shards must be >= 1, got 0"),
-        ("found", {"rising": 0}, ValueError, "rising must be >= 1, got 0"),
-        ("found", {"rising": 64}, ValueError, "rising must be <= 63, got 64"),
-        ("found", {"over": 10_250}, ValueError, "over must be at most 1,024 windows, got 1,025"),
-        ("found", {"over": 30, "rising": 1}, ValueError, "rising must not be given where counts span windows"),
-        ("start", {"rising": 1}, ValueError, "rising must not be given where counts span windows"),
-        ("start", {"public_items": BESIDE}, ValueError, "public_items must not be given with a domain, or"),
-        ("window, public", {"public_items": BESIDE}, ValueError, "public_items must not be given with a domain, or"),
-        ("found", {"at_least": 0}, ValueError, "at_least must be >= 1, got 0"),
-        ("found", {"at_least": 1}, ValueError, "at_least must be >= 3, one standard deviation of the noise of a count"),
-    ],
-)
-def test_refusals(name, changes, error, message):
-    with pytest.raises(error, match=f"^{message}"):
-        transform(name, **changes)
-
-
 def test_a_public_list_has_noise_of_its_own_and_changes_no_other_run():
     """What is seen without a test in one run is tested in another: they must share no noise."""
     plain, listed, other = (

@@ -169,18 +169,3 @@ def test_bins_have_names_in_their_order():
     assert len(names) == 40
     assert names[0] == "bin 00: 1 to 1.1885"
     assert names[39].startswith("bin 39: ")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"max_contributions": 0}, "max_contributions must be >= 1, got 0"),
-        ({"unit": "event"}, "max_contributions must not be given when the unit is an event"),
-        ({"max_per_window": 0}, "max_per_window must be >= 1, got 0"),
-        ({"low": 0}, "low must be > 0 with a log scale, got 0"),
-        ({"resolution": 10**6}, "resolution must be <= 65536, got 1000000"),
-    ],
-)
-def test_arguments_that_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        transform("person", **changes)

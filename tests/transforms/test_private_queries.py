@@ -314,18 +314,3 @@ def test_without_an_alpha_the_error_bound_is_the_least():
     for other in (0.9 * alpha, 1.1 * alpha):
         near = PrivateQueries(**{**given, "alpha": other}, noise=KeyedNoise(KEY))
         assert near.accuracy.numbers["records_needed"] > 10**6 or near.error_bound > 0.995 * made.error_bound
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"domain": "abc"}, TypeError, "domain must be a Domain or a list of texts, got str"),
-        ({"records": 0}, ValueError, "records must be >= 1, got 0"),
-        ({"queries": 0}, ValueError, "queries must be >= 1, got 0"),
-        ({"records": 2**60}, ValueError, r"records must be <= 2\*\*53, got 1152921504606846976"),
-        ({"alpha": 1.5}, ValueError, r"alpha must be in \(0, 1\), got 1.5"),
-    ],
-)
-def test_bad_arguments(changes, error, message):
-    with pytest.raises(error, match=message):
-        PrivateQueries(**{**COMMON, **changes}, noise=KeyedNoise(KEY))

@@ -314,28 +314,6 @@ class TestPacking:
 
 
 class TestArguments:
-    @pytest.mark.parametrize(
-        ("name", "changes", "message"),
-        [
-            ("ranges", {"standing": [(5, 2)]}, "high must be >= low"),
-            ("ranges", {"standing": [(0, 2)]}, "low must be in 1 .. 300"),
-            ("ranges", {"universe": 0}, "universe must be >= 1, got 0"),
-            ("ranges", {"insert_values": ("out",)}, "insert_values and delete_values must have no text in common"),
-            ("predecessors", {"standing": [301]}, "point must be in 1 .. 300"),
-            ("predecessors", {"delta": 1e-6}, "delta must be 0 without delete_values, got 1e-06"),
-            ("predecessors", {"start": None}, "start must be given: windows are counted from it"),
-        ],
-    )
-    def test_errors(self, name, changes, message):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            transform(name, **changes)
-
-    def test_types(self):
-        with pytest.raises(TypeError, match="delete_values must be a tuple of texts, got str"):
-            transform("ranges", delete_values="out")
-        with pytest.raises(TypeError, match="point must be an integer, got float"):
-            transform("predecessors", standing=[1.5])
-
     def test_unbounded_input_needs_noise_that_depends_on_the_data(self):
         for name, allowed in (
             ("ranges", False),

@@ -191,33 +191,6 @@ def holders(many: int) -> bytes:
     return encode(HolderBatch(users, np.zeros(many, np.uint64), np.zeros(many, np.uint16), Names.none()))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"delta": 0.0}, "delta must be > 0 for status"),
-        ({"max_hits": 2}, "max_hits must be >= the number of rules, got 2 < 3"),
-        ({"max_hits": 0}, "max_hits must be >= 1"),
-        ({"min_alerts": 5}, "min_alerts must not be given with the method status"),
-        ({"method": "sparse_vector", "max_hits": None}, "clear_below of rule 'many' must not be given with the method"),
-    ],
-)
-def test_bad_arguments_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        transform("one", **changes)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"at_least": 5, "clear_below": 6}, "clear_below of rule 'x' must be <= at_least"),
-        ({"at_most": 5, "clear_above": 4}, "clear_above of rule 'x' must be >= at_most"),
-    ],
-)
-def test_thresholds_that_cross_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        AlertRule(name="x", **fields)
-
-
 def test_the_guarantee_says_whom_changes_charge():
     found = transform("one").guarantee
     assert (found.epsilon, found.delta) == (40.0, 1e-2)

@@ -3,7 +3,6 @@
 import itertools
 import math
 import random
-from datetime import timedelta
 
 import apache_beam as beam
 import numpy as np
@@ -352,34 +351,6 @@ def test_of_takes_seconds_and_counts_windows_from_the_start(window, start, furth
 def test_bad_windows_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Steps.of(**arguments)
-
-
-@pytest.mark.parametrize("name", ["start", "end"])
-def test_a_moment_as_text_is_refused_with_what_gives_its_seconds(name):
-    with pytest.raises(
-        TypeError, match=rf"^{name} must be a number of seconds since 1970, got text: datetime.timestamp"
-    ):
-        Steps.of(**{"window": 10, "start": 0, "end": 100, name: "2024-12-02"})
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"allowed_lateness": "1m"}, "allowed_lateness must be a number of seconds, got text"),
-        ({"window": timedelta(1)}, "window must be a number of seconds, got timedelta: its total_seconds() gives it"),
-    ],
-)
-def test_a_duration_of_another_type_is_refused_with_what_gives_its_seconds(given, message):
-    with pytest.raises(TypeError) as refused:
-        Steps.of(**{"window": 10} | given)
-    assert str(refused.value) == message
-
-
-def test_windows_must_be_numbers_or_of_a_calendar():
-    with pytest.raises(TypeError, match="window must be"):
-        Steps.of(window=[10])
-    with pytest.raises(ValueError, match="window must be a number of seconds, or a text of whole days"):
-        Steps.of(window="10")
 
 
 WINDOW, LATENESS, PEOPLE = 10, 5, 400

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -112,26 +112,8 @@ class KeyPublisher:
         return names.texts(some) if self.domain is None else self.domain.texts.take(some)
 
 
-class RememberedKeys(Protocol):
-    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, and texts of keys."""
-
-    @property
-    def counts(self) -> Any:
-        """The state of the mechanism."""
-
-    @property
-    def keys(self) -> Keys:
-        """Its keys."""
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The texts, as columns of a snapshot."""
-
-    def after(self, counts: Any, keys: Keys, names: Names) -> RememberedKeys:
-        """Return what follows a step that came with these texts."""
-
-    def named(self, found: KeyedRows) -> Names:
-        """Return the texts of keys that are published."""
+RememberedKeys = Any
+"""What a shard of keys remembers: the mechanism's state, its keys, and texts: `NamedState` or `FoundNames`."""
 
 
 class CountsOnClock(StepFn):
@@ -203,7 +185,7 @@ class CountsOnClock(StepFn):
 
 @dataclass(frozen=True, eq=False)
 class NamedState:
-    """`RememberedKeys` with the texts of those that may be published.
+    """What a shard remembers, with the texts of those keys that may be published.
 
     A key that waits for more people needs no text: when it is considered at last, new contributions bring it.
     """
@@ -248,7 +230,7 @@ class PublishCounts(CountsOnClock, state="publish_counts"):
 
 @dataclass(frozen=True, eq=False)
 class FoundNames:
-    """`RememberedKeys` with the texts of all keys by their numbers, in the parts in which they came."""
+    """What a shard remembers, with the texts of all keys by their numbers, in the parts in which they came."""
 
     counts: FoundState
     keys: Keys
