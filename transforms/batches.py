@@ -16,15 +16,15 @@ from privstream.transforms.spill import fetch, put_away
 Keyed = tuple[bytes, bytes]
 """What travels from stage to stage: a record under a key."""
 
-KeyedBatch = tuple[bytes, tuple[bytes, bytes]]
-"""Step key; digest and encoded batch, or joined markers and nothing."""
+KeyedBatch = tuple[bytes, tuple[int, bytes]]
+"""Step key; number of events in a batch, and the batch, encoded."""
 
 DIGEST_BYTES = 16
 _KEY = struct.Struct(">qI")
 
 
 def digest(data: bytes) -> bytes:
-    """Return bytes that stand for an encoded batch."""
+    """Return bytes that stand for others."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
@@ -222,29 +222,9 @@ def decode(kind: type[Batch], data: bytes) -> Batch:
     return kind(**{f.name: found[f.name] for f in fields(kind) if f.name in found}, names=names)
 
 
-def seal(key: StepKey, batch: HolderBatch | CountBatch) -> bytes:
-    """Encode a batch together with the key that it belongs to."""
-    return seal_encoded(key, encode(batch))
-
-
-def seal_encoded(key: StepKey, data: bytes) -> bytes:
-    """Put what `encode` returned together with the key that it belongs to."""
-    return key.to_bytes() + data
-
-
-def sealed_key(record: bytes) -> StepKey:
-    """Return the key in what `seal` returned."""
-    return StepKey.from_bytes(record)
-
-
-def sealed_batch(record: bytes) -> bytes:
-    """Return the encoded batch in what `seal` returned."""
-    return record[_KEY.size :]
-
-
-def unseal(kind: type[Batch], record: bytes) -> Batch:
-    """Return the batch in what `seal` returned."""
-    return decode(kind, record[_KEY.size :])
+def shard_key(shard: int) -> bytes:
+    """Return the key under which a stage handles a shard of items, step after step."""
+    return StepKey(0, shard).to_bytes()
 
 
 def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -260,11 +240,11 @@ MOST_ROWS = 1 << 18
 """Rows of a record for a stage that has one key: a runner must have room for some of them at once."""
 
 
-def seal_parts(key: StepKey, batch: HolderBatch) -> Iterator[bytes]:
-    """Seal a batch in parts of `MOST_ROWS` at most; one without rows is one part."""
-    for start in range(0, max(1, len(batch.users)), MOST_ROWS):
+def in_parts(batch: HolderBatch) -> Iterator[bytes]:
+    """Encode a batch in parts of `MOST_ROWS` at most; one without rows is none."""
+    for start in range(0, len(batch.users), MOST_ROWS):
         part = rows_of(batch, slice(start, start + MOST_ROWS))
-        yield seal(key, part if len(batch.users) <= MOST_ROWS else named(part))
+        yield encode(part if len(batch.users) <= MOST_ROWS else named(part))
 
 
 def rows_of(batch: Batch, rows: np.ndarray | slice) -> Batch:

@@ -150,11 +150,6 @@ class CountedParameters(Parameters):
 
     @property
     @override
-    def of_files(self) -> Mapping[str, Any]:
-        return {} if self.counts is None else self.counts.of_files
-
-    @property
-    @override
     def promise(self) -> PrivacyGuarantee:
         return self._other_promise if self.counts is None else self.counts.promise
 

@@ -11,8 +11,8 @@ from apache_beam.pvalue import PCollection
 from privstream.transforms.counted import CountedParameters, CountsView
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
-from privstream.transforms.timing.clocked import AtWindowEnds
 from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.window_ends import AtWindowEnds
 from typing_extensions import override
 
 AFTER_COUNTS = 5

@@ -10,6 +10,9 @@ from typing import Any
 Counters = dict[tuple[str, str], int]
 """Counters of a run: by the stage that has counted, and the name."""
 
+SENT, CLOSED = "events_in_windows", "events_in_time"
+"""Events sent to windows, and those that were there when the runner closed them: it has dropped the others."""
+
 _COUNTED: ContextVar[dict[str, int] | None] = ContextVar("counted", default=None)
 
 
@@ -46,8 +49,10 @@ def counter(name: str) -> Any:
 
 
 def summed(found: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Add up what was counted under the same name."""
+    """Add up what was counted under the same name; what was sent to windows and not in time is late."""
     sums: dict[str, int] = {}
     for name, number in found:
         sums[name] = sums.get(name, 0) + number
+    if late := sums.get(SENT, 0) - sums.get(CLOSED, 0):
+        sums["events_late"] = late
     return sums

@@ -128,11 +128,6 @@ class Parameters:
         return {}
 
     @property
-    def of_files(self) -> Mapping[str, Any]:
-        """Options that `to_finish` has chosen, by name, since nobody has: guarantee files have these."""
-        return {}
-
-    @property
     @abstractmethod
     def promise(self) -> PrivacyGuarantee:
         """What is promised by a run in which nothing starts afresh."""

@@ -49,8 +49,7 @@ class HeavyHitter(NamedTuple):
     """An item that many people had in a window; with the method "status", one that is up or no longer is.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         item: the item.
         people: number of people who had the item: by counts the number that `counts` shows; else that of the people who
             were charged for the row, with noise. None where nothing pays for it.
@@ -75,8 +74,7 @@ class Alert(NamedTuple):
     """A rule that is met in a window.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         rule: name of the rule.
         threshold: its threshold.
         estimate: number of people: by counts the number that `counts` shows, which decides; else the count of the test
@@ -146,8 +144,7 @@ class RankedItem(NamedTuple):
     """One of the items that most people had in a window.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         rank: 1 for the item on top.
         item: the item.
         gap: number of people by which it is ahead of the next item, published or not, with noise. None where there is
@@ -175,8 +172,7 @@ class KeyCount(NamedTuple):
     deviation that the interval stands for. `noisy` has all of its own.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         item: the item.
         people: the best estimate, at least 0: smoothed over windows where counts are of single ones, and corrected for
             what limits drop where that is much. With the unit "event" of events; over several windows of people in
@@ -249,8 +245,7 @@ class QuantileEstimate(NamedTuple):
     """A quantile of the values in a window.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         quantile: which part of all values is at most as large; 0.5 for the median.
         estimate: the value that is estimated to be this quantile from the values of the window alone.
         lower, upper: an interval that contains the quantile of the values that count within their limits, with
@@ -273,8 +268,7 @@ class HistogramEstimate(NamedTuple):
     """One number of a live histogram, at the end of a window: counts are those of all windows so far.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         query: what was asked, such as `histogram`, `max` or `top:5`.
         category: the category whose count this is; empty if the number is not the count of one category.
         estimate: the number, with integer noise; may be negative.
@@ -297,8 +291,7 @@ class CategoryFlag(NamedTuple):
     """Whether the count of a category, over all windows so far, has passed its threshold.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         category: the category.
         raised: whether the flag is up; it stays up then.
         threshold: the category's threshold.
@@ -346,8 +339,7 @@ class RangeCount(NamedTuple):
     """How many points lie in a range at the end of a window.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         low: first point of the range.
         high: last point of the range.
         estimate: number of points, with integer noise; negative at times.
@@ -370,8 +362,7 @@ class NearestPoints(NamedTuple):
     """The nearest points below and above a point at the end of a window, up to an error.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         query: the point that was asked for.
         predecessor: a point p at or below the query q: the range [p, q] has at least one point, and no more than
             `error_bound` points lie above p in it. 0 means that no more than `error_bound` points lie at or below the
@@ -397,8 +388,7 @@ class RatioEstimate(NamedTuple):
     """The count of an item divided by its count in another question: of a view of a monitor.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         item: the item.
         ratio: of the shown numbers, smoothed where they are, at least 0; None where the divisor is not surely above 0.
             Of people, where these are counted.
@@ -419,8 +409,7 @@ class AlertState(NamedTuple):
     """Whether a published number is beyond a threshold, in each window: of a view of a monitor.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window.
+        window_start, window_end: first moment of the window, and the first one after it.
         item: the item, or the quantile; empty where rows have neither.
         value: the number that is compared with the thresholds: smoothed where that is published. None without data.
         lower: lower end of its interval.

@@ -13,8 +13,9 @@ from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
-from privstream.transforms.batches import Keyed, KeyedBatch
+from privstream.transforms.batches import Keyed, KeyedBatch, shard_key
 from privstream.transforms.parameters import Parameters
+from privstream.transforms.people.split import people_key
 from privstream.transforms.reading.dead_letters import LogSetAside
 from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, UNREAD, DeadLetter
@@ -23,8 +24,9 @@ from privstream.transforms.reading.frames import AS_NAMED, FieldNames
 from privstream.transforms.reading.items import MOST_COLUMNS
 from privstream.transforms.reading.local_times import zone_clock
 from privstream.transforms.reading.times import PER_SECOND, TimeForm
-from privstream.transforms.timing.keyed_state import KeyedState, check_runner
-from privstream.transforms.timing.on_time import apart_in_time
+from privstream.transforms.timing.closing import CloseWindows
+from privstream.transforms.timing.runner_rule import check_runner
+from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -182,8 +184,8 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         options = self.fingerprint
 
         def apply_dofn(source: PCollection[Any], fn: beam.DoFn, output: Any) -> PCollection[Any]:
-            if isinstance(keys := getattr(fn, "keys", None), KeyedState):
-                keys.options = options
+            if isinstance(fn, StepFn):
+                fn.options = options
             typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
             outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
             dead.append(outputs[DEAD_LETTERS])
@@ -215,16 +217,30 @@ class PeopleTransform(SharedTransform):
     """Events in; they are split, bounded and published: a segment each."""
 
     steps: Steps
+    shards: int
 
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
-        return Segment(self._split, KeyedBatch), Segment(self._bound, Keyed), Segment(self._publish)
+        return Segment(self._split, KeyedBatch), Segment(self._closed, Keyed), Segment(self._publish)
+
+    @property
+    def people(self) -> tuple[bytes, ...]:
+        """The keys of the shards of people that are handled here."""
+        return tuple(map(people_key, self._shared.of(self.shards)))
+
+    @property
+    def item_shards(self) -> tuple[bytes, ...]:
+        """The keys of the shards of items that are handled here."""
+        return tuple(map(shard_key, self._shared.of(self.shards)))
 
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to batches of them by window and shard of people."""
-        batches = apply_dofn(self._gather(events, apply_dofn), self._splitter(), KeyedBatch)
-        return apart_in_time(self._complete(batches), self.steps)
+        return apply_dofn(self._gather(events, apply_dofn), self._splitter(), KeyedBatch)
+
+    def _closed(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Close the windows, and add the stages that bound people."""
+        return self._bound(batches | "CloseWindows" >> CloseWindows(self.steps), apply_dofn)
 
     def _gather(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to checked batches of columns."""
@@ -238,13 +254,9 @@ class PeopleTransform(SharedTransform):
     def _splitter(self) -> beam.DoFn:
         """Return the stage from checked batches to parts of them by window and shard of people."""
 
-    def _complete(self, batches: PCollection[Any]) -> PCollection[Any]:
-        """Add empty batches of windows without events, where they are needed."""
-        return batches
-
     @abstractmethod
-    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages from batches of events to what counts of them within the limits of each person."""
+    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages from windows of events, closed, to what counts of them within the limits of each person."""
 
     @abstractmethod
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:

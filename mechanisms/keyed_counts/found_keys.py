@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.calibration import Bounds
 from privstream.mechanisms.keyed_counts.discovery import (
     MOST_LISTED,
@@ -26,7 +26,6 @@ from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.views.smoothing import LOOKBACK, MOST_RISING, rises, smooth
 from scipy import special
 
 MOST_KEPT = 1024
@@ -44,9 +43,6 @@ OTHERS = "_by_others"
 LARGEST_SUMMED = 1 << 29
 """Largest value times windows of a sum: with 2^33 contributions to a key in each of them, sums are below 2^62."""
 
-SURELY = 2.3263478740408408
-"""Deviations of noise by which a count is surely above 0: of rows of nobody one in a hundred is."""
-
 NOT_FOUND = -1
 CARRIED = 0
 PUBLIC = -2
@@ -63,9 +59,6 @@ class FoundState:
         step: number of steps so far.
         found_at: int64 (keys,): the step at which each key was found, or PUBLIC, CARRIED or NOT_FOUND.
         totals: int64 (keys,): sum of the counts that were published of each.
-        shown: int64 (found,): the keys that are found, increasing, in the order of `history`.
-        history: float64 (answers, windows, found): what was published of each in the last windows, nan before the
-            first; of counts of one window no sums of values.
         listed: int64 (keys,): how many people the list of different people counts for each key; empty without one, and
             when its last test is over.
         windows: the last windows, in order, as far as keys that are found later will have rows of them; those without
@@ -75,8 +68,6 @@ class FoundState:
     step: int
     found_at: Integers
     totals: Integers
-    shown: Integers
-    history: Floats
     listed: Integers
     windows: tuple[WindowCounts, ...]
 
@@ -111,13 +102,10 @@ class FoundKeys(KeyedCounts):
         found in them, or soon after, with an even chance; fewer, if other people have it in each.
 
     Attributes:
-        over: "window", or n >= 2, at most MOST_SUMMED: what is published is the sum of the noisy counts of the last n
-            windows, fewer near the first window of a key. It is a view: found keys and noise stay the same.
+        over: "window", or n >= 2, at most MOST_SUMMED, where a view adds up the noisy counts of the last n windows:
+            errors are stated of these sums; what is published is of single windows all the same.
         min_people: without so many people in one window a key is not found; its other windows may have fewer.
         horizon: steps of the run, or None, without a list; it must be given for sums of windows.
-        rising: number of steps to look back for how far smoothed counts rose, at most MOST_RISING; 0 for none, as for
-            sums of windows. It changes nothing else.
-        smooths: whether rows have smoothed counts and rises, from the last 64 windows. It changes nothing else.
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type.
@@ -140,18 +128,10 @@ class FoundKeys(KeyedCounts):
     noise_label = "counts of found keys"
     state_type = FoundState
 
-    rising: int = 0
-    smooths: bool = True
-
     def __post_init__(self) -> None:
-        if checks.integer("rising", self.rising, minimum=0) > MOST_RISING:
-            raise ValueError(f"rising must be <= {MOST_RISING}, got {self.rising}")
         if self.over == "start" or (isinstance(self.over, int) and self.over > MOST_SUMMED):
             most = f"at most {MOST_SUMMED:,} windows"
             raise ValueError(f"over must be 'window' or {most} for keys that stay found, got {self.over!r}")
-        if self.over != "window" and self.rising:
-            raise ValueError(f"rising must be 0 for counts over {self.over} windows, got {self.rising}")
-        checks.boolean("smooths", self.smooths)
         if self.public_keys is True:
             raise ValueError("public_keys must be false: keys that are public need not be found")
         super().__post_init__()
@@ -189,17 +169,13 @@ class FoundKeys(KeyedCounts):
         deviations = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in self.law.noises]  # alike on every machine
         scales = [[float(number) for number in dataclasses.astuple(scale)] for scale in self.law.scales]
         kind, values = super()._described()
-        noisy = {name: value for name, value in values.items() if name not in ("over", "rising", "smooths")}
+        noisy = {name: value for name, value in values.items() if name != "over"}
         described = [kind, noisy, deviations, scales, float(MOST_KEPT)]
         if (people := self.law.people) is not None:
             tests = [people.steps, people.least, people.thresholds]
             stddevs = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in people.noises]
             described.append([stddevs, *([*map(float, part)] for part in tests)])
         return described
-
-    @property
-    def _state_kind(self) -> str:
-        return f"{super()._state_kind}, over {self.windows}, {'' if self.smooths else 'not '}smoothed"
 
     @property
     def windows(self) -> int:
@@ -299,15 +275,7 @@ class FoundKeys(KeyedCounts):
         found_at = np.full(number, CARRIED, np.int64)
         found_at[:kept] = PUBLIC
         listed = np.zeros(number if self.law.people else 0, np.int64)
-        totals, shown = np.zeros(number, np.int64), np.zeros(0, np.int64)
-        return FoundState(0, found_at, totals, shown, self._unpublished(0), listed, ())
-
-    def _unpublished(self, keys: int) -> Floats:
-        """Return the history of keys of which nothing was published."""
-        answers, windows = len(self.law.noises), self.windows
-        if windows == 1:
-            answers, windows = 1, LOOKBACK if self.smooths else 0
-        return np.full((answers, windows, keys), np.nan)
+        return FoundState(0, found_at, np.zeros(number, np.int64), listed, ())
 
     def step(self, state: Any, given: KeyedStep, noise: NoiseSource) -> tuple[Any, KeyedRows]:
         """Add what one step brought, and return the counts of all keys that are found now.
@@ -345,74 +313,19 @@ class FoundKeys(KeyedCounts):
             totals[newly] += one.counts
         if len(newly):
             windows = tuple(_without(window, found_at) for window in windows)
-        seen, rows = self._smoothed(state, rows, newly, earlier)
         listed = listed if self.lists(step + 1) else listed[:0]  # tested for the last time
-        return replace(seen, step=step, found_at=found_at, totals=totals, listed=listed, windows=windows), rows
-
-    def _smoothed(
-        self, state: FoundState, rows: KeyedRows, newly: Integers, earlier: Sequence[KeyedRows]
-    ) -> tuple[FoundState, KeyedRows]:
-        """Return the state with what is published at a step, and all rows with what is made of that and before."""
-        if not self.smooths and self.windows == 1:
-            return state, replace(rows, earlier=tuple(earlier))
-        published = rows.keys.astype(np.int64)
-        history = self._unpublished(len(published))
-        history[:, :-1, np.searchsorted(published, state.shown)] = state.history[:, 1:]
-        new = np.searchsorted(published, newly)
-        answers, windows = history.shape[:2]
-        for back, one in enumerate(reversed(earlier[-(windows - 1) :] if windows > 1 else ())):
-            history[:, windows - 2 - back, new] = one.answers[:answers]
-        history[:, -1] = rows.answers[:answers]
-        past = [*(one.answers for one in earlier), rows.answers[:, new]]
-        earlier = self._seen(np.stack(past, axis=1).astype(np.float64), earlier, range(len(earlier)))
-        (rows,) = self._seen(history, [rows], [windows - 1])
-        return replace(state, shown=published, history=history), replace(rows, earlier=tuple(earlier))
-
-    def _seen(self, history: Floats, rows: Sequence[KeyedRows], places: Sequence[int]) -> list[KeyedRows]:
-        """Return rows with what is made of all that was published of their keys until now.
-
-        Args:
-            history: float64 (answers, windows, keys).
-            rows: of some of these windows.
-            places: of these.
-        """
-        if self.windows > 1:
-            return [self._summed(one, history[:, : place + 1]) for one, place in zip(rows, places, strict=True)]
-        stddev = self.stddev(1)
-        levels = smooth(history[0], stddev)
-        risen = rises(levels, history[0], stddev, self.rising) if self.rising else None
-        surely = (levels.lower > 0) & (history[0] > SURELY * stddev)
-        number = np.arange(1, len(surely) + 1)[:, None]
-        lasting = number - np.maximum.accumulate(np.where(surely, 0, number), axis=0)  # windows without a gap until now
-        return [
-            replace(
-                one,
-                smoothed=levels.take(place),
-                rises=None if risen is None else risen.take(place if one.step > self.rising else 0),
-                since=np.where(lasting[place] > 0, np.maximum(one.step - lasting[place] + 1, 1), 0),
-            )
-            for one, place in zip(rows, places, strict=True)
-        ]
-
-    def _summed(self, row: KeyedRows, history: Floats) -> KeyedRows:
-        """Return the sums over the last windows."""
-        recent = history[:, -self.windows :]
-        known = (~np.isnan(recent[0])).sum(axis=0)
-        return self.summed(row.step, row.keys, np.rint(np.nansum(recent, axis=1)).astype(np.int64), known)
+        return replace(state, step=step, found_at=found_at, totals=totals, listed=listed, windows=windows), replace(
+            rows, earlier=tuple(earlier)
+        )
 
     def renewed(self, state: FoundState) -> tuple[FoundState, Integers]:
         """Return the state before the first step of a period that follows, and the old numbers of its keys.
 
-        They are those that `lasting` returns, which are published from its first step on. Smoothing goes on, and sums
-        have windows of both periods.
+        They are those that `lasting` returns, which are published from its first step on.
         """
         kept = self.lasting(state)
         found_at = np.where(state.found_at[kept] == PUBLIC, PUBLIC, CARRIED)
-        fresh = replace(self.initial_state(carried=len(kept)), found_at=found_at)
-        if not len(state.shown):
-            return fresh, kept
-        history = state.history[:, :, np.searchsorted(state.shown, kept)]
-        return replace(fresh, shown=np.arange(len(kept)), history=history), kept
+        return replace(self.initial_state(carried=len(kept)), found_at=found_at), kept
 
     def lasting(self, state: FoundState) -> Integers:
         """Return the keys, increasing, that a run that starts afresh should carry over: those that are not only noise,
@@ -439,7 +352,7 @@ class FoundKeys(KeyedCounts):
             held[window.keys] = True
         kept, place = np.flatnonzero(held), np.cumsum(held) - 1
         windows = tuple(replace(window, keys=place[window.keys]) for window in state.windows)
-        known: Any = {"found_at": state.found_at[kept], "totals": state.totals[kept], "shown": place[state.shown]}
+        known: Any = {"found_at": state.found_at[kept], "totals": state.totals[kept]}
         listed = state.listed[kept] if len(state.listed) else state.listed
         return replace(state, **known, listed=listed, windows=windows), kept
 
@@ -562,8 +475,6 @@ class FoundKeys(KeyedCounts):
             "step": state.step,
             "found_at": state.found_at,
             "totals": state.totals,
-            "shown": state.shown,
-            "history": state.history,
             "listed": state.listed,
             "steps": np.array([window.step for window in state.windows], np.int64),
             "sizes": np.array([len(window.keys) for window in state.windows], np.int64),
@@ -580,7 +491,7 @@ class FoundKeys(KeyedCounts):
             strict=True,
         )
         windows = tuple(WindowCounts(*part) for part in parts) if len(fields["steps"]) else ()
-        known = {name: fields[name] for name in ("step", "found_at", "totals", "shown", "history", "listed")}
+        known = {name: fields[name] for name in ("step", "found_at", "totals", "listed")}
         return FoundState(**known, windows=windows)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.views.smoothing import Rises, Smoothed
 
 LARGEST_ENTRY = 1 << 40
 
@@ -74,12 +73,6 @@ class KeyedRows:
         count_margin: how far any one of them is off at most, with probability 0.95; for all, or, shape (n,), of each.
         sums: int64, shape (n,): noisy sums, or None.
         sum_margin: as for counts, 0 without sums.
-        smoothed: counts smoothed over steps, arrays of shape (n,), or None.
-        rises: how far these are from those of some steps before, arrays of shape (n,), nan where there is none before;
-            None if nobody asks.
-        since: int64, shape (n,): the first of the steps without a gap, up to this one, in which a key is surely above
-            0, by its count and by the interval of its smoothed number; 0 where it is not in this one. None without
-            smoothing.
         earlier: rows of earlier steps, in order of steps, of keys that were found at this one.
     """
 
@@ -89,9 +82,6 @@ class KeyedRows:
     count_margin: int | Integers
     sums: Integers | None = None
     sum_margin: int | Integers = 0
-    smoothed: Smoothed | None = None
-    rises: Rises | None = None
-    since: Integers | None = None
     earlier: tuple[KeyedRows, ...] = ()
 
     @property
@@ -102,27 +92,6 @@ class KeyedRows:
     def of_each(self, *names: str) -> list[NDArray[Any]]:
         """Return columns, with a number for each key also where one is for all."""
         return [np.broadcast_to(getattr(self, name), len(self.keys)) for name in names]
-
-    def at_least(self, number: int) -> KeyedRows:
-        """Return the rows whose published number is so large, now and earlier: the smoothed one, if there is one."""
-        shown = self.counts if self.smoothed is None else self.smoothed.estimates
-        return replace(self.where(shown >= number), earlier=tuple(one.at_least(number) for one in self.earlier))
-
-    def surely_rising(self) -> KeyedRows:
-        """Return the rows that surely rose, now and earlier."""
-        rose = np.zeros(len(self.keys), bool) if self.rises is None else self.rises.lower > 0
-        return replace(self.where(rose), earlier=tuple(one.surely_rising() for one in self.earlier))
-
-    def where(self, kept: NDArray[np.bool_]) -> KeyedRows:
-        """Return the rows of this step under a mask; those of earlier steps stay."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        some: Any = {name: column[..., kept] for name, column in columns.items() if isinstance(column, np.ndarray)}
-        return replace(
-            self,
-            **some,
-            smoothed=None if self.smoothed is None else self.smoothed.take(kept),
-            rises=None if self.rises is None else self.rises.take(kept),
-        )
 
 
 @dataclass(frozen=True, eq=False)

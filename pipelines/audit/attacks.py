@@ -217,7 +217,7 @@ def earliness(windows: int, shows: Callable[[Any], bool] = lambda row: True) -> 
 
     def score(transform: Any, rows: Sequence[Any]) -> float:
         steps = transform.steps
-        numbers = [row.window_start.micros // steps.period - steps.first for row in rows if shows(row)]
+        numbers = [row.window_start.micros // steps.size - steps.first for row in rows if shows(row)]
         return float(windows - min(numbers, default=windows))
 
     return score

@@ -177,8 +177,6 @@ def whole_run(spec: QuestionInfo, options: Mapping[str, Any], transform: Any) ->
     steps = transform.steps
     if steps.first is None or steps.end is None:
         raise ValueError("start, and end or windows must be given: an attack is on all windows of a run")
-    if steps.period != steps.size:
-        raise ValueError("period must not be given: an attack is on windows that do not overlap")
     claim: PrivacyGuarantee = transform.guarantee
     spent = SPENDINGS[spec.word](transform.to_finish())
     windows = len(spent.plan)

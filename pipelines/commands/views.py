@@ -106,7 +106,6 @@ def _published(monitor: Monitor, name: str, parameters: Mapping[str, Any], trans
     result = read_result(places.rows(name))
     own = {
         **parameters,
-        **transform.of_files,
         "epsilon": transform.guarantee.epsilon,
         "delta": transform.guarantee.delta,
     }

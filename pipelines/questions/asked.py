@@ -209,7 +209,7 @@ def promise(
     spent = {"epsilon": promised.epsilon, "delta": promised.delta}
     return {
         **head_of(f"privstream {question.info.word}", promised, run_id),
-        "parameters": {**parameters, **spent, "run_id": run_id, "dataset": dataset, **transform.of_files},
+        "parameters": {**parameters, **spent, "run_id": run_id, "dataset": dataset},
         **({"public": dict(transform.public)} if transform.public else {}),
         "accuracy": ({METHOD: getattr(transform, METHOD)} if question.info.methods else {})
         | transform.accuracy.to_dict(),

@@ -19,8 +19,8 @@ from privstream.pipelines.run.views import Table, View
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import end_of
 from privstream.transforms.batches import Keyed, digest
-from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clock
-from privstream.transforms.timing.keyed_state import Cells, Decoded
+from privstream.transforms.timing.clock import WithClock, on_clock
+from privstream.transforms.timing.step_fn import Cells, Known, StepFn, Stepped
 from privstream.transforms.timing.steps import Steps, timestamp
 from typing_extensions import override
 
@@ -116,7 +116,7 @@ class FollowView(beam.PTransform[Any, Any]):
             for name, some in paths.items()
         ]
         together = read | "All" >> beam.Flatten()
-        clocked = together | "WithClock" >> WithClock(self.followed.steps, apart=False)
+        clocked = together | "WithClock" >> WithClock(self.followed.steps)
         return clocked | "Follow" >> beam.ParDo(_Follow(self.followed)).with_output_types(self.followed.table.row_type)
 
 
@@ -158,7 +158,7 @@ class _Remembered:
     before: Watch | None = None
 
 
-class _Follow(SingleSteps, state="monitor_view"):
+class _Follow(StepFn, state="monitor_view"):
     """Per view: on the clock of its windows, published rows in, rows of the view out.
 
     The log has the rows of each window, and how the alert stands.
@@ -168,7 +168,7 @@ class _Follow(SingleSteps, state="monitor_view"):
         super().__init__(steps=followed.steps, timer_offset=1)
         self.chain, self.tables = followed.chain, followed.tables
         asked = [view.model.given for view in self.chain]
-        self.keys.options = digest(json.dumps(asked).encode())
+        self.options = digest(json.dumps(asked).encode())
         self.coders = {name: registry.get_coder(table.row_type) for name, table in self.tables.items()}
         self.back = {
             name: max(view.back(self.tables) for view in self.chain if name in (source for _, source in view.sources))
@@ -181,16 +181,12 @@ class _Follow(SingleSteps, state="monitor_view"):
         return _Remembered(self._before)
 
     @override
-    def count(self, steps: int) -> None:
-        """Count nothing: nothing is decided here."""
-
-    @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
         self.too_late.inc(sum(1 for _ in parts_of(batch)))
         return iter(())
 
     @override
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: _Remembered) -> tuple[Any, Iterable[Any]]:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: _Remembered) -> Stepped:
         rows = self._with_more(state.rows, batches, step)
         tables: dict[str, Table] = dict(self.tables)
         before, found = None, None
@@ -207,7 +203,8 @@ class _Follow(SingleSteps, state="monitor_view"):
             name: {window: each for window, each in of_windows.items() if window > step - self.back[name]}
             for name, of_windows in rows.items()
         }
-        return _Remembered(step, kept, before), found.rows
+        after, some = _Remembered(step, kept, before), batches if any(self.back.values()) else []
+        return Stepped(after, found.rows, lambda: self._segment(after, b"".join(some)))
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> _Remembered:
@@ -231,16 +228,11 @@ class _Follow(SingleSteps, state="monitor_view"):
         return [*found, self._segment(state, b"".join(some))]
 
     @override
-    def changes(self, first: int, last: int, batches: Mapping[int, list[bytes]], state: _Remembered) -> list[bytes]:
-        some = [batch for each in batches.values() for batch in each] if any(self.back.values()) else []
-        return [self._segment(state, b"".join(some))]
-
-    @override
-    def _end(self, key: bytes, decoded: Decoded, cells: Cells) -> None:
+    def end(self, key: bytes, known: Known, cells: Cells) -> None:
         """Stop at the last window with rows, now that the input has ended."""
-        last = max(decoded.records, default=decoded.progress.handled)
-        decoded.progress = replace(decoded.progress, last=last)
-        self.keys.close(key, decoded, cells)
+        last = max(known.records, default=known.progress.handled)
+        known.progress = replace(known.progress, last=last)
+        self.close(key, known, cells)
 
     def _segment(self, state: _Remembered, rows: bytes) -> bytes:
         """Encode a part of the log."""

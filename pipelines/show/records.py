@@ -92,10 +92,9 @@ class Records(NamedTuple):
 
     def in_words(self, dead_letter: str | None = None) -> str:
         """Say how many rows were used, and what became of the others."""
-        letters = ", ".join(
-            f"{number:,} {what}" for number, what in ((self.malformed, "malformed"), (self.late, "late")) if number
-        )
-        rest = {OUTSIDE[name][0]: number for name, number in self.outside.items()}
+        letters = f"{self.malformed:,} malformed" if self.malformed else ""
+        rest = {"late": self.late} if self.late else {}
+        rest |= {OUTSIDE[name][0]: number for name, number in self.outside.items()}
         rest |= {UNUSED[name]: number for name, number in self.unused.items()}
         parts = [f"{number:,} {what}" for what, number in sorted(rest.items(), key=lambda one: -one[1])[:SEVERAL]]
         if letters:

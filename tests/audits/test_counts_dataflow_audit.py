@@ -38,8 +38,8 @@ class ForgetfulAtRandom(CountRandomContributions):
 class Forgetful(CountContributions):
     """Limits each window by itself."""
 
-    def handle(self, key, step, batches, state):
-        return super().handle(key, step, batches, self.decode(key, []))
+    def step(self, key, step, batches, state):
+        return super().step(key, step, batches, self.decode(key, []))
 
 
 def counts(seed, **options):

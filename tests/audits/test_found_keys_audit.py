@@ -88,9 +88,7 @@ def made(*, kind=FoundKeys, scale=None, pruned=True, **fields):
         pruned: whether keys with few contributions are left untested; without, more of delta is used up.
         fields: others.
     """
-    mechanism = kind(
-        **{"epsilon": 1.0, "delta": 1e-2, "contributions": 2, "horizon": WINDOWS, "smooths": False} | fields
-    )
+    mechanism = kind(**{"epsilon": 1.0, "delta": 1e-2, "contributions": 2, "horizon": WINDOWS} | fields)
     bounds = vars(mechanism)["bounds"] = replace(mechanism.bounds, listed=0)  # another audit is about lists
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(discovery, "ToeplitzNoise", ExactTails)
@@ -235,7 +233,7 @@ def found_of_one_person(mechanism, keys):
 @pytest.mark.parametrize("fields", BARE)
 def test_keys_of_one_person_are_found_as_seldom_as_stated(fields):
     """Noise and thresholds as they are, with a large delta; other windows than those of the person have nobody."""
-    mechanism, keys = FoundKeys(epsilon=1.0, delta=0.1, smooths=False, **fields), 30_000
+    mechanism, keys = FoundKeys(epsilon=1.0, delta=0.1, **fields), 30_000
     found, times = found_of_one_person(mechanism, keys)
     allowed = mechanism.law.curve.slack * times / mechanism.contributions * keys
     print(f"\nfound {found}, allowed {allowed:.0f}")
@@ -256,7 +254,7 @@ def test_tests_that_are_not_paid_for_are_seen(forgotten, monkeypatch):
     monkeypatch.setattr(discovery, "_PRUNED", 0)
     monkeypatch.setattr(found_keys, "calibrate_discovery", discovery.calibrate_discovery.__wrapped__)
     monkeypatch.setattr(discovery, "LENGTHS", (1, 2, 4, 8))
-    mechanism = FoundKeys(epsilon=0.3, delta=0.01, horizon=15, unit="event", smooths=False)
+    mechanism = FoundKeys(epsilon=0.3, delta=0.01, horizon=15, unit="event")
     found, _ = found_of_one_person(mechanism, keys)
     print(f"\nbroken: {found / keys:.4f} against {mechanism.delta}")
     if forgotten == "nothing":

@@ -13,7 +13,7 @@ from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.dropped import is_sums
 from privstream.transforms.limits.measuring import people_by_contributions
 from privstream.transforms.people.bound import Bound
-from privstream.transforms.timing.clocked import STEP
+from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def shifts(kind):
     for step in range(6):
         items = np.arange(40, dtype=np.uint64)
         held = HolderBatch(np.full(40, 7, np.uint64), items, np.zeros(40, np.uint16), Names.none())
-        result = stage.handle(b"", step, [(StepKey(step, 0), held)], state)
+        result = stage.step(b"", step, [encode(held)], state)
         state = result.state
         for _, record in filter(is_sums, result.outputs):
             sums = np.frombuffer(record[STEP.size :], "<i8")

@@ -68,7 +68,7 @@ def least_passing(law, tail):
 
 def made(*, kind=FoundKeys, persons=1, least=1):
     """Return the mechanism with its thresholds, computed anew for the small laws by section 10 of the proof."""
-    fields = {"contributions": CONTRIBUTIONS, "horizon": WINDOWS, "smooths": False}
+    fields = {"contributions": CONTRIBUTIONS, "horizon": WINDOWS}
     mechanism = kind(epsilon=1.0, delta=1e-2, **fields)
     each, scales = DELTA / 3, []
     for windows in (1, 2):
@@ -242,7 +242,7 @@ def test_keys_of_one_person_are_listed_as_seldom_as_stated(kind, monkeypatch):
     monkeypatch.setattr(discovery, "list_steps", lambda horizon: tuple(range(1, TESTS + 1)))
     monkeypatch.setattr(discovery, "_PRUNED", 0)
     monkeypatch.setattr(found_keys, "calibrate_discovery", discovery.calibrate_discovery.__wrapped__)
-    mechanism, keys = kind(epsilon=1.0, delta=0.1, contributions=40, horizon=TESTS, smooths=False), 60_000
+    mechanism, keys = kind(epsilon=1.0, delta=0.1, contributions=40, horizon=TESTS), 60_000
     share = mechanism.law.curve.slack / (len(mechanism.law.scales) + 1) / mechanism.listed
     found = found_of_one_person(mechanism, keys)
     print(f"\n{kind.__name__}: {found / keys:.5f} of {share:.5f}")

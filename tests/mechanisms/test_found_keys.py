@@ -12,7 +12,6 @@ from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.found_keys import CARRIED, NOT_FOUND, PUBLIC
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.row_noise import RowNoise
-from privstream.mechanisms.views.smoothing import LOOKBACK, smooth
 from scipy import signal, stats
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-3}
@@ -236,70 +235,6 @@ def test_listed_people_are_given_until_the_last_test():
         replace(given(mechanism, 4, one), listed=np.array([6]))
 
 
-@pytest.mark.parametrize("name", ["seven windows", "sums", "many windows", "a list, sums"])
-def test_rises_change_no_count_and_are_restored(name):
-    fields, steps = RUNS[name]
-    plain, mechanism = made(**fields), made(**fields, rising=3)
-    assert mechanism.parameters == plain.parameters
-    inputs = stream(mechanism, steps)
-    published, last = run(mechanism, inputs)
-    assert published == run(plain, inputs)[0]
-    state, columns = mechanism.initial_state(), []
-    again = mechanism.initial_state()
-    for step, rows in enumerate(inputs, start=1):
-        again = replace(mechanism).restore(mechanism.snapshot(again))
-        again, found = mechanism.step(again, given(mechanism, step, rows), SeededNoise(1))
-        state, expected = mechanism.step(state, given(mechanism, step, rows), SeededNoise(1))
-        if expected.rises is not None:
-            columns.append(expected.rises.differences)
-            assert all(np.array_equal(*both, equal_nan=True) for both in zip(found.rises, expected.rises, strict=True))
-    assert mechanism.snapshot(again) == mechanism.snapshot(last)
-    assert np.isfinite(np.concatenate(columns)).any()
-    assert plain.snapshot(plain.restore(mechanism.snapshot(last))) == mechanism.snapshot(last)
-
-
-@pytest.mark.parametrize("name", ["seven windows", "sums", "a list, sums"])
-def test_counts_are_the_same_without_smoothing(name):
-    fields, steps = RUNS[name]
-    smoothed, mechanism = made(**fields), made(**fields, smooths=False)
-    assert mechanism.parameters == smoothed.parameters
-    inputs = stream(mechanism, steps)
-    compared(mechanism, inputs)
-    state, expected = mechanism.initial_state(), smoothed.initial_state()
-    for period in range(2):
-        for step, rows in enumerate(inputs, start=1):
-            state = mechanism.restore(mechanism.snapshot(state))
-            state, found = mechanism.step(state, given(mechanism, step, rows), SeededNoise(period))
-            expected, also = smoothed.step(expected, given(smoothed, step, rows), SeededNoise(period))
-            for one, other in zip((found, *found.earlier), (also, *also.earlier), strict=True):
-                assert one.smoothed is None and one.since is None and other.since is not None
-                assert np.array_equal(one.keys, other.keys) and np.array_equal(one.answers, other.answers)
-        (state, kept), (expected, as_many) = mechanism.renewed(state), smoothed.renewed(expected)
-        assert np.array_equal(kept, as_many) and len(kept) and not len(state.shown)
-    with pytest.raises(SnapshotError):
-        smoothed.restore(mechanism.snapshot(state))
-
-
-def test_rows_with_small_numbers_are_left_out_now_and_earlier():
-    mechanism = made(horizon=9, max_value=5, rising=2)
-    state, seen = mechanism.initial_state(), 0
-    for step, rows in enumerate(stream(mechanism, 9), start=1):
-        state, found = mechanism.step(state, given(mechanism, step, rows), SeededNoise(1))
-        if not len(found.keys):
-            continue
-        least = int(np.median(found.smoothed.estimates)) + 1
-        shown = found.at_least(least)
-        for all_of_them, some in zip((found, *found.earlier), (shown, *shown.earlier), strict=True):
-            kept = [place for place, value in enumerate(all_of_them.smoothed.estimates) if value >= least]
-            seen += 0 < len(kept) < len(all_of_them.keys)
-            for name in ("keys", "counts", "sums"):
-                assert getattr(some, name).tolist() == getattr(all_of_them, name)[kept].tolist()
-            for group in ("smoothed", "rises"):
-                for a, b in zip(getattr(all_of_them, group), getattr(some, group), strict=True):
-                    assert np.array_equal(a[kept], b, equal_nan=True)
-    assert seen
-
-
 @pytest.fixture
 def short_memory(monkeypatch):
     """Return a mechanism with rows of the last 10 windows of 40, and blocks of up to 8."""
@@ -419,8 +354,6 @@ def test_steps_must_all_be_given():
     ({"over": "start", "horizon": 4}, "over must be 'window' or at most 1,024 windows"),
     ({"over": 1025, "horizon": 4}, "over must be 'window' or at most 1,024 windows for keys that stay found, got 1025"),
     ({"over": 1, "horizon": 4}, "over must be >= 2"), ({"over": 2, "horizon": None}, "horizon must be given"),
-    ({"over": 2, "horizon": 4, "rising": 1}, "rising must be 0 for counts over 2 windows, got 1"),
-    ({"rising": 64}, "rising must be <= 63, got 64"), ({"rising": -1}, "rising must be >= 0, got -1"),
     ({"over": 16, "horizon": 20, "max_value": 1 << 26}, "max_value must be at most 33,554,432 for sums over 16 w"),
     ({"public_keys": True}, "public_keys must be false"), ({"delta": 0.0}, "delta must be > 0"),
 ])  # fmt: skip
@@ -466,10 +399,9 @@ def test_carried_keys_are_published_from_the_first_step_on_and_never_tested():
     compared(mechanism, stream(mechanism, 8), carried=3)
 
 
-@pytest.mark.parametrize("smooths", [True, False])
-def test_keys_of_a_public_list_are_published_in_every_window_of_every_period(smooths):
+def test_keys_of_a_public_list_are_published_in_every_window_of_every_period():
     """Keys 0 and 1 are public, and nobody has them; 2 was carried over, and is noise; 3 is found, and stays."""
-    mechanism = made(horizon=6, smooths=smooths)
+    mechanism = made(horizon=6)
     state, many = mechanism.initial_state(public=2, carried=1), mechanism.detection(1, 1e-9)
     for period in range(3):
         place = 3 if period == 0 else 2  # its number after a renewal, without the key that was noise
@@ -477,7 +409,7 @@ def test_keys_of_a_public_list_are_published_in_every_window_of_every_period(smo
             rows = {place: (many, 0)} if step > 1 or period else {}
             state, found = mechanism.step(state, given(mechanism, step, rows), SeededNoise(period))
             here = {0, 1, 2} | ({place} if rows else set())
-            assert set(found.keys.tolist()) == here and (found.smoothed is not None) == smooths
+            assert set(found.keys.tolist()) == here
             assert all(one.keys.tolist() == [3] for one in found.earlier)
         assert state.found_at[:2].tolist() == [PUBLIC] * 2
         assert mechanism.lasting(state).tolist() == [0, 1, place]
@@ -679,7 +611,7 @@ TABLE = [
 @pytest.mark.parametrize(("windows", "probability"), [(8, 0.5), (30, 0.5), (30, 0.9)])
 def test_a_list_finds_what_other_people_have_in_each_window(windows, probability):
     """Against all tests of a list, of 2,000 items that begin anywhere: the best one for each decides the number."""
-    mechanism, items = made(horizon=40, contributions=400, smooths=False), 2000
+    mechanism, items = made(horizon=40, contributions=400), 2000
     people = mechanism.people_needed(windows, probability, others=True)
     assert (
         people == mechanism.law.people.people(windows, 40, probability) < mechanism.people_needed(windows, probability)
@@ -708,44 +640,6 @@ def test_some_block_holds_so_many_windows_wherever_they_lie(windows, lasting):
     held = [[min(end, lasting) - max(end - windows, 0) for end in ends] for ends in places]
     scale = discovery.Scale(windows, stride, 1, 12)
     assert scale.people(lasting) == 12 / min(map(max, held))
-
-
-@pytest.mark.parametrize("over", ["window", 3])
-def test_rows_are_views_of_what_was_published(short_memory, over):
-    """Smoothed numbers, rises and sums follow from published counts, also in the period that follows."""
-    mechanism = replace(short_memory, over=over, rising=2 if over == "window" else 0)
-    counted = replace(mechanism, over="window", rising=0, smooths=False)
-    states, history, seen = [mechanism.initial_state(), counted.initial_state()], {}, 0
-    for period in range(2):
-        for step, rows in enumerate(stream(mechanism, 14, seed=period), start=1):
-            brought, noise = given(mechanism, step, rows), SeededNoise(period)
-            states[0] = mechanism.restore(mechanism.snapshot(states[0]))
-            (states[0], found), (states[1], plain) = (
-                one.step(state, brought, noise) for one, state in zip((mechanism, counted), states, strict=True)
-            )
-            assert np.array_equal(found.keys, plain.keys) and len(found.earlier) == len(plain.earlier)
-            for one in (*plain.earlier, plain):
-                for key, count in zip(one.keys.tolist(), one.counts.tolist(), strict=True):
-                    history.setdefault(key, []).append(count)
-            for place, key in enumerate(found.keys.tolist()):
-                known = history[key][-LOOKBACK:]
-                seen += 1
-                if over == 3:
-                    assert found.counts[place] == sum(known[-3:]) and found.smoothed is None
-                    continue
-                ends = smooth(np.array(known, float)[:, None], mechanism.stddev(1))
-                assert [part[place] for part in found.smoothed] == [part[-1, 0] for part in ends]
-                if len(known) > 2 and step > 2:
-                    expected = round(ends.estimates[-1, 0] - ends.estimates[-3, 0], 1)
-                    assert found.rises.differences[place] == pytest.approx(expected, abs=0.06)
-                surely = ends.lower[-1, 0] > 0 and known[-1] > 2.3263 * mechanism.stddev(1)
-                assert (found.since[place] > 0) == surely
-        (states[0], kept), (states[1], others) = (
-            one.renewed(state) for one, state in zip((mechanism, counted), states, strict=True)
-        )
-        assert np.array_equal(kept, others) and len(kept)
-        history = {number: history[key] for number, key in enumerate(kept.tolist())}
-    assert seen > 50
 
 
 def test_blocks_and_tests_of_a_run():

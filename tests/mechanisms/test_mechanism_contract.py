@@ -293,7 +293,7 @@ COUNTED |= {
 }
 COUNTED |= {"tests", "top", "universe", "updates_per_unit"}
 SHARES = {"beta", "counter_share", "measure_share", "threshold_share"}
-SWITCHES = {"dropped", "integer", "monotone", "public_keys", "smooths"}
+SWITCHES = {"dropped", "integer", "monotone", "public_keys"}
 
 
 class TestWhateverPromises:

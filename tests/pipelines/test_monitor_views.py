@@ -27,7 +27,7 @@ from privstream.pipelines.sinks.window_files import file_name
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.transforms.counts.finished import corrected_rows
 from privstream.transforms.rows import CardinalityEstimate, KeyCount, QuantileEstimate
-from privstream.transforms.timing.clocked import STEP
+from privstream.transforms.timing.clock import STEP
 
 HOUR = 3600
 START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
@@ -364,16 +364,16 @@ def test_what_a_view_remembers_can_be_restored(tmp_path, made, size, monkeypatch
         batches = {}
         for path in output.glob("*.jsonl"):
             _, record = views_stream._read(str(path), "pages", KeyCount, by_name[name].tables["pages"])
-            batches[stage.step_of(record)] = [record[STEP.size :]]
+            batches[STEP.unpack_from(record)[0]] = [record[STEP.size :]]
         whole, segments, published = stage.initial(b""), [], 0
         for step in range(stage.steps.first, stage.steps.end):
             some = batches.get(step, [])
             again = stage.decode(b"", segments)
             short = stage.decode(b"", stage.encode(whole)) if segments else whole
-            whole, expected = stage.advance(b"", step, some, whole)
+            whole, expected, change = stage.step(b"", step, some, whole)
             for other in (again, short):
-                assert stage.advance(b"", step, some, other) == (whole, expected)
-            segments += stage.changes(step, step, {step: some}, whole)
+                assert stage.step(b"", step, some, other)[:2] == (whole, expected)
+            segments.append(change())
             published += len(expected)
         assert published == {"sums": 4, "high": WINDOWS}[name]
 

@@ -4,11 +4,11 @@ import itertools
 
 from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
-from privstream.transforms.batches import CountBatch, StepKey, sealed_key, unseal
+from privstream.transforms.batches import CountBatch, decode
 from privstream.transforms.counts.dropped import is_counts
-from privstream.transforms.counts.publishing import clock_name, to_clock
-from privstream.transforms.timing.clocked import StartClocks
-from tiny_runner import END, Stage, call_all, dofns_of
+from privstream.transforms.counts.showing import to_shard
+from privstream.transforms.timing.clock import STEP
+from tiny_runner import END, OpenWindows, call_all, dofns_of, started
 from workloads import SECOND, START
 
 
@@ -17,39 +17,30 @@ class Chain:
 
     def __init__(self, made, chance, *, crashes=0.0, workers=1, instead=None):
         fns = dofns_of(made) | (instead or {})
-        (last,) = {"PublishCounts", "PublishFound"} & {*fns}
-        self.made, self.chance, self.split, self.markers = made, chance, fns["SplitEvents"], {}
+        (publish,) = {"PublishCounts", "PublishFound"} & {*fns}
         (count,) = {"CountContributions", "CountRandomContributions"} & {*fns}
-        names = ("BoundPerWindow", count, last)
-        self.stages = [Stage(fns[name], chance, crashes=crashes, workers=workers) for name in names]
-        self.rows, self.counted, self.watermark = [], [], -(2**62)
-        clocks = tuple(map(clock_name, range(made.shards)))
-        self.stages[-1].feed(call_all(StartClocks(clocks), [b""]))
+        self.made, self.chance, self.split = made, chance, fns["SplitEvents"]
+        self.open = OpenWindows(fns["BoundPerWindow"], made.steps)
+        self.stages = [
+            started(fns[name], chance, crashes=crashes, workers=workers) for name in (count, publish, "ShowCounts")
+        ]
+        self.rows, self.counted = [], []
 
     def arrive(self, events, size=1000):
-        for key, (digest, data) in call_all(self.split, checked(self.made, as_arrow(list(events), size))):
-            if self.made.steps.decision_time(StepKey.from_bytes(key).step).micros > self.watermark:
-                self.markers.setdefault(key, []).append(digest)
-            self.stages[0].feed([(key, (digest, data))])
+        self.open.send(call_all(self.split, checked(self.made, as_arrow(list(events), size))))
 
     def advance(self, watermark):
-        self.watermark = watermark
-        steps = self.made.steps
-        ready = [key for key in self.markers if steps.decision_time(StepKey.from_bytes(key).step).micros <= watermark]
-        self.stages[0].feed([(key, (b"".join(self.markers.pop(key)), b"")) for key in ready])
-        bound, count, publish = self.stages
-        bound.advance(watermark)
-        count.feed(bound.take())
+        count, publish, show = self.stages
+        count.feed(self.open.close(watermark))
         count.advance(watermark)
         counted = [element for element in count.take() if is_counts(element)]
         self.counted += counted
-        publish.feed([to_clock(element) for element in counted])
+        publish.feed(counted)
         if not self.made.chooses_randomly or not count.cells.timers:  # they hold the watermark
             publish.advance(watermark)
-        self.rows += publish.take()
-
-    def dead_letters(self):
-        return [letter for stage in self.stages for letter in stage.dead]
+            show.feed(map(to_shard, publish.take()))
+            show.advance(watermark)
+        self.rows += show.take()
 
 
 def drive(made, events, chance, **options):
@@ -80,7 +71,7 @@ def exact(chain):
     """Return what was counted before noise: (step, item) -> (contributions, people who are new)."""
     found = {}
     for _, record in chain.counted:
-        step, batch = sealed_key(record).step, unseal(CountBatch, record)
+        (step,), batch = STEP.unpack_from(record), decode(CountBatch, record[STEP.size :])
         people = batch.counts if batch.new is None else batch.new
         for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
             name = (chain.made.domain or batch.names)[item]

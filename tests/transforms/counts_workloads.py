@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.row_noise import RowNoise
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms import Domain
+from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
 from slow_reference import hashed, hashed_all, lot
@@ -80,8 +80,6 @@ def transform(name: str, **changes) -> KeyedCounts:
     made = KeyedCounts(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
     if "random" in name:
         made = made.to_finish()
-        if isinstance(made.mechanism, FoundKeys):
-            made.mechanism = replace(made.mechanism, smooths=False)
     return made
 
 
@@ -177,8 +175,11 @@ def coder(made: KeyedCounts):
 
 
 def expected(made: KeyedCounts, events) -> list[KeyCount]:
-    """Return the rows that the transform must give, sorted: the mechanism on exact counts, all keys in one shard."""
-    kept, code, rows = contributions(made, events), coder(made), []
+    """Return the rows that the transform must give, sorted: the mechanism on exact counts, all keys in one shard, and
+    the view of all that is published until then."""
+    kept, code, rows, raw = contributions(made, events), coder(made), [], []
+    mechanism = replace(made.mechanism, over="window") if made.remembers else made.mechanism
+    view = None if made._to_finish else made.finish
     entries, lists = on_list(made, kept), getattr(made.mechanism, "listed", 0) > 0
     names = {code(item): item for _, item, _ in kept}
     by_step = defaultdict(list)
@@ -189,7 +190,7 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     public = [] if made.public_items is None else sorted(made.public_items.texts.to_pylist(), key=code)
     names |= {code(item): item for item in public}
     known = [] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]
-    state = made.mechanism.initial_state(*known, **({"public": len(public)} if made.remembers else {}))
+    state = mechanism.initial_state(*known, **({"public": len(public)} if made.remembers else {}))
     seen, numbers = set(), [code(item) for item in public]
     first = made.steps.first or 0
     for step in range(first, made.steps.end) if made.steps.end else sorted({step for step, *_ in kept}):
@@ -211,31 +212,25 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
         )
         noise = made.counting_noise
         drawn = RowNoise(noise, np.array(numbers, np.uint64)) if made.remembers else noise
-        state, found = made.mechanism.step(state, given, drawn)
+        state, found = mechanism.step(state, given, drawn)
+        before = len(raw)
         for rows_of_step in (found, *found.earlier):
             keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.remembers else None
             texts = [names[key] for key in keys or rows_of_step.keys.tolist()]
-            rows += key_counts(made, step, found.step - rows_of_step.step, texts, rows_of_step)
-    return sorted(rows)
+            raw += key_counts(made, step, found.step - rows_of_step.step, texts, rows_of_step)
+        rows += (raw if view is None else view(raw))[before:]
+    if made._to_finish:
+        return sorted(rows)
+    return sorted(ShownCounts(made.at_least, None, bool(made.rising))(rows))
 
 
 def key_counts(made: KeyedCounts, step: int, back: int, texts: list[str], found: KeyedRows):
     """Yield the rows that are published at a step about the one so many steps before."""
     start = Timestamp(micros=(step - back) * made.steps.size)
-    for place, (item, count, margin) in enumerate(zip(texts, *found.of_each("counts", "count_margin"), strict=True)):
-        shown = count, count - margin, count + margin
-        if found.smoothed is not None:
-            shown = tuple(float(ends[place]) for ends in found.smoothed)
-        if made.at_least is not None and shown[0] < made.at_least:
-            continue
-        risen = []
-        if found.rises is not None:
-            if not found.rises.lower[place] > 0:
-                continue
-            risen = [meaningful(*(column[place] for column in found.rises)).tolist()]
+    for item, count, margin in zip(texts, *found.of_each("counts", "count_margin"), strict=True):
+        shown = meaningful(*(max(0.0, number) for number in (count, count - margin, count + margin))).tolist()
         window = (start, Timestamp(micros=start.micros + made.steps.size))
-        people = meaningful(*(max(0.0, number) for number in shown)).tolist()
-        yield made.row_type(*window, item, *people, count, *(end for ends in risen for end in ends))
+        yield made.row_type(*window, item, *shown, count, *([None] * 3 if made.rising else []))
 
 
 def answers(made: KeyedCounts, events) -> dict[tuple[int, str], int]:

@@ -9,6 +9,7 @@ import runner_harness
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
+from privstream.transforms.counters import summed
 from privstream.transforms.reading.frames import read_batch
 
 SECOND = 1_000_000
@@ -79,3 +80,9 @@ def run_bounded(runner: str, elements: list, made: beam.PTransform, *extra: str)
         return events | made.with_dead_letters()
 
     return runner_harness.run(runner, build, *extra)
+
+
+def late_of(results) -> int:
+    """How many events of a run were sent to windows that were closed already."""
+    counted = summed((name.partition(":")[2], number) for name, number in results.counters.items())
+    return counted.get("events_late", 0)

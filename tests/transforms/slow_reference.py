@@ -41,8 +41,8 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
             continue
         code = known.index(item) if tests_domain else codes[item]
         names[code] = item
-        step = time // steps.period
-        while step >= 0 and time < step * steps.period + steps.size:
+        step = time // steps.size
+        while step >= 0 and time < step * steps.size + steps.size:
             if (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end):
                 holdings[step][people[user]].setdefault(code, []).append(time)
             step -= 1
@@ -56,7 +56,7 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
             kept.setdefault(step, {})
     if transform.method == "status":
         return sorted(follow(transform, kept, names))
-    return with_streaks(decide(transform, kept, names), transform.steps.period)
+    return with_streaks(decide(transform, kept, names), transform.steps.size)
 
 
 def with_streaks(rows: list[HeavyHitter], period: int) -> list[HeavyHitter]:
@@ -85,7 +85,7 @@ def decide(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
     for step in sorted(kept):
         state, hits = monitor.step(state, held_by(kept[step], step), noise)
         counts = hits.counts.tolist() or [None] * len(hits.items)
-        start = step * transform.steps.period
+        start = step * transform.steps.size
         rows += [
             in_time(
                 (Timestamp(micros=start), Timestamp(micros=start + transform.steps.size), names[item]),
@@ -115,7 +115,7 @@ def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
     step = min(kept) if steps.first is None else steps.first
     while (step <= max(kept) or len(state.up)) if steps.end is None else step < steps.end:
         state, found = monitor.step(state, held_by(kept.get(step, {}), step), noise)
-        start = Timestamp(micros=step * steps.period)
+        start = Timestamp(micros=step * steps.size)
         counts = found.counts.tolist() or [None] * len(found.items)
         columns = (found.items.tolist(), counts, found.since.tolist(), found.status.tolist())
         rows += [
@@ -123,7 +123,7 @@ def follow(transform, kept: dict, names: dict[int, str]) -> list[HeavyHitter]:
                 (start, Timestamp(micros=start.micros + steps.size), names[item]),
                 None if status == 1 else count,
                 monitor.count_error(0.05),
-                Timestamp(micros=since * steps.period),
+                Timestamp(micros=since * steps.size),
                 ("started", "continues", "ended")[status],
             )
             for item, count, since, status in zip(*columns, strict=True)

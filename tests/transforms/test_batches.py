@@ -108,7 +108,7 @@ SCHEMA = EventFields().schema()
 def parts_of(events, sizes, **options) -> dict[StepKey, list]:
     """Return the rows of each key, sorted, that come out when the events come in batches of these sizes."""
     domain = options.get("domain")
-    split = SplitEvents(steps=Steps(size=8_000, period=3_000), noise=NOISE, shards=3, **options)
+    split = SplitEvents(steps=Steps(size=8_000), noise=NOISE, shards=3, **options)
     found: dict[StepKey, list] = {}
     while events:
         size = sizes[0] if sizes else len(events)

@@ -19,7 +19,6 @@ from privstream.transforms.batches import (
     StepKey,
     decode,
     in_order,
-    unseal,
 )
 from privstream.transforms.counts.contributions import (
     CountContributions,
@@ -43,6 +42,8 @@ from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
 EVENTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 8)), max_size=60)
+from privstream.transforms.timing.clock import STEP
+
 LIMITS = st.integers(1, 4)
 
 
@@ -124,7 +125,7 @@ def test_place_in_run_counts_within_each_person(users, chance):
         seen[users[row]] = seen.get(users[row], 0) + 1
 
 
-STEPS = Steps(size=1000, period=1000)
+STEPS = Steps(size=1000, first=0)
 TAKING_PART = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=40)
 LIMIT = st.integers(1, 3)
 
@@ -142,11 +143,12 @@ def admitted(taking_part, participations, split=1, *, reload=False) -> set[tuple
         batches = []
         for part in np.array_split(people, split):
             holdings = HolderBatch(part, part + np.uint64(7), np.zeros(len(part), np.uint16), _names(part))
-            batches.append((StepKey(step, 0), holdings))
-        handled = limit.handle(b"", step, batches, ledger)
-        for key, data in handled.outputs:
-            found |= {(StepKey.from_bytes(key).step, p) for p in decode(HolderBatch, data).users.tolist()}
-        log += [] if handled.segment is None else [handled.segment]
+            batches.append(encode(holdings))
+        handled = limit.step(b"", step, batches, ledger)
+        for _, data in handled.outputs:
+            (at,) = STEP.unpack_from(data)
+            found |= {(at, p) for p in decode(HolderBatch, data[STEP.size :]).users.tolist()}
+        log += filter(None, [handled.change()])
         ledger = limit.decode(b"", log if step % 2 else limit.encode(handled.state)) if reload else handled.state
         log = log if step % 2 else (limit.encode(handled.state) if reload else log)
     return found
@@ -195,9 +197,9 @@ def test_a_cap_above_16_bits_holds():
     ledger = Used(limit.decode(b"", []).counters | {"participations": before})
     holdings = HolderBatch(people, people, np.zeros(1, np.uint16), _names(people - np.uint64(7)))
     for expected in (1, 0, 0):
-        handled = limit.handle(b"", 1, [(StepKey(1, 0), holdings)], ledger)
+        handled = limit.step(b"", 1, [encode(holdings)], ledger)
         assert len(list(handled.outputs)) == expected
-        assert (handled.segment is None) == (expected == 0)
+        assert bool(handled.change()) == (expected == 1)
         ledger = limit.decode(b"", limit.encode(handled.state))
 
 
@@ -222,10 +224,10 @@ def test_values_of_one_person_and_item_are_added_up_exactly():
 
 
 def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
-    fn = BoundPerWindow(steps=Steps.of(window=10), noise=NOISE, timer_offset=1, items_per_step=2, item_shards=1)
+    fn = BoundPerWindow(steps=Steps.of(window=10), noise=NOISE, items_per_step=2, item_shards=1)
     batch = EventBatch(hashes(1, 2, 1), hashes(7, 7, 7), integers(0, 1, 2), Names.none(), np.array([4.0, 1.0, 3.0]))
     ((_, found),) = fn.bound(StepKey(0, 0), batch)
-    held = decode(HolderBatch, found)
+    held = decode(HolderBatch, found[STEP.size :])
     assert (held.users.tolist(), held.values.tolist()) == ([1, 2], [7, 1])
 
 
@@ -260,32 +262,33 @@ def test_without_users_events_go_by_item():
 
 
 def counted(output: tuple[bytes, bytes]) -> CountBatch:
-    return unseal(CountBatch, output[1])
+    return decode(CountBatch, output[1][STEP.size :])
 
 
 @pytest.mark.parametrize("distinct", [True, False])
 def test_who_is_new_to_an_item_is_counted_once(distinct):
     stage = CountContributions(
-        steps=Steps.of(window=10), noise=NOISE, timer_offset=2, bound=Bound(3), distinct=distinct, newcomers=True,
-        key_shards=1, limits=(0, 50),
+        steps=Steps.of(window=10, start=0), noise=NOISE, timer_offset=2, bound=Bound(3), distinct=distinct,
+        newcomers=True, key_shards=1, limits=(0, 50),
     )  # fmt: skip
 
-    def holders(*pairs: tuple[int, int]) -> HolderBatch:
+    def holders(*pairs: tuple[int, int]) -> bytes:
         users, items = zip(*pairs, strict=True)
         values = integers(*(90 if item == 7 else 5 for item in items))
-        return HolderBatch(hashes(*users), hashes(*items), np.zeros(len(users), np.uint16), Names.none(), values)
+        ranks = np.zeros(len(users), np.uint16)
+        return encode(HolderBatch(hashes(*users), hashes(*items), ranks, Names.none(), values))
 
-    first = stage.handle(b"", 0, [(StepKey(0, 0), holders((1, 7), (2, 7), (2, 8)))], stage.decode(b"", []))
+    first = stage.step(b"", 0, [holders((1, 7), (2, 7), (2, 8))], stage.decode(b"", []))
     (one,) = map(counted, first.outputs)
     assert [one.items.tolist(), one.counts.tolist(), one.new.tolist()] == [[7, 8], [2, 1], [2, 1]]
     assert one.sums.tolist() == [100, 5]
-    restored = stage.decode(b"", [first.segment])
-    second = stage.handle(b"", 1, [(StepKey(1, 0), holders((1, 7), (3, 7), (2, 9)))], restored)
+    restored = stage.decode(b"", [first.change()])
+    second = stage.step(b"", 1, [holders((1, 7), (3, 7), (2, 9))], restored)
     (two,) = map(counted, second.outputs)
     again = 0 if distinct else 1
     assert [two.items.tolist(), two.counts.tolist(), two.new.tolist()] == [[7, 9], [1 + again, 1], [1, 1]]
     assert two.sums.tolist() == [50 * (1 + again), 5]
-    third = stage.handle(b"", 2, [(StepKey(2, 0), holders((2, 10)))], second.state)
+    third = stage.step(b"", 2, [holders((2, 10))], second.state)
     assert list(third.outputs) == [], "a fourth contribution of person 2"
 
 

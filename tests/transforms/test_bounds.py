@@ -9,7 +9,7 @@ import pytest
 from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.transforms.batches import CountBatch, HolderBatch, Names, StepKey, seal, sealed_key, unseal
+from privstream.transforms.batches import CountBatch, HolderBatch, Names, decode, encode
 from privstream.transforms.counts import random_contributions
 from privstream.transforms.counts.contributions import CountContributions, PeopleLists, lists_of
 from privstream.transforms.counts.dropped import ReleaseDropped, is_sums
@@ -17,8 +17,7 @@ from privstream.transforms.counts.random_contributions import CountRandomContrib
 from privstream.transforms.people import bounding
 from privstream.transforms.people.bound import Bound
 from privstream.transforms.people.bounding import PartOfPeople, parts_of_people
-from privstream.transforms.timing.clocked import STEP
-from privstream.transforms.timing.keyed_state import Decoded, Progress
+from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
 WINDOWS, LIMIT = 12, 5
@@ -48,30 +47,32 @@ def people(seed=5, number=24, items=9, kind="spread"):
     return dict(sorted(found.items()))
 
 
+def _run(fn, steps, batches, log):
+    """Handle some steps as a run that begins again finds its state."""
+    renewed = fn.steps.starts_afresh(steps[0] - 1, steps[0])
+    yield from fn.run(b"", steps, batches, fn.initial(b"") if renewed else fn.decode(b"", log))
+
+
 def sent(fn, given, parts=False):
     """Return what is sent on of steps, as a run sends it: counts by step and item, and the sums of all steps."""
-    decoded = Decoded(Progress(), fn.decode(b"", []))
+    batches = {}
     for step, pairs in given.items():
-        each = held(pairs)
-        if parts:
-            for part, some in parts_of_people(each):
-                decoded.add(step, seal(StepKey(step, part.code), some))
-        else:
-            decoded.add(step, seal(StepKey(step, 1), each))
+        each, sampled = held(pairs), fn.bound.sampled
+        some = [*parts_of_people(each)] if parts else [(PartOfPeople(0, 0), each)]
+        batches[step] = [(part.to_bytes() if sampled else b"") + encode(one) for part, one in some]
     counts, new, sums, log = Counter(), Counter(), np.zeros(3, np.int64), []
-    for step, batches in fn.due(decoded, WINDOWS):
-        before = fn.decode(b"", log)  # as a run that begins again finds it
-        result = fn.handle(b"", step, batches, before if log else decoded.state)
-        decoded.state = result.state
-        log += [] if result.segment is None else [result.segment]
+    steps = range(fn.steps.first, fn.steps.end)
+    groups = [steps] if fn.bound.sampled else [[step] for step in steps]
+    for step, result in itertools.chain.from_iterable(_run(fn, group, batches, log) for group in groups):
+        log = [*log, *filter(None, [result.change()])] if result.change else fn.encode(result.state)
         for element in result.outputs:
             if is_sums(element):
                 sums += np.frombuffer(element[1][STEP.size :], "<i8")
                 continue
-            batch = unseal(CountBatch, element[1])
+            batch = decode(CountBatch, element[1][STEP.size :])
             for place, item in enumerate(batch.items.tolist()):
-                counts[sealed_key(element[1]).step, item] += int(batch.counts[place])
-                new[sealed_key(element[1]).step, item] += 0 if batch.new is None else int(batch.new[place])
+                counts[step, item] += int(batch.counts[place])
+                new[step, item] += 0 if batch.new is None else int(batch.new[place])
     return counts, new, sums.tolist()
 
 
@@ -229,7 +230,7 @@ def test_parts_of_people_meet_where_one_is_in_the_other():
     users = np.array([0, 1 << 62, 2 << 62, 3 << 62, (1 << 64) - 1], np.uint64)
     assert PartOfPeople(0, 0).rows(users).tolist() == [0, 1, 2, 3, 4]
     assert PartOfPeople(2, 3).rows(users).tolist() == [3, 4]
-    assert PartOfPeople.of_code(PartOfPeople(2, 3).code) == PartOfPeople(2, 3)
+    assert PartOfPeople.split_off(PartOfPeople(2, 3).to_bytes() + b"x") == (PartOfPeople(2, 3), b"x")
     assert PartOfPeople(2, 3).meets(PartOfPeople(1, 1))
     assert not PartOfPeople(3, 1).meets(PartOfPeople(1, 1))
 
@@ -243,7 +244,7 @@ def test_the_share_is_released_at_its_readings_alone_each_time_what_came_since()
     for step in range(WINDOWS):
         sums = np.array([step, 10, 0], "<i8").tobytes()
         state = fn.restore(fn.snapshot(state))
-        state, rows = fn.advance(b"", step, [sums, sums], state)
+        state, rows = fn.step(b"", step, [sums, sums], state)
         assert list(rows) == []
         seen.append(dict(counted))
     assert [one.get("readings", 0) for one in seen] == [0] * 3 + [1] * 8 + [2]

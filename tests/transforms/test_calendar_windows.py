@@ -26,7 +26,8 @@ from privstream.transforms import (
 from privstream.transforms.alerts.threshold_tests import NEVER, Runs
 from privstream.transforms.cardinality.parameters import ENTER, PresenceRules
 from privstream.transforms.timing.calendar import Calendar, iso
-from privstream.transforms.timing.steps import END_OF_TIME, CalendarSteps, Steps, windows_in
+from privstream.transforms.timing.calendar_steps import CalendarSteps
+from privstream.transforms.timing.steps import END_OF_TIME, Steps, windows_in
 
 SECOND = 1_000_000
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -143,15 +144,11 @@ def test_labels_tell_calendars_apart_and_survive_a_worker():
         ("1month", {"start": 0, "end": 31 * 86_400, "windows": 1}, "windows must not be given with end"),
         ("1month", {"start": 0, "windows": 0}, "windows must be"),
         ("1month", {"start": 0, "renew_every": 86_400}, "renew_every must be days, weeks, months or years, such as"),
-        ("1month", {"start": 0, "period": 86_400}, "period must be days, weeks, months or years, such as"),
         ("1month", {"start": 0, "renew_every": "1year Asia/Tokyo"}, "renew_every must be in the time zone of"),
         ("1month", {"start": 0, "renew_every": "soon"}, "renew_every must be a number of seconds, or a text of whole"),
         ("1week", {"start": 0, "renew_every": "1month"}, "renew_every must be a time after which one of"),
         ("1month", {"start": 0, "renew_every": "1week"}, "renew_every must be .*, and at least one of them"),
-        ("1month", {"start": 0, "period": "1week"}, "period must divide the window, 1 month in UTC, got 1 week in UTC"),
-        ("2months", {"start": 0, "period": "1month", "end": 31 * 86_400}, "end must leave room for one window"),
         (86_400, {"start": 0, "renew_every": "1month"}, "renew_every must be a number of seconds where window is one"),
-        (86_400, {"start": 0, "period": "1day"}, "period must be a number of seconds where window is one"),
     ],
 )  # fmt: skip
 def test_what_is_no_window_of_a_calendar_is_refused(window, given, rule):
@@ -166,9 +163,8 @@ DAY = 86_400
     ("window", "more"),
     [
         ("1day", {}),
-        ("3days", {"period": "1day"}),
+        ("3days", {}),
         ("1day", {"renew_every": "4days"}),
-        ("2days", {"renew_every": "1week", "period": "1day"}),
         ("1week", {"renew_every": "2weeks", "allowed_lateness": 60}),
     ],
 )
@@ -195,7 +191,7 @@ def test_days_in_utc_are_windows_of_one_length(window, more, end, moments):
     assert sorted(zip(rows.tolist(), (steps + first).tolist(), strict=True)) == sorted(
         zip(others.tolist(), numbers.tolist(), strict=True)
     )
-    assert (found.count, found.overlap, found.renewal) == (fixed.count, fixed.overlap, fixed.renewal)
+    assert (found.count, found.renewal) == (fixed.count, fixed.renewal)
     assert (found.begun_before(times[rows]) + first).tolist() == fixed.begun_before(times[rows]).tolist()
     for step in set(steps.tolist()):
         alike = step + first
@@ -227,15 +223,6 @@ def test_everything_starts_afresh_with_months_of_the_calendar():
     assert steps("1day Europe/Berlin", seconds(2024, 2, 1), end=seconds(2024, 3, 1), renew_every="1month").count == 29
     assert steps("1month", 0, renew_every="1year").count == 12
     assert made.label.endswith(" renewed every 1 month in Europe/Berlin")
-
-
-def test_a_window_that_began_in_another_period_has_events_of_its_own_alone():
-    made = steps("3months", 0, period="1month", renew_every="1year")
-    times = np.array([seconds(1970, 12, 31, zone=UTC), seconds(1971, 1, 1, zone=UTC)]).astype(np.int64) * SECOND
-    rows, found = made.assign(times)
-    assert sorted(found[rows == 0].tolist()) == [9]
-    assert sorted(found[rows == 1].tolist()) == [10, 11, 12]
-    assert made.count == 12 and made.first_of_period(10) == 10
 
 
 def test_the_unit_of_a_period_is_the_same_for_whichever_of_them_a_run_begins_with():

@@ -2,7 +2,6 @@
 
 import functools
 import random
-import re
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import as_arrow, as_rows, checked, run_bounded
+from event_forms import as_arrow, as_rows, checked, late_of, run_bounded
 from every_runner import of_elements, one_job
 from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
@@ -27,9 +26,9 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.histograms.categories import first_rows
 from privstream.transforms.histograms.parameters import Categories
-from privstream.transforms.timing.clocked import ONE_KEY, ClockedSteps, StartClocks
+from privstream.transforms.timing.step_fn import StepFn
 from scipy import stats
-from tiny_runner import Stage, call_all, dofns_of
+from tiny_runner import OpenWindows, call_all, dofns_of, started
 
 ALL = [*CONFIGURATIONS, *FLAGS]
 
@@ -52,7 +51,7 @@ def test_rows_are_those_of_the_reference(name):
     results = yield of_elements(as_arrow(events) if name in ("plain", "people, limited") else as_rows(events), made)
     rows = expected(name, made, events)
     assert len(rows) == 40 * (len(rows) // 40) > 0
-    assert (results.elements("dead"), results.counters.get("privstream:events_late", 0)) == ([], 0)
+    assert (results.elements("dead"), late_of(results)) == ([], 0)
     assert results.counters["privstream:events"] == len(events)
     assert sorted(results.elements("rows")) == rows
     assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
@@ -61,13 +60,13 @@ def test_rows_are_those_of_the_reference(name):
 @pytest.mark.prism
 def test_slow_bundles_lose_no_batch(monkeypatch):
     """Prism would split such a bundle after a tenth of a second, and forget what one part wrote."""
-    keep = ClockedSteps.keep
+    keep = StepFn.keep
 
     def slow(self, *arguments):
         time.sleep(0.15)
         yield from keep(self, *arguments)
 
-    monkeypatch.setattr(ClockedSteps, "keep", slow)
+    monkeypatch.setattr(StepFn, "keep", slow)
     events, made = random_events("plain", random.Random(6), 40), transform("plain")
     assert sorted(run_bounded("prism", as_arrow(events, 1), made).elements("rows")) == expected("plain", made, events)
 
@@ -95,10 +94,11 @@ def test_a_state_is_small_however_many_events_there_were():
     sizes = []
     for n in (10, 3000):
         fns = dofns_of(made)
-        stage = Stage(fns["PublishHistogram"], random.Random(1))
-        stage.feed(call_all(StartClocks((ONE_KEY,)), [b""]))
-        stage.feed(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
-        stage.advance(made.steps.decision_time(made.steps.end - 2, 1).micros)
+        stage, closing = started(fns["PublishHistogram"], random.Random(1)), OpenWindows(fns["ToClock"], made.steps)
+        closing.send(call_all(fns["CountEvents"], checked(made, as_arrow(random_events("plain", random.Random(2), n)))))
+        now = made.steps.decision_time(made.steps.end - 2, 2).micros
+        stage.feed(closing.close(now))
+        stage.advance(now)
         sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "log" in p))
     assert max(sizes) < 1500
 
@@ -116,7 +116,7 @@ def test_company_in_a_bundle_does_not_decide_whether_an_event_is_late(name):
         results = runner_harness.run("fn_api", functools.partial(build, arrivals=arrivals))
         counted = [(user, item, time) for user, item, time, at in arrivals if at < START + 10]
         assert sorted(results.elements("rows")) == expected(name, made, counted)
-        assert results.counters["privstream:events_late"] == 1
+        assert late_of(results) == 1
 
 
 def arrived(user, item, time, at) -> TimestampedValue:
@@ -163,44 +163,6 @@ def test_what_is_left_of_a_person_depends_on_that_person_alone(rows, limit, chan
     chance.shuffle(shuffled)
     assert kept(shuffled) == together
     assert together == sorted(row for user in range(4) for row in kept([r for r in rows if r[0] == user]))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"domain": [1]}, "domain must hold texts, got int"),
-        ({"categories_per_row": 7}, "categories_per_row must be <= 6, got 7"),
-        ({"separator": ""}, "separator must be a text, at least one character, got ''"),
-        ({"unit": "people"}, "unit must be one of event, person, got 'people'"),
-        ({"unit": "person"}, "max_contributions must be given when the unit is a person"),
-        ({"max_contributions": 3}, "max_contributions must not be given when the unit is an event"),
-        ({"max_per_window": 3}, "max_per_window must not be given when the unit is an event"),
-        ({"unit": "person", "max_contributions": 65_536}, "max_contributions must be <= 65535, got 65536"),
-        (
-            {"end": START},
-            "end must leave room for one window after start, got 1970-01-01T00:16:40Z to 1970-01-01T00:16:40Z",
-        ),
-        ({"queries": "max"}, "queries must be a tuple of at least one query"),
-        ({"queries": ()}, "queries must be a tuple of at least one query"),
-        ({"queries": ("max", "max")}, "queries must be distinct, got max, max"),
-        ({"queries": ("mode",)}, "queries must be among histogram, max, min, median, quantile:Q, top:K, got 'mode'"),
-        ({"queries": ("top:x",)}, "queries must be among histogram, max, min, median, quantile:Q, top:K, got 'top:x'"),
-        ({"queries": ("top:7",)}, "top:K must have K from 1 to 6, the number of categories, got top:7"),
-        ({"queries": ("quantile:2",)}, "quantile:Q must have Q in (0, 1], got quantile:2"),
-    ],
-)  # fmt: skip
-def test_arguments_are_checked(changes, message):
-    with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
-        transform("plain", **changes)
-
-
-def test_thresholds_are_checked():
-    with pytest.raises(ValueError, match=r"^thresholds must name every category of the domain, and no other$"):
-        transform("flags", thresholds={"cat": 3})
-    with pytest.raises(ValueError, match=r"^thresholds must be >= 1, got 0$"):
-        transform("flags", thresholds=0)
-    with pytest.raises(ValueError, match=r"^thresholds must be <= 2\*\*53, got 9007199254740993$"):
-        transform("flags", thresholds=dict.fromkeys(NAMES, 2**53 + 1))
 
 
 def test_input_that_cannot_be_published_safely_is_refused():

@@ -4,7 +4,6 @@ import copy
 import pickle
 import random
 import traceback
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,14 +13,14 @@ from counts_workloads import WINDOWS, random_events, transform
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.counts.publishing import PublishFound
-from privstream.transforms.timing.keyed_state import Cells, KeyedState, Progress
+from privstream.transforms.timing.step_fn import PROGRESS, Cells, Progress
 from tiny_runner import END, dofns_of
 from workloads import SECOND, START
 
 NAME = "found, more"
 EVENTS = random_events(NAME, random.Random(1), 900)
 STOPPED = START + 10 * (WINDOWS // 2) + 5
-STAGE, COUNTS = PublishFound.kind, "FoundKeys state, over 1, smoothed"
+STAGE, COUNTS = PublishFound.kind, "FoundKeys state"
 
 
 @cache
@@ -40,24 +39,29 @@ def begun():
 
 def resumed(chain, **options):
     """Give the last stage what is left of a job that was stopped: its state, and no cache; perhaps other options."""
-    publish = chain.stages[-1]
+    publish = chain.stages[1]
     publish.workers = [pickle.loads(pickle.dumps(dofns_of(transform(NAME, **options))["PublishFound"]))]
     publish.workers[0].setup()
 
 
 def log_of(chain):
     """Return a place of the last stage whose log has a state and what came since, and the log."""
-    states = chain.stages[-1].cells.states
+    states = chain.stages[1].cells.states
     return next(
         (place, log) for place, log in sorted(states.items()) if place[1] == "publish_found_log" and len(log) > 2
     )
+
+
+def progress_as(written, **changes):
+    """Return the progress of a key with other fields."""
+    return pack("progress", PROGRESS, unpack("progress", PROGRESS, written) | changes)
 
 
 def written_as(cells, key):
     """Let the progress of a key tell of the log that there is."""
     place, size = (key, "publish_found_progress"), sum(map(len, cells.states[key, "publish_found_log"]))
     (written,) = cells.states[place]
-    cells.states[place] = [replace(Progress.from_bytes(written), log=size).to_bytes()]
+    cells.states[place] = [progress_as(written, log=size)]
 
 
 def rewritten(data, kind, version=1, change=lambda fields: fields):
@@ -72,8 +76,8 @@ def with_counts(data, version=1, change=lambda fields: fields):
     )
 
 
-def without_history(fields):
-    return {name: column for name, column in fields.items() if name != "history"}
+def without_totals(fields):
+    return {name: column for name, column in fields.items() if name != "totals"}
 
 
 def other_answers(fields):
@@ -90,7 +94,7 @@ CHANGES = {
         f"snapshot version of {COUNTS} must be 1, got 2",
     ),
     "a column less": (
-        lambda log: [with_counts(log[0], change=without_history), *log[1:]],
+        lambda log: [with_counts(log[0], change=without_totals), *log[1:]],
         "it cannot be decoded",
     ),
     "other sums": (
@@ -123,12 +127,12 @@ def test_other_state_is_refused_and_the_right_one_goes_on(case):
     chain = begun()
     place, good = log_of(chain)
     change, match = CHANGES[case]
-    cells = chain.stages[-1].cells
+    cells = chain.stages[1].cells
     cells.states[place] = change(good)
     written_as(cells, place[0])
     resumed(chain)
     refused(chain, match)
-    cells = chain.stages[-1].cells
+    cells = chain.stages[1].cells
     assert cells.states[place] == change(good), "a bundle that fails leaves the state as it was"
     cells.states[place] = good
     written_as(cells, place[0])
@@ -148,11 +152,11 @@ def test_other_state_is_refused_and_the_right_one_goes_on(case):
 def test_state_of_a_run_with_other_options_is_refused(options, match):
     """The end decides over how many windows items are found. Or the state does not say its options."""
     chain = begun()
-    states = chain.stages[-1].cells.states
+    states = chain.stages[1].cells.states
     resumed(chain, **options)
     refused(chain, "options must be those of the run that wrote it")
     for place in [place for place, written in states.items() if place[1] == "publish_found_progress" and written]:
-        states[place] = [replace(Progress.from_bytes(states[place][0]), options=b"").to_bytes()]
+        states[place] = [progress_as(states[place][0], options=b"")]
     refused(chain, match)
 
 
@@ -161,9 +165,9 @@ def test_what_is_missing_is_noticed(lost):
     """An empty log is that of a key that has not begun: it would begin anew, with limits and noise of before."""
     chain = begun()
     place, good = log_of(chain)
-    cells = chain.stages[-1].cells
+    cells = chain.stages[1].cells
     if lost == "waiting records":
-        publish, publish.advance = chain.stages[-1], lambda _: None
+        publish, publish.advance = chain.stages[1], lambda _: None
         chain.advance(END)
         del publish.advance
         cells = publish.cells
@@ -197,11 +201,11 @@ class Cell(Bag):
 def test_bytes_cut_anywhere_are_refused():
     chain = begun()
     place, good = log_of(chain)
-    stage = KeyedState(dofns_of(transform(NAME))["PublishFound"].keys.stage)
+    stage = dofns_of(transform(NAME))["PublishFound"]
 
     def opened(log):
-        progress = Progress(log=sum(map(len, log)), handled=1)
-        return stage.open(place[0], Cells((Bag(),), Cell(progress.to_bytes()), Bag(*log), None))
+        progress = pack("progress", PROGRESS, vars(Progress(log=sum(map(len, log)), handled=1)))
+        return stage._open(place[0], Cells(Bag(), Cell(progress), Bag(*log), None))
 
     assert opened(good).state
     for number, segment in enumerate(good):

@@ -17,9 +17,8 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from event_forms import stamped
 from every_runner import Streamed, one_job
-from privstream.transforms import HeavyHitter
-from privstream.transforms.timing.clocked import AtWindowEnds, set_timer
-from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
+from privstream.transforms.timing.clock import set_timer
+from privstream.transforms.timing.steps import MILLISECOND
 
 SECOND = 1_000_000
 SEED = 5
@@ -137,40 +136,6 @@ def test_a_side_input_gets_each_row_once():
 
     results = runner_harness.run("fn_api", build)
     assert sorted(results.elements("aside")) == sorted(map(tuple, results.elements("rows"))) != []
-
-
-def hit(steps: Steps, step: int) -> TimestampedValue:
-    """Return a row as the stage before publishes it."""
-    start, end = steps.bounds(step)
-    return TimestampedValue(HeavyHitter(start, end, "a", 1.0, 1.0, 1.0, start, "started"), steps.decision_time(step, 1))
-
-
-LENGTHS = [
-    (MILLISECOND, 0, False),
-    (MILLISECOND, 90_061_001 * MILLISECOND, False),
-    (7 * MILLISECOND, 5 * MILLISECOND, True),
-    (86_400 * SECOND, 90_061_001 * MILLISECOND, False),
-]
-
-
-@one_job("windows of any length", LENGTHS, runners=["prism"])
-def test_windows_of_any_length_long_after_the_first(case):
-    size, lateness, started = case
-    first = START * SECOND // size
-    steps = Steps(size=size, period=size, first=first if started else None, allowed_lateness=lateness)
-    source = test_stream.TestStream().advance_watermark_to(steps.decision_time(first - 3))
-    for step in (first, first + 1, first + 2, first + 1000, first + 70_000):
-        source = source.advance_watermark_to(steps.decision_time(step, 1)).add_elements([hit(steps, step)])
-    last = min(first + 10**7, steps.latest(END_OF_TIME, 3))
-    source = source.add_elements([hit(steps, last)]).advance_watermark_to_infinity()
-
-    def build(stream):
-        rows = stream | "Ends" >> AtWindowEnds(steps, HeavyHitter, timer_offset=2)
-        return {"rows": rows, "grouped": rows | ByWindow(size)}
-
-    results = yield Streamed(source, build)
-    assert len(results.elements("rows")) == 6
-    check(results.elements("rows"), results.elements("grouped"), size)
 
 
 def test_another_beam_is_refused_with_its_release():

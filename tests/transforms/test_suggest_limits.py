@@ -121,20 +121,3 @@ def test_what_cannot_be_used_is_set_aside_and_changes_nothing():
     assert letters[0] == unread
     assert [letter.reason.split()[0] for letter in letters[1:]] == ["item", "user", "time"]
     assert counters["events_usable"] == batch.num_rows and counters["limits_published"] == len(rows)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"windows": None}, "end or windows must be given"),
-        ({"end": 600}, "windows must not be given with end"),
-        ({"epsilon": 0}, "epsilon must be finite and > 0, got 0"),
-        ({"for_epsilon": float("nan")}, "for_epsilon must be finite and > 0, got nan"),
-        ({"delta": 0}, r"delta must be in \(0, 1\), got 0"),
-        ({"delta": 0.5}, "delta must be <= 0.1"),
-        ({"shards": 0}, "shards must be >= 1, got 0"),
-    ],
-)
-def test_mistakes_are_named(given, message):
-    with pytest.raises(ValueError, match=message):
-        made(**given)

@@ -7,7 +7,6 @@ is honest: when it reaches T, a stage has got everything that the stage before i
 
 import functools
 import inspect
-import itertools
 import pickle
 import random
 from collections import Counter, defaultdict
@@ -27,9 +26,10 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
-from privstream.transforms.heavy_hitters.by_status import by_shard
 from privstream.transforms.reading.fields import EventFields
-from privstream.transforms.timing.clocked import ONE_KEY, SEED, PublishAtEnds, under_one_key
+from privstream.transforms.timing.clock import SEED, StartClocks
+from privstream.transforms.timing.step_fn import StepFn
+from privstream.transforms.timing.window_ends import PublishAtEnds, under_one_key
 
 
 class WorkerLost(Exception):  # noqa: N818
@@ -209,14 +209,25 @@ def defaults_of(function: Callable) -> dict[str, Any]:
 
 
 class DoFns(PipelineVisitor):
-    """Collects the DoFns of a pipeline by class name."""
+    """Collects the DoFns of a pipeline by class name, and the keys whose clocks are started for each `StepFn`."""
 
     def __init__(self) -> None:
         self.found: dict[str, beam.DoFn] = {}
+        self.seeds: dict[str, tuple[bytes, ...]] = {}
 
     def visit_transform(self, node) -> None:
         if isinstance(node.transform, beam.ParDo):
-            self.found[type(node.transform.fn).__name__] = node.transform.fn
+            fn = node.transform.fn
+            self.found[type(fn).__name__] = fn
+            if isinstance(fn, StepFn) and fn.every:
+                self.seeds[type(fn).__name__] = self._names(node)
+
+    def _names(self, node) -> tuple[bytes, ...]:
+        """Return the keys that are flattened with the input of a stage."""
+        (flattened,) = node.inputs
+        makers = [given.producer.transform for given in flattened.producer.inputs]
+        (names,) = [each.fn.names for each in makers if isinstance(getattr(each, "fn", None), StartClocks)]
+        return names
 
 
 @functools.lru_cache(maxsize=32)
@@ -226,6 +237,8 @@ def dofns_of(transform: beam.PTransform, runner: str = "FlinkRunner") -> dict[st
     _ = pipeline | beam.Create([("u", "i")]).with_output_types(Any) | transform
     visitor = DoFns()
     pipeline.visit(visitor)
+    for name, keys in visitor.seeds.items():
+        visitor.found[name].seeds = keys
     return visitor.found
 
 
@@ -242,15 +255,38 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
 
 
 SCHEMA = EventFields().schema()
-BETWEEN: dict[str, list] = {  # stateful DoFns in their order, and the functions before each of them
-    "BoundPerWindow": [],
-    "BoundAcrossWindows": [],
-    "PruneItems": [],
-    "DecideHits": [],
-    "PruneDownItems": [lambda element: [by_shard(element)]],
-    "DecideStatuses": [],
-    "PublishAtEnds": [],
-}
+AFTER = ("BoundAcrossWindows", "PruneItems", "DecideHits", "PruneDownItems", "DecideStatuses", "PublishAtEnds")
+"""Stateful DoFns in their order, after `BoundPerWindow`."""
+
+
+class OpenWindows:
+    """What `CloseWindows` does: batches wait until their step is decided, and go to a stage together; late ones are
+    dropped and counted."""
+
+    def __init__(self, fn: beam.DoFn, steps) -> None:
+        self.fn, self.steps, self.waiting, self.late, self.watermark = fn, steps, defaultdict(list), 0, -(2**62)
+
+    def send(self, keyed_batches: list) -> None:
+        for key, batch in keyed_batches:
+            if self._decision(key) > self.watermark:
+                self.waiting[key].append(batch)
+            else:
+                self.late += batch[0]
+
+    def close(self, watermark: int) -> list:
+        self.watermark = watermark
+        ready = [key for key in self.waiting if self._decision(key) <= watermark]
+        return call_all(self.fn, [(key, self.waiting.pop(key)) for key in ready])
+
+    def _decision(self, key: bytes) -> int:
+        return self.steps.decision_time(StepKey.from_bytes(key).step).micros
+
+
+def started(fn: beam.DoFn, chance: random.Random, **options) -> Stage:
+    """Return a stage of which all clocks have been started."""
+    stage = Stage(fn, chance, **options)
+    stage.feed([(name, SEED) for name in fn.seeds])
+    return stage
 
 
 @dataclass
@@ -265,18 +301,12 @@ class Chain:
     def __post_init__(self) -> None:
         self.fns = dofns_of(self.transform)
         self.stages = [
-            Stage(self.fns[name], self.chance, crashes=self.crashes, workers=self.workers)
-            for name in BETWEEN
+            started(self.fns[name], self.chance, crashes=self.crashes, workers=self.workers)
+            for name in AFTER
             if name in self.fns
         ]
+        self.open = OpenWindows(self.fns["BoundPerWindow"], self.transform.steps)
         self.rows: list = []
-        self.markers: dict[bytes, list[bytes]] = defaultdict(list)
-        self.watermark = -(2**62)
-        if "EmitEmptySteps" in self.fns:
-            self._send(call_all(self.fns["EmitEmptySteps"], [b""]))
-        for stage in self.stages:
-            names = (ONE_KEY,) if type(stage.fn).__name__ == "PublishAtEnds" else ()
-            stage.feed([(name.encode(), SEED) for name in names])
 
     def arrive(self, events: list) -> None:
         """Take events (user, item, microseconds) in batches of any size and order."""
@@ -289,39 +319,21 @@ class Chain:
                 [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
             )
             del events[:size]
-            self._send(call_all(self.fns["SplitEvents"], [batch]))
-
-    def _send(self, keyed_batches: list) -> None:
-        for key, (digest, _) in keyed_batches:
-            if self._decision(key) > self.watermark:
-                self.markers[key].append(digest)
-        self.stages[0].feed(keyed_batches)
+            self.open.send(call_all(self.fns["SplitEvents"], [batch]))
 
     def advance(self, watermark: int) -> None:
         """Move the watermark of the source, and let it pass through all stages."""
-        self.watermark = watermark
-        ready = [key for key in self.markers if self._decision(key) <= watermark]
-        self.stages[0].feed([(key, (b"".join(self.markers.pop(key)), b"")) for key in ready])
-        for stage, following in itertools.zip_longest(self.stages, self.stages[1:]):
+        elements = self.open.close(watermark)
+        for stage in self.stages:
+            if isinstance(stage.fn, PublishAtEnds):
+                elements = [under_one_key(row, stage.fn.coder, stage.fn.steps) for row in elements]
+            stage.feed(elements)
             stage.advance(watermark)
-            if following is None:
-                self.rows += stage.take()
-            else:
-                elements = stage.take()
-                for function in BETWEEN[type(following.fn).__name__]:
-                    elements = [made for element in elements for made in function(element)]
-                if isinstance(following.fn, PublishAtEnds):
-                    elements = [under_one_key(row, following.fn.coder, following.fn.steps) for row in elements]
-                following.feed(elements)
-
-    def _decision(self, key: bytes) -> int:
-        return self.transform.steps.decision_time(StepKey.from_bytes(key).step).micros
+            elements = stage.take()
+        self.rows += elements
 
     def counters(self) -> dict[str, int]:
         return {f"{type(s.fn).__name__}.{name}": n for s in self.stages for name, n in s.counters.items() if n}
-
-    def dead_letters(self) -> list:
-        return [letter for stage in self.stages for letter in stage.dead]
 
 
 END = 2**62 // 1000 * 1000  # a watermark after everything
@@ -334,7 +346,7 @@ def run_chain(transform, events: list, chance: random.Random, *, crashes: float 
     times = sorted({event[2] for event in events})
     waiting = list(events)
     for watermark in sorted(chance.sample(times, min(len(times), 6))):
-        urgent = [e for e in waiting if (e[2] // steps.period - steps.overlap) * steps.period <= watermark]
+        urgent = [e for e in waiting if (e[2] // steps.size - 1) * steps.size <= watermark]
         early = [e for e in waiting if e not in urgent and chance.random() < 0.5]
         chain.arrive(urgent + early)
         waiting = [e for e in waiting if e not in urgent and e not in early]

@@ -100,30 +100,9 @@ class AlertsParameters(CountedParameters):
         misses it by more does; with "status", every number of people who have not been charged `max_hits` times.
 
     Args:
-        epsilon: limit on what all rows together show about one person over the whole run, > 0. A smaller value protects
-            better and needs more noise.
-        rules: public rules. Their thresholds are numbers of people.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: every window that ends at or before this moment, in seconds since 1970 UTC, is tested, also an empty one.
-            `end` must be given unless the input has no end.
-        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). The method "status" needs
-            it; "sparse_vector" does not use it. Choose it far below 1 / (number of people).
-        max_contributions: by counts, number of times that one person counts in the whole run, for any rule; without it
-            100.
-        max_per_window: by counts, number of rules for which one person counts in a window, random ones; without it all.
-        method: "counts" adds noise to every number. "sparse_vector" tests with hidden noise, and pays for alerts alone,
-            less for clear ones; when the budget is spent, the run stops. "status" reports a rule from the window in
-            which it is met to the one in which that ends, and charges the people who are counted there for these two
-            alone.
-        min_alerts: by "sparse_vector", number of alerts that the budget pays for in any case; without it 10.
-        max_hits: by "status", number of starts and ends of alerts that one person is charged for, at least the number
-            of rules; then the person no longer counts. Without it 4, or the number of rules if that is larger.
-        shards: number of parallel parts into which people are divided. It changes no answer.
-        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made.
+        **options: see `privstream help alerts`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> alerts = SparseVectorAlerts(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,
@@ -200,7 +179,7 @@ class AlertsParameters(CountedParameters):
             self.monitor = self._monitor(epsilon, delta, max_hits)
         else:
             self.sparse_vector = self._sparse_vector(epsilon, MIN_ALERTS if min_alerts is None else min_alerts)
-        steps = (self.steps.size, self.steps.period, self.steps.first, self.steps.allowed_lateness)
+        steps = (self.steps.size, self.steps.first, self.steps.allowed_lateness)
         self.noise = noise.derive("alerts", describe(self.rules, *steps) + self.steps.further_label.encode())
 
     def _monitor(self, epsilon: float, delta: float, max_hits: int | None) -> RuleMonitor:

@@ -18,7 +18,7 @@ from privstream.transforms.people.split_stages import SplitEvents
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import Alert
 from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clocked import WithClock
+from privstream.transforms.timing.clock import WithClock
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -39,9 +39,9 @@ class RuleCounts(RuleCountsParameters, KeyedCounts):
         return split_for(self.rules, self.steps, self.noise, self.shards)
 
     @override
-    def _complete(self, batches: PCollection[Any]) -> PCollection[Any]:
+    def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         to_rules = beam.ParDo(ToRules(self.rules, self.noise)).with_output_types(KeyedBatch)
-        return cast(PCollection[Any], batches | "ToRules" >> to_rules)
+        return cast(PCollection[Any], super()._split(events, apply_dofn) | "ToRules" >> to_rules)
 
 
 class SparseVectorAlerts(AlertsParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
@@ -52,13 +52,13 @@ class SparseVectorAlerts(AlertsParameters, CountedTransform):  # noqa: D101 - it
         return split_for(self.rules, self.steps, self.noise, self.shards)
 
     @override
-    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        meet = MeetRules(rules=self.rules, steps=self.steps, timer_offset=1, noise=self.noise)
-        return apply_dofn(batches, meet, Keyed)
+    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        meet = MeetRules(rules=self.rules, steps=self.steps, noise=self.noise)
+        return apply_dofn(closed, meet, Keyed)
 
     @override
     def _publish(self, met: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        last: dict[str, Any] = {"rules": self.rules, "steps": self.steps, "timer_offset": 3, "noise": self.noise}
+        last: dict[str, Any] = {"rules": self.rules, "steps": self.steps, "timer_offset": 1, "noise": self.noise}
         if self.monitor is not None:
             few = tuple(rule.sign < 0 for rule in self.rules)
             ranked = met | "RankRules" >> beam.Map(rank_rules, few).with_output_types(Keyed)

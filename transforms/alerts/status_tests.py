@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode, encode
+from privstream.transforms.batches import HolderBatch, Keyed, decode, encode
 from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import LimitCounter
-from privstream.transforms.reading.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STATUSES, Alert
-from privstream.transforms.timing.clocked import SingleSteps, on_clock
+from privstream.transforms.timing.clock import STEP, on_clock
+from privstream.transforms.timing.step_fn import StepFn, Stepped
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -33,20 +34,13 @@ def rank_rules(element: Keyed, few: tuple[bool, ...]) -> Keyed:
 
     All that a person meets in a window is in one batch, so ranks depend on that person alone.
     """
-    held = decode(HolderBatch, element[1])
+    (step,), held = STEP.unpack_from(element[1]), decode(HolderBatch, element[1][STEP.size :])
     later = ~np.array(few)[held.items.astype(np.int64)]
     ranks = place_in_run(held.users, np.lexsort((held.items, later, held.users))).astype(np.uint16)
-    return on_clock(StepKey.from_bytes(element[0]).step, encode(replace(held, ranks=ranks)))
+    return on_clock(step, encode(replace(held, ranks=ranks)))
 
 
-@dataclass(frozen=True, eq=False)
-class RuleStates(RuleState):
-    """What is remembered: who was charged, since when rules are met, and what changed and is not yet logged."""
-
-    unlogged: Charges = field(default_factory=Charges.none)
-
-
-class DecideRules(SingleSteps, state="decide_rules"):
+class DecideRules(StepFn, state="decide_rules"):
     """On a public clock: test every rule in every window, and publish those that are met or end."""
 
     def __init__(
@@ -67,11 +61,11 @@ class DecideRules(SingleSteps, state="decide_rules"):
         self.limited = LimitCounter("charged")
 
     @override
-    def initial(self, key: bytes) -> RuleStates:
-        return RuleStates(since=self.monitor.initial_state().since)
+    def initial(self, key: bytes) -> RuleState:
+        return RuleState(since=self.monitor.initial_state().since)
 
     @override
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: RuleStates) -> tuple[RuleStates, list[Alert]]:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: RuleState) -> Stepped:
         held = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
         given = Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
         noise = self.steps.renewed(self.noise, step)
@@ -80,8 +74,8 @@ class DecideRules(SingleSteps, state="decide_rules"):
         found, after, charges = self.monitor.decide(state, given, noise)
         self.alerts.inc(len(found.rules))
         self.stopped.inc(int(found.stopped))
-        counters, unlogged = state.counters.add(charges), state.unlogged.merged(charges)
-        return replace(after, counters=counters, unlogged=unlogged), list(self._rows(step, found))
+        after = replace(after, counters=state.counters.add(charges))
+        return Stepped(after, self._rows(step, found), partial(_segment, charges, after))
 
     def _rows(self, step: int, found: RuleRows) -> Iterator[Alert]:
         """Write the rules that are met or end; a count that nobody was charged for is none."""
@@ -106,35 +100,19 @@ class DecideRules(SingleSteps, state="decide_rules"):
             )
 
     @override
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        held = decode(HolderBatch, batch)
-        self.late.inc(len(held.users))
-        for number in np.unique(held.items).tolist():
-            name = self.rules[number].name
-            yield late_letter(self.steps, step, "late people", name)
-
-    @override
-    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RuleStates) -> list[bytes]:
-        return [_segment(state.unlogged, state)]
-
-    @override
-    def decode(self, key: bytes, segments: list[bytes]) -> RuleStates:
+    def decode(self, key: bytes, segments: list[bytes]) -> RuleState:
         state = self.initial(key)
         for segment in segments:
             found: dict[str, Any] = unpack("rules met", SEGMENTS, segment)
             counters = state.counters.add(Charges.from_bytes(found["charges"]))
-            state = RuleStates(counters, found["since"], found["changes"])
+            state = RuleState(counters, found["since"], found["changes"])
         return state
 
     @override
-    def encode(self, state: RuleStates) -> list[bytes]:
+    def encode(self, state: RuleState) -> list[bytes]:
         charges = state.counters.compact()
         starts = range(0, max(1, len(charges)), SEGMENT)
         return [_segment(charges.slice(start, start + SEGMENT), state) for start in starts]
-
-    @override
-    def logged(self, state: RuleStates) -> RuleStates:
-        return replace(state, unlogged=Charges.none())
 
 
 def _segment(charges: Charges, state: RuleState) -> bytes:

@@ -24,15 +24,14 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
-    digest,
     encode,
     first_of_run,
     string_buffers,
 )
 from privstream.transforms.people.bounding import BoundEvents
-from privstream.transforms.reading.dead_letters import late_letter
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
-from privstream.transforms.timing.clocked import SingleSteps, on_clock
+from privstream.transforms.timing.clock import STEP, on_clock
+from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -79,18 +78,18 @@ class ToRules(beam.DoFn):
 
     @override
     def process(self, element: KeyedBatch) -> Iterator[KeyedBatch]:
-        key, (_, data) = element
+        key, (number, data) = element
         events = decode(EventBatch, data)
         rows, rules = self._met.meet(events.users, events.items)
         made = encode(EventBatch(events.users[rows], rules.astype(np.uint64), events.times[rows], Names.none()))
-        yield key, (digest(made), made)
+        yield key, (number, made)
 
 
-class MeetRules(BoundEvents, state="meet_rules"):
+class MeetRules(BoundEvents):
     """Per step and shard of people: events in, out who meets which rule: holdings of its number, by step."""
 
-    def __init__(self, *, rules: tuple[AlertRule, ...], steps: Steps, timer_offset: int, noise: NoiseSource) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
+    def __init__(self, *, rules: tuple[AlertRule, ...], steps: Steps, noise: NoiseSource) -> None:
+        super().__init__(steps=steps)
         self.rules = rules
         self.noise = noise
 
@@ -104,7 +103,7 @@ class MeetRules(BoundEvents, state="meet_rules"):
         if len(rows):
             ranks = np.zeros(len(rows), np.uint16)
             held = HolderBatch(events.users[rows], rules.astype(np.uint64), ranks, Names.none())
-            yield key._replace(shard=0).to_bytes(), encode(held)
+            yield on_clock(key.step, encode(held))
 
 
 class CountMeeting(beam.DoFn):
@@ -115,7 +114,7 @@ class CountMeeting(beam.DoFn):
 
     @override
     def process(self, element: Keyed) -> Iterator[Keyed]:
-        step, held = StepKey.from_bytes(element[0]).step, decode(HolderBatch, element[1])
+        (step,), held = STEP.unpack_from(element[1]), decode(HolderBatch, element[1][STEP.size :])
         counts = np.bincount(held.items.astype(np.int64), minlength=self.rules)
         yield on_clock(step, encode_counts(counts))
 
@@ -147,7 +146,7 @@ class Runs:
         return replace(self, fired=fired, since=since)
 
 
-class TestCounts(SingleSteps, state="test_counts"):
+class TestCounts(StepFn, state="test_counts"):
     """Test every rule in each window once, and publish the alerts. Misses publish nothing.
 
     A window without data is tested like any other. A run that has spent its budget tests nothing more.
@@ -187,7 +186,7 @@ class TestCounts(SingleSteps, state="test_counts"):
         return Runs(self.mechanism.restore(fields["run"]), fields["fired"], fields["since"])
 
     @override
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
         if self.mechanism.halted(state.progress):
             return state, []
         counts = np.zeros(len(self.rules), np.int64)
@@ -244,8 +243,3 @@ class TestCounts(SingleSteps, state="test_counts"):
             rows[-1] = rows[-1]._replace(stopped=True)
             self.stopped.inc()
         return rows
-
-    @override
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        self.late.inc()
-        yield late_letter(self.steps, step, "late count", "")

@@ -117,34 +117,9 @@ class CardinalityParameters(Parameters):
         and the estimate may stop following the set: its bound is then -1.
 
     Args:
-        epsilon: limit on what all rows together show about one person, > 0. A smaller value protects
-            better and needs more noise.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it. Nobody is in
-            the set at that moment.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
-            one. `end` must be given unless the input has no end.
-        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
-            (number of people). The method counts alone uses it: its noise then grows with the square root of
-            `max_contributions`.
-        enter_values: items that mean that a person enters. Without them every item that is not one of `leave_values`
-            means that.
-        leave_values: items that mean that a person leaves; of events at one time, leaving comes last, whatever their
-            order. They must be given unless `timeout` is given.
-        timeout: number of seconds without an entering event after which a person has left, less than 65,534 windows. As
-            long as days or weeks that are the windows, these are counted: a day of 25 hours is one.
-        max_contributions: number of windows at whose ends one person counts in the whole run: the first ones. Without
-            it, all windows. The method counts alone has such a limit, and needs it where there is no end.
-        max_updates: a public guess of how often people enter or leave in the whole run,
-            all people together, as seen at the ends of windows. Without it errors are larger.
-        method: method that makes the estimates. "counts" gives each window noise of its own; "sparse_counter" changes
-            an estimate when a private test finds it far from the truth, for long runs without delta in which the same
-            people stay; "henzinger_sricharan_steiner" is the published algorithm.
-        shards: number of parallel parts into which people are divided. It changes no answer.
-        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+        **options: see `privstream help cardinality`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> inside = SetCardinality(epsilon=1.0, window=600, start=0, end=86400, enter_values=("in",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,21 +30,18 @@ from privstream.transforms.batches import (
 from privstream.transforms.cardinality.parameters import (
     ENTER,
     FOR_EVER,
-    KINDS,
     CardinalityParameters,
     PresenceRules,
 )
-from privstream.transforms.people.bounding import LimitCounter, to_people
-from privstream.transforms.people.split import CodedEvents
+from privstream.transforms.people.bounding import LimitCounter
+from privstream.transforms.people.split import CodedEvents, people_key
 from privstream.transforms.people.split_stages import SplitCodes
-from privstream.transforms.reading.dead_letters import late_letter
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform
-from privstream.transforms.timing.clocked import MechanismSteps, Outputs, WithClock, on_clock
-from privstream.transforms.timing.keyed_state import NEVER
-from privstream.transforms.timing.on_time import OnTimeBatches
-from privstream.transforms.timing.ordered import Handled, OrderedSteps
-from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
+from privstream.transforms.timing.clock import WithClock, on_clock, stepped
+from privstream.transforms.timing.closing import ClosedWindow
+from privstream.transforms.timing.step_fn import NEVER, StepFn, Stepped, unchanged
+from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 NO_BOUND = -1
@@ -51,7 +49,7 @@ USED_BITS = 17
 """Of a packed number: windows in which a person has counted, up to 65,535, and one more."""
 
 
-class PublishCardinality(MechanismSteps, state="publish_cardinality"):
+class PublishCardinality(StepFn, state="publish_cardinality"):
     """Run the mechanism through every window, and publish its estimates."""
 
     counter = "estimates_published"
@@ -61,30 +59,19 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
         self.exhausted = Metrics.counter("privstream", "estimates_without_bound")
 
     @override
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        self.late.inc()
-        yield late_letter(self.steps, step, "late change", "")
-
-    @override
-    def walk(
-        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: CardinalityState
-    ) -> tuple[CardinalityState, Outputs]:
-        changes = np.zeros(last - first + 1, np.int64)
-        for step, found in batches.items():
-            if first <= step <= last:
-                changes[step - first] = sum(CHANGE.unpack(batch)[0] for batch in found)
-        state, published = self.mechanism.run(state, changes, self.noise_of(first))
-        outputs: list[tuple[int, CardinalityEstimate]] = []
-        columns, spread = (column.tolist() for column in published), self.mechanism.algorithm.spread
-        for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):
-            start, end = self.steps.bounds(step)
-            ends = (None, None) if exhausted else map(float, interval(estimate, bound if spread is None else spread))
-            error_bound = NO_BOUND if exhausted else bound
-            shown = max(0, estimate) if spread is None else estimate  # by counts it is unbiased
-            outputs.append((step, CardinalityEstimate(start, end, shown, error_bound, *ends)))
-        self.published.inc(len(outputs))
-        self.exhausted.inc(int(published.exhausted.sum()))
-        return state, outputs
+    def step(
+        self, key: bytes, step: int, batches: list[bytes], state: CardinalityState
+    ) -> tuple[CardinalityState, list[CardinalityEstimate]]:
+        changes = np.array([sum(CHANGE.unpack(batch)[0] for batch in batches)], np.int64)
+        state, published = self.mechanism.run(state, changes, self.noise_of(step))
+        estimate, bound, exhausted = (column.tolist()[0] for column in published)
+        spread = self.mechanism.algorithm.spread
+        ends = (None, None) if exhausted else map(float, interval(estimate, bound if spread is None else spread))
+        shown = max(0, estimate) if spread is None else estimate  # by counts it is unbiased
+        self.published.inc()
+        self.exhausted.inc(int(exhausted))
+        row = CardinalityEstimate(*self.steps.bounds(step), shown, NO_BOUND if exhausted else bound, *ends)
+        return state, [row]
 
 
 class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
@@ -103,17 +90,17 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
         return SplitPresence(**self._common, noise=self._people, shards=self.shards)
 
     @override
-    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        last = apply_dofn(batches, LastPresence(**self._common, timer_offset=1), Keyed)
-        track = TrackMembers(steps=self.steps, timer_offset=2, limit=self.max_contributions)
-        return apply_dofn(last, track, Keyed)
+    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        last = apply_dofn(closed, LastPresence(**self._common), Keyed)
+        track = TrackMembers(steps=self.steps, timer_offset=1, limit=self.max_contributions)
+        return apply_dofn(last | "PeopleClocks" >> WithClock(self.steps, self.people), track, Keyed)
 
     @override
     def _publish(self, changes: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        clocked = changes | "WithClock" >> WithClock(self.steps, apart=False)
+        clocked = changes | "WithClock" >> WithClock(self.steps)
         publish = PublishCardinality(
             steps=self.steps,
-            timer_offset=3,
+            timer_offset=2,
             mechanism=self.mechanism,
             noise=self._noise(),
         )
@@ -216,11 +203,12 @@ def last_presence(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np
     return rows
 
 
-class LastPresence(OnTimeBatches, state="last_presence"):
-    """Per step and shard of people: late batches are dropped, and the last event of each person goes on, by shard."""
+class LastPresence(ClosedWindow):
+    """Per step and shard of people: the last event of each person goes on, by shard."""
 
-    def __init__(self, *, steps: Steps, rules: PresenceRules, timer_offset: int) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
+    def __init__(self, *, steps: Steps, rules: PresenceRules) -> None:
+        super().__init__()
+        self.steps = steps
         self.rules = rules
 
     @override
@@ -230,14 +218,7 @@ class LastPresence(OnTimeBatches, state="last_presence"):
         kinds = events.items[rows]
         stay = self.rules.stay(self.steps, key.step, kinds, events.times[rows])
         last = HolderBatch(events.users[rows], kinds, stay, Names.none())
-        yield to_people(key, encode(last))
-
-    @override
-    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        items = decode(EventBatch, batch).items
-        self.late.inc(len(items))
-        for item, number in zip(*(part.tolist() for part in np.unique(items, return_counts=True)), strict=True):
-            yield late_letter(self.steps, key.step, "late events", f"{KINDS[item]} ({number} events)")
+        yield people_key(key.shard), stepped(key.step, encode(last))
 
 
 CHANGE = struct.Struct(">q")
@@ -251,7 +232,7 @@ class Members:
     membership: MembershipLog
 
 
-class TrackMembers(OrderedSteps, state="track_members"):
+class TrackMembers(StepFn, state="track_members"):
     """Per shard of people: find who enters and who leaves, and send on by how much that changes the size of the set.
 
     Somebody who enters and is present, or leaves and is absent, changes nothing. With a time-out it is known when an
@@ -268,11 +249,16 @@ class TrackMembers(OrderedSteps, state="track_members"):
         super().__init__(steps=steps, timer_offset=timer_offset)
         self.limit = limit
         self.limited = LimitCounter("entries")
-        self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
 
     @override
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Members) -> Handled:
-        heard = HolderBatch.join([batch for _, batch in batches])
+    def initial(self, key: bytes) -> Members:
+        return Members(0, MembershipLog())
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Members) -> Stepped:
+        if not batches:
+            return Stepped(state, (), unchanged)
+        heard = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
         people, stay = heard.users, heard.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
         before, used = self._unpacked(state.membership.values_of(people))
@@ -292,7 +278,7 @@ class TrackMembers(OrderedSteps, state="track_members"):
         outputs = self._changes(step, present[rows], stay[rows] > 0, before[rows], until[rows])
         stays = Stays.of(people[rows], self._packed(until, used + until - step)[rows])
         after = Members(step, state.membership.updated(stays, step))
-        return Handled(after, _members_entry(step, stays) if len(rows) else None, outputs)
+        return Stepped(after, outputs, partial(_members_entry, step, stays) if len(rows) else unchanged)
 
     def _packed(self, until: np.ndarray, used: np.ndarray) -> np.ndarray:
         """Return until when people stay, and how often they count until then, as one number."""
@@ -316,10 +302,6 @@ class TrackMembers(OrderedSteps, state="track_members"):
         signs = np.concatenate([np.full(len(at), sign) for at, sign in chosen])
         changes = zip(ats.tolist(), totals(place, signs, len(ats)).tolist(), strict=True)
         return [on_clock(at, CHANGE.pack(total)) for at, total in changes if total]
-
-    @override
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
-        yield late_letter(self.steps, key.step, "late events", f"{len(batch.users)} people")
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> Members:

@@ -19,16 +19,17 @@ from privstream.transforms.batches import (
     Keyed,
     Names,
     StepKey,
+    encode,
     first_of_run,
     named,
     rows_of,
-    seal,
+    shard_key,
 )
 from privstream.transforms.counts.dropped import sums_record
 from privstream.transforms.people.bound import Bound, by_person, draws_of_pairs, within_limit
 from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, Used
 from privstream.transforms.people.split import ClippedCounter
-from privstream.transforms.reading.domain import Domain
+from privstream.transforms.timing.clock import stepped
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -74,11 +75,10 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         newcomers: bool = False,
         key_shards: int,
         limits: tuple[int, int] = (0, 0),
-        domain: Domain | None = None,
         lists: PeopleLists | None = None,
         dropped: DroppedShare | None = None,
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
+        super().__init__(steps=steps, timer_offset=timer_offset)
         # pairs of a person and a key, by the keyed hash of both; and keys for which a list counts people
         self.limit_names = ("times", "pairs", "listed", "dropped")
         self.lists = lists
@@ -225,20 +225,15 @@ def by_shard(step: int, counted: CountBatch, shards: int) -> Iterator[Keyed]:
     """Send counts of a step on by shard of items."""
     shard = (counted.items % np.uint64(shards)).astype(np.int64)
     for number in np.unique(shard).tolist():
-        yield sealed_counts(StepKey(step, number), named(rows_of(counted, np.flatnonzero(shard == number))))
+        some = named(rows_of(counted, np.flatnonzero(shard == number)))
+        yield shard_key(number), stepped(step, encode(some))
 
 
-def sealed_counts(key: StepKey, counted: CountBatch) -> Keyed:
-    """Return what `PublishCounts` takes, after `on_clock`."""
-    return key._replace(step=0).to_bytes(), seal(key, counted)
-
-
-class CountEvents(BoundEvents, state="count_events"):
+class CountEvents(BoundEvents):
     """Per step and shard of items: events in, counts of those in time out, with sums of values."""
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
         sums = None if events.values is None else events.values.astype(np.int64)
-        yield sealed_counts(
-            key, add_up(CountBatch(events.items, np.ones(len(events.items), np.int64), events.names, None, sums))
-        )
+        counted = CountBatch(events.items, np.ones(len(events.items), np.int64), events.names, None, sums)
+        yield shard_key(key.shard), stepped(key.step, encode(add_up(counted)))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare, Share
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import Keyed, StepKey
+from privstream.transforms.batches import Keyed, shard_key
 from privstream.transforms.counters import counter
-from privstream.transforms.timing.clocked import SingleSteps, stepped
+from privstream.transforms.timing.clock import stepped
+from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
-_KEY = StepKey(0, 0).to_bytes() + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
-CLOCK = "dropped"
+CLOCK = shard_key(0) + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
 
 READINGS = "limits_readings"
 NUMBERS = ("limits_dropped", "limits_counted", "limits_beyond")
@@ -25,22 +25,17 @@ NUMBERS = ("limits_dropped", "limits_counted", "limits_beyond")
 
 def sums_record(step: int, sums: np.ndarray) -> Keyed:
     """Return what a shard of people sends of a step: exact numbers, int64 (3,)."""
-    return _KEY, stepped(step, sums.astype("<i8").tobytes())
+    return CLOCK, stepped(step, sums.astype("<i8").tobytes())
 
 
 def is_sums(element: Keyed) -> bool:
     """Tell whether an element is that, and not counts."""
-    return element[0] == _KEY
+    return element[0] == CLOCK
 
 
 def is_counts(element: Keyed) -> bool:
     """Tell whether an element is counts."""
-    return element[0] != _KEY
-
-
-def to_clock(element: Keyed) -> Keyed:
-    """Return what `ReleaseDropped` takes."""
-    return CLOCK.encode(), element[1]
+    return element[0] != CLOCK
 
 
 class Waiting(NamedTuple):
@@ -50,7 +45,7 @@ class Waiting(NamedTuple):
     readings: int
 
 
-class ReleaseDropped(SingleSteps, state="release_dropped"):
+class ReleaseDropped(StepFn, state="release_dropped"):
     """On a public clock: release what came since the last reading at some steps of the run, or of each period.
 
     What is released is in counters, and in no row.
@@ -84,7 +79,7 @@ class ReleaseDropped(SingleSteps, state="release_dropped"):
         return Waiting(**found)
 
     @override
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: Waiting) -> tuple[Waiting, Iterable[Any]]:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Waiting) -> tuple[Waiting, Iterable[Any]]:
         sums = state.sums + sum((np.frombuffer(batch, "<i8") for batch in batches), np.zeros(3, np.int64))
         if self.steps.number(step) not in self.readings:
             return Waiting(sums, state.readings), ()
@@ -93,11 +88,6 @@ class ReleaseDropped(SingleSteps, state="release_dropped"):
         for each, number in zip(self.counters, [*noisy.tolist(), 1], strict=True):
             each.inc(number)
         return Waiting(np.zeros(3, np.int64), reading), ()
-
-    @override
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Let late numbers go: the counts of the same people are late too, and say so."""
-        return iter(())
 
 
 def share_in(counters: Mapping[str, int], mechanism: DroppedShare | None) -> Share | None:

@@ -1,4 +1,4 @@
-"""Views of the counts of a finished run: smoothed, compared with earlier windows, added up."""
+"""Views of published counts: smoothed, compared with earlier windows, added up."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ShownCounts:
         return [row for row in found if id(row) in chosen]
 
 
-def _ranks(texts: pa.ChunkedArray) -> np.ndarray:
+def ranks(texts: pa.ChunkedArray) -> np.ndarray:
     """Return a number for each text, int64: equal ones for equal texts, in their order."""
     found = texts.combine_chunks().dictionary_encode()
     places = np.empty(len(found.dictionary), np.int64)
@@ -135,8 +135,8 @@ class SmoothFinished:
             return []
         row_type: Any = KeyRise if self.rising else type(rows[0])
         columns = dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True))
-        changed = self._changed(
-            _ranks(pa.chunked_array([pa.array(columns["item"])])),
+        changed = self.changed(
+            ranks(pa.chunked_array([pa.array(columns["item"])])),
             np.array([start.micros for start in columns["window_start"]]),
             np.array([columns[name] for name in NOISY if name in columns], np.int64),
         )
@@ -152,12 +152,12 @@ class SmoothFinished:
         if not rows.num_rows:
             return rows
         published = np.stack([rows[name].to_numpy() for name in NOISY if name in rows.column_names])
-        changed = self._changed(_ranks(rows["item"]), rows["window_start"].to_numpy(), published)
+        changed = self.changed(ranks(rows["item"]), rows["window_start"].to_numpy(), published)
         for name, column in changed.items():
             rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(column, from_pandas=True))
         return rows
 
-    def _changed(self, keys: np.ndarray, starts: np.ndarray, published: np.ndarray) -> dict[str, np.ndarray]:
+    def changed(self, keys: np.ndarray, starts: np.ndarray, published: np.ndarray) -> dict[str, np.ndarray]:
         """Return columns in place of those of rows, nan for none."""
         windows = np.round((starts - starts.min()) / self.length).astype(np.int64)  # of a calendar they differ a little
         found = self._summed(keys, windows, published) if self.windows > 1 else {}
@@ -170,6 +170,24 @@ class SmoothFinished:
                 found |= dict(zip(RISE, meaningful(*risen), strict=True))
         return found
 
+    def last(self, history: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the same columns of the newest window of items.
+
+        Args:
+            history: float64 (numbers, windows, items): what was published in the last windows, nan where there is none.
+            starts: of the newest one, for each item.
+        """
+        if self.windows > 1:
+            recent = history[:, -self.windows :]
+            number = (~np.isnan(recent[0])).sum(axis=0)
+            return self._of_sums(np.rint(np.nansum(recent, axis=1)).astype(np.int64), np.maximum(number, 1))
+        smoothed = smooth(history[0], self.stddev)
+        found = shown_columns(*smoothed.take(-1))
+        if self.rising:
+            risen = self._within_periods(rises(smoothed, history[0], self.stddev, self.rising).take(-1), starts)
+            found |= dict(zip(RISE, meaningful(*risen), strict=True))
+        return found
+
     def _within_periods(self, risen: Rises, starts: np.ndarray) -> np.ndarray:
         """Return rises, nan for those of the first windows of a period."""
         found = np.array(risen)
@@ -180,7 +198,6 @@ class SmoothFinished:
 
     def _summed(self, keys: np.ndarray, windows: np.ndarray, published: np.ndarray) -> dict[str, np.ndarray]:
         """Return the columns of sums over the last windows, as far as an item has so many."""
-        assert self.sums is not None
         totals = np.empty_like(published)
         for answer, values in enumerate(published):
             matrix, place = series(keys, windows, np.arange(len(keys)))
@@ -192,7 +209,12 @@ class SmoothFinished:
             first = np.maximum(end - self.windows, 0)
             totals[answer] = (added[end] - added[first])[place]
             number = (many[end] - many[first])[place]
-        found = self.sums.summed(0, keys.astype(np.uint64), totals, number)
+        return self._of_sums(totals, number)
+
+    def _of_sums(self, totals: np.ndarray, number: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the columns of sums over so many windows each."""
+        assert self.sums is not None
+        found = self.sums.summed(0, np.arange(len(number), dtype=np.uint64), totals, number)
         return unsmoothed_columns(found, self.sums.max_value)
 
 

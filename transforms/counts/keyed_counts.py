@@ -74,46 +74,9 @@ class CountsParameters(Parameters):
         Intervals are of 95%, of each row by itself.
 
     Args:
-        epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
-            more noise.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        max_contributions: number of times that one person counts in the whole run, or period; without it 100. Of input
-            that ends, random contributions of a person count; of other input those that come first, paced.
-        max_per_window: number of times that one person counts in one window at most: random ones. Without it a person
-            may use up `max_contributions` in one window.
-        delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
-            1 / (number of people). Without a `domain` it must be > 0.
-        unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
-            user is read.
-        over: what a count is about: a "window", all windows since the "start", or so many seconds before the end of
-            each window. Where items stay found the last is a sum of their counts in these windows, at most 1,024, at no
-            cost: a person who has an item in three of them counts three times.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        end: end of the last window that is published, in seconds since 1970 UTC.
-        windows: number of windows of the run since `start`, in place of `end`.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets, noise, and all
-            that is remembered but items that stay found; with windows of a calendar so many days, weeks, months or
-            years of it, such as "1month". The guarantee is then for what one person does in one such period.
-        domain: a public list of items. Only these are counted, and all of them have a row in every window.
-        public_items: a public list of items beside those that are found: they have a row in every window, whether
-            anybody has them or not, and need no threshold.
-        min_people: number of people without whom an item is never found or published: in one window where items stay
-            found, else since the start. Other windows of an item that was found may have fewer. With the unit "event"
-            it is a number of events.
-        top: number of items that are shown in a window at most: those with the largest counts; of equal
-            counts, those whose names come first. With `rising`, those that rose most. It changes no number.
-        max_value: largest value of an event, a whole number in a public unit such as cents. With it, the sum and the
-            mean of values are published too, for half of the budget. The values of a person for an item in a window are
-            added up; a value and such a sum count as `max_value` if they are larger, and as 0 if they are negative.
-        rising: number of windows to look back for what rose: only items are shown that surely rose. It changes no
-            number.
-        at_least: rows whose shown number is below this whole number are not shown. It changes no number.
-        shards: number of parallel parts into which people and items are divided. It changes no answer.
-        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
-            this type cannot be used, or the runner cannot keep time.
+        **options: see `privstream help counts`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, window=86400, max_contributions=30,
@@ -186,8 +149,6 @@ class CountsParameters(Parameters):
         _check_views(self.mechanism, rising, at_least, self.steps.count)
         self.top = None if top is None else checks.integer("top", top, minimum=1)
         self.rising, self.at_least, self._to_finish, self._in_columns = rising, at_least, False, False
-        if isinstance(self.mechanism, FoundKeys) and rising is not None:
-            self.mechanism = replace(self.mechanism, rising=rising)
 
     @property
     def promise(self) -> PrivacyGuarantee:
@@ -445,14 +406,6 @@ def _missing(start: Any, steps: Steps) -> str:
     missing = ["start"] if start is None else []
     missing += ["end or renew_every"] if steps.count is None else []
     return ", and ".join(missing)
-
-
-def forgets(missing: str) -> str:
-    """Say that windows forget, and what is missing that they would not."""
-    return (
-        f"Every window forgets which items were found before: with {missing}, they would stay found, and items that "
-        "are too small for one window could be found in several."
-    )
 
 
 def short_period(mechanism: Mechanism, steps: Steps) -> str:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import io
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
@@ -23,7 +20,6 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.row_noise import RowNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms.batches import (
     CountBatch,
     Keyed,
@@ -31,19 +27,17 @@ from privstream.transforms.batches import (
     StepKey,
     decode,
     encode,
-    sealed_batch,
-    sealed_key,
     string_buffers,
 )
+from privstream.transforms.counters import counter
 from privstream.transforms.counts.contributions import joined
-from privstream.transforms.counts.finished import RISE, LargestCounts, listed, shown_columns, unsmoothed_columns
-from privstream.transforms.reading.dead_letters import late_letter
+from privstream.transforms.counts.finished import unsmoothed_columns
 from privstream.transforms.reading.domain import Domain, PublicKeys
-from privstream.transforms.stages import ALL, ApplyDoFn, Shared
-from privstream.transforms.timing.clocked import STEP, AtWindowEnds, Follow, SingleSteps, WithClock, stepped
+from privstream.transforms.stages import ApplyDoFn
+from privstream.transforms.timing.clock import STEP, WithClock, stepped
+from privstream.transforms.timing.step_fn import StepFn, Stepped
 from privstream.transforms.timing.steps import Steps
 
-SHARD_DIGITS = 4
 MOST_PARTS = 64  # in which texts are kept
 WINDOW = ("window_start", "window_end")
 REPLAYED = 64  # steps that are counted again at most when a state is restored
@@ -51,19 +45,16 @@ REPLAYED = 64  # steps that are counted again at most when a state is restored
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPublisher:
-    """How the counts of a step become rows; shared by both kinds of last stage. A subclass writes other rows.
+    """How the counts of a step become a table; shared by both kinds of last stage.
 
     Attributes:
         steps: the windows.
         mechanism: counts keys by their numbers.
         noise: of the run.
         domain: the public list of keys, which are then positions in it, or None.
-        choose: of the rows of a window that are published, those that may be among all shards; None for all.
-        at_least: rows with a smaller shown number are left out; None for none.
-        rising: whether rows are left out that did not surely rise.
-        in_columns: whether rows are published as tables, which `SmoothFinished.in_columns` finishes.
         always: the keys that are published in every window, beside those that are found; None for none.
         row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
+        counted: whether rows of tables are counted as published; else a view of them is.
     """
 
     row_type: Any
@@ -71,18 +62,8 @@ class KeyPublisher:
     mechanism: KeyedCounts
     noise: NoiseSource
     domain: Domain | None
-    choose: LargestCounts | None = None
-    at_least: int | None = None
-    rising: bool = False
-    in_columns: bool = False
     always: PublicKeys | None = None
-
-    counter: ClassVar[str] = "counts_published"
-
-    @property
-    def follow(self) -> Follow | None:
-        """How rows depend on those of the window before, if they do."""
-        return None
+    counted: bool = False
 
     def count(
         self, step: int, keys: Keys, numbers: np.ndarray, counted: CountBatch, state: KeyedState
@@ -100,21 +81,7 @@ class KeyPublisher:
         noise = RowNoise(self.steps.renewed(self.noise, step), keys.keys)
         return self.mechanism.step(state, given, noise)
 
-    def publish(self, step: int, keys: Keys, found: KeyedRows, names: Names) -> list[Any]:
-        """Return the rows of a step of one shard of keys that are published, or may be among those of all shards."""
-        if self.at_least is not None:
-            found = found.at_least(self.at_least)
-        if self.rising:
-            found = found.surely_rising()
-        rows = list(self.rows(step, keys, found, names))
-        if self.choose is not None:
-            return self.choose.among(rows)
-        for earlier in found.earlier:
-            rows += self.rows(step, keys, earlier, names, back=found.step - earlier.step)
-        Metrics.counter("privstream", self.counter).inc(len(rows))
-        return rows
-
-    def publish_table(self, step: int, keys: Keys, found: KeyedRows, names: Names) -> bytes:
+    def publish(self, step: int, keys: Keys, found: KeyedRows, names: Names) -> bytes:
         """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
 
         They are in the order of keys, which tells which of them somebody had first: they must be sorted.
@@ -128,33 +95,16 @@ class KeyPublisher:
         with pa.ipc.new_stream(stream, batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        Metrics.counter("privstream", self.counter).inc(sum(map(len, batches)))
+        if self.counted:
+            counter("counts_published").inc(sum(map(len, batches)))
         return stream.getvalue()
-
-    def rows(self, step: int, keys: Keys, found: KeyedRows, names: Names, *, back: int = 0) -> Iterator[Any]:
-        """Make rows, with sums and means if there are any, of what is known about keys, all of which are named.
-
-        They are published at a step, and are about the one so many steps before.
-        """
-        columns = (_values(column, len(found.keys)) for column in self._columns(step, keys, found, names, back))
-        return map(self.row_type, *columns)
 
     def _columns(self, step: int, keys: Keys, found: KeyedRows, names: Names, back: int) -> list[Any]:
         """Return the fields of rows in their order: arrays, nan for none, or one value for all."""
         columns = dict.fromkeys(self.row_type._fields) | unsmoothed_columns(found, self.mechanism.max_value)
         columns["item"] = self.texts(keys, found.keys, names)
         columns |= zip(WINDOW, self.steps.bounds(step - back), strict=True)
-        if found.smoothed is not None:
-            columns |= shown_columns(*found.smoothed)
-        if found.rises is not None:
-            columns |= zip(RISE, meaningful(*found.rises), strict=True)
         return [columns[name] for name in self.row_type._fields]
-
-    def late(self, step: int, late: CountBatch) -> Iterator[Any]:
-        """Describe late counts by window and key."""
-        for key, count in zip(late.items.tolist(), late.counts.tolist(), strict=True):
-            name = late.names[key] if self.domain is None else self.domain[key]
-            yield late_letter(self.steps, step, "late counts", f"{name} ({count} contributions)")
 
     def texts(self, keys: Keys, numbers: np.ndarray, names: Names) -> pa.Array:
         """Return the texts of keys."""
@@ -162,29 +112,11 @@ class KeyPublisher:
         return names.texts(some) if self.domain is None else self.domain.texts.take(some)
 
 
-class RememberedKeys(Protocol):
-    """What a shard of keys remembers: the mechanism's state, the keys by their numbers, and texts of keys."""
-
-    @property
-    def counts(self) -> Any:
-        """The state of the mechanism."""
-
-    @property
-    def keys(self) -> Keys:
-        """Its keys."""
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The texts, as columns of a snapshot."""
-
-    def after(self, counts: Any, keys: Keys, names: Names) -> RememberedKeys:
-        """Return what follows a step that came with these texts."""
-
-    def named(self, found: KeyedRows) -> Names:
-        """Return the texts of keys that are published."""
+RememberedKeys = Any
+"""What a shard of keys remembers: the mechanism's state, its keys, and texts: `NamedState` or `FoundNames`."""
 
 
-class CountsOnClock(SingleSteps):
+class CountsOnClock(StepFn):
     """Per shard of keys, on a public clock: counts of a step in, rows out.
 
     The log has the whole state, and then what came in each step since: a state follows from these again.
@@ -219,35 +151,30 @@ class CountsOnClock(SingleSteps):
         counts = self.publisher.mechanism.restore(found.pop("counts"))
         return self.remembered(counts, Keys(found.pop("keys")), found)
 
-    def changes(self, first: int, last: int, batches: dict[int, list[bytes]], state: RememberedKeys) -> list[bytes]:
-        """Return what came in these steps; nothing, for the whole state to be written, at the end of a block."""
-        if first // REPLAYED != (last + 1) // REPLAYED:
-            return []
-        return [stepped(step, _joined_bytes(batches.get(step, []))) for step in sorted({*batches, last})]
-
     def decode(self, key: bytes, segments: list[bytes]) -> RememberedKeys:
         """Restore the state, and count again what came since."""
         state: RememberedKeys = super().decode(key, segments[:1])
         for segment in segments[1:]:
-            last, counted = self.step_of(segment), decode(CountBatch, segment[STEP.size :])
-            for step in range(self.steps.first_of_period(last) + state.counts.step, last):
-                state, _ = self._counted(step, NO_COUNTS, state)
-            state, _ = self._counted(last, counted, state)
+            (step,) = STEP.unpack_from(segment)
+            state, _ = self._counted(step, decode(CountBatch, segment[STEP.size :]), state)
         return state
 
-    def advance(
-        self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys
-    ) -> tuple[RememberedKeys, Iterable[Any]]:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys) -> Stepped:
         """Publish one window."""
-        state, found = self._counted(step, _join(batches), state)
+        after, found = self._counted(step, _join(batches), state)
+        whole = (step + 1) % REPLAYED == 0
+        return Stepped(
+            after,
+            self._outputs(key, step, after, found),
+            None if whole else lambda: stepped(step, _joined_bytes(batches)),
+        )
+
+    def _outputs(self, key: bytes, step: int, state: RememberedKeys, found: KeyedRows) -> Iterable[Any]:
+        """Return what is sent on of a window."""
         if not len(found.keys):
-            return state, []
-        if self.publisher.in_columns:
-            table = self.publisher.publish_table(step, state.keys, found, state.named(found))
-            return state, [(StepKey(step, shard_of(key)).to_bytes(), table)]
-        rows = self.publisher.publish(step, state.keys, found, state.named(found))
-        # Unless keys are public, their numbers tell which of them somebody had first: rows must not be in that order.
-        return state, rows if self.publisher.domain is not None else sorted(rows, key=attrgetter("item"))
+            return []
+        table = self.publisher.publish(step, state.keys, found, state.named(found))
+        return [(StepKey(step, shard_of(key)).to_bytes(), table)]
 
     def _counted(self, step: int, counted: CountBatch, state: RememberedKeys) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
@@ -255,16 +182,10 @@ class CountsOnClock(SingleSteps):
         counts, found = self.publisher.count(step, keys, numbers, counted, state.counts)
         return state.after(counts, keys, counted.names), found
 
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Count and describe late counts."""
-        counted = decode(CountBatch, batch)
-        self.late.inc(int(counted.counts.sum()))
-        yield from self.publisher.late(step, counted)
-
 
 @dataclass(frozen=True, eq=False)
 class NamedState:
-    """`RememberedKeys` with the texts of those that may be published.
+    """What a shard remembers, with the texts of those keys that may be published.
 
     A key that waits for more people needs no text: when it is considered at last, new contributions bring it.
     """
@@ -309,7 +230,7 @@ class PublishCounts(CountsOnClock, state="publish_counts"):
 
 @dataclass(frozen=True, eq=False)
 class FoundNames:
-    """`RememberedKeys` with the texts of all keys by their numbers, in the parts in which they came."""
+    """What a shard remembers, with the texts of all keys by their numbers, in the parts in which they came."""
 
     counts: FoundState
     keys: Keys
@@ -365,14 +286,12 @@ class PublishFound(CountsOnClock, state="publish_found"):
         """Carry over the keys that were found, unless nothing but noise was published of them."""
         return state.only(*self.mechanism.renewed(state.counts))
 
-    def advance(
-        self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys
-    ) -> tuple[RememberedKeys, Iterable[Any]]:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys) -> Stepped:
         """Publish one window; at once where nothing has come and nothing is remembered."""
         if batches or state.counts.windows or len(state.counts.found) or state.counts.listed.any():
-            return super().advance(key, step, batches, state)
+            return super().step(key, step, batches, state)
         counts = replace(self.mechanism.initial_state(), step=state.counts.step + 1)
-        return FoundNames(counts, Keys.none()), []
+        return Stepped(FoundNames(counts, Keys.none()))
 
     def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> FoundNames:
         """Return the state."""
@@ -396,13 +315,6 @@ def _array(column: Any, number: int) -> pa.Array:
     return pa.repeat(column.micros if isinstance(column, Timestamp) else column, number)
 
 
-def _values(column: Any, number: int) -> list[Any]:
-    """Return a column of so many rows, or one value for all, as rows have it."""
-    if isinstance(column, np.ndarray):
-        return listed(column)
-    return column.to_pylist() if isinstance(column, pa.Array | pa.ChunkedArray) else [column] * number
-
-
 NO_COUNTS = CountBatch.join([])
 
 
@@ -420,20 +332,9 @@ def _present(column: np.ndarray | None) -> np.ndarray:
     return np.zeros(0, np.int64) if column is None else column
 
 
-def clock_name(shard: int) -> str:
-    """Return the name under which a clock handles a shard of keys."""
-    return f"{shard:x}"
-
-
 def shard_of(key: bytes) -> int:
     """Return the shard of a clock."""
-    return int(key, 16)
-
-
-def to_clock(element: Keyed) -> Keyed:
-    """Turn a sealed batch under its shard into what a clock takes."""
-    key, record = element
-    return clock_name(StepKey.from_bytes(key).shard).encode(), stepped(sealed_key(record).step, sealed_batch(record))
+    return StepKey.from_bytes(key).shard
 
 
 def publish_counts(
@@ -441,30 +342,24 @@ def publish_counts(
     apply_dofn: ApplyDoFn,
     publisher: KeyPublisher,
     *,
+    clocks: Iterable[bytes],
     key_shards: int,
     timer_offset: int,
-    shared: Shared = ALL,
 ) -> PCollection[Any]:
-    """Add the last stages: from counts of people, by shard of keys, to rows of every window.
+    """Add the stage from counts of people, by shard of keys, to a table of every window, each under a `StepKey`.
 
     Args:
-        counted: sealed batches under their shard of keys.
+        counted: batches of steps under their shard of keys.
         apply_dofn: adds a stage.
         publisher: writes the rows.
-        key_shards: shards of keys.
+        clocks: the shards of keys that are handled here.
+        key_shards: how many there are.
         timer_offset: that of the first stage here.
-        shared: which of these shards are handled here: clocks of others are not started.
     """
-    records = counted | "OnClock" >> beam.Map(to_clock).with_output_types(Keyed)
-    names = tuple(map(clock_name, shared.of(key_shards)))
-    clocked = records | "WithClock" >> WithClock(publisher.steps, names, apart=False)
+    clocked = counted | "WithClock" >> WithClock(publisher.steps, clocks)
     stage = PublishFound if isinstance(publisher.mechanism, FoundKeys) else PublishCounts
     last = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards)
-    rows = apply_dofn(clocked, last, Keyed if publisher.in_columns else publisher.row_type)
-    if publisher.choose is None:
-        return rows
-    at_ends = AtWindowEnds(publisher.steps, publisher.row_type, timer_offset=timer_offset + 1, choose=publisher.choose)
-    return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
+    return apply_dofn(clocked, last, Keyed)
 
 
 @dataclass(frozen=True, eq=False)

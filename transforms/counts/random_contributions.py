@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -11,23 +11,18 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     CountBatch,
     HolderBatch,
-    Keyed,
-    StepKey,
+    decode,
     first_of_run,
     in_order,
     rows_of,
-    sealed_batch,
-    sealed_key,
 )
 from privstream.transforms.counts.contributions import CountContributions, by_shard, joined
 from privstream.transforms.counts.dropped import sums_record
 from privstream.transforms.people.bound import ITEM_ORDER, draws_of_pairs, place_in_run, sorted_in_groups
 from privstream.transforms.people.bounding import PartOfPeople, Used
 from privstream.transforms.spill import release, size_of
-from privstream.transforms.timing.clocked import set_timer
-from privstream.transforms.timing.keyed_state import NEVER, Decoded
-from privstream.transforms.timing.ordered import Handled
-from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
+from privstream.transforms.timing.step_fn import Stepped, unchanged
+from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 AT_ONCE = 1 << 26
@@ -83,60 +78,47 @@ class CountRandomContributions(CountContributions, state="count_random"):
         super().__init__(steps=steps, noise=noise, timer_offset=timer_offset, **options)
         self._orders = noise.derive(ITEM_ORDER)
 
-    @override
-    def set_due(self, timer: Any, step: int) -> None:
-        fire = self.steps.decision_time(self._last_of_period(step), self.timer_offset)
-        set_timer(timer, fire, hold=self.steps.decision_time(step, self.timer_offset), tag=str(step))
+        self._blocks = (1,)
 
     @override
-    def due(self, decoded: Decoded, last: int) -> Iterator[tuple[int, list[tuple[StepKey, Any]]]]:
-        while (until := self._last_of_period(decoded.first)) <= last:
-            records = dict(decoded.take_until(until))
-            size = sum(size_of(sealed_batch(record)) for each in records.values() for record in each)
-            bits = (size // AT_ONCE).bit_length()
-            counted: dict[int, CountBatch] = {}
-            sums = np.zeros(3, np.int64)
-            for number in range(1 << bits):
-                for step, chosen in self.choose(self._held(records, PartOfPeople(bits, number))):
-                    found = self._count(chosen.held, chosen.rows, chosen.new)
-                    counted[step] = joined([counted[step], found]) if step in counted else found
-                    sums += 0 if chosen.sums is None else chosen.sums
-            for step in sorted(counted):
-                sent = [*by_shard(step, counted[step], self.key_shards)]
-                if self.dropped is not None and step == max(counted):
-                    sent.append(sums_record(step, sums))
-                yield step, [(StepKey(step, 0), sent)]
-            for record in chain.from_iterable(records.values()):
-                release(sealed_batch(record))
+    def block_end(self, level: int, handled: int) -> int:
+        return min(self.steps.last_of_period(handled + 1), self._last)
 
     @override
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, Any]], state: Used) -> Handled:
-        ((_, sent),) = batches
-        outputs: list[Keyed] = sent
-        return Handled(state, None, outputs)
+    def ready(self, due: int) -> int:
+        return due if due == self.block_end(0, due - 1) else self.steps.first_of_period(due) - 1
 
-    def _held(self, records: Mapping[int, Sequence[bytes]], part: PartOfPeople) -> Held:
-        """Return what a part of people has in each step in which it has something."""
-        held: Held = {}
-        for step, each in records.items():
-            some = [record for record in each if part.meets(PartOfPeople.of_code(sealed_key(record).shard))]
-            whole = [self.unpack(record) for record in some]
-            rows = [part.rows(one.users) for one in whole]
-            found = [
-                one if len(these) == len(one.users) else rows_of(one, these)
-                for one, these in zip(whole, rows, strict=True)
-                if len(these)
-            ]
-            if found:
-                held[step] = HolderBatch.join(found)
-        return held
+    @override
+    def run(
+        self, key: bytes, steps: Iterable[int], batches: Mapping[int, list[bytes]], state: Used
+    ) -> Iterator[tuple[int, Stepped]]:
+        step, until = min(steps), max(steps)
+        while step <= until:
+            last = self.block_end(0, step - 1)
+            some = {each: found for each, found in batches.items() if step <= each <= last}
+            counted, sums = self._counted(some)
+            for each in range(step, last + 1):
+                sent = [*by_shard(each, counted[each], self.key_shards)] if each in counted else []
+                if self.dropped is not None and counted and each == max(counted):
+                    sent.append(sums_record(each, sums))
+                yield each, Stepped(state, sent, unchanged)
+            step = last + 1
+            for batch in chain.from_iterable(some.values()):
+                release(PartOfPeople.split_off(batch)[1])
 
-    def _last_of_period(self, step: int) -> int:
-        """Return the last step that is handled together with one; NEVER if there is none."""
-        if step == NEVER:
-            return NEVER
-        end = self.steps.latest(END_OF_TIME, STAGES) + 1 if self.steps.end is None else self.steps.end
-        return min(self.steps.last_of_period(step), end - 1)
+    def _counted(self, records: Mapping[int, Sequence[bytes]]) -> tuple[dict[int, CountBatch], np.ndarray]:
+        """Return what counts in each step of a period, and what limits drop of it, int64 (3,)."""
+        parted = {step: [PartOfPeople.split_off(record) for record in each] for step, each in records.items()}
+        size = sum(size_of(data) for each in parted.values() for _, data in each)
+        bits = (size // AT_ONCE).bit_length()
+        counted: dict[int, CountBatch] = {}
+        sums = np.zeros(3, np.int64)
+        for number in range(1 << bits):
+            for step, chosen in self.choose(_held(parted, PartOfPeople(bits, number))):
+                found = self._count(chosen.held, chosen.rows, chosen.new)
+                counted[step] = joined([counted[step], found]) if step in counted else found
+                sums += 0 if chosen.sums is None else chosen.sums
+        return counted, sums
 
     def choose(self, held: Held) -> Iterator[tuple[int, Chosen]]:
         """Choose what counts of all that people have in a period, and yield it step by step."""
@@ -228,6 +210,22 @@ class CountRandomContributions(CountContributions, state="count_random"):
         marks = np.zeros(len(given.order), bool)
         marks[given.order[rows]] = True
         return marks
+
+
+def _held(records: Mapping[int, Sequence[tuple[PartOfPeople, bytes]]], part: PartOfPeople) -> Held:
+    """Return what a part of people has in each step in which it has something."""
+    held: Held = {}
+    for step, each in records.items():
+        whole = [decode(HolderBatch, data) for of, data in each if part.meets(of)]
+        rows = [part.rows(one.users) for one in whole]
+        found = [
+            one if len(these) == len(one.users) else rows_of(one, these)
+            for one, these in zip(whole, rows, strict=True)
+            if len(these)
+        ]
+        if found:
+            held[step] = HolderBatch.join(found)
+    return held
 
 
 def _beyond(groups: np.ndarray, draws: np.ndarray, limit: int) -> np.ndarray:

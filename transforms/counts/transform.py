@@ -15,15 +15,18 @@ from privstream.transforms.counts.contributions import (
     CountEvents,
     lists_of,
 )
-from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped, is_counts, is_sums, to_clock
+from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped, is_counts, is_sums
+from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
 from privstream.transforms.counts.random_contributions import CountRandomContributions
+from privstream.transforms.counts.showing import ShowCounts, to_shard
 from privstream.transforms.people.bounding import BoundPerWindow
 from privstream.transforms.people.split_stages import SplitEvents
 from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded
-from privstream.transforms.timing.clocked import WithClock
+from privstream.transforms.timing.clock import WithClock
+from privstream.transforms.timing.window_ends import AtWindowEnds
 from typing_extensions import override
 
 
@@ -39,11 +42,6 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         if self.mechanism.keeps_noise_from_data:
             rule = "delta must be > 0 when the input is unbounded and counts are since the start"
             refuse_unbounded(events, rule)
-        if not events.is_bounded and self.domain is not None and self.rising is not None:
-            raise ValueError(
-                "rising must not be given with a domain when the input is unbounded: counts of a list are smoothed and "
-                "compared when a run has ended"
-            )
 
     @override
     def _splitter(self) -> SplitEvents:
@@ -58,15 +56,14 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         )
 
     @override
-    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         if not self._by_person:
-            return apply_dofn(batches, CountEvents(steps=self.steps, timer_offset=1, domain=self.domain), Keyed)
-        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise, "domain": self.domain}
+            return apply_dofn(closed, CountEvents(steps=self.steps), Keyed)
+        common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
         bound, dropped = self.bound, self.mechanism.dropped_share
         assert bound is not None
         in_window = BoundPerWindow(
             **common,
-            timer_offset=1,
             items_per_step=min(bound.in_run if dropped is None else bound.in_run + dropped.clip + 1, MOST_IN_WINDOW),
             item_shards=1,
             by_people=True,
@@ -76,7 +73,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         )
         count = (CountRandomContributions if bound.sampled else CountContributions)(
             **common,
-            timer_offset=2,
+            timer_offset=1,
             bound=bound,
             distinct=self._distinct,
             newcomers=self.mechanism.needs_people,
@@ -85,49 +82,66 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             lists=lists_of(self.mechanism),
             dropped=dropped,
         )
-        return apply_dofn(apply_dofn(batches, in_window, Keyed), count, Keyed)
+        held = apply_dofn(closed, in_window, Keyed)
+        return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), count, Keyed)
 
     @override
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         mechanism = self.mechanism
-        finished = self._to_finish and self.finish is not None
-        if finished and isinstance(mechanism, FoundKeys):
-            mechanism = replace(mechanism, over="window", rising=0, smooths=False)
+        if isinstance(mechanism, FoundKeys):  # sums of windows are a view
+            mechanism = replace(mechanism, over="window")
         publisher = KeyPublisher(
             row_type=self.row_type,
             steps=self.steps,
             mechanism=mechanism,
             noise=self.counting_noise,
             domain=self.domain,
-            choose=None if finished else self.chosen,
-            at_least=None if finished else self.at_least,
-            rising=self.rising is not None and not finished,
-            in_columns=self._in_columns,
             always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
+            counted=self._in_columns,
         )
-        return publish_counts(
+        tables = publish_counts(
             self._without_sums(counted, apply_dofn),
             apply_dofn,
             publisher,
+            clocks=self.item_shards,
             key_shards=self.shards,
-            timer_offset=3,
-            shared=self._shared,
+            timer_offset=2,
         )
+        return tables if self._in_columns else self._show(tables, apply_dofn)
+
+    def _show(self, tables: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages from tables to rows: as they are published where all of them are seen when the run has ended,
+        else as a view of the last windows has them."""
+        ended = self._to_finish and self.finish is not None
+        show = ShowCounts(
+            steps=self.steps,
+            timer_offset=3,
+            row_type=self.row_type,
+            view=None if ended else self.finish,
+            shown=ShownCounts(None, None, False) if ended else ShownCounts(self.at_least, None, bool(self.rising)),
+            choose=None if ended else self.chosen,
+            ordered=self.domain is None,
+        )
+        sharded = tables | "ToShards" >> beam.Map(to_shard).with_output_types(Keyed)
+        rows = apply_dofn(sharded | "ShowClocks" >> WithClock(self.steps, self.item_shards), show, self.row_type)
+        if show.choose is None:
+            return rows
+        at_ends = AtWindowEnds(self.steps, self.row_type, timer_offset=4, choose=show.choose)
+        return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
 
     def _without_sums(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stage that releases what limits drop, in one process, and return the counts alone."""
         if (mechanism := self.mechanism.dropped_share) is None:
             return counted
         if self._shared.number == 0:
-            sums = counted | "Sums" >> beam.Filter(is_sums)
-            sums = sums | "SumsOnClock" >> beam.Map(to_clock).with_output_types(Keyed)
+            sums = counted | "Sums" >> beam.Filter(is_sums).with_output_types(Keyed)
             last = self.steps.count or 1
             release = ReleaseDropped(
                 steps=self.steps,
-                timer_offset=3,
+                timer_offset=2,
                 mechanism=mechanism,
                 noise=self.counting_noise,
                 readings=(last,) if self.chooses_randomly else list_steps(last),
             )
-            apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,), apart=False), release, bytes)
+            apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,)), release, bytes)
         return cast(PCollection[Any], counted | "Counts" >> beam.Filter(is_counts).with_output_types(Keyed))

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
-import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
-from privstream.mechanisms.monitor.threshold_monitor import ItemMonitor, ThresholdMonitor
+from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
-    EventBatch,
     HolderBatch,
     Keyed,
-    KeyedBatch,
-    StepKey,
     decode,
-    digest,
-    encode,
     first_of_run,
+    in_parts,
     named,
     rows_of,
-    seal_parts,
 )
 from privstream.transforms.heavy_hitters.parameters import HeavyHittersParameters, with_streaks
 from privstream.transforms.people.bounding import ChargesInOrder, LimitCounter
-from privstream.transforms.reading.dead_letters import late_events
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import STARTED, HeavyHitter
 from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clocked import ONE_KEY, AtWindowEnds
-from privstream.transforms.timing.on_time import StepBatches
-from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.clock import WithClock, on_clock
+from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.window_ends import AtWindowEnds
 from typing_extensions import override
 
 
@@ -69,43 +62,7 @@ class ItemCounts:
         return named(rows_of(self.held, np.sort(self.order[np.repeat(kept, self.counts)])))
 
 
-class EmitEmptySteps(beam.DoFn):
-    """An empty batch for each step in which an item is a hit even if nobody has it.
-
-    All of them are sent at once, and go through all stages as events do: timers in the monitor that set timers would be
-    simpler, but not every runner holds the watermark for them.
-
-    Args:
-        shard: a shard that no person has.
-    """
-
-    def __init__(self, *, monitor: ItemMonitor[Any], steps: Steps, noise: NoiseSource, shard: int) -> None:
-        self.monitor = monitor
-        self.steps = steps
-        self.noise = noise
-        self.shard = shard
-
-    @override
-    def process(self, _: bytes) -> Iterator[KeyedBatch]:
-        nobody = encode(EventBatch.join([]))
-        for step in self.empty_steps():
-            yield StepKey(step, self.shard).to_bytes(), (digest(nobody), nobody)
-
-    def empty_steps(self) -> Iterator[int]:
-        """Find these steps."""
-        if self.steps.first is None or self.steps.end is None:
-            raise ValueError("start, and end or windows, must be given to test a domain in every window")
-        step = self.steps.first
-        while step < self.steps.end:
-            end = min(self.steps.end, self.steps.last_of_period(step) + 1)
-            later = step - self.steps.in_first_period(step)  # than the steps of the mechanism
-            found = self.monitor.next_absent_hit(step - later, end - later, self.steps.renewed(self.noise, step))
-            if found is not None:
-                yield found + later
-            step = end if found is None else found + later + 1
-
-
-class MonitorStage(OrderedSteps):
+class MonitorStage(StepFn):
     """Steps of a monitor, of all items or of a shard of them, in order.
 
     Args:
@@ -119,9 +76,8 @@ class MonitorStage(OrderedSteps):
     def __init__(
         self, *, monitor: Any, steps: Steps, noise: NoiseSource, timer_offset: int, domain: Domain | None = None
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
+        super().__init__(steps=steps, timer_offset=timer_offset, noise=noise)
         self.monitor = monitor
-        self.noise = noise
         self.domain = domain
         self.limited = LimitCounter("charged")
 
@@ -129,35 +85,44 @@ class MonitorStage(OrderedSteps):
         """Count who has an item that may be reported, and who of them has no charges left and no longer counts."""
         self.limited.add(len(active), len(active) - int(active.sum()))
 
-    @override
-    def describe_late(self, key: StepKey, batch: Any) -> Iterator[Any]:
-        return late_events(self.steps, key, batch, self.domain)
+    def holdings(self, step: int, held: HolderBatch) -> Holdings:
+        """Return who has what in a step, as the monitor numbers it."""
+        return Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
 
 
-class PruneItems(StepBatches, state="prune_items"):
-    """Per step and shard of items: keep the items that may still be hits.
+def joined(batches: list[bytes]) -> HolderBatch:
+    """Return who has what in all batches."""
+    return HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
+
+
+class PruneItems(MonitorStage, state="prune_items"):
+    """Per shard of items: keep the items that may still be hits. No state outlives a step.
 
     This changes no answer. The monitor counts only people who have charges left, so its count is at most the one taken
     here, and both compare with the same hidden threshold.
     """
 
-    def __init__(self, *, monitor: ThresholdMonitor, steps: Steps, noise: NoiseSource, timer_offset: int) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.monitor = monitor
-        self.noise = noise
-        self.tested = Metrics.counter("privstream", "items_tested")
-        self.kept = Metrics.counter("privstream", "items_near_heavy")
+    monitor: ThresholdMonitor
+    tested = Metrics.counter("privstream", "items_tested")
+    kept = Metrics.counter("privstream", "items_near_heavy")
 
     @override
-    def act(self, key: StepKey, records: list[bytes]) -> Iterator[Keyed]:
-        found = ItemCounts.of(HolderBatch.join([decode(HolderBatch, data) for data in records]))
-        alike, noise = self.steps.in_first_period(key.step), self.steps.renewed(self.noise, key.step)
-        near = self.monitor.could_exceed(alike, found.items, found.counts, noise)
+    def initial(self, key: bytes) -> None:
+        return None
+
+    @override
+    def encode(self, state: None) -> list[bytes]:
+        return []
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: None) -> Stepped:
+        if not batches:
+            return Stepped(None, (), unchanged)
+        found, noise = ItemCounts.of(joined(batches)), self.noise_of(step)
+        near = self.monitor.could_exceed(self.steps.in_first_period(step), found.items, found.counts, noise)
         self.tested.inc(len(near))
         self.kept.inc(int(near.sum()))
-        if near.any() or not len(found.items):  # a step without events is decided too
-            for part in seal_parts(key, found.having(near)):
-                yield ONE_KEY.encode(), part
+        return Stepped(None, [on_clock(step, part) for part in in_parts(found.having(near))], unchanged)
 
 
 class DecideHits(ChargesInOrder, MonitorStage, state="decide_hits"):
@@ -167,12 +132,11 @@ class DecideHits(ChargesInOrder, MonitorStage, state="decide_hits"):
     hits = Metrics.counter("privstream", "hits_published")
 
     @override
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
-        held = HolderBatch.join([batch for _, batch in batches])
-        alike, source = self.steps.in_first_period(step), self.steps.renewed(self.noise, step)
-        holdings = Holdings(step=alike, users=held.users, items=held.items, ranks=held.ranks)
+    def step(self, key: bytes, step: int, batches: list[bytes], state: UserCounters) -> Stepped:
+        held = joined(batches)
+        holdings = self.holdings(step, held)
         self.count_charged(step, holdings.active(state, self.monitor.max_hits))
-        hits, charges = self.monitor.decide(state, holdings, source)
+        hits, charges = self.monitor.decide(state, holdings, self.noise_of(step))
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
         counts = hits.counts.tolist() or [None] * len(hits.items)
@@ -187,8 +151,7 @@ class DecideHits(ChargesInOrder, MonitorStage, state="decide_hits"):
             )
             for item, count in zip(hits.items.tolist(), counts, strict=True)
         ]
-        segment = charges.to_bytes() if len(charges) else None
-        return Handled(state.add(charges), segment, rows)
+        return Stepped(state.add(charges), rows, charges.to_bytes if len(charges) else unchanged)
 
 
 def with_interval(count: int | None, spread: int) -> tuple[float | None, float | None, float | None]:
@@ -196,24 +159,15 @@ def with_interval(count: int | None, spread: int) -> tuple[float | None, float |
     return (None, None, None) if count is None else (float(count), max(0.0, count - spread), max(0.0, count + spread))
 
 
-def with_empty_steps(asked: HeavyHittersParameters, batches: PCollection[Any]) -> PCollection[Any]:
-    """Add the steps of a public list of items that must be decided even if nobody has one."""
-    if asked.tested_domain is None:
-        return batches
-    emit = EmitEmptySteps(monitor=asked.monitor, steps=asked.steps, noise=asked.noise, shard=asked.shards)
-    once = batches.pipeline | "Once" >> beam.Impulse()
-    empty = once | "EmitEmptySteps" >> beam.ParDo(emit).with_output_types(KeyedBatch)
-    return cast(PCollection[Any], (batches, empty) | "WithEmptySteps" >> beam.Flatten())
-
-
 def publish_by_monitor(
-    asked: HeavyHittersParameters, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int
+    asked: HeavyHittersParameters, held: PCollection[Any], apply_dofn: ApplyDoFn, *, shards: Iterable[bytes]
 ) -> PCollection[Any]:
     """Add the last stages: from who has what, by shard of items, to rows."""
     _ = asked.monitor.calibrated  # once, at launch; workers receive it
     common: dict[str, Any] = {"monitor": asked.monitor, "steps": asked.steps, "noise": asked.noise}
-    candidates = apply_dofn(held, PruneItems(**common, timer_offset=timer_offset), Keyed)
-    decide = DecideHits(**common, timer_offset=timer_offset + 1, domain=asked.tested_domain)
-    rows = apply_dofn(candidates, decide, HeavyHitter)
-    at_ends = AtWindowEnds(asked.steps, HeavyHitter, timer_offset=timer_offset + 2, follow=with_streaks)
+    clocked = held | "ItemClocks" >> WithClock(asked.steps, shards)
+    near = apply_dofn(clocked, PruneItems(**common, timer_offset=1), Keyed)
+    decide = DecideHits(**common, timer_offset=2, domain=asked.tested_domain)
+    rows = apply_dofn(near | "WithClock" >> WithClock(asked.steps), decide, HeavyHitter)
+    at_ends = AtWindowEnds(asked.steps, HeavyHitter, timer_offset=3, follow=with_streaks)
     return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)

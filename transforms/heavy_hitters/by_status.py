@@ -2,67 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
+from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows, UpItems
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import (
-    HolderBatch,
-    Keyed,
-    Names,
-    StepKey,
-    seal_encoded,
-    seal_parts,
-)
-from privstream.transforms.heavy_hitters.by_monitor import ItemCounts, MonitorStage, with_interval
+from privstream.transforms.batches import Keyed, Names, in_parts
+from privstream.transforms.heavy_hitters.by_monitor import ItemCounts, MonitorStage, joined, with_interval
 from privstream.transforms.heavy_hitters.parameters import HeavyHittersParameters
-from privstream.transforms.people.bounding import HoldingsInOrder
 from privstream.transforms.rows import CONTINUES, STATUSES, HeavyHitter
 from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clocked import ONE_KEY, AtWindowEnds
-from privstream.transforms.timing.ordered import Handled
+from privstream.transforms.timing.clock import WithClock, on_clock
+from privstream.transforms.timing.step_fn import Stepped, unchanged
 from typing_extensions import override
 
-NO_ITEMS = np.empty(0, np.uint64)
-NO_COUNTS = np.empty(0, np.int64)
+NOTHING = np.empty(0, np.uint64)
 
 
-@dataclass(frozen=True, eq=False)
-class MayBeUp:
-    """The items of a shard that may be up before a step, which is the one after the last in which somebody had one."""
-
-    step: int
-    items: np.ndarray
-
-    def to_bytes(self) -> bytes:
-        """Encode."""
-        return pack("may be up", 1, {"step": self.step, "items": self.items})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> MayBeUp:
-        """Decode what `to_bytes` wrote."""
-        found: dict[str, Any] = unpack("may be up", 1, data)
-        return cls(found["step"], found["items"])
-
-
-class PruneDownItems(HoldingsInOrder, MonitorStage, state="prune_down_items"):
-    """Per shard of items: keep the items that may be up, or may go up.
+class PruneDownItems(MonitorStage, state="prune_down_items"):
+    """Per shard of items: keep the items that may be up, or may go up. It remembers which may be up.
 
     This changes no answer. The monitor counts only people who have charges left, so its counts are at most those taken
     here, and both compare with the same hidden thresholds: what is up there may be up here. Everybody with such an item
     is kept, since its end charges them, however few they are.
-
-    The log has, of each step in which something may be up, or no longer may, what may be up after it.
     """
 
     monitor: StatusMonitor
@@ -70,45 +39,27 @@ class PruneDownItems(HoldingsInOrder, MonitorStage, state="prune_down_items"):
     kept = Metrics.counter("privstream", "items_near_heavy")
 
     @override
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: MayBeUp) -> Handled:
-        found = ItemCounts.of(HolderBatch.join([batch for _, batch in batches]))
-        alike, noise = self.steps.in_first_period(step), self.steps.renewed(self.noise, step)
-        before = self._before(state, alike, noise)
-        after = self.monitor.may_be_up(alike, before, found.items, found.counts, noise)
-        kept = np.isin(found.items, np.union1d(before, after))
+    def initial(self, key: bytes) -> np.ndarray:
+        return NOTHING
+
+    @override
+    def snapshot(self, state: np.ndarray) -> bytes:
+        return pack("may be up", 2, {"items": state})
+
+    @override
+    def restore(self, data: bytes) -> np.ndarray:
+        return np.asarray(unpack("may be up", 2, data)["items"])
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: np.ndarray) -> Stepped:
+        found = ItemCounts.of(joined(batches))
+        alike, noise = self.steps.in_first_period(step), self.noise_of(step)
+        after = self.monitor.may_be_up(alike, state, found.items, found.counts, noise)
+        kept = np.isin(found.items, np.union1d(state, after))
         self.tested.inc(len(kept))
         self.kept.inc(int(kept.sum()))
-        following, outputs = MayBeUp(alike + 1, after), list[Keyed]()
-        if kept.any() or not len(found.items):  # a step without events is decided too
-            to = batches[0][0]
-            outputs = [(ONE_KEY.encode(), part) for part in seal_parts(to, found.having(kept))]
-        changed = len(before) or len(after)
-        return Handled(following, following.to_bytes() if changed else None, outputs)
-
-    def _before(self, state: MayBeUp, step: int, noise: NoiseSource) -> np.ndarray:
-        """Return what may be up before a step, with items that went up while nobody here had anything."""
-        items, at = state.items, self.monitor.next_absent_hit(state.step, step, noise)
-        while at is not None:
-            items = self.monitor.may_be_up(at, items, NO_ITEMS, NO_COUNTS, noise)
-            at = self.monitor.next_absent_hit(at + 1, step, noise)
-        return items
-
-    @override
-    def decode(self, key: bytes, segments: list[bytes]) -> MayBeUp:
-        return MayBeUp.from_bytes(segments[-1]) if segments else MayBeUp(self.steps.first or 0, NO_ITEMS)
-
-    @override
-    def encode(self, state: MayBeUp) -> list[bytes]:
-        return [state.to_bytes()]
-
-
-def by_shard(element: Keyed) -> Keyed:
-    """Seal what people have in one step of one shard of items, under the shard."""
-    key = StepKey.from_bytes(element[0])
-    return key._replace(step=0).to_bytes(), seal_encoded(key, element[1])
-
-
-NOTHING = np.empty(0, np.uint64)
+        parts = [on_clock(step, part) for part in in_parts(found.having(kept))]
+        return Stepped(after, parts, unchanged if np.array_equal(state, after) else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,30 +108,26 @@ class Statuses:
 
 
 class DecideStatuses(MonitorStage, state="decide_statuses"):
-    """Decide each step once, publish what is up or ends, and log what has changed.
-
-    While anything is up every step is decided, with or without data: which ones are is as public as the statuses.
-    """
+    """Decide each step once, publish what is up or ends, and log what has changed."""
 
     monitor: StatusMonitor
     hits = Metrics.counter("privstream", "hits_published")
 
     @override
-    def follows(self, state: Statuses) -> bool:
-        return len(state.up) > 0
+    def initial(self, key: bytes) -> Statuses:
+        return Statuses(UserCounters(), UpItems.none(), Names.none())
 
     @override
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Statuses) -> Handled:
-        held = HolderBatch.join([batch for _, batch in batches])
-        holdings = Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
-        noise = self.steps.renewed(self.noise, step)
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Statuses) -> Stepped:
+        held = joined(batches)
+        holdings = self.holdings(step, held)
         self.count_charged(step, holdings.active(state.counters, self.monitor.max_hits))
-        found, up, charges = self.monitor.decide(state.counters, state.up, holdings, noise)
+        found, up, charges = self.monitor.decide(state.counters, state.up, holdings, self.noise_of(step))
         names = Names.union([state.names, held.names])
         self.hits.inc(len(found.items))
         rows = list(self._rows(step, found, names))
         change = self._change(state.up, up, names, charges)
-        return Handled(state.after(change), change.to_bytes() if change else None, rows)
+        return Stepped(state.after(change), rows, change.to_bytes if change else unchanged)
 
     def _rows(self, step: int, found: StatusRows, names: Names) -> Iterator[HeavyHitter]:
         """Write the items that are up or end; a count that nobody was charged for is none."""
@@ -206,7 +153,7 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> Statuses:
-        state = Statuses(UserCounters(), UpItems.none(), Names.none())
+        state = self.initial(key)
         for segment in segments:
             state = state.after(Change.from_bytes(segment))
         return state
@@ -220,7 +167,7 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
 
 
 def publish_by_status(
-    asked: HeavyHittersParameters, held: PCollection[Any], apply_dofn: ApplyDoFn, *, timer_offset: int
+    asked: HeavyHittersParameters, held: PCollection[Any], apply_dofn: ApplyDoFn, *, shards: Iterable[bytes]
 ) -> PCollection[Any]:
     """Add the last stages: from who has what, by shard of items, to rows."""
     _ = asked.monitor.calibrated  # once, at launch; workers receive it
@@ -230,8 +177,7 @@ def publish_by_status(
         "noise": asked.noise,
         "domain": asked.tested_domain,
     }
-    sealed = held | "ByShard" >> beam.Map(by_shard).with_output_types(Keyed)
-    candidates = apply_dofn(sealed, PruneDownItems(**common, timer_offset=timer_offset), Keyed)
-    rows = apply_dofn(candidates, DecideStatuses(**common, timer_offset=timer_offset + 1), HeavyHitter)
-    at_ends = AtWindowEnds(asked.steps, HeavyHitter, timer_offset=timer_offset + 2)
-    return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
+    clocked = held | "ItemClocks" >> WithClock(asked.steps, shards)
+    candidates = apply_dofn(clocked, PruneDownItems(**common, timer_offset=1), Keyed)
+    decide = DecideStatuses(**common, timer_offset=2)
+    return apply_dofn(candidates | "WithClock" >> WithClock(asked.steps), decide, HeavyHitter)

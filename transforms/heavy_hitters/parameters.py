@@ -84,31 +84,9 @@ class HeavyHittersParameters(CountedParameters):
         have, none of them charged `max_hits` times before, with probability 95% in all tests together.
 
     Args:
-        epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
-            more noise.
-        delta: probability with which the rows may show more than `epsilon` allows, in (0, 1). Choose it far below 1 /
-            (number of people).
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        threshold: by counts, the number of people that must surely be exceeded for a report.
-        max_contributions: by counts, number of times that one person counts in the whole run; without it 100.
-        max_per_window: number of items of one person that count in a window, random ones. By counts, without it all; by
-            the other methods, without it one.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        end: no window ends after this moment, in seconds since 1970 UTC.
-        domain: a public list of items. Only these are reported.
-        public_items: by counts, a public list of items beside those that are found: they need not be found.
-        method: "counts" reports what is surely above `threshold`. "clock" and "status" test every item against a hidden
-            threshold, which depends on the budget: "clock" charges people for every report, and an item fades that the
-            same people have in more than `max_hits` windows; "status" charges them where an item starts and where it
-            ends, and reports it from one to the other.
-        max_hits: by "clock" and "status", number of times that one person is charged, 1 to 65,535; then the person no
-            longer counts. Without it 4.
-        shards: number of parallel parts into which people and items are divided. It changes no answer.
-        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
-            this type cannot be used, or the runner cannot keep time.
+        **options: see `privstream help heavy-hitters`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,

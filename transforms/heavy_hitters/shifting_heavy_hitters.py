@@ -6,7 +6,7 @@ from typing import Any
 
 from apache_beam.pvalue import PCollection
 from privstream.transforms.counted_transform import CountedTransform
-from privstream.transforms.heavy_hitters.by_monitor import publish_by_monitor, with_empty_steps
+from privstream.transforms.heavy_hitters.by_monitor import publish_by_monitor
 from privstream.transforms.heavy_hitters.by_status import publish_by_status
 from privstream.transforms.heavy_hitters.parameters import HeavyHittersParameters
 from privstream.transforms.people.bounding import bound_items_of_people
@@ -27,23 +27,19 @@ class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D
         )
 
     @override
-    def _complete(self, batches: PCollection[Any]) -> PCollection[Any]:
-        return with_empty_steps(self, batches)
-
-    @override
-    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         return bound_items_of_people(
-            batches,
+            closed,
             apply_dofn,
             steps=self.steps,
             noise=self.noise,
             items_per_step=self.max_per_window,
             item_shards=self.shards,
             participations=None,
-            domain=self.tested_domain,
+            people=self.people,
         )
 
     @override
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         publish = publish_by_status if self.method == "status" else publish_by_monitor
-        return publish(self, held, apply_dofn, timer_offset=3)
+        return publish(self, held, apply_dofn, shards=self.item_shards)

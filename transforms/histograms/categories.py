@@ -18,6 +18,7 @@ from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Keyed,
+    KeyedBatch,
     Names,
     StepKey,
     decode,
@@ -25,15 +26,14 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.people.bound import place_in_run
-from privstream.transforms.people.bounding import ChargesInOrder, LimitCounter, to_people
-from privstream.transforms.people.split import CodedEvents
+from privstream.transforms.people.bounding import ChargesInOrder, LimitCounter
+from privstream.transforms.people.split import CodedEvents, people_key
 from privstream.transforms.people.split_stages import ReadEvents, SplitCodes
-from privstream.transforms.reading.dead_letters import late_letter
 from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
-from privstream.transforms.timing.clocked import MechanismSteps, WithClock, on_clock
-from privstream.transforms.timing.on_time import OnTimeBatches
-from privstream.transforms.timing.ordered import Handled
+from privstream.transforms.timing.clock import WithClock, on_clock, stepped
+from privstream.transforms.timing.closing import ClosedWindow, CloseWindows, ToClock
+from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -85,14 +85,15 @@ class CountEvents(ReadCategories):
     """Count the categories of each Arrow batch, per step: whose events they are is not even read."""
 
     @override
-    def process(self, batch: pa.RecordBatch) -> Iterator[Keyed]:
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         self.events.inc(batch.num_rows)
         found = self.read(batch)
-        yield from count(self.categories, found.steps, found.positions)
+        for step, number, counts in count(self.categories, found.steps, found.positions):
+            yield StepKey(step, 0).to_bytes(), (number, counts)
 
 
-def count(categories: Categories, steps: np.ndarray, positions: np.ndarray) -> Iterator[Keyed]:
-    """Count positions: yield, for the clock, what was counted in each step."""
+def count(categories: Categories, steps: np.ndarray, positions: np.ndarray) -> Iterator[tuple[int, int, bytes]]:
+    """Count positions: yield each step, how much was counted in it, and what."""
     if not len(positions):
         return
     first, size = int(steps.min()), len(categories.domain)
@@ -107,7 +108,8 @@ def count(categories: Categories, steps: np.ndarray, positions: np.ndarray) -> I
     groups, columns = np.divmod(cells, size)
     starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
     for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
-        yield on_clock(first + int(groups[start]), encode_counts(columns[start:end], totals[start:end]))
+        some = totals[start:end]
+        yield first + int(groups[start]), int(some.sum()), encode_counts(columns[start:end], some)
 
 
 def encode_counts(columns: np.ndarray, counts: np.ndarray) -> bytes:
@@ -141,14 +143,13 @@ def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: i
     return rows, place[rows].astype(np.uint16)
 
 
-class BoundCodes(OnTimeBatches):
-    """Per step and shard of people: late batches out, and of each person so many codes on, by shard of people."""
+class BoundCodes(ClosedWindow):
+    """Per step and shard of people: of each person so many codes on, by shard of people."""
 
     counter: ClassVar[str]
 
-    def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.categories = categories
+    def __init__(self, *, steps: Steps) -> None:
+        super().__init__()
         self.limited = LimitCounter(self.counter)
 
     @abstractmethod
@@ -163,16 +164,11 @@ class BoundCodes(OnTimeBatches):
         events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
         rows, places = self.choose(key.step, events)
         self.limited.add(len(events.users), len(events.users) - len(rows))
-        yield to_people(key, encode(HolderBatch(events.users[rows], events.items[rows], places, Names.none())))
-
-    @override
-    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        codes = decode(EventBatch, batch).items
-        self.late.inc(len(codes))
-        yield from late_codes(self.steps, self.categories, key.step, codes)
+        held = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
+        yield people_key(key.shard), stepped(key.step, encode(held))
 
 
-class BoundRows(BoundCodes, state="bound_rows"):
+class BoundRows(BoundCodes):
     """Of each person the first rows of a window count."""
 
     counter = "items"
@@ -199,61 +195,36 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
         self.limited = LimitCounter("contributions")
 
     @override
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: UserCounters) -> Handled:
-        rows = HolderBatch.join([batch for _, batch in batches])
+    def step(self, key: bytes, step: int, batches: list[bytes], state: UserCounters) -> Stepped:
+        if not batches:
+            return Stepped(state, (), unchanged)
+        rows = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
         admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
         self.limited.add(len(admitted), int(len(admitted) - admitted.sum()))
         charges = Charges.of(rows.users[admitted])
         positions = rows.items[admitted].astype(np.int64)
-        counts = list(count(self.categories, np.full(len(positions), step), positions))
-        return Handled(state.add(charges), charges.to_bytes() if len(charges) else None, counts)
-
-    @override
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
-        return late_codes(self.steps, self.categories, key.step, batch.items)
+        counts = [
+            on_clock(at, data) for at, _, data in count(self.categories, np.full(len(positions), step), positions)
+        ]
+        return Stepped(state.add(charges), counts, charges.to_bytes if len(charges) else unchanged)
 
 
-def late_codes(steps: Steps, categories: Categories, step: int, codes: np.ndarray) -> Iterator[Any]:
-    """Describe late events by their codes (see `SplitRows`)."""
-    return late_counts(steps, categories, step, *np.unique(codes.astype(np.int64), return_counts=True))
-
-
-def late_counts(
-    steps: Steps, categories: Categories, step: int, positions: np.ndarray, counts: np.ndarray
-) -> Iterator[Any]:
-    """Describe late events by window and category, with how many there were."""
-    for position, number in zip(positions.tolist(), counts.tolist(), strict=True):
-        yield late_letter(steps, step, "late events", f"{categories.domain[position]} ({number} events)")
-
-
-CELLS_AT_ONCE = 1 << 20  # steps times columns
-
-
-class CountedSteps(MechanismSteps):
+class CountedSteps(StepFn):
     """Counts of categories, on a public clock."""
 
     def __init__(self, *, categories: Categories, **common: Any) -> None:
         super().__init__(**common)
         self.categories = categories
-        self.chunk = max(1, min(self.chunk, CELLS_AT_ONCE // len(categories.domain)))
 
     @override
     def setup(self) -> None:
         self._names: list[str] = self.categories.domain.texts.to_pylist()
 
-    @override
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        columns, counts = decode_counts(batch)
-        self.late.inc(int(counts.sum()))
-        yield from late_counts(self.steps, self.categories, step, columns, counts)
-
-    def matrix(self, first: int, last: int, batches: dict[int, list[bytes]]) -> np.ndarray:
-        """Return the counts of steps `first` to `last`, int64 (steps, columns)."""
-        found = np.zeros((last - first + 1, len(self.categories.domain)), np.int64)
-        for step in range(first, last + 1):
-            for batch in batches.get(step, ()):
-                columns, counts = decode_counts(batch)
-                found[step - first, columns] += counts  # columns are distinct
+    def counts(self, batches: list[bytes]) -> np.ndarray:
+        """Return the counts of a step, int64 (columns,)."""
+        found = np.zeros(len(self.categories.domain), np.int64)
+        for columns, counts in map(decode_counts, batches):
+            found[columns] += counts  # columns are distinct
         return found
 
 
@@ -279,11 +250,11 @@ class CountedCategories(PeopleTransform):
     def segments(self) -> tuple[Segment, ...]:
         if self._by_person:
             return super().segments
-        return Segment(self._count, Keyed), Segment(self._publish)
+        return Segment(self._count, KeyedBatch), Segment(self._publish_counts)
 
     @property
     def _common(self) -> dict[str, Any]:
-        """What all stages are given."""
+        """What stages that know categories are given."""
         return {"steps": self.steps, "categories": self.categories}
 
     @property
@@ -306,20 +277,25 @@ class CountedCategories(PeopleTransform):
 
     def _count(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to counts of them."""
-        return apply_dofn(self._gather(events, apply_dofn), CountEvents(**self._common), Keyed)
+        return apply_dofn(self._gather(events, apply_dofn), CountEvents(**self._common), KeyedBatch)
+
+    def _publish_counts(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Close the windows, and publish."""
+        closed = counts | "CloseWindows" >> CloseWindows(self.steps)
+        return self._publish(apply_dofn(closed, ToClock(), Keyed), apply_dofn)
 
     @override
     def _splitter(self) -> SplitRows:
         return SplitRows(**self._common, noise=self._people, shards=self.shards)
 
     @override
-    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         in_window, in_run = self._limits()
-        limit = LimitRows(**self._common, timer_offset=2, limit=in_run)
-        return apply_dofn(apply_dofn(batches, in_window, Keyed), limit, Keyed)
+        limit = LimitRows(**self._common, timer_offset=1, limit=in_run)
+        held = apply_dofn(closed, in_window, Keyed)
+        return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), limit, Keyed)
 
     @override
     def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        last = 3 if self._by_person else 1
-        clocked = counts | "WithClock" >> WithClock(self.steps, apart=not self._by_person)
-        return apply_dofn(clocked, self.publisher(last, self._noise()), self.unfinished or self.row_type)
+        clocked = counts | "WithClock" >> WithClock(self.steps)
+        return apply_dofn(clocked, self.publisher(2, self._noise()), self.row_type)

@@ -15,7 +15,6 @@ from privstream.transforms.histograms.parameters import HistogramParameters
 from privstream.transforms.histograms.questions import Question
 from privstream.transforms.row_types import interval
 from privstream.transforms.rows import HistogramEstimate
-from privstream.transforms.timing.clocked import Outputs
 from typing_extensions import override
 
 
@@ -29,22 +28,11 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
         self.questions = questions
 
     @override
-    def walk(
-        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
-    ) -> tuple[PartitionState, Outputs]:
-        noise = self.noise_of(first)
-        published: list[tuple[np.ndarray, int]] = []
-        counts = self.matrix(first, last, batches)
-        for row in counts:  # each may end an interval
-            state, answer = self.mechanism.step(state, row, noise)
-            published.append((answer, self.mechanism.error_bound(state.step, state.interval)))
-        return state, self._outputs(first, published)
-
-    def _outputs(self, first: int, published: list[tuple[np.ndarray, int]]) -> Outputs:
-        """Make the rows one by one: there may be many."""
-        for step, (answer, bound) in enumerate(published, first):
-            for row in self.rows(step, answer, bound):
-                yield step, row
+    def step(
+        self, key: bytes, step: int, batches: list[bytes], state: PartitionState
+    ) -> tuple[PartitionState, Iterator[HistogramEstimate]]:
+        state, answer = self.mechanism.step(state, self.counts(batches), self.noise_of(step))
+        return state, self.rows(step, answer, self.mechanism.error_bound(state.step, state.interval))
 
     def rows(self, step: int, answer: np.ndarray, bound: int) -> Iterator[HistogramEstimate]:
         """Publish one window's answers."""

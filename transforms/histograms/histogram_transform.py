@@ -22,7 +22,7 @@ class CategoryTransform(CategoryParameters, CountedCategories):
     def _limits(self) -> tuple[BoundRows, int]:
         in_run = cast(int, self.max_contributions)
         limit = min(in_run, self.max_per_window or in_run)
-        return BoundRows(**self._common, timer_offset=1, limit=limit), in_run
+        return BoundRows(steps=self.steps, limit=limit), in_run
 
     @override
     def _noise(self) -> NoiseSource:

@@ -80,24 +80,7 @@ class Categories:
 class CategoryOptions(WindowOptions, total=False):
     """What transforms on counts of public categories take beside their own arguments; see `CategoryParameters`.
 
-    Args:
-        epsilon: limit on what all rows together show about one event or one person, > 0. A smaller value protects
-            better and needs more noise.
-        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
-            (number of people). A delta above 0 lowers the noise of long runs, and may raise that of short ones, up to
-            some hundred windows: `privstream plan` says where it does.
-        domain: public list of items: the categories. Events of other items count in no answer.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: every window that ends at or before this moment, in seconds since 1970 UTC, is published, also an empty
-            one. `end` must be given unless the input has no end.
-        unit: what is protected: one "event", or all that one "person" does in the whole run.
-        max_contributions: number of categories of one person that count in the whole run, 1 to 65,535; each event
-            counts for its categories. It must be given with unit "person".
-        max_per_window: number of categories of one person that count in one window, with unit "person".
-        categories_per_row: number of categories of one event that count.
-        separator: text between the categories of an event that may have several. Rows of Beam may have lists instead.
-        shards: number of parallel parts into which people are divided. It changes no answer.
+    What they mean: `privstream help histogram`.
     """
 
     epsilon: Required[float]
@@ -265,14 +248,9 @@ class HistogramParameters(CategoryParameters):
         `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
 
     Args:
-        queries: one or several of histogram (all counts), max, min, median, quantile:Q and top:K. They are about the
-            counts of all categories.
-        largest: the largest count that you expect. The budget is split for it, and the accuracy is stated for it.
-            Without it, it is the number of windows, or 100,000 if there is no end.
-        **options: see `CategoryOptions` and `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help histogram`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> histogram = ContinualHistogram(epsilon=1.0, domain=Domain(["cat", "dog"]), window=3600, start=0, end=86400,
@@ -342,11 +320,9 @@ class FlagsParameters(CategoryParameters):
         With probability 95%, all flags are within their `error_bound`, in all windows together.
 
     Args:
-        thresholds: a public number from 1 to 2**53 for all categories, or one for each by its name.
-        **options: see `CategoryOptions` and `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help flags`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2; docs/proofs/anchored.md, live_histograms.md.
     """

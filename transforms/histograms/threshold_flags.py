@@ -10,7 +10,6 @@ from privstream.transforms.histograms.categories import CountedSteps
 from privstream.transforms.histograms.histogram_transform import CategoryTransform
 from privstream.transforms.histograms.parameters import FlagsParameters
 from privstream.transforms.rows import CategoryFlag
-from privstream.transforms.timing.clocked import Outputs
 from typing_extensions import override
 
 
@@ -20,19 +19,11 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
     counter = "flags_published"
 
     @override
-    def walk(
-        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: PartitionState
-    ) -> tuple[PartitionState, Outputs]:
-        noise = self.noise_of(first)
-        published: list[tuple[np.ndarray, int]] = []
-        for counts in self.matrix(first, last, batches):  # each may end an interval
-            state, raised = self.mechanism.step(state, counts, noise)
-            published.append((raised, self.mechanism.error_bound(state.step, state.interval)))
-        return state, (
-            (step, row)
-            for step, (raised, bound) in enumerate(published, first)
-            for row in self.rows(step, raised, bound)
-        )
+    def step(
+        self, key: bytes, step: int, batches: list[bytes], state: PartitionState
+    ) -> tuple[PartitionState, Iterator[CategoryFlag]]:
+        state, raised = self.mechanism.step(state, self.counts(batches), self.noise_of(step))
+        return state, self.rows(step, raised, self.mechanism.error_bound(state.step, state.interval))
 
     def rows(self, step: int, raised: np.ndarray, bound: int) -> Iterator[CategoryFlag]:
         """Publish one window's flags."""

@@ -40,19 +40,9 @@ class SuggestLimits(Parameters):
         seen. At most 65,536 contributions count per person.
 
     Args:
-        window: length of a window of the later run in seconds, or so many days, weeks, months or years of a calendar.
-        start: start of its first window, in seconds since 1970 UTC.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        epsilon: limit on what all rows together show about one person, > 0.
-        end: end of the last window of the later run, in seconds since 1970 UTC.
-        windows: number of windows of the later run since `start`, in place of `end`. One of both must be given.
-        for_epsilon: epsilon of the later run, for which the limit is chosen, > 0.
-        delta: delta of the later run, in (0, 0.1]. The suggestion itself has none.
-        shards: number of parts into which people are divided, of which one at a time is in memory. It changes no
-            answer.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule.
+        **options: see `privstream help suggest`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> suggest = SuggestLimits(window=86400, start=0, windows=30,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,20 +23,20 @@ from privstream.transforms.batches import (
     encode,
     named,
     rows_of,
-    seal_encoded,
+    shard_key,
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
 from privstream.transforms.people.split import people_key
-from privstream.transforms.reading.dead_letters import late_events
-from privstream.transforms.reading.domain import Domain
 from privstream.transforms.spill import release
 from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.on_time import OnTimeBatches
-from privstream.transforms.timing.ordered import Handled, OrderedSteps
+from privstream.transforms.timing.clock import WithClock, stepped
+from privstream.transforms.timing.closing import ClosedWindow
+from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
+_PART = struct.Struct(">I")
 PART_ROWS = 1 << 17
 """Rows of a record, about, where people are parted."""
 
@@ -63,16 +64,16 @@ class PartOfPeople(NamedTuple):
     bits: int
     number: int
 
-    @property
-    def code(self) -> int:
-        """A number that stands for this part."""
-        return (1 << self.bits) + self.number
+    def to_bytes(self) -> bytes:
+        """Encode."""
+        return _PART.pack((1 << self.bits) + self.number)
 
     @classmethod
-    def of_code(cls, code: int) -> PartOfPeople:
-        """Return the part that a number stands for."""
-        bits = max(1, code).bit_length() - 1
-        return cls(bits, code & ((1 << bits) - 1))
+    def split_off(cls, record: bytes) -> tuple[PartOfPeople, bytes]:
+        """Return the part at the beginning of a record, and what follows it."""
+        (code,) = _PART.unpack_from(record)
+        bits = code.bit_length() - 1
+        return cls(bits, code & ((1 << bits) - 1)), record[_PART.size :]
 
     def meets(self, other: PartOfPeople) -> bool:
         """Tell whether somebody can be in both parts: the bits of one begin with those of the other."""
@@ -94,16 +95,12 @@ def parts_of_people(held: HolderBatch) -> Iterator[tuple[PartOfPeople, HolderBat
         yield part, named(rows_of(held, part.rows(held.users))) if bits else held
 
 
-class BoundEvents(OnTimeBatches):
-    """Per step and shard of people, or of items: the events of a step that were in time, together.
+class BoundEvents(ClosedWindow):
+    """Per step and shard of people, or of items: the events of a step that were in time, together."""
 
-    A batch without an on-time marker (see `WithOnTimeMarkers`) is late: it is counted and described in the dead-letter
-    output, never used. When the step is due, all state of the key is freed.
-    """
-
-    def __init__(self, *, steps: Steps, timer_offset: int, domain: Domain | None = None) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.domain = domain
+    def __init__(self, *, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
 
     @abstractmethod
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
@@ -116,14 +113,8 @@ class BoundEvents(OnTimeBatches):
             release(batch)
         yield from self.bound(key, events)
 
-    @override
-    def set_aside(self, key: StepKey, batch: bytes) -> Iterator[Any]:
-        events = decode(EventBatch, batch)
-        self.late.inc(len(events.users))
-        yield from late_events(self.steps, key, events, self.domain)
 
-
-class BoundPerWindow(BoundEvents, state="bound_per_window"):
+class BoundPerWindow(BoundEvents):
     """Events in, bounded holdings out, with sums of values if any.
 
     They go on keyed by shard of items, or `by_people`, for what bounds the whole run, by shard of people; `in_parts`,
@@ -137,16 +128,14 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         *,
         steps: Steps,
         noise: NoiseSource,
-        timer_offset: int,
         items_per_step: int,
         item_shards: int,
         by_people: bool = False,
         in_parts: bool = False,
         ranked: bool = True,
         distinct: bool = False,
-        domain: Domain | None = None,
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
+        super().__init__(steps=steps)
         self._orders = noise.derive(ITEM_ORDER)
         self.distinct = distinct
         self.ranked = ranked
@@ -170,26 +159,19 @@ class BoundPerWindow(BoundEvents, state="bound_per_window"):
         values = None if events.values is None else added_up(events.users, events.items, events.values)[rows]
         held = HolderBatch(events.users[rows], events.items[rows], ranks, events.names, values)
         if not self.by_people:
-            yield from split_by_item(key, held, self.item_shards)
+            yield from split_by_item(key.step, held, self.item_shards)
         elif not self.in_parts:
-            yield to_people(key, encode(held))
+            yield people_key(key.shard), stepped(key.step, encode(held))
         else:
             for part, some in parts_of_people(held):
-                yield people_key(key.shard), seal_encoded(key._replace(shard=part.code), encode(some))
+                yield people_key(key.shard), stepped(key.step, part.to_bytes() + encode(some))
 
 
-def to_people(key: StepKey, data: bytes) -> Keyed:
-    """Send what an encoded batch says of people on to the stage that bounds them over the whole run."""
-    return people_key(key.shard), seal_encoded(key, data)
-
-
-def split_by_item(key: StepKey, held: HolderBatch, shards: int) -> Iterator[Keyed]:
-    """Part holdings by shard of items; those of an empty step go to a shard of their own."""
+def split_by_item(step: int, held: HolderBatch, shards: int) -> Iterator[Keyed]:
+    """Part holdings by shard of items."""
     shard = held.items % np.uint64(shards)
     for i in np.unique(shard).tolist():
-        yield key._replace(shard=i).to_bytes(), encode(named(rows_of(held, np.flatnonzero(shard == i))))
-    if not len(held.users):
-        yield key._replace(shard=shards).to_bytes(), encode(held)
+        yield shard_key(i), stepped(step, encode(named(rows_of(held, np.flatnonzero(shard == i)))))
 
 
 Charged = dict[str, Charges]
@@ -210,8 +192,12 @@ class Used:
         return Used({limit: counter.add(charged[limit]) for limit, counter in self.counters.items()})
 
 
-class ChargesInOrder(OrderedSteps):
+class ChargesInOrder(StepFn):
     """Steps in order that charge people for one thing alone; the log has their charges."""
+
+    @override
+    def initial(self, key: bytes) -> UserCounters:
+        return UserCounters()
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> UserCounters:
@@ -222,17 +208,7 @@ class ChargesInOrder(OrderedSteps):
         return state.compact().to_segments()
 
 
-class HoldingsInOrder(OrderedSteps):
-    """What people have, step after step."""
-
-    domain: Domain | None
-
-    @override
-    def describe_late(self, key: StepKey, batch: HolderBatch) -> Iterator[Any]:
-        return late_events(self.steps, key, batch, self.domain)
-
-
-class BoundOverRun(HoldingsInOrder):
+class BoundOverRun(StepFn):
     """Per shard of people, step after step: drop what is beyond people's limits over the whole run.
 
     Steps are handled in order, and what a person has in a step in an order that depends on nothing but that, the person
@@ -244,10 +220,6 @@ class BoundOverRun(HoldingsInOrder):
     kind: ClassVar[str]
     limit_names: tuple[str, ...]
 
-    def __init__(self, *, steps: Steps, timer_offset: int, domain: Domain | None) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.domain = domain
-
     @abstractmethod
     def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
         """Return what a step charges, and what is sent on."""
@@ -257,10 +229,17 @@ class BoundOverRun(HoldingsInOrder):
         return used
 
     @override
-    def handle(self, key: bytes, step: int, batches: list[tuple[StepKey, HolderBatch]], state: Used) -> Handled:
-        charged, outputs = self.admit(key, step, HolderBatch.join([batch for _, batch in batches]), state)
-        segment = self._entry(charged) if any(map(len, charged.values())) else None
-        return Handled(self.remembered(step, state).after(charged), segment, outputs)
+    def initial(self, key: bytes) -> Used:
+        return Used({limit: UserCounters() for limit in self.limit_names})
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Used) -> Stepped:
+        if not batches:
+            return Stepped(state, (), unchanged)
+        held = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
+        charged, outputs = self.admit(key, step, held, state)
+        after = self.remembered(step, state).after(charged)
+        return Stepped(after, outputs, lambda: self._entry(charged) if any(map(len, charged.values())) else b"")
 
     def _entry(self, charged: Charged) -> bytes:
         """Encode one entry of the log."""
@@ -292,9 +271,8 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
         timer_offset: int,
         item_shards: int,
         participations: int,
-        domain: Domain | None = None,
     ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, domain=domain)
+        super().__init__(steps=steps, timer_offset=timer_offset)
         self.item_shards = item_shards
         self.participations = participations
         self.limited = LimitCounter("holdings")
@@ -308,11 +286,11 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
         charged = {"participations": Charges.of(people[admitted])}
         if not kept.any():
             return charged, []
-        return charged, list(split_by_item(StepKey(step, 0), rows_of(held, np.flatnonzero(kept)), self.item_shards))
+        return charged, list(split_by_item(step, rows_of(held, np.flatnonzero(kept)), self.item_shards))
 
 
 def bound_items_of_people(
-    batches: PCollection[Any],
+    closed: PCollection[Any],
     apply_dofn: ApplyDoFn,
     *,
     steps: Steps,
@@ -320,21 +298,22 @@ def bound_items_of_people(
     items_per_step: int,
     item_shards: int,
     participations: int | None,
-    domain: Domain | None,
+    people: Iterable[bytes],
 ) -> PCollection[Any]:
-    """Add the stages from batches of events to who has what, by shard of items: two, or one without `participations`.
+    """Add the stages from windows that are closed to who has what, by shard of items: two, or one without a limit.
 
     Args:
-        batches: of events, with on-time markers.
+        closed: batches of events; see `CloseWindows`.
         apply_dofn: adds a stage.
-        steps, noise, items_per_step, item_shards, domain: see `BoundPerWindow`.
-        participations: see `BoundAcrossWindows`.
+        steps, noise, items_per_step, item_shards: see `BoundPerWindow`.
+        participations: see `BoundAcrossWindows`; None for no limit.
+        people: the keys of shards of people.
     """
-    common: dict[str, Any] = {"steps": steps, "item_shards": item_shards, "domain": domain}
+    common: dict[str, Any] = {"steps": steps, "item_shards": item_shards}
     limits = participations is not None
-    bound = BoundPerWindow(**common, noise=noise, timer_offset=1, items_per_step=items_per_step, by_people=limits)
-    held = apply_dofn(batches, bound, Keyed)
+    bound = BoundPerWindow(**common, noise=noise, items_per_step=items_per_step, by_people=limits)
+    held = apply_dofn(closed, bound, Keyed)
     if participations is None:
         return held
-    limit = BoundAcrossWindows(**common, timer_offset=2, participations=participations)
-    return apply_dofn(held, limit, Keyed)
+    limit = BoundAcrossWindows(**common, timer_offset=1, participations=participations)
+    return apply_dofn(held | "PeopleClocks" >> WithClock(steps, people), limit, Keyed)

@@ -15,7 +15,6 @@ from privstream.transforms.batches import (
     KeyedBatch,
     Names,
     StepKey,
-    digest,
     distinct_in_order,
     encode,
     first_of_run,
@@ -102,7 +101,7 @@ class ClippedCounter:
 
 
 class EventSplitter(EventReader):
-    """Turn Arrow batches into encoded `EventBatch`es and their digests, one per step and shard of people.
+    """Turn Arrow batches into encoded `EventBatch`es, one per step and shard of people.
 
     People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain; texts of
     items go along if they are `named`. Whatever lies outside of the public steps or domain is counted and dropped.
@@ -138,9 +137,8 @@ class EventSplitter(EventReader):
             batch = public
         times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
-        inside = len(np.unique(rows)) if self.steps.overlap > 1 else len(rows)
-        self.usable.inc(inside)
-        self.outside.inc(len(times) - inside)
+        self.usable.inc(len(rows))
+        self.outside.inc(len(times) - len(rows))
         if not len(rows):
             return
         codes, items, texts = self._items(batch["item"])
@@ -210,8 +208,7 @@ class CodeSplitter(EventReader):
 
 
 def _encoded(key: StepKey, batch: EventBatch) -> KeyedBatch:
-    data = encode(batch)
-    return key.to_bytes(), (digest(data), data)
+    return key.to_bytes(), (len(batch.users), encode(batch))
 
 
 def by_step_and_shard(

@@ -68,16 +68,7 @@ def check_query(numbers: Sequence[Any], fields: tuple[str, ...], universe: int) 
 class PointOptions(WindowOptions, total=False):
     """What transforms on sets of points take beside their own arguments; see `PointParameters`.
 
-    Args:
-        epsilon: limit on what all rows together show about one event, > 0. A smaller value protects better and needs
-            more noise.
-        universe: points are the whole numbers from 1 to this number, at most 2^60.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        end: no window ends after this moment, in seconds since 1970 UTC. Every window until then is published, also an
-            empty one. Only input without an end may do without it.
-        insert_values: actions that insert a point. Without them, every action that does not delete a point inserts one.
-        delete_values: actions that delete a point. Without them, no action deletes one.
+    What they mean: `privstream help ranges`.
     """
 
     epsilon: Required[float]
@@ -196,13 +187,9 @@ class RangesParameters(PointParameters):
         With probability 95%, all answers are within their `error_bound`.
 
     Args:
-        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
-            (number of events). It must be > 0 for input without an end.
-        standing: ranges (low, high) that are counted in every window.
-        **options: see `PointOptions` and `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help ranges`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> counts = parked | RangeCounts(
@@ -287,14 +274,9 @@ class PredecessorParameters(PointParameters):
         With probability 95%, all answers are as `NearestPoints` says.
 
     Args:
-        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
-            (number of events). It must be 0 without `delete_values`, and > 0 for input without an end if there are
-            `delete_values`.
-        standing: points whose neighbours are asked for in every window.
-        **options: see `PointOptions` and `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made or applied.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help predecessor`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> nearest = trades | PredecessorQueries(

@@ -16,12 +16,13 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import Keyed
+from privstream.transforms.batches import Keyed, KeyedBatch, StepKey
 from privstream.transforms.people.split_stages import ReadEvents
 from privstream.transforms.points.parameters import Actions, PointParameters
-from privstream.transforms.reading.dead_letters import late_letter
 from privstream.transforms.stages import ApplyDoFn, PrivateTransform, refuse_unbounded
-from privstream.transforms.timing.clocked import MechanismSteps, SingleSteps, WithClock, on_clock
+from privstream.transforms.timing.clock import WithClock
+from privstream.transforms.timing.closing import CloseWindows, ToClock
+from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -62,7 +63,7 @@ class PointBatch:
 
 
 class PackUpdates(ReadEvents):
-    """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into records for `ClockedSteps`.
+    """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into batches of steps.
 
     What lies outside of the public steps is counted and dropped, and so are points outside of the
     universe and actions that mean nothing. All that depends on the event alone.
@@ -104,7 +105,7 @@ class PackUpdates(ReadEvents):
         for step, group in grouped(steps[keep]):
             chosen = keep[group]
             updates = PointBatch(points[chosen], times[chosen], inserted[chosen])
-            yield on_clock(step, updates.last_of_each().to_bytes())
+            yield StepKey(step, 0).to_bytes(), (len(chosen), updates.last_of_each().to_bytes())
 
     def _actions(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """Return which rows insert, and which mean anything."""
@@ -124,7 +125,7 @@ def grouped(steps: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         yield int(steps[start]), order[start:end]
 
 
-class AnswerWindows(SingleSteps, MechanismSteps):
+class AnswerWindows(StepFn):
     """Run a mechanism through every window, and answer the standing queries.
 
     A subclass says of what type its rows are, and what its counter counts.
@@ -143,19 +144,11 @@ class AnswerWindows(SingleSteps, MechanismSteps):
         """Make the updates, then answer distinct queries in order, int64 (n, fields): the numbers of a row for each."""
 
     @override
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
         state, answers = self.answer(state, PointBatch.join(batches).updates(), self.queries, self.noise_of(step))
         start, end = self.steps.bounds(step)
         self.published.inc(len(self.queries))
         return state, [self.row_type(start, end, *numbers) for numbers in answers]
-
-    @override
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        late = PointBatch.join([batch])
-        self.late.inc(len(late.points))
-        for point, inserted in zip(late.points.tolist(), late.inserted.tolist(), strict=True):
-            text = f"{'insert' if inserted else 'delete'} {point}"
-            yield late_letter(self.steps, step, "late event", text)
 
 
 class PointTransform(PointParameters, PrivateTransform):
@@ -169,8 +162,9 @@ class PointTransform(PointParameters, PrivateTransform):
         if self.keeps_noise_from_data:
             refuse_unbounded(inputs, "delta must be > 0 when the input is unbounded")
         pack = PackUpdates(steps=self.steps, universe=self.universe, actions=self.actions)
-        records = apply_dofn(self.read(inputs, apply_dofn), pack, Keyed)
-        clocked = records | "WithClock" >> WithClock(self.steps)
+        packed = apply_dofn(self.read(inputs, apply_dofn), pack, KeyedBatch)
+        closed = packed | "CloseWindows" >> CloseWindows(self.steps)
+        clocked = apply_dofn(closed, ToClock(), Keyed) | "WithClock" >> WithClock(self.steps)
         actions = f"{self.actions.insert} {self.actions.delete}"
         noise = self.noise.derive(type(self).__name__, self.steps.label, actions)
         answer = self.answering(steps=self.steps, mechanism=self.mechanism, standing=self.standing, noise=noise)

@@ -23,7 +23,6 @@ from privstream.transforms.quantiles.parameters import QuantilesParameters
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clocked import Outputs
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -55,7 +54,7 @@ class SortIntoBins(beam.DoFn):
         yield batch.append_column("item", named)
 
 
-class BoundValues(BoundCodes, state="bound_values"):
+class BoundValues(BoundCodes):
     """Of each person a random sample of the values of a window counts.
 
     Equal rows of a person are told apart by how many of them come before. So each is as likely to count as any other,
@@ -92,17 +91,12 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
     counter = "quantiles_published"
 
     @override
-    def walk(
-        self, key: bytes, first: int, last: int, batches: dict[int, list[bytes]], state: int
-    ) -> tuple[int, Outputs]:
-        noise = self.noise_of(first)
-        outputs: list[tuple[int, Any]] = []
-        for step, counts in enumerate(self.matrix(first, last, batches), first):
-            given = BinnedStep(step=self.steps.number(step), counts=counts)
-            state, found = self.mechanism.step(state, given, noise)
-            outputs += ((step, row) for row in self._rows(step, found))
-        self.published.inc(len(outputs))
-        return state, outputs
+    def step(self, key: bytes, step: int, batches: list[bytes], state: int) -> tuple[int, list[QuantileEstimate]]:
+        given = BinnedStep(step=self.steps.number(step), counts=self.counts(batches))
+        state, found = self.mechanism.step(state, given, self.noise_of(step))
+        rows = list(self._rows(step, found))
+        self.published.inc(len(rows))
+        return state, rows
 
     def _rows(self, step: int, found: QuantileRows) -> Iterator[QuantileEstimate]:
         """Return the rows of one window."""
@@ -134,7 +128,7 @@ class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - 
 
     @override
     def _limits(self) -> tuple[BoundValues, int]:
-        bound = BoundValues(**self._common, timer_offset=1, noise=self._people, limit=self.mechanism.per_step)
+        bound = BoundValues(steps=self.steps, noise=self._people, limit=self.mechanism.per_step)
         return bound, self.mechanism.contributions
 
     @override

@@ -40,33 +40,9 @@ class QuantilesParameters(Parameters):
         95%. Where a window has few values or none, intervals reach from `low` to `high`.
 
     Args:
-        epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
-            more noise.
-        low: least value, in the unit of values. Smaller ones count as this one.
-        high: largest value. Larger ones count as this one. Choose it by what is possible, not by looking at the data.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        quantiles: which parts of all values lie below, in (0, 1), increasing; 0.5 is the median. More of them cost no
-            privacy.
-        scale: bins of equal width ("linear"), or with edges of equal ratios ("log"), for values that span several
-            orders of magnitude. With "log", `low` must be > 0.
-        resolution: number of bins between `low` and `high`, 2 to 65,536. Ends of intervals are edges of bins.
-        max_contributions: number of values with which one person counts in the whole run; without it 100. Noise is
-            never for more than `max_per_window` values in each window.
-        max_per_window: number of values with which one person counts in one window: random
-            ones. With delta > 0 the noise grows with the square root of it.
-        delta: probability with which the rows may show more than epsilon allows, in [0, 1). Choose it far below
-            1 / (number of people).
-        unit: what is protected: all that one "person" does in the whole run, or one "event", whoever sent it. Then no
-            user is read.
-        end: end of the last window that is published, in seconds since 1970 UTC. It must be given unless the input has
-            no end.
-        shards: number of parallel parts into which people are divided. It changes no answer.
-        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: when the transform is made, an argument breaks its rule; when it is applied, events of
-            this type cannot be used, or the runner cannot keep time.
+        **options: see `privstream help quantiles`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> quantiles = NumericQuantiles(epsilon=1.0, delta=1e-6, low=1, high=60_000, scale="log", window=3600, start=0,

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection, TaggedOutput
-from apache_beam.transforms.window import GlobalWindows, TimestampCombiner, TimestampedValue
+from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import MAGIC, pack, unpack
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sparse_vector.multiplicative_weights import (
     Hypothesis,
     LinearQueries,
@@ -38,19 +38,18 @@ from privstream.transforms.reading.fields import (
 )
 from privstream.transforms.reading.times import micros_of
 from privstream.transforms.rows import LinearQuery, QueryAnswer
-from privstream.transforms.timing.keyed_state import NOTHING, Cells, KeyedState, Progress, declare_states
-from privstream.transforms.timing.on_time import NO_TIME
+from privstream.transforms.timing.clock import ONE_KEY, on_clock
+from privstream.transforms.timing.closing import NO_TIME
+from privstream.transforms.timing.step_fn import StepFn, Stepped
 from privstream.transforms.timing.steps import MILLISECOND, Steps
 from typing_extensions import override
 
-ALL_TIME = Steps(size=2**59, period=2**59, first=0, end=1)
+ALL_TIME = Steps(size=2**59, first=0, end=1)
 """One step that contains every time of an event."""
 
-ONE_KEY = b""
 
-
-def without_digest(keyed_batch: KeyedBatch) -> Keyed:
-    """Leave the digest out."""
+def without_number(keyed_batch: KeyedBatch) -> Keyed:
+    """Leave out how many events there are."""
     key, (_, data) = keyed_batch
     return key, data
 
@@ -107,6 +106,12 @@ def sum_records(element: tuple[bytes, Iterable[bytes]]) -> Keyed:
     return key, encode_counts(total)
 
 
+def data_first(element: Keyed) -> Keyed:
+    """Send the counts to the first step."""
+    assert MOMENTS.first is not None
+    return on_clock(MOMENTS.first, element[1])
+
+
 def encode_counts(counts: np.ndarray) -> bytes:
     """Encode counts."""
     return pack("record counts", 1, {"counts": counts.astype(np.int64)})
@@ -117,7 +122,9 @@ def decode_counts(data: bytes) -> np.ndarray:
     return np.asarray(unpack("record counts", 1, data)["counts"])
 
 
-QUERY = b"q"
+MOMENTS = Steps(size=MILLISECOND, first=-(1 << 53))
+"""Steps of a millisecond; the data come in the first one, before all queries."""
+
 REFUSED = "refused"
 LATE = "time must not be before that at which the query came, or of a query that has been answered"
 
@@ -141,9 +148,9 @@ class SparseQuery:
         return cls(**fields | {"name": fields["name"].decode()})
 
     @property
-    def due(self) -> int:
-        """When it is answered: the first whole millisecond at which no earlier query can come any more."""
-        return (self.time // MILLISECOND + 1) * MILLISECOND
+    def step(self) -> int:
+        """The millisecond after which it is answered: no earlier query can come any more."""
+        return self.time // MILLISECOND
 
     def late(self) -> DeadLetter:
         """Return its dead letter when it comes too late."""
@@ -169,11 +176,11 @@ class KeyQueries(beam.DoFn):
         except Exception as error:
             yield set_aside(broken_by(error, "query"), text_of(query), "query", counter="queries")
             return
-        if read.due <= timestamp.micros and timestamp < NO_TIME:
+        if MOMENTS.decision_time(read.step) <= timestamp < NO_TIME:
             self.late.inc()
             yield TaggedOutput(DEAD_LETTERS, read.late())
         else:
-            yield ONE_KEY, QUERY + read.to_bytes()
+            yield on_clock(read.step, read.to_bytes())
 
     def _read(self, query: Any) -> SparseQuery:
         """Return a query by positions, or raise with the rule that it breaks."""
@@ -307,81 +314,57 @@ class Answering:
     answered: int = 0
 
 
-class AnswerQueries(beam.DoFn):
-    """Keep the data set, and answer queries when their time has come. Steps are milliseconds.
+class AnswerQueries(StepFn, state="answer_queries"):
+    """Keep the data set, and answer queries when their time has come, in order of time, name and content.
 
-    Queries that come before the data wait for it.
+    The log has the data set, and the newest of what was learnt after it.
     """
 
+    every = False
+
     def __init__(self, method: Answers) -> None:
+        super().__init__(steps=MOMENTS, timer_offset=0)
         self.method = method
-        self.keys = KeyedState(self)
         self.late = Metrics.counter("privstream", "queries_late")
         self.answered = Metrics.counter("privstream", "queries_answered")
         self.refused = Metrics.counter("privstream", "queries_refused")
 
-    def step_of(self, record: bytes) -> int:
-        """Return the step at which a query is answered."""
-        return SparseQuery.from_bytes(record).due // MILLISECOND
+    @override
+    def initial(self, key: bytes) -> Answering:
+        return Answering(None, self.method.initial())
 
+    @override
     def decode(self, key: bytes, segments: list[bytes]) -> Answering:
-        """Read the data set, and the newest of what was learnt after it."""
-        data = decode_counts(segments[0]) if segments else None
-        if len(segments) < 2:
-            return Answering(data, self.method.initial())
+        if not segments:
+            return self.initial(key)
         fields: dict[str, Any] = unpack("answering", 1, segments[-1])
-        return Answering(data, self.method.restore(fields["hypothesis"]), fields["answered"])
+        return Answering(decode_counts(segments[0]), self.method.restore(fields["hypothesis"]), fields["answered"])
 
+    @override
     def encode(self, state: Answering) -> list[bytes]:
-        """Write the data set and what was learnt."""
-        return [] if state.data is None else [encode_counts(state.data), self._learnt(state)]
+        return [encode_counts(state.data), self._learnt(state)]
 
-    def keep(self, element: Keyed, cells: Cells, stamp: Timestamp | None = None) -> Iterator[Any]:
-        """Keep the data set, or a query until its time has come."""
-        key, data = element
-        if data[: len(MAGIC)] == MAGIC:
-            self._keep_data(key, data, cells)
-            return
-        query, progress = SparseQuery.from_bytes(data[1:]), Progress.from_bytes(cells.progress.read())
-        if query.due // MILLISECOND <= progress.handled:
-            self.late.inc()
-            yield TaggedOutput(DEAD_LETTERS, query.late())
-        else:
-            self.keys.wait(key, data[1:], progress, cells)
-            cells.due.set(Timestamp(micros=query.due), dynamic_timer_tag=str(query.due))
+    @override
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        if step == self.steps.first:
+            raise ValueError("data must come once, and before all queries")
+        self.late.inc()
+        yield TaggedOutput(DEAD_LETTERS, SparseQuery.from_bytes(batch).late())
 
-    def _keep_data(self, key: bytes, counts: bytes, cells: Cells) -> None:
-        """Keep the data set, and set the timers of queries that wait for it anew."""
-        decoded = self.keys.open(key, cells)
-        if decoded.state.data is not None:
-            raise ValueError("data must come once")
-        decoded.state = replace(decoded.state, data=decode_counts(counts))
-        self.keys.append(decoded, encode_counts(decoded.state.data), cells)
-        self.keys.close(key, decoded, cells)
-        for step in decoded.steps:
-            due = step * MILLISECOND
-            cells.due.set(Timestamp(micros=due), dynamic_timer_tag=str(due))
-
-    def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
-        """Answer the queries that are due, in order of time, name and content."""
-        decoded = self.keys.open(key, cells)
-        last = time.micros // MILLISECOND if decoded.state.data is not None else NOTHING
-        records = [record for _, found in decoded.take_until(last) for record in found]
-        if not records:
-            self.keys.cache(key, decoded)
-            return
-        pairs = [(SparseQuery.from_bytes(record), record) for record in records]
-        queries = [query for query, _ in sorted(pairs, key=lambda pair: (pair[0].time, pair[0].name, pair[1]))]
-        before = decoded.state
-        learnt, rows = self.method.answer(before.data, before.learnt, queries, before.answered)
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Answering) -> Stepped:
+        if step == self.steps.first:
+            (data,) = batches
+            return Stepped(replace(state, data=decode_counts(data)))
+        if state.data is None:
+            raise ValueError("data must come before all queries")
+        pairs = sorted(((SparseQuery.from_bytes(batch), batch) for batch in batches), key=_place)
+        queries = [query for query, _ in pairs]
+        learnt, rows = self.method.answer(state.data, state.learnt, queries, state.answered)
         self.answered.inc(len(rows))
         self.refused.inc(sum(row.source == REFUSED for row in rows))
-        yield from (
-            TimestampedValue(row, Timestamp(micros=query.due)) for row, query in zip(rows, queries, strict=True)
-        )
-        decoded.state = replace(before, learnt=learnt, answered=before.answered + len(queries))
-        self.keys.append(decoded, self._learnt(decoded.state), cells)
-        self.keys.close(key, decoded, cells)
+        after = replace(state, learnt=learnt, answered=state.answered + len(queries))
+        return Stepped(after, rows, lambda: self._learnt(after))
 
     def _learnt(self, state: Answering) -> bytes:
         """Encode what changes with answers."""
@@ -389,4 +372,6 @@ class AnswerQueries(beam.DoFn):
         return pack("answering", 1, fields)
 
 
-declare_states(AnswerQueries, "answer_queries")
+def _place(pair: tuple[SparseQuery, bytes]) -> tuple[int, str, bytes]:
+    """Return what sorts a query and its encoding."""
+    return pair[0].time, pair[0].name, pair[1]

@@ -51,20 +51,9 @@ class QueriesParameters(Parameters):
         None of these is refused with at least `records_needed` records, and exactly `records`.
 
     Args:
-        epsilon: limit on what all answers together show about one person, > 0. A smaller value protects better and
-            needs more noise.
-        domain: public list of items. Events of other items are counted and left out.
-        noise: `KeyedNoise`; the same key gives the same rows for the same input.
-        records: public number of people, exact or estimated. A wrong number costs accuracy, not privacy.
-        alpha: part of `records` by which an answer of the hypothesis may be wrong before the hypothesis is corrected,
-            in (0, 1). Without it, the value with the smallest error bound is taken.
-        delta: probability with which the answers may show more than epsilon allows, in [0, 1). Choose it far below 1
-            / (number of people).
-        queries: number of queries for which the accuracy is stated; 1,000 if it is not given.
-        shards: number of parallel parts into which people are divided. It changes no answer.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made; `events` is unbounded.
+        noise: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help queries`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> answers = {"events": people, "queries": queries} | PrivateQueries(

@@ -17,7 +17,8 @@ from privstream.transforms.queries.answering import (
     CountRecords,
     KeyQueries,
     add_up_all,
-    without_digest,
+    data_first,
+    without_number,
 )
 from privstream.transforms.queries.parameters import QueriesParameters
 from privstream.transforms.rows import QueryAnswer
@@ -37,7 +38,7 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
         keyed_batches = apply_dofn(self.read(data, apply_dofn), split, KeyedBatch)
         counts = (
             keyed_batches
-            | "WithoutDigest" >> beam.Map(without_digest).with_output_types(Keyed)
+            | "WithoutNumber" >> beam.Map(without_number).with_output_types(Keyed)
             | "ByPeople" >> beam.GroupByKey()
             | "CountRecords" >> beam.ParDo(CountRecords(size)).with_output_types(Keyed)
         )
@@ -47,7 +48,7 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
             Keyed,
         )
         apart = (
-            (add_up_all(counts, size), asked)
+            (add_up_all(counts, size) | "DataFirst" >> beam.Map(data_first).with_output_types(Keyed), asked)
             | "DataAndQueries" >> beam.Flatten()
             | "ApartFromOthers" >> beam.Reshuffle()
         )

@@ -1,4 +1,4 @@
-"""Records that cannot be used, or come too late: they leave the pipeline by an output of their own, and are logged."""
+"""Records that cannot be used: they leave the pipeline by an output of their own, and are logged."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ import apache_beam as beam
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import TaggedOutput
-from privstream.transforms.batches import EventBatch, HolderBatch, StepKey
-from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import DEAD_LETTERS, BrokenRuleError, DeadLetter, broken_letter
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 registry.register_coder(DeadLetter, RowCoder)
@@ -35,23 +32,6 @@ def text_of(element: Any) -> str:
         return repr(element).encode("utf-8", "backslashreplace").decode()
     except Exception:  # it may be anything, and what cannot be shown must not end the run
         return f"a {type(element).__name__} that cannot be shown"
-
-
-REASON = "time must not be later than the end of the window plus the allowed lateness"
-
-
-def late_letter(steps: Steps, step: int, source: str, record: str) -> Any:
-    """Return a dead letter about what came too late for a window."""
-    start, end = steps.bounds(step)
-    position = f"window {start.to_rfc3339()} to {end.to_rfc3339()}"
-    return TaggedOutput(DEAD_LETTERS, DeadLetter(REASON, source, position, record))
-
-
-def late_events(steps: Steps, key: StepKey, batch: EventBatch | HolderBatch, domain: Domain | None) -> Iterator[Any]:
-    """Describe late events by window and item; the person is known only as a keyed hash here, and left out."""
-    for item in batch.items.tolist():
-        record = batch.names[item] if domain is None else domain[item]
-        yield late_letter(steps, key.step, "late event", record)
 
 
 SECONDS_BETWEEN_LINES = 60

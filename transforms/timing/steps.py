@@ -1,11 +1,9 @@
-"""Windows as numbered steps: which steps an event belongs to, and when a step is decided."""
+"""Windows as numbered steps: which step an event belongs to, and when a step is decided."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 import numpy as np
@@ -14,7 +12,6 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit, in_words
 from privstream.transforms.timing.calendar import Calendar, iso
-from typing_extensions import override
 
 if TYPE_CHECKING:
     from apache_beam.utils.timestamp import Timestamp
@@ -95,12 +92,11 @@ class WindowOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Fixed or sliding windows, numbered: step s is the window that starts at origin + s * period and has `size`.
+    """Windows that follow each other, numbered: step s is the one that starts at origin + s * size.
 
     Attributes:
         size: length of a window in microseconds.
-        period: distance between the starts of two windows in microseconds; `size` for fixed windows.
-        origin: start of step 0 in microseconds since 1970 UTC, in [0, period).
+        origin: start of step 0 in microseconds since 1970 UTC, in [0, size).
         first: number of the first step, or None for no bound.
         end: number after the last step, or None.
         renewal: number of steps after which everything starts afresh, counted from the first step; None for never.
@@ -108,7 +104,6 @@ class Steps:
     """
 
     size: int
-    period: int
     origin: int = 0
     first: int | None = None
     end: int | None = None
@@ -120,7 +115,6 @@ class Steps:
         cls,
         *,
         window: Length,
-        period: Length | None = None,
         start: Moment | None = None,
         end: Moment | None = None,
         windows: int | None = None,
@@ -136,25 +130,22 @@ class Steps:
                 check_moment(name, moment)
         if isinstance(window, str):
             calendar, lateness = Calendar.parse(window), to_micros("allowed_lateness", allowed_lateness, minimum=0)
-            given = (("period", period), ("renew_every", renew_every))
-            follow, renews = (_in_calendar(name, length, calendar) for name, length in given)
-            return CalendarSteps.counted(calendar, follow or calendar, start, end, windows, renews, lateness)
-        if isinstance(period, str) or isinstance(renew_every, str):
-            name, text = ("period", period) if isinstance(period, str) else ("renew_every", renew_every)
-            raise ValueError(f"{name} must be a number of seconds where window is one, got {text!r}")
+            renews = _in_calendar("renew_every", renew_every, calendar)
+            from privstream.transforms.timing.calendar_steps import CalendarSteps  # noqa: PLC0415 - these are steps
+
+            return CalendarSteps.counted(calendar, start, end, windows, renews, lateness)
+        if isinstance(renew_every, str):
+            raise ValueError(f"renew_every must be a number of seconds where window is one, got {renew_every!r}")
         end = last_end(window, start, end, windows)
         size = to_micros("window", window)
-        step = size if period is None else to_micros("period", period)
-        if step > size:
-            raise ValueError(f"period must be <= window, got {period} > {window}")
-        first, origin = (None, 0) if start is None else divmod(to_micros("start", start, minimum=0), step)
-        last, over = (None, 0) if end is None else divmod(to_micros("end", end, minimum=0) - origin - size, step)
+        first, origin = (None, 0) if start is None else divmod(to_micros("start", start, minimum=0), size)
+        last, over = (None, 0) if end is None else divmod(to_micros("end", end, minimum=0) - origin - size, size)
         if first is not None and last is not None and last < first:
             raise ValueError(f"end must leave room for one window after start, got {_iso(start)} to {_iso(end)}")
         if end is not None and over:
-            near = f"one ends {in_words(over)} before it, the next one {in_words(step - over)} after it"
-            raise ValueError(f"end must be where a window ends: {near}{_of_clocks(size, min(over, step - over))}")
-        renewal = None if renew_every is None else _renewal(renew_every, size, step, first)
+            near = f"one ends {in_words(over)} before it, the next one {in_words(size - over)} after it"
+            raise ValueError(f"end must be where a window ends: {near}{_of_clocks(size, min(over, size - over))}")
+        renewal = None if renew_every is None else _renewal(renew_every, size, first)
         for name, number in (
             ("window", None if first is None or last is None else last - first + 1),
             ("renew_every", renewal),
@@ -164,7 +155,6 @@ class Steps:
                 raise ValueError(f"{name} must make at most {MOST_WINDOWS:,} windows, got {number:,}{of}")
         return cls(
             size=size,
-            period=step,
             origin=origin,
             first=first,
             end=None if last is None else last + 1,
@@ -174,7 +164,6 @@ class Steps:
 
     def __post_init__(self) -> None:
         checks.integer("size", self.size, minimum=1)
-        checks.integer("period", self.period, minimum=1)
         checks.integer("allowed_lateness", self.allowed_lateness, minimum=0)
 
     @property
@@ -184,20 +173,14 @@ class Steps:
         return found if self.renewal is None else min(self.renewal, found or self.renewal)
 
     def renewals(self, step: Any) -> Any:
-        """Return how often everything has started afresh before a step, or an array of steps.
-
-        What a window ends in decides: that is where it is published.
-        """
-        if self.renewal is None:
-            return step * 0
-        return ((step - self.first) * self.period + self.size - 1) // (self.renewal * self.period)
+        """Return how often everything has started afresh before a step, or an array of steps."""
+        return step * 0 if self.renewal is None else (step - self.first) // self.renewal
 
     def first_of_period(self, step: int) -> int:
         """Return the first step since everything started afresh."""
         if self.renewal is None or self.first is None:
             return self.first or 0
-        begun = int(self.renewals(step)) * self.renewal * self.period
-        return self.first + max(0, -(-(begun - self.size + 1) // self.period))
+        return self.first + int(self.renewals(step)) * self.renewal
 
     def last_of_period(self, step: int) -> int:
         """Return the last step before everything starts afresh."""
@@ -221,12 +204,6 @@ class Steps:
         """Return whether everything starts afresh between two steps, the first of which may be before the run."""
         return self.renewal is not None and self.renewals(max(before, self.first or 0)) != self.renewals(step)
 
-    def first_ones(self, number: int) -> Steps:
-        """Return the same windows, at most so many from the first one on."""
-        assert self.first is not None
-        end = self.first + number
-        return replace(self, end=end if self.end is None else min(self.end, end))
-
     @property
     def label(self) -> str:
         """The windows as a part of noise labels. It stays as it is in all versions."""
@@ -246,51 +223,39 @@ class Steps:
     @property
     def renewal_length(self) -> str:
         """After how long everything starts afresh, in words."""
-        return in_words((self.renewal or 0) * self.period)
-
-    @property
-    def person_in_window(self) -> PrivacyUnit:
-        """What one person sends in one window, as a unit; windows must not overlap."""
-        return _person_in(self.size, self.origin)
+        return in_words((self.renewal or 0) * self.size)
 
     @property
     def person_in_period(self) -> PrivacyUnit:
         """What one person sends until everything starts afresh, as a unit."""
-        return _person_in((self.renewal or 0) * self.period, self.bounds_micros(self.first or 0)[0])
+        return person_in((self.renewal or 0) * self.size, self.bounds_micros(self.first or 0)[0])
 
     @property
     def grid(self) -> int:
         """Microseconds of which the distance between the ends of any two windows is a multiple."""
-        return self.period
-
-    @property
-    def overlap(self) -> int:
-        """Number of windows that one event may lie in."""
-        return -(-self.size // self.period)
+        return self.size
 
     def assign(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return row numbers and steps, int64, one pair for each step that each event (int64 microseconds) lies in.
+        """Return the rows of events (int64 microseconds) that lie in a step of the run, and their steps, int64.
 
         Steps before the origin, and those decided only after the end of event time, are left out.
         """
-        since = np.maximum(times, self.origin - 1) - self.origin  # what is before the origin is in no step
-        newest = since // self.period
-        rows = np.tile(np.arange(len(times)), self.overlap)
-        steps = np.concatenate([newest - back for back in range(self.overlap)])
-        inside = (steps >= 0) & (steps <= self.latest(END_OF_TIME, STAGES))
-        inside &= since[rows] - steps * self.period < self.size
-        if self.renewal is not None and self.first is not None:  # a window has events of the time that it ends in
-            elapsed = since[rows] - self.first * self.period
-            inside &= elapsed // (self.renewal * self.period) == self.renewals(steps)
-        if self.first is not None:
-            inside &= steps >= self.first
+        steps = self._step_of(times)
+        inside = (steps >= max(0, self.first or 0)) & (steps <= self.latest(END_OF_TIME, STAGES))
         if self.end is not None:
             inside &= steps < self.end
-        return rows[inside], steps[inside]
+        rows = np.flatnonzero(inside)
+        return rows, steps[rows]
+
+    def _step_of(self, times: np.ndarray) -> np.ndarray:
+        """Return the step of each moment, below 0 before the origin."""
+        since = np.maximum(times, self.origin - 1) - self.origin
+        steps: np.ndarray = since // self.size
+        return steps
 
     def bounds_micros(self, step: int) -> tuple[int, int]:
         """Return start and end of a step's window, in microseconds since 1970 UTC."""
-        start = self.origin + step * self.period
+        start = self.origin + step * self.size
         return start, start + self.size
 
     def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
@@ -300,7 +265,7 @@ class Steps:
 
     def starting(self, starts: np.ndarray) -> np.ndarray:
         """Return the steps whose windows start at these moments, int64 microseconds."""
-        return (starts - self.origin) // self.period
+        return (starts - self.origin) // self.size
 
     def after(self, moments: np.ndarray, length: int) -> np.ndarray:
         """Return what is so long after each moment, int64 microseconds."""
@@ -308,11 +273,11 @@ class Steps:
 
     def begun_before(self, moments: np.ndarray) -> np.ndarray:
         """Return the last step that starts before each moment, int64 microseconds."""
-        return -(-(moments - self.origin) // self.period) - 1
+        return -(-(moments - self.origin) // self.size) - 1
 
     def ending(self, end: Timestamp) -> int:
         """Return the step whose window ends then."""
-        return int(end.micros - self.origin - self.size) // self.period
+        return int(end.micros - self.origin - self.size) // self.size
 
     def last_moment(self, step: int) -> Timestamp:
         """Return the last microsecond of a step's window, the timestamp of its rows as everywhere in Beam."""
@@ -328,232 +293,7 @@ class Steps:
 
     def latest(self, micros: int, timer_offset: int = 0) -> int:
         """Return the last step on which a stage acts by the event time `micros`; may be negative."""
-        return (micros - self.origin - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.period
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalendarSteps(Steps):
-    """Windows of a calendar from `start` on, the first of which is step 0; `size` and `period` are mean lengths.
-
-    Attributes:
-        calendar: how long each is.
-        follow: how long after the one before each starts: a whole number of these is as long as a window.
-        start: of the first one, in microseconds since 1970 UTC.
-        until: end of the last one, or None.
-        renews: how long the periods are after which everything starts afresh, or None; `renewal` is the number of steps
-            that end in the longest one.
-    """
-
-    calendar: Calendar
-    follow: Calendar
-    start: int
-    until: int | None
-    renews: Calendar | None = None
-
-    @classmethod
-    def counted(
-        cls,
-        calendar: Calendar,
-        follow: Calendar,
-        start: Moment | None,
-        end: Moment | None,
-        windows: int | None,
-        renews: Calendar | None,
-        allowed_lateness: int,
-    ) -> CalendarSteps:
-        """Make the windows from `start` on, until `end` or so many.
-
-        Raises:
-            ValueError: there is no start, or both ends are given, or no window starts or ends there, or one of the
-                calendars does not fit to the others.
-        """
-        if start is None:
-            raise ValueError("start must be given with windows of a calendar, which are counted from it")
-        first, until, overlap = to_micros("start", start, minimum=0), None, calendar.times(follow)
-        if not overlap:
-            raise ValueError(f"period must divide the window, {calendar}, got {follow}")
-        if windows is not None:
-            if end is not None:
-                raise ValueError("windows must not be given with end: both name the last window")
-            starts = follow.starts(first, None)
-            most = len(starts) - overlap
-            until = int(starts[checks.integer("windows", windows, minimum=1, maximum=most) + overlap - 1])
-        elif end is not None:
-            until = to_micros("end", end, minimum=0)
-        count = len(follow.starts(first, until)) - overlap
-        if count < 1:
-            raise ValueError("end must leave room for one window after start")
-        made = cls(
-            size=calendar.length,
-            period=follow.length,
-            origin=first,
-            first=0,
-            end=None if until is None else count,
-            allowed_lateness=allowed_lateness,
-            calendar=calendar,
-            follow=follow,
-            start=first,
-            until=until,
-            renews=renews,
-        )
-        return made if renews is None else replace(made, renewal=made.most_in_period(renews))
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return what is pickled: workers work the starts out themselves."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @cached_property
-    def starts(self) -> np.ndarray:
-        """The starts of all windows, and then the ends of those that have not ended by the start of the last one."""
-        return self.follow.starts(self.start, self.until)
-
-    @property
-    def ends(self) -> np.ndarray:
-        """The ends of all windows."""
-        return self.starts[self.overlap :]
-
-    @cached_property
-    def periods(self) -> np.ndarray:
-        """The starts of the periods after which everything starts afresh."""
-        assert self.renews is not None
-        starts: np.ndarray = self.renews.starts(self.start, None)
-        return starts[: np.searchsorted(starts, self.starts[-1])]
-
-    def most_in_period(self, renews: Calendar) -> int:
-        """Return how many windows end in the longest period.
-
-        Raises:
-            ValueError: a period is shorter than a window, or begins within one.
-        """
-        made = replace(self, renews=renews, renewal=1)
-        if renews.length < self.size or not np.isin(made.periods, self.starts).all():
-            rule = f"must be a time after which one of the windows, {self.length}, always begins"
-            raise ValueError(f"renew_every {rule}, and at least one of them, got {renews}")
-        return int(np.bincount(made.renewals(np.arange(len(made.ends)))).max())
-
-    @override
-    def renewals(self, step: Any) -> Any:
-        if self.renewal is None:
-            return step * 0
-        ends = self.ends[np.clip(step, 0, len(self.ends) - 1)]
-        found = np.searchsorted(self.periods, ends) - 1  # one that ends with a period is in it
-        return found if isinstance(step, np.ndarray) else int(found)
-
-    @override
-    def first_of_period(self, step: int) -> int:
-        if self.renewal is None:
-            return 0
-        return int(np.searchsorted(self.ends, self.periods[self.renewals(step)], side="right"))
-
-    @override
-    def last_of_period(self, step: int) -> int:
-        if self.renewal is None or (following := self.renewals(step) + 1) == len(self.periods):
-            return END_OF_TIME
-        return int(np.searchsorted(self.ends, self.periods[following], side="right")) - 1
-
-    @override
-    def first_ones(self, number: int) -> CalendarSteps:
-        last = min(number, len(self.ends))
-        return replace(self, end=last, until=int(self.ends[last - 1]))
-
-    @property
-    @override
-    def length(self) -> str:
-        return str(self.calendar)
-
-    @property
-    @override
-    def renewal_length(self) -> str:
-        return str(self.renews)
-
-    @property
-    @override
-    def person_in_window(self) -> PrivacyUnit:
-        return self._person_in(self.calendar)
-
-    @property
-    @override
-    def person_in_period(self) -> PrivacyUnit:
-        assert self.renews is not None
-        return self._person_in(self.renews)
-
-    def _person_in(self, calendar: Calendar) -> PrivacyUnit:
-        """Return what one person sends in one window of a calendar, as a unit."""
-        grid = int(np.gcd.reduce(np.diff(calendar.starts(self.start, None))))
-        return replace(_person_in(grid, self.start), calendar=calendar.since(self.start))
-
-    @cached_property
-    @override
-    def grid(self) -> int:
-        return int(np.gcd.reduce(np.diff(self.starts)))
-
-    @property
-    @override
-    def further_label(self) -> str:
-        digest = hashlib.blake2b(self.starts.astype("<i8").tobytes(), digest_size=16).hexdigest()
-        every = "" if self.follow == self.calendar else f" every {self.follow}"
-        renewed = "" if self.renewal is None else f" renewed every {self.renews}"
-        return f" of {self.calendar}{every} from {self.start}: {digest}{renewed}"
-
-    @override
-    def assign(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        newest = np.searchsorted(self.starts, times, side="right") - 1
-        rows = np.tile(np.arange(len(times)), self.overlap)
-        steps = np.concatenate([newest - back for back in range(self.overlap)])
-        inside = (steps >= 0) & (steps < len(self.ends)) & (steps <= self.latest(END_OF_TIME, STAGES))
-        if self.renewal is not None:  # a window has events of the time that it ends in
-            inside &= np.searchsorted(self.periods, times, side="right")[rows] - 1 == self.renewals(steps)
-        return rows[inside], steps[inside]
-
-    @override
-    def bounds_micros(self, step: int) -> tuple[int, int]:
-        return self._begin(step), self._begin(step + self.overlap)
-
-    def _begin(self, step: int) -> int:
-        """Return the start of a step; beyond those of a calendar they follow each other as they do on average."""
-        inside = min(max(step, 0), len(self.starts) - 1)
-        return int(self.starts[inside]) + (step - inside) * self.period
-
-    @override
-    def starting(self, starts: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.searchsorted(self.starts, starts)
-        return found
-
-    @override
-    def after(self, moments: np.ndarray, length: int) -> np.ndarray:
-        """Of whole windows it is the start of a window, so that a day is over when the day is, with 23 or 25 hours."""
-        windows, rest = divmod(length, self.size)
-        if rest:
-            return moments + length
-        later: np.ndarray = self.starts[np.minimum(self.begun_before(moments + 1) + windows, len(self.starts) - 1)]
-        return later
-
-    @override
-    def begun_before(self, moments: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.searchsorted(self.starts, moments) - 1
-        return found
-
-    @override
-    def ending(self, end: Timestamp) -> int:
-        return int(np.searchsorted(self.ends, end.micros, side="right")) - 1
-
-    @override
-    def latest(self, micros: int, timer_offset: int = 0) -> int:
-        decided, ends = micros - self.allowed_lateness - timer_offset * MILLISECOND, self.ends
-        if decided >= ends[-1]:
-            return len(ends) - 1 + (decided - int(ends[-1])) // self.period
-        if decided < self._begin(self.overlap - 1):
-            return -2 - (self._begin(self.overlap - 1) - decided - 1) // self.period
-        return int(np.searchsorted(ends, decided, side="right")) - 1
-
-
-def renamed(name: str, value: int | None, former: str, given: int | None) -> int | None:
-    """Return the value of an argument that may be given by its former name, but not by both."""
-    if value is not None and given is not None:
-        raise ValueError(f"{former} must not be given with {name}, whose deprecated name it is")
-    if given is not None:
-        checks.integer(former, given, minimum=1)
-    return given if value is None else value
+        return (micros - self.origin - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.size
 
 
 def last_end(window: float, start: float | None, end: float | None, windows: int | None) -> float | None:
@@ -590,11 +330,11 @@ def windows_in(over: Span, steps: Steps) -> str | int:
     if isinstance(over, str):
         if over in ("window", "start"):
             return over
-        if not isinstance(steps, CalendarSteps):
+        if (calendar := getattr(steps, "calendar", None)) is None:
             rule = f"'window', 'start' or a number of seconds, with windows of {steps.length}"
             raise ValueError(f"over must be {rule}, got {over!r}")
-        wanted = _in_calendar("over", over, steps.calendar)
-        number = None if wanted is None else wanted.times(steps.calendar)
+        wanted = _in_calendar("over", over, calendar)
+        number = None if wanted is None else wanted.times(calendar)
     else:
         micros = to_micros("over", over)
         number = None if micros % steps.size else micros // steps.size
@@ -621,7 +361,7 @@ def _in_calendar(name: str, given: Length | None, window: Calendar) -> Calendar 
     return found
 
 
-def _person_in(length: int, start: int) -> PrivacyUnit:
+def person_in(length: int, start: int) -> PrivacyUnit:
     """Return what one person sends in one window of a length, as a unit; one of them begins at `start`."""
     return PrivacyUnit(what="person", window=length, origin=start % length)
 
@@ -631,15 +371,14 @@ def _iso(seconds: Any) -> str:
     return iso(round(seconds * MICROS))
 
 
-def _renewal(renew_every: float, size: int, period: int, first: int | None) -> int:
+def _renewal(renew_every: float, size: int, first: int | None) -> int:
     """Return after how many steps everything starts afresh."""
     micros = to_micros("renew_every", renew_every)
     if first is None:
         raise ValueError("start must be given with renew_every, which counts from it")
-    if micros < size or micros % period:
-        every = f"{in_words(period)}, by which windows follow each other, and at least one window"
-        raise ValueError(f"renew_every must be a multiple of {every}, got {in_words(micros)}")
-    return micros // period
+    if micros % size:
+        raise ValueError(f"renew_every must be a multiple of window, {in_words(size)}, got {in_words(micros)}")
+    return micros // size
 
 
 def of_period(guarantee: PrivacyGuarantee, steps: Steps) -> PrivacyGuarantee:

@@ -12,12 +12,12 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, Keyed, StepKey, decode
-from privstream.transforms.reading.dead_letters import late_letter
+from privstream.transforms.batches import HolderBatch, Keyed, decode
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clocked import SingleSteps, WithClock, on_clock
+from privstream.transforms.timing.clock import STEP, WithClock, on_clock
+from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.top_k.parameters import TopKParameters
 
@@ -30,11 +30,11 @@ class CountHolders(beam.DoFn):
 
     def process(self, element: Keyed) -> Iterator[Keyed]:
         """Count one batch."""
-        key, data = element
+        (step,), data = STEP.unpack_from(element[1]), element[1][STEP.size :]
         held = decode(HolderBatch, data)
         self.counted.inc(len(held.items))
         items, counts = np.unique(held.items, return_counts=True)
-        yield on_clock(StepKey.from_bytes(key).step, pack("counts", 1, {"items": items, "counts": counts}))
+        yield on_clock(step, pack("counts", 1, {"items": items, "counts": counts}))
 
 
 def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +43,7 @@ def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
     return fields["items"], fields["counts"]
 
 
-class RankItems(SingleSteps, state="rank_items"):
+class RankItems(StepFn, state="rank_items"):
     """At each step rank all items of the domain, and publish those on top. No state outlives a step."""
 
     def __init__(
@@ -65,7 +65,7 @@ class RankItems(SingleSteps, state="rank_items"):
     def restore(self, data: bytes) -> None:
         """Decode nothing."""
 
-    def advance(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[Any]]:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[Any]]:
         """Rank the items of one step."""
         totals = np.zeros(len(self.domain), np.int64)
         for items, counts in map(read_counts, batches):
@@ -79,13 +79,6 @@ class RankItems(SingleSteps, state="rank_items"):
         ]
         self.published.inc(len(rows))
         return None, rows
-
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        """Describe late counts by window and item."""
-        items, counts = read_counts(batch)
-        self.late.inc(int(counts.sum()))
-        for item in items.tolist():
-            yield late_letter(self.steps, step, "late counts", self.domain[item])
 
 
 def publish_gaps(

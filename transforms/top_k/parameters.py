@@ -74,28 +74,9 @@ class TopKParameters(CountedParameters):
         than too low.
 
     Args:
-        epsilon: limit on what all rows together show about one person, > 0. A smaller value protects better and needs
-            more noise.
-        start: start of the first window, in seconds since 1970 UTC; the others are counted from it.
         noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        top: number of items to publish in each window; fewer than there are in `domain`. Without it 10, or one fewer
-            than there are.
-        max_contributions: number of times that one person counts in the whole run; without it 100.
-        max_per_window: number of items of one person that count in a window, random ones. By counts, without it all; by
-            "gaps", without it 4.
-        domain: a public list of items. All of them are ranked in every window, whether anybody has them or not.
-        public_items: by counts, a public list of items beside those that are found: they need not be found.
-        end: every window that ends at or before this moment, in seconds since 1970 UTC, is published.
-        delta: probability with which the rows may show more than `epsilon` allows, in [0, 1). Choose it far below 1 /
-            (number of people). Without a `domain` it must be > 0.
-        method: "counts" ranks counts of all items. "gaps" adds noise to all counts of a `domain`, and publishes which
-            are the largest, the gaps between them, and what a part of the budget measures of them; its noise grows with
-            `top` and not with the list.
-        shards: number of parallel parts into which people are divided. It changes no answer.
-        **options: window, renew_every, allowed_lateness: see `WindowOptions`.
-
-    Raises:
-        ValueError, TypeError: an argument breaks its rule, when the transform is made, or the runner cannot keep time.
+        **options: see `privstream help top-k`; times are seconds since 1970 UTC, lengths seconds or
+            texts of a calendar.
 
     Example:
         >>> ranking = TopKWithGap(epsilon=1.0, window=3600, start=0, end=86400, domain=Domain(["a", "b", "c"]), top=2,

@@ -26,19 +26,19 @@ class TopKWithGap(TopKParameters, CountedTransform):  # noqa: D101 - its docstri
         )
 
     @override
-    def _bound(self, batches: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         all_windows = self.windows_of_person == self.steps.count
         return bound_items_of_people(
-            batches,
+            closed,
             apply_dofn,
             steps=self.steps,
             noise=self.noise,
             items_per_step=self.max_per_window,
             item_shards=1,
             participations=None if all_windows else self.windows_of_person,
-            domain=self.domain,
+            people=self.people,
         )
 
     @override
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        return publish_gaps(self, held, apply_dofn, timer_offset=3)
+        return publish_gaps(self, held, apply_dofn, timer_offset=2)

@@ -1,0 +1,105 @@
+"""Public clocks: what starts them, what they take, and the timers that hold the watermark for a window."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.userstate import RuntimeTimer, Timer
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.version import __version__
+from privstream.transforms.batches import Keyed
+from privstream.transforms.timing.steps import MOST_WINDOWS, Steps
+from typing_extensions import override
+
+SEED = b""
+STEP = struct.Struct(">q")
+ONE_KEY = b""
+"""The key of a clock that is alone."""
+
+
+def stepped(step: int, batch: bytes) -> bytes:
+    """Return what `StepFn` takes under a key: a batch of one step."""
+    return STEP.pack(step) + batch
+
+
+def on_clock(step: int, batch: bytes) -> Keyed:
+    """Return what `StepFn` takes where there is one key."""
+    return ONE_KEY, stepped(step, batch)
+
+
+class WithClock(beam.PTransform[Any, Any]):
+    """Add to keyed records (see `stepped`) what starts the clock of each key; goes before `StepFn`.
+
+    Args:
+        steps: with a first step; they may do without an end if the input is unbounded.
+        names: the keys, which are public.
+
+    Raises:
+        ValueError: `end` is missing although the input is bounded: its watermark jumps to the end of time, and every
+            window up to then would be published; or there are too many windows until then.
+    """
+
+    def __init__(self, steps: Steps, names: Iterable[bytes] = (ONE_KEY,)) -> None:
+        super().__init__()
+        self.steps = steps
+        self.names = tuple(names)
+
+    @override
+    def expand(self, records: PCollection[Any]) -> PCollection[Any]:
+        if records.is_bounded and self.steps.end is None:
+            raise ValueError("end must be given when the input is bounded: every window until end is published")
+        windows = (self.steps.end or 0) - (self.steps.first or 0)
+        if records.is_bounded and windows > MOST_WINDOWS:
+            raise ValueError(
+                f"end must be at most {MOST_WINDOWS:,} windows after start, got {windows:,} windows of "
+                f"{self.steps.length}, all of which are handled, with events or without: check start, end and "
+                "window, or take longer windows"
+            )
+        once = records.pipeline | "Once" >> beam.Impulse()
+        seeds = once | "StartClocks" >> beam.ParDo(StartClocks(self.names)).with_output_types(Keyed)
+        return cast(PCollection[Any], (records, seeds) | "WithSeeds" >> beam.Flatten())
+
+
+class StartClocks(beam.DoFn):
+    """One seed for each key."""
+
+    def __init__(self, names: tuple[bytes, ...]) -> None:
+        self.names = names
+
+    @override
+    def process(self, _: bytes) -> Iterator[Keyed]:
+        for name in self.names:
+            yield name, SEED
+
+
+def set_timer(timer: Any, fire: Timestamp, *, hold: Timestamp, tag: str) -> None:
+    """Set an event-time timer for `fire` that holds the output watermark at `hold` until it has fired.
+
+    Beam's protocol and its portable runners know such timers; Beam's `set` for Python always holds at the time at which
+    the timer fires. So the timer is encoded here, the way `set` of `bundle_processor.OutputTimer` does it.
+    BundleBasedDirectRunner, the one runner with other timers, holds the watermark for none.
+
+    Raises:
+        RuntimeError: Beam writes timers in another way than the release that privstream is pinned to.
+    """
+    if isinstance(timer, RuntimeTimer):
+        timer.set(fire, dynamic_timer_tag=tag)
+        return
+    try:
+        record = Timer(
+            user_key=timer._key,
+            dynamic_timer_tag=tag,
+            windows=(timer._window,),
+            clear_bit=False,
+            fire_timestamp=fire,
+            hold_timestamp=hold,
+            paneinfo=timer._paneinfo,
+        )
+        timer._timer_coder_impl.encode_to_stream(record, timer._output_stream, True)
+        timer._output_stream.maybe_flush()
+    except (AttributeError, TypeError) as error:
+        raise RuntimeError(f"apache-beam must write timers as release 2.77 does, got {__version__}: {error}") from error

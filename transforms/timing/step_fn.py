@@ -1,0 +1,470 @@
+"""The one stateful engine: each window of a key is handled once, in order, empty ones too."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    ReadModifyWriteStateSpec,
+    StateSpec,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+from privstream.mechanisms.checks import SnapshotError
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
+from privstream.transforms.batches import Keyed
+from privstream.transforms.timing.clock import SEED, STEP, set_timer
+from privstream.transforms.timing.runner_rule import check_state
+from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
+
+CACHED_KEYS = 64
+LEAST_COMPACTION = 65_536  # bytes
+NOTHING = -(1 << 62)  # before any step
+NEVER = 1 << 62
+PROGRESS = 2
+"""The version of `Progress`."""
+
+BLOCKS = (1, 16, 256, 4096, 65_536)
+UNBOUNDED_BLOCKS = BLOCKS[:3]
+OVER = "over"
+
+NOT_OF_THIS_VERSION = (KeyError, IndexError, TypeError, ValueError, struct.error)
+"""What decoding bytes of another layout may end in."""
+
+WHAT_TO_DO = (
+    "Another version of privstream wrote it, or a run with other options, or it is damaged. Nothing has been published "
+    "from it. Take the version and the options of the run that wrote it, and resume from the same savepoint or "
+    "checkpoint, or an earlier one; or begin a new run, which has a cost of its own"
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a key is: the small part of its state, read every time and written with every change.
+
+    Attributes:
+        version: random; new whenever any state of the key changes.
+        handled: the last step handled, or NOTHING.
+        last: the last step that will be handled, where that turns out only while the key lives; NEVER before.
+        waiting: bytes in the bag of records, and
+        outdated: how many of them belong to steps that have been handled.
+        log: bytes in the log, and
+        compacted: how many there were after it was last rewritten.
+        options: what stands for the options of the run.
+    """
+
+    version: bytes = b""
+    handled: int = NOTHING
+    last: int = NEVER
+    waiting: int = 0
+    outdated: int = 0
+    log: int = 0
+    compacted: int = 0
+    options: bytes = b""
+
+    @classmethod
+    def read(cls, cell: Any) -> Progress:
+        """Decode; nothing stored yet is the initial progress."""
+        data = cell.read()
+        if data is None:
+            return cls()
+        with _readable():
+            return cls(**unpack("progress", PROGRESS, data))  # type: ignore[arg-type]
+
+
+class Cells(NamedTuple):
+    """States and timer of one key, as the runner hands them over."""
+
+    waiting: Any
+    progress: Any
+    log: Any
+    due: Any
+
+
+@dataclass(eq=False)
+class Known:
+    """The state of a key, decoded: its progress, what the log describes, and the waiting records by step."""
+
+    progress: Progress
+    state: Any
+    records: dict[int, list[bytes]] = field(default_factory=dict)
+
+
+class Stepped(NamedTuple):
+    """What handling a step gave.
+
+    Attributes:
+        state: after it.
+        outputs: what is sent on.
+        change: returns what to append to the log, nothing if nothing has changed; None to write the state anew.
+    """
+
+    state: Any
+    outputs: Iterable[Any] = ()
+    change: Callable[[], bytes] | None = None
+
+
+def unchanged() -> bytes:
+    """Append nothing: the state is as it was."""
+    return b""
+
+
+class StepFn(beam.DoFn, ABC):
+    """Handle each window of a key once, in order, empty ones too, when its decision time has come.
+
+    A seed (see `WithClock`) starts the clock of a key: data neither start nor move it. So when a step is handled
+    depends on the watermark alone. The clock is an event-time timer that goes from step to step. If the watermark
+    jumps, further timers at the ends of blocks of steps let one call handle many of them; runners may fire them in any
+    order. Outputs have the last moment of their window as timestamp, at which the timer of the next step holds the
+    watermark until that step is handled.
+
+    When the input of an unbounded clock ends, it stops at the end of a block: at most two blocks of `UNBOUNDED_BLOCKS`
+    more are handled, as many as the position of the clock says: which steps have events must not show in how many are.
+
+    Batches that have come wait in a bag. What a key remembers is an append-only log, which is rewritten when at least
+    half of it is out of date. Decoded state is cached in the worker, under a random version that is written with every
+    change: a bundle that was rolled back, or a key that moved, never meets a stale cache.
+
+    A stage is a subclass with `state`: what names of states begin with, and no other's in the project: a runner may
+    fuse two stages, and then confuses timers of one name. It remembers the state of `mechanism`, or says itself what
+    the first state is, and how one is encoded. Its counter of what it publishes has the name `counter`.
+    """
+
+    every: ClassVar[bool] = True
+    """False: of all steps, only those are handled that have batches; no seed is needed."""
+    counter: ClassVar[str] = ""
+    options: bytes = b""
+    """What stands for the options of the run, with which state is written: that of other options is refused."""
+
+    def __init_subclass__(cls, *, state: str = "") -> None:
+        """Declare states and timer of a stage, if it is one."""
+        super().__init_subclass__()
+        if state:
+            _declare_states(cls, state)
+
+    def __init__(
+        self, *, steps: Steps, timer_offset: int, mechanism: Any = None, noise: NoiseSource | None = None
+    ) -> None:
+        if steps.first is None:
+            raise ValueError("start must be given: every window from start on is published")
+        self.steps = steps
+        self.timer_offset = timer_offset
+        if mechanism is not None:
+            self.mechanism = mechanism
+        if noise is not None:
+            self.noise = noise
+        if self.counter:
+            self.published = Metrics.counter("privstream", self.counter)
+        self.behind = Metrics.counter("privstream", "batches_behind")
+        self.handled = Metrics.counter("privstream", "steps_handled")
+        self._cache: OrderedDict[bytes, Known] = OrderedDict()
+        self._before = steps.first - 1
+        self._last = steps.latest(END_OF_TIME, STAGES) if steps.end is None else steps.end - 1
+        self._blocks: tuple[int, ...] = UNBOUNDED_BLOCKS if steps.end is None else BLOCKS
+
+    @abstractmethod
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, ...]:
+        """Handle one step, a function of the arguments alone: return `Stepped`, or state and outputs.
+
+        `batches` are in an order that depends on nothing but their bytes.
+        """
+
+    def initial(self, key: bytes) -> Any:
+        """Return the state before the first step."""
+        return self.mechanism.initial_state()
+
+    def afresh(self, key: bytes, state: Any) -> Any:
+        """Return the first state of a new period, given the last one of the period before: that before any step.
+
+        What is carried over must be a function of what was published.
+        """
+        return self.initial(key)
+
+    def snapshot(self, state: Any) -> bytes:
+        """Encode a state."""
+        data: bytes = self.mechanism.snapshot(state)
+        return data
+
+    def restore(self, data: bytes) -> Any:
+        """Decode a state."""
+        return self.mechanism.restore(data)
+
+    def decode(self, key: bytes, segments: list[bytes]) -> Any:
+        """Return the state that a log describes."""
+        return self.restore(segments[0]) if segments else self.initial(key)
+
+    def encode(self, state: Any) -> list[bytes]:
+        """Return a short log that describes a state."""
+        return [self.snapshot(state)]
+
+    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
+        """Drop a batch of a step that has been handled; `CloseWindows` lets none come that late."""
+        self.behind.inc()
+        yield from ()
+
+    def noise_of(self, step: int) -> NoiseSource:
+        """Return the noise of a step: another one after everything has started afresh."""
+        return self.steps.renewed(self.noise, step)
+
+    def run(
+        self, key: bytes, steps: Iterable[int], batches: Mapping[int, list[bytes]], state: Any
+    ) -> Iterator[tuple[int, Stepped]]:
+        """Handle steps one after the other."""
+        for step in steps:
+            renewed = self.steps.starts_afresh(step - 1, step)
+            state = self.afresh(key, state) if renewed else state
+            found = Stepped(*self.step(key, step, batches.get(step, []), state))
+            state = found.state
+            yield step, found._replace(change=None) if renewed else found
+
+    def ready(self, due: int) -> int:
+        """Return the last step that is handled when it is `due` by the watermark."""
+        return due
+
+    def block_end(self, level: int, handled: int) -> int:
+        """Return the last step of the block that the step after `handled` is in."""
+        block = self._blocks[level]
+        return min((handled + 1) // block * block + block - 1, self._last)
+
+    def keep(self, element: Keyed, cells: Cells) -> Iterator[Any]:
+        """Start the clock, or keep a batch until its step is handled."""
+        key, record = element
+        if record == SEED:
+            self._start(key, cells)
+            return
+        step: int = STEP.unpack_from(record)[0]
+        progress = Progress.read(cells.progress)
+        if not self._before < step <= self._last:
+            raise ValueError("step of a batch must be in the run")
+        if step <= progress.handled or progress.handled >= progress.last:
+            yield from self.set_aside(key, step, record[STEP.size :])
+            return
+        known = self._cached(key, progress)  # a state that is not cached need not be decoded for this
+        cells.waiting.add(record)
+        progress = self._write_progress(replace(progress, waiting=progress.waiting + len(record)), cells)
+        if known is not None:
+            known.records.setdefault(step, []).append(record)
+            known.progress = progress
+            self._remember(key, known)
+        if not self.every:
+            cells.due.set(self.steps.decision_time(step, self.timer_offset), dynamic_timer_tag=str(step))
+
+    def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
+        """Handle all steps whose time has come; several timers, in any order, may have called for them."""
+        progress = Progress.read(cells.progress)
+        before, last = progress.handled, min(self._last, progress.last)
+        if before >= last:
+            return  # it is over
+        known = self._open(key, cells)
+        if before == NOTHING and self.every:
+            return
+        if self.every and self.steps.end is None and time.micros >= END_OF_TIME // 1000 * 1000:
+            self.end(key, known, cells)
+            return
+        due = self.ready(min(self.steps.latest(time.micros, self.timer_offset), last))
+        if due <= before:
+            self._remember(key, known)
+            return
+        batches = {step: known.records.pop(step) for step in sorted(known.records) if step <= due}
+        outdated = sum(len(record) for some in batches.values() for record in some)
+        given = {step: sorted(record[STEP.size :] for record in some) for step, some in batches.items()}
+        steps: Iterable[int] = range(before + 1, due + 1) if self.every else given
+        changes: list[bytes] | None = [] if known.progress.log else None
+        handled, last_moment = 0, cache(self.steps.last_moment)
+        for step, found in self.run(key, steps, given, known.state):
+            at = last_moment(step) if self.every else self.steps.decision_time(step, self.timer_offset)
+            yield from (TimestampedValue(output, at) for output in found.outputs)
+            known.state, handled = found.state, handled + 1
+            if found.change is None:
+                changes = None
+            elif changes is not None and due < last:
+                changes.append(found.change())
+        self.handled.inc(handled)
+        known.progress = replace(known.progress, handled=due, outdated=known.progress.outdated + outdated)
+        if due < last:
+            self._write_log(known, changes, cells)
+            if self.every:
+                self._set_timers(cells.due, due, before)
+        else:
+            cells.log.clear()
+            known.state, known.progress = None, replace(known.progress, log=0, compacted=0)
+            yield from self._leave(key, known)
+        self.close(key, known, cells)
+
+    def end(self, key: bytes, known: Known, cells: Cells) -> None:
+        """Say at which step an unbounded clock stops, now that its input has ended."""
+        last = self.block_end(len(self._blocks) - 1, known.progress.handled)
+        known.progress = replace(known.progress, last=last)
+        self.close(key, known, cells)
+
+    def close(self, key: bytes, known: Known, cells: Cells) -> None:
+        """Write how far a key is after a change, and cache its state; drop waiting records if half are outdated."""
+        progress = known.progress
+        if progress.outdated and 2 * progress.outdated >= progress.waiting:
+            cells.waiting.clear()
+            left = [record for some in known.records.values() for record in some]
+            for record in left:
+                cells.waiting.add(record)
+            progress = replace(progress, waiting=sum(map(len, left)), outdated=0)
+        known.progress = self._write_progress(progress, cells)
+        self._remember(key, known)
+
+    def _start(self, key: bytes, cells: Cells) -> None:
+        """Start the clock, once."""
+        known = self._open(key, cells)
+        if known.progress.handled != NOTHING:
+            self._remember(key, known)
+            return
+        known.progress = replace(known.progress, handled=self._before)
+        self.close(key, known, cells)
+        if self.steps.end is None:
+            cells.due.set(Timestamp(micros=END_OF_TIME), dynamic_timer_tag=OVER)
+        self._set_timers(cells.due, self._before, None)
+
+    def _set_timers(self, timer: Any, handled: int, before: int | None) -> None:
+        """Set the timers of the next step and of the ends of the blocks that it is in, farthest first, unless set.
+
+        The timer of the next step, which is always set, holds the watermark for all steps to come.
+        """
+        for level in reversed(range(len(self._blocks))):
+            target = self.block_end(level, handled)
+            if before is None or self.block_end(level, before) != target:
+                fire = self.steps.decision_time(target, self.timer_offset)
+                set_timer(timer, fire, hold=fire if level else self.steps.last_moment(handled + 1), tag=str(level))
+
+    def _leave(self, key: bytes, known: Known) -> Iterator[Any]:
+        """Set aside the batches of steps after the last one."""
+        for step, some in sorted(known.records.items()):
+            for record in sorted(some):
+                yield from self.set_aside(key, step, record[STEP.size :])
+        known.records = {}
+        known.progress = replace(known.progress, outdated=known.progress.waiting)
+
+    def _open(self, key: bytes, cells: Cells) -> Known:
+        """Return the decoded state of a key, out of the cache if it is current; an error leaves nothing cached.
+
+        Raises:
+            SnapshotError: some of it is not there, it cannot be decoded, or is of a run with other options: a key never
+                begins anew for that.
+        """
+        progress = Progress.read(cells.progress)
+        cached = self._cached(key, progress)
+        if cached is not None:
+            return cached
+        segments, records = list(cells.log.read()), list(cells.waiting.read())
+        for what, found, size in (("log", segments, progress.log), ("waiting records", records, progress.waiting)):
+            if sum(map(len, found)) != size:
+                raise SnapshotError(f"{what} must have {size:,} bytes, got {sum(map(len, found)):,}")
+        with _readable():
+            known = Known(progress, self.decode(key, segments))
+            for record in records:
+                if (step := STEP.unpack_from(record)[0]) > progress.handled:
+                    known.records.setdefault(step, []).append(record)
+        return known
+
+    def _write_log(self, known: Known, changes: list[bytes] | None, cells: Cells) -> None:
+        """Append to the log, or write it anew."""
+        for segment in filter(None, changes or ()):
+            cells.log.add(segment)
+            known.progress = replace(known.progress, log=known.progress.log + len(segment))
+        if changes is None or known.progress.log > 2 * known.progress.compacted + LEAST_COMPACTION:
+            cells.log.clear()
+            segments = self.encode(known.state)
+            for segment in segments:
+                cells.log.add(segment)
+            size = sum(map(len, segments))
+            known.progress = replace(known.progress, log=size, compacted=size)
+
+    def _write_progress(self, progress: Progress, cells: Cells) -> Progress:
+        """Write the progress for these options, under a version of its own, and return it."""
+        progress = replace(progress, version=secrets.token_bytes(12), options=self.options)
+        cells.progress.write(pack("progress", PROGRESS, vars(progress)))
+        return progress
+
+    def _cached(self, key: bytes, progress: Progress) -> Known | None:
+        """Take a decoded state out of the cache if it is the current one; refuse state of a run with other options."""
+        if progress.options and self.options and progress.options != self.options:
+            raise SnapshotError("options must be those of the run that wrote it")
+        known = self._cache.pop(key, None)
+        return known if known is not None and known.progress.version == progress.version else None
+
+    def _remember(self, key: bytes, known: Known) -> None:
+        """Cache a decoded state, for so many keys."""
+        self._cache[key] = known
+        if len(self._cache) > CACHED_KEYS:
+            self._cache.popitem(last=False)
+
+
+def _declare_states(cls: type[StepFn], state: str) -> None:
+    """Declare states and timer of a stage, with what it does when an element comes and when the timer fires."""
+    waiting = BagStateSpec(f"{state}_waiting", BytesCoder())  # records of open steps, and some of handled ones
+    progress = ReadModifyWriteStateSpec(f"{state}_progress", BytesCoder())  # encoded Progress
+    log = BagStateSpec(f"{state}_log", BytesCoder())  # what the key remembers: segments, in order
+    due = TimerSpec(f"{state}_due", TimeDomain.WATERMARK)
+
+    def process(
+        self: StepFn,
+        element: Keyed,
+        waiting: Any = beam.DoFn.StateParam(waiting),
+        progress: Any = beam.DoFn.StateParam(progress),
+        log: Any = beam.DoFn.StateParam(log),
+        due: Any = beam.DoFn.TimerParam(due),
+    ) -> Iterator[Any]:
+        """Keep a record until its step is due."""
+        check_state(progress)
+        with _says_what_to_do(type(self).__name__):
+            yield from self.keep(element, Cells(waiting, progress, log, due))
+
+    @on_timer(due)
+    def on_due(
+        self: StepFn,
+        key: Any = beam.DoFn.KeyParam,
+        time: Any = beam.DoFn.TimestampParam,
+        waiting: Any = beam.DoFn.StateParam(waiting),
+        progress: Any = beam.DoFn.StateParam(progress),
+        log: Any = beam.DoFn.StateParam(log),
+        due: Any = beam.DoFn.TimerParam(due),
+    ) -> Iterator[Any]:
+        """Handle the steps that are due; runners may deliver the timers of a key in any order."""
+        with _says_what_to_do(type(self).__name__):
+            yield from self.tick(key, time, Cells(waiting, progress, log, due))
+
+    declared: tuple[StateSpec | TimerSpec, ...] = (waiting, progress, log, due)
+    for name, value in {**{spec.name.upper(): spec for spec in declared}, "process": process, "on_due": on_due}.items():
+        setattr(cls, name, value)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raise SnapshotError, which quotes nothing, where bytes are not those that this version decodes."""
+    try:
+        yield
+    except SnapshotError:
+        raise
+    except NOT_OF_THIS_VERSION as error:
+        raise SnapshotError(f"it cannot be decoded ({type(error).__name__})") from error
+
+
+@contextmanager
+def _says_what_to_do(stage: str) -> Iterator[None]:
+    """Say whose state cannot be used, and what to do; the bundle fails, and changes nothing."""
+    try:
+        yield
+    except SnapshotError as error:
+        raise SnapshotError(f"state of {stage} cannot be used: {error}. {WHAT_TO_DO}") from error
