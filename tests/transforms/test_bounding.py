@@ -18,6 +18,7 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     decode,
+    encode,
     in_order,
 )
 from privstream.transforms.counts.contributions import (
@@ -38,11 +39,11 @@ from privstream.transforms.people.bound import (
 )
 from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, Used
 from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
 NOISE = KeyedNoise(b"a key for tests, no secret")
 EVENTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 8)), max_size=60)
-from privstream.transforms.timing.clock import STEP
 
 LIMITS = st.integers(1, 4)
 
