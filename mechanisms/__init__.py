@@ -5,9 +5,6 @@ from privstream.mechanisms.counters.continual_counter import ContinualCounter
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
-from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
-from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.histograms.flags import AnchoredFlags, ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import (
@@ -30,21 +27,18 @@ from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
-from privstream.mechanisms.papers.selection import ExponentialMechanismWithGap, HybridNoisyTopK
-from privstream.mechanisms.papers.sparse_vector import AboveThreshold, HybridSparseVector, SparseVectorWithGap
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor, Neighbours, PredecessorStep
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.range_counter import RangeCounter, RangeStep
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
-from privstream.mechanisms.sparse_vector.query_mechanism import QueryMechanism
-from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
+from privstream.mechanisms.selection.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
+from privstream.mechanisms.selection.queries import QueryMechanism
+from privstream.mechanisms.selection.sparse_vector import SparseVector
+from privstream.mechanisms.selection.top_k import ExponentialMechanismWithGap, MeasuredTopK, NoisyTopK
 
 __all__ = [
-    "AboveThreshold",
-    "AdaptiveSparseVector",
     "AnchoredFlags",
     "BinnedStep",
     "BufferedToeplitzCounter",
@@ -58,8 +52,6 @@ __all__ = [
     "HistogramQueries",
     "HistogramQuery",
     "Holdings",
-    "HybridNoisyTopK",
-    "HybridSparseVector",
     "IncrementalPredecessor",
     "KeyedCounts",
     "KeyedNoise",
@@ -74,7 +66,6 @@ __all__ = [
     "NoiseSource",
     "NoisyTopK",
     "NumericQuantiles",
-    "NumericSparse",
     "OnlineMultiplicativeWeights",
     "PredecessorStep",
     "PrivacyGuarantee",
@@ -87,8 +78,7 @@ __all__ = [
     "RuleMonitor",
     "SeededNoise",
     "SetCardinality",
-    "Sparse",
-    "SparseVectorWithGap",
+    "SparseVector",
     "StatusMonitor",
     "ThresholdMonitor",
     "TopK",

@@ -19,13 +19,13 @@ from privstream.mechanisms.privacy.accounting import (
     GaussianWithPoints,
     PointCurve,
     PrivacyCurve,
+    PureComposition,
     PureDp,
     SlackCurve,
 )
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from privstream.mechanisms.privacy.units import PrivacyUnit
-from privstream.mechanisms.sparse_vector.sparse import PureComposition
 
 VERSION = 2
 """Of the records; goes up when what is written can no longer be read as before."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack, pack_state, unpack_state
+from privstream.mechanisms.snapshots import pack_state, unpack_state
 
 State = TypeVar("State")
 
@@ -76,17 +76,10 @@ class Mechanism(ABC, Generic[State]):
         return cast(State, self.state_type(**fields))
 
 
-@lru_cache(maxsize=256)  # it is asked for at every step
-def packed_parameters(mechanism: Any) -> bytes:
-    """Return parameters in the older form, which the labels of sparse vector and of free gaps have."""
-    plain: dict[str, int | float | bytes] = {}
-    for field in fields(mechanism):
-        value = getattr(mechanism, field.name)
-        if isinstance(value, str):
-            plain[field.name] = value.encode()
-        else:  # Adding 0 makes one zero of the two floating-point ones: equal mechanisms have equal bytes.
-            plain[field.name] = int(value) if isinstance(value, bool) else float(value) + 0.0
-    return pack(type(mechanism).__name__, 1, plain)
+def described(mechanism: Any) -> bytes:
+    """Return the parameters of a mechanism as bytes, all numbers as floats: equal mechanisms have equal labels."""
+    plain = {field.name: _plain(getattr(mechanism, field.name)) for field in fields(mechanism)}
+    return json.dumps([type(mechanism).__name__, plain], sort_keys=True).encode()
 
 
 def _plain(value: Any) -> Any:

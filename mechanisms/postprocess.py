@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
-from privstream.mechanisms.noise.gaps import GapLaw, excess_quantile
 from scipy import special
 
 NORMAL = 1.959963984540054
@@ -147,39 +146,6 @@ def ratio_bounds(
     ends = ((above * below + side * reach) / leading for side in (-1, 1))
     lower, upper = (np.maximum(end, 0.0) for end in ends)
     return Ratios(np.maximum(above / below, 0.0), lower, upper)
-
-
-def gap_lower_bound(gaps: ArrayLike, *, confidence: float, query_law: GapLaw, threshold_law: GapLaw) -> Floats:
-    """Return lower confidence bounds of value - threshold from gaps to a noisy threshold.
-
-    Privacy: none is spent; gaps are published numbers.
-
-    Accuracy: for any one query, the probability that it hits and that its bound is wrong is at most 1 - confidence.
-    This is not so among hits alone: of queries far below their threshold that hit nevertheless, every bound is wrong.
-    With several branches, divide 1 - confidence by their number, as `AdaptiveSparseVector.lower_bounds` does.
-
-    Args:
-        gaps: published gaps, each less the means of both noises, as the mechanisms give them.
-        confidence: in (0, 1).
-        query_law: noise of the query: `mechanism.tests.query_law(branch)`.
-        threshold_law: noise of the threshold, of the same kind: `mechanism.tests.threshold_law()`.
-
-    Returns:
-        The bounds; add the threshold for bounds of the value. Integer queries are at least the bound rounded up.
-
-    Raises:
-        ValueError: confidence is out of range or a gap is not finite.
-        TypeError: the laws are of different kinds.
-
-    Example:
-        >>> from privstream.mechanisms.noise.continuous import Laplace
-        >>> gap_lower_bound([20.0], confidence=0.95, query_law=Laplace(3.0), threshold_law=Laplace(2.0)).round(2)
-        array([11.68])
-
-    Source: Ding et al., Free gap estimates (2022), Lemma 3; other laws in docs/proofs/free_gap.md.
-    """
-    beta = 1 - checks.probability("confidence", confidence)
-    return _finite("gaps", gaps) - excess_quantile(query_law, threshold_law, beta)
 
 
 def gap_p_value(gaps: ArrayLike) -> Floats:

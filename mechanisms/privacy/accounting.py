@@ -217,6 +217,51 @@ class ComposedCurve:
         return parts[0]
 
 
+_NEAR = 1e-12  # relative; losses within it of the largest one count as the largest
+
+
+@dataclass(frozen=True, kw_only=True)
+class PureComposition:
+    """The adaptive composition of `rounds` mechanisms, each `round_epsilon`-DP; exact for the worst of them.
+
+    Source: Kairouz, Oh, Viswanath (2015), Theorem 3.3: nothing is worse than so many randomised responses.
+    """
+
+    rounds: int
+    round_epsilon: float
+
+    def __post_init__(self) -> None:
+        checks.integer("rounds", self.rounds, minimum=1)
+        checks.positive("round_epsilon", self.round_epsilon)
+
+    def delta(self, epsilon: float) -> float:
+        """Return a delta for which the composition is (epsilon, delta)-DP."""
+        return float(self._divergence(np.array([checks.non_negative("epsilon", epsilon)]))[0])
+
+    def epsilon(self, delta: float) -> float:
+        """Return the least epsilon, rounded up, for which the composition is (epsilon, delta)-DP."""
+        return self.rounds * self.round_epsilon if delta == 0 else least_epsilon(self.delta, delta)
+
+    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+        """Return a pessimistic privacy loss distribution on multiples of `interval`."""
+        divergences = connect_dots(lambda epsilon: (self._divergence(epsilon),) * 2, interval)
+        return losses().PrivacyLossDistribution(divergences[0])
+
+    def _divergence(self, epsilon: Floats) -> Floats:
+        """Return Pr[loss > epsilon] - e^epsilon Pr'[loss > epsilon] for the loss (2 B - rounds) round_epsilon.
+
+        B counts the true answers among `rounds` randomised responses.
+        """
+        largest = self.rounds * self.round_epsilon * (1 - _NEAR)
+        needed = np.minimum(np.floor((self.rounds + epsilon / self.round_epsilon) / 2), self.rounds)
+        with np.errstate(divide="ignore"):
+            likely, unlikely = (
+                np.log(special.bdtrc(needed, self.rounds, special.expit(sign * self.round_epsilon))) for sign in (1, -1)
+            )
+        difference = np.exp(likely) - np.exp(np.minimum(epsilon + unlikely, likely))
+        return np.where(epsilon >= largest, 0.0, difference)
+
+
 def point_of(curve: PrivacyCurve) -> PointCurve | None:
     """Return what is known of one point alone; None of other curves."""
     if isinstance(curve, SlackCurve) and isinstance(curve.curve, PointCurve):

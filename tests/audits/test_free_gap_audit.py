@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 from attacks import falls, stands
 from exact_privacy import TOLERANCE, distribution, neighbours, noise_grid, worst_excess
-from privstream.mechanisms.free_gap import adaptive_sparse_vector, noisy_top_k
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector, GapTests
-from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers import selection as paper_selection
-from privstream.mechanisms.papers import sparse_vector as paper_sparse_vector
-from privstream.mechanisms.papers.selection import ExponentialMechanismWithGap, HybridNoisyTopK
-from privstream.mechanisms.papers.sparse_vector import HybridSparseVector
+from privstream.mechanisms.selection import sparse_vector, top_k
+from privstream.mechanisms.selection.sparse_vector import SparseVector
+from privstream.mechanisms.selection.top_k import ExponentialMechanismWithGap, NoisyTopK
 
 pytestmark = pytest.mark.slow
 
@@ -28,19 +24,18 @@ RUNS = 6_000
 class TestExactly:
     """All outputs, all noise: the loss of each output is at most what the mechanism says that it cost."""
 
-    def worst(self, mechanism, law, publish, bases, monkeypatch, module, charge=lambda output: output[-1]):
+    def worst(self, mechanism, law, publish, bases, monkeypatch, charge=lambda output: output[-1]):
         """Return the worst excess of the loss over the cost, for `publish(selection)`."""
         size, given, unused = len(bases[0]), [()], SeededNoise(0)
         zeros = np.zeros(size, dtype=np.int64)
-        monkeypatch.setattr(module, "noisy", lambda *_: np.array(given[0]))
-        monkeypatch.setattr(module, "packed_parameters", lambda _: b"", raising=False)  # in the label of that noise
+        monkeypatch.setattr(top_k, "noisy", lambda *_: np.array(given[0]))
 
         @functools.cache
         def output(totals):
             given[0] = totals
             return publish(mechanism.select(zeros, unused))
 
-        threshold = isinstance(mechanism, HybridNoisyTopK)  # it is a query of its own, the last one
+        threshold = mechanism.threshold is not None  # it is a query of its own, the last one
         noise, weights = noise_grid(*[law] * (size + threshold))
         pairs = [(b, n) for b in bases for n in neighbours(b, monotone=mechanism.monotone)]
         pairs += [(n, b) for b, n in pairs]
@@ -51,19 +46,18 @@ class TestExactly:
         return worst_excess(worlds, pairs, charge)
 
     @pytest.mark.parametrize(
-        ("top", "monotone", "noise_law"),
-        [(1, True, "laplace"), (1, False, "exponential"), (2, True, "exponential"), (2, False, "laplace")],
+        ("top", "monotone"),
+        [(1, True), (1, False), (2, True), (2, False)],
     )
-    def test_noisy_top_k(self, top, monotone, noise_law, monkeypatch):
-        scale = 1.0 if noise_law == "exponential" else 0.6
-        epsilon = (1 if monotone else 2) * top / scale
-        mechanism = NoisyTopK(epsilon=epsilon, top=top, integer=True, monotone=monotone, noise_law=noise_law)
+    def test_noisy_top_k(self, top, monotone, monkeypatch):
+        epsilon = float((1 if monotone else 2) * top)
+        mechanism = NoisyTopK(epsilon=epsilon, top=top, monotone=monotone)
 
         def publish(selection):
             return (*selection.indices.tolist(), *selection.gaps.tolist(), selection.spent)
 
-        excess, where = self.worst(mechanism, mechanism.law, publish, BASES, monkeypatch, noisy_top_k)
-        print(f"\ntop {top} monotone={monotone} {noise_law}: {excess + epsilon:.4f} of {epsilon}, at {where}")
+        excess, where = self.worst(mechanism, mechanism.law, publish, BASES, monkeypatch)
+        print(f"\ntop {top} monotone={monotone}: {excess + epsilon:.4f} of {epsilon}, at {where}")
         assert -0.6 * epsilon < excess < TOLERANCE
 
     def test_plain_differences_of_integers_are_not_private(self, monkeypatch):
@@ -72,27 +66,23 @@ class TestExactly:
         def plain_gaps(noisy, order):
             return -np.diff(noisy[order])
 
-        monkeypatch.setattr(noisy_top_k, "gaps_between", plain_gaps)
-        mechanism = NoisyTopK(epsilon=1.0, integer=True, monotone=True)
+        monkeypatch.setattr(top_k, "gaps_between", plain_gaps)
+        mechanism = NoisyTopK(epsilon=1.0, monotone=True)
 
         def publish(selection):
             return (*selection.indices.tolist(), *selection.gaps.tolist(), selection.spent)
 
-        excess, where = self.worst(mechanism, mechanism.law, publish, BASES, monkeypatch, noisy_top_k)
+        excess, where = self.worst(mechanism, mechanism.law, publish, BASES, monkeypatch)
         print(f"\nplain gap: {excess + 1:.4f} of 1, at {where}")
         assert excess == pytest.approx(1.0, abs=TOLERANCE)
         # With the identity alone it is private: only the gap is at fault.
-        excess, _ = self.worst(
-            mechanism, mechanism.law, lambda s: (*s.indices.tolist(), 1.0), BASES, monkeypatch, noisy_top_k
-        )
+        excess, _ = self.worst(mechanism, mechanism.law, lambda s: (*s.indices.tolist(), 1.0), BASES, monkeypatch)
         assert excess < TOLERANCE
 
     def test_the_monotone_discount_is_for_monotone_queries_only(self, monkeypatch):
-        mechanism = NoisyTopK(epsilon=1.0, integer=True, monotone=True)
+        mechanism = NoisyTopK(epsilon=1.0, monotone=True)
         object.__setattr__(mechanism, "monotone", False)  # what the attacker's worlds are
-        excess, where = self.worst(
-            mechanism, Geometric(1.0), lambda s: (*s.indices.tolist(), 1.0), BASES, monkeypatch, noisy_top_k
-        )
+        excess, where = self.worst(mechanism, Geometric(1.0), lambda s: (*s.indices.tolist(), 1.0), BASES, monkeypatch)
         print(f"\ndiscount for all: {excess + 1:.4f} of 1, at {where}")
         assert excess == pytest.approx(1.0, abs=TOLERANCE)
 
@@ -101,13 +91,13 @@ class TestExactly:
     def test_hybrid_top_k(self, top, monotone, monkeypatch):
         scale = 0.5
         epsilon = (1 if monotone else 2) * top / scale
-        mechanism = HybridNoisyTopK(epsilon=epsilon, top=top, threshold=1, integer=True, monotone=monotone)
+        mechanism = NoisyTopK(epsilon=epsilon, top=top, threshold=1, monotone=monotone)
 
         def publish(selection):
             return (*selection.indices.tolist(), *selection.gaps.tolist(), selection.threshold_gap, selection.spent)
 
         bases = [base[:2] for base in BASES]
-        excess, where = self.worst(mechanism, Geometric(scale), publish, bases, monkeypatch, paper_selection)
+        excess, where = self.worst(mechanism, Geometric(scale), publish, bases, monkeypatch)
         print(f"\nhybrid top {top} monotone={monotone}: {excess:.4f}, at {where}")
         assert -0.6 * epsilon < excess < TOLERANCE
         # To stop at the threshold is not free.
@@ -117,7 +107,6 @@ class TestExactly:
             publish,
             bases,
             monkeypatch,
-            paper_selection,
             lambda output: output[-1] - (epsilon / top if output[-2] is not None else 0),
         )
         assert unpaid > 0.2 * epsilon
@@ -125,10 +114,10 @@ class TestExactly:
     @pytest.mark.parametrize("monotone", [True, False])
     @pytest.mark.parametrize("top", [1, 2])
     def test_hybrid_sparse_vector(self, top, monotone, monkeypatch):
-        mechanism = HybridSparseVector(
-            epsilon=4.0 * top, top=top, threshold=1, integer=True, monotone=monotone, threshold_share=0.4
+        mechanism = SparseVector(
+            epsilon=4.0 * top, max_hits=top, threshold=1, publish="gaps", monotone=monotone, threshold_share=0.4
         )
-        law, threshold_law = mechanism.tests.query_law(0), mechanism.tests.threshold_law()
+        law, threshold_law = mechanism.query_law(), mechanism.threshold_law
 
         class Zero(Geometric):
             """The same law to whoever asks for its mean; its draw is subtracted from the queries instead."""
@@ -136,11 +125,11 @@ class TestExactly:
             def draw(self, noise, labels):
                 return np.zeros(labels, dtype=np.int64)
 
-        monkeypatch.setattr(GapTests, "threshold_law", lambda self: Zero(threshold_law.scale))
+        monkeypatch.setattr(SparseVector, "threshold_law", property(lambda self: Zero(threshold_law.scale)))
 
         @functools.cache
         def output(totals):
-            monkeypatch.setattr(paper_sparse_vector, "noisy", lambda *_: np.array(totals))
+            monkeypatch.setattr(sparse_vector, "noisy", lambda *_: np.array(totals))
             selection = mechanism.select([0, 0], SeededNoise(0))
             return (*selection.indices.tolist(), *selection.gaps.tolist(), selection.spent)
 
@@ -161,36 +150,22 @@ class TestExactly:
         unpaid, _ = worst_excess(worlds, pairs, lambda output: output[-1] - mechanism.threshold_epsilon)
         assert unpaid > 0.5 * mechanism.threshold_epsilon
 
-    @pytest.mark.parametrize("noise_law", ["exponential", "laplace"])
     @pytest.mark.parametrize("monotone", [True, False])
-    def test_adaptive_sparse_vector(self, monotone, noise_law, monkeypatch):
+    def test_adaptive_sparse_vector(self, monotone):
         """Two queries, two branches, all values of the five noises."""
-        mechanism = AdaptiveSparseVector(
-            epsilon=5.0,
-            min_hits=2,
-            integer=True,
-            monotone=monotone,
-            noise_law=noise_law,
-            threshold_share=0.4,
-            margin=1.0,
+        mechanism = SparseVector(
+            epsilon=5.0, max_hits=2, publish="gaps", branches=2, monotone=monotone, threshold_share=0.4, margin=1.0
         )
-        tests = mechanism.tests
-        cheap, full, threshold = tests.query_law(1), tests.query_law(0), tests.threshold_law()
-        noise, weights = noise_grid(cheap, full)
-        barriers, barrier_weights = noise_grid(threshold)
-        monkeypatch.setattr(
-            adaptive_sparse_vector,
-            "noisy",
-            lambda values, law, *_: values + noise[:, 0 if law.scale == cheap.scale else 1],
-        )
+        noise, weights = noise_grid(mechanism.query_law(1), mechanism.query_law(0))
+        barriers, barrier_weights = noise_grid(mechanism.threshold_law)
 
         @functools.cache
         def answer_laws(difference):
             """Return the law of the answer to one query, given value - noisy threshold."""
-            same = np.full(len(noise), difference)
-            answers = tests._answer(0, same, np.zeros_like(same), SeededNoise(0))
+            raws = [difference + noise[:, 1], difference + noise[:, 0]]
+            found, branch = mechanism._passed(raws)
             gaps, branches = np.zeros(len(noise)), np.full(len(noise), -1)
-            gaps[answers.hits], branches[answers.hits] = answers.gaps, answers.branches
+            gaps[found], branches[found] = np.stack(raws)[branch, found], branch
             return distribution(zip(branches.tolist(), gaps.tolist(), strict=True), weights)
 
         def world(values):
@@ -210,12 +185,11 @@ class TestExactly:
         pairs += [(n, b) for b, n in pairs]
         worlds = {values: world(values) for values in {values for pair in pairs for values in pair}}
         excess, where = worst_excess(worlds, pairs, charge)
-        print(f"\nadaptive monotone={monotone} {noise_law}: {excess:.4f}, at {where}")
+        print(f"\nadaptive monotone={monotone}: {excess:.4f}, at {where}")
         assert -0.6 * mechanism.epsilon < excess < TOLERANCE
-        if noise_law == "exponential":  # Laplace noise of the threshold alone covers so few hits
-            # A hit at the full price must not be booked as a cheap one.
-            cheaper = functools.partial(charge, prices=(mechanism.hit_epsilon / 2, mechanism.hit_epsilon / 2, 0.0))
-            assert worst_excess(worlds, pairs, cheaper)[0] > 0.3 * mechanism.hit_epsilon
+        # A hit at the full price must not be booked as a cheap one.
+        cheaper = functools.partial(charge, prices=(mechanism.hit_epsilon / 2, mechanism.hit_epsilon / 2, 0.0))
+        assert worst_excess(worlds, pairs, cheaper)[0] > 0.3 * mechanism.hit_epsilon
         if monotone:
             # The noise for monotone queries is too little for others.
             pairs = [(b, n) for b in bases for n in neighbours(b, monotone=False)]
@@ -250,22 +224,22 @@ TOP_WORLDS = (np.zeros(TOP + 2, dtype=np.int64), np.array([-1] * TOP + [1, 1]))
 def test_noisy_top_k():
     """Power: 1,100 runs with exponential noise for one show 2.6, give or take 0.1."""
     claimed, runs = 2.0, 2_000
-    mechanism = NoisyTopK(epsilon=claimed, top=TOP, noise_law="exponential")
+    mechanism = NoisyTopK(epsilon=claimed, top=TOP)
     stands(seen(mechanism, see_top, TOP_WORLDS, 1, runs), claimed, visible=0.1)
     # Broken: noise for one selected query, not for `top` of them.
-    uncovered = NoisyTopK(epsilon=TOP * claimed, top=TOP, noise_law="exponential")
+    uncovered = NoisyTopK(epsilon=TOP * claimed, top=TOP)
     falls(seen(uncovered, see_top, TOP_WORLDS, 2, runs), claimed)
 
 
 def test_top_k_monotone_discount_applied_to_other_queries():
     claimed = 1.0
     discounted = NoisyTopK(epsilon=claimed, monotone=True)
-    falls(seen(discounted, see_top, (np.zeros(2), np.array([-1.0, 1.0])), 3), claimed)
+    falls(seen(discounted, see_top, (np.zeros(2, np.int64), np.array([-1, 1])), 3), claimed)
 
 
 # In the second world what hits first falls, and what misses rises.
 PART = 16
-SPARSE_WORLDS = (np.repeat([-1.0, 0.0], PART), np.repeat([0.0, -1.0], PART))
+SPARSE_WORLDS = (np.repeat([-1, 0], PART), np.repeat([0, -1], PART))
 
 
 def see_hits(mechanism, values, noise):
@@ -276,10 +250,10 @@ def see_hits(mechanism, values, noise):
 def test_sparse_vector_with_gaps():
     """Power: 3,200 runs of what is broken show 3.0, give or take 0.2."""
     claimed, runs = 2.0, 3_500
-    mechanism = AdaptiveSparseVector(epsilon=claimed, min_hits=1, noise_law="exponential", branches=2, margin=0.5)
+    mechanism = SparseVector(epsilon=claimed, publish="gaps", branches=2, margin=0.5)
     stands(seen(mechanism, see_hits, SPARSE_WORLDS, 4, runs), claimed)
     # Broken: one threshold, never drawn again, for many hits with the noise of one.
-    unpaid = AdaptiveSparseVector(epsilon=PART * claimed, min_hits=PART, noise_law="exponential", branches=1)
+    unpaid = SparseVector(epsilon=PART * claimed, max_hits=PART, publish="gaps")
     falls(seen(unpaid, see_hits, SPARSE_WORLDS, 5, runs), claimed)
 
 

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 from attacks import falls, stands
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
-from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
+from privstream.mechanisms.selection.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
 
 pytestmark = pytest.mark.slow
 
@@ -30,11 +28,10 @@ def outcomes(mechanism, counts, seed, runs):
     return np.array(codes)
 
 
-def worlds(claimed, seed, runs, choice=None):
-    mechanism = OnlineMultiplicativeWeights(epsilon=claimed, domain_size=2, records=10, alpha=0.85, integer=True)
+def worlds(claimed, seed, runs, **scales):
+    mechanism = OnlineMultiplicativeWeights(epsilon=claimed, domain_size=2, records=10, alpha=0.85)
     assert mechanism.max_updates == 4
-    if choice is not None:
-        mechanism.tests.__dict__["choice"] = choice
+    mechanism.tests.__dict__.update(scales)
     return [outcomes(mechanism, counts, seed + world, runs) for world, counts in enumerate(WORLDS)]
 
 
@@ -43,12 +40,11 @@ def test_online_multiplicative_weights():
     stands(worlds(16.0, 1, 3_000), 16.0, visible=0.2 / 16)
 
 
-def test_measured_values_without_noise_of_their_own_are_caught(monkeypatch):
+def test_measured_values_without_noise_of_their_own_are_caught():
     """Noise in the choice of what is measured does not cover the measurement."""
-    monkeypatch.setattr(NumericSparse, "_value_law", property(lambda _: DiscreteLaplace(1e-3)))
-    falls(worlds(2.0, 3, BROKEN_RUNS), 2.0)
+    falls(worlds(2.0, 3, BROKEN_RUNS, value_scale=1e-3), 2.0)
 
 
 def test_tests_with_too_little_noise_are_caught():
     """The noise of a test must cover all updates that the run may make."""
-    falls(worlds(2.0, 5, BROKEN_RUNS, Sparse(epsilon=200.0, max_hits=4, integer=True)), 2.0)
+    falls(worlds(2.0, 5, BROKEN_RUNS, threshold_scale=8 / 200), 2.0)

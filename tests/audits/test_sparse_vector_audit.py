@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from attacks import falls, stands
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.papers.sparse_vector import AboveThreshold
-from privstream.mechanisms.sparse_vector.sparse import NumericSparse, Sparse
+from privstream.mechanisms.selection.sparse_vector import SparseVector
 
 pytestmark = pytest.mark.slow
 
@@ -30,18 +29,18 @@ def independent_runs(mechanism, values, thresholds, runs, seed):
     _, answers = mechanism.step(mechanism.initial_state(), queries, SeededNoise(seed), thresholds=bars)
     assert answers.answered == runs * size
     numbers = np.zeros(runs * size)
-    if isinstance(mechanism, NumericSparse):
-        numbers[answers.hits] = answers.values
+    if mechanism.publish == "values":
+        numbers[answers.hits] = answers.numbers
     return answers.hits.reshape(runs, size)[:, :-1], numbers.reshape(runs, size)[:, :-1]
 
 
 def extended(mechanism, hits):
     """Return the mechanism with the same noise and money for so many hits."""
-    assert type(mechanism) in (Sparse, NumericSparse)
-    base = type(mechanism)(epsilon=1.0, max_hits=hits)
-    longer = type(mechanism)(epsilon=base.noise_scale / mechanism.noise_scale, max_hits=hits, integer=mechanism.integer)
-    assert longer.noise_scale == pytest.approx(mechanism.noise_scale, rel=1e-9)
-    if isinstance(mechanism, NumericSparse):
+    base = SparseVector(epsilon=1.0, max_hits=hits, publish=mechanism.publish)
+    epsilon = base.threshold_scale / mechanism.threshold_scale
+    longer = SparseVector(epsilon=epsilon, max_hits=hits, publish=mechanism.publish)
+    assert longer.threshold_scale == pytest.approx(mechanism.threshold_scale, rel=1e-9)
+    if mechanism.publish == "values":
         assert longer.value_scale == pytest.approx(mechanism.value_scale, rel=1e-9)
     return longer
 
@@ -64,8 +63,7 @@ def sparse_outcomes(mechanism, values, runs, seed):
     return hit_positions(hits, mechanism.max_hits)
 
 
-@pytest.mark.parametrize("integer", [False, True])
-def test_above_threshold(integer):
+def test_above_threshold():
     claimed, runs = 2.0, 4_000
 
     def outcomes(mechanism, values, seed):
@@ -73,17 +71,17 @@ def test_above_threshold(integer):
         ends = [mechanism.step(mechanism.initial_state(), values, source)[0] for source in sources]
         return np.array([end.asked - 1 if end.hits else len(values) for end in ends])
 
-    mechanism, weaker = (AboveThreshold(epsilon=e, integer=integer) for e in (claimed, 4 * claimed))
+    mechanism, weaker = (SparseVector(epsilon=e) for e in (claimed, 4 * claimed))
     stands([outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)], claimed)
     # The same attack convicts the mechanism with a quarter of the noise.
     falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
 
 
-@pytest.mark.parametrize(("max_hits", "integer"), [(1, True), (2, False)])
-def test_sparse(max_hits, integer):
+@pytest.mark.parametrize("max_hits", [1, 2])
+def test_sparse(max_hits):
     claimed, runs = 1.0 * max_hits, 20_000
-    mechanism = Sparse(epsilon=claimed, max_hits=max_hits, integer=integer)
-    weaker = Sparse(epsilon=4 * claimed, max_hits=max_hits, integer=integer)
+    mechanism = SparseVector(epsilon=claimed, max_hits=max_hits)
+    weaker = SparseVector(epsilon=4 * claimed, max_hits=max_hits)
     values = [np.tile(world, max_hits) for world in (BEFORE, AFTER)]
     worlds = [sparse_outcomes(mechanism, world, runs, seed) for seed, world in enumerate(values)]
     stands(worlds, claimed)
@@ -94,13 +92,13 @@ def test_sparse(max_hits, integer):
 def test_sparse_with_delta():
     """Many hits: the curve of advanced composition is not crossed, and less noise is convicted."""
     max_hits, runs, claimed, delta = 10, 15_000, 4.0, 0.01
-    mechanism = Sparse(epsilon=claimed, delta=delta, max_hits=max_hits, integer=True)
-    weaker = Sparse(epsilon=10 * claimed, max_hits=max_hits, integer=True)
+    mechanism = SparseVector(epsilon=claimed, delta=delta, max_hits=max_hits)
+    weaker = SparseVector(epsilon=10 * claimed, max_hits=max_hits)
 
     def outcomes(mechanism, world, seed):
         # How many of the first hits fall on the queries that are likelier to hit in the second world.
         values, special = np.tile(world, 2 * max_hits), np.tile([False, False, True], 2 * max_hits)
-        thresholds = np.full(len(values), round(2 * mechanism.noise_scale))
+        thresholds = np.full(len(values), round(2 * mechanism.threshold_scale))
         longer = extended(mechanism, runs * (len(values) + 1))
         hits, _ = independent_runs(longer, values, thresholds, runs, seed)
         hits &= np.cumsum(hits, axis=1) <= max_hits
@@ -112,8 +110,7 @@ def test_sparse_with_delta():
     falls([outcomes(weaker, world, 3 + seed) for seed, world in enumerate(worlds)], claimed, delta=delta)
 
 
-@pytest.mark.parametrize("integer", [False, True])
-def test_numeric_sparse(integer):
+def test_numeric_sparse():
     claimed, runs = 2.0, 20_000
 
     def outcomes(mechanism, world, seed):
@@ -124,7 +121,7 @@ def test_numeric_sparse(integer):
         bins = np.clip(np.floor(value / 2) + 10, 0, 19).astype(np.int64)
         return np.where(first < len(world), first * 20 + bins, 20 * len(world))
 
-    mechanism, weaker = (NumericSparse(epsilon=e, integer=integer) for e in (claimed, 4 * claimed))
+    mechanism, weaker = (SparseVector(epsilon=e, publish="values") for e in (claimed, 4 * claimed))
     worlds = [outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)]
     stands(worlds, claimed)
     stands(worlds, claimed, curve=mechanism.guarantee.curve)

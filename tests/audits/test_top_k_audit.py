@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from attacks import falls, stands
-from privstream.mechanisms.free_gap.noisy_top_k import NoisyTopK
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
+from privstream.mechanisms.selection.top_k import NoisyTopK
 from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
 from privstream.transforms.people.bound import Kept

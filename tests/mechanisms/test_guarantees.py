@@ -10,29 +10,23 @@ import numpy as np
 import privstream.mechanisms
 import pytest
 from privstream.mechanisms import (
-    AboveThreshold,
-    AdaptiveSparseVector,
     AnchoredFlags,
     ColumnFlags,
     DynamicPredecessor,
     ExponentialMechanismWithGap,
     FoundKeys,
     HistogramQueries,
-    HybridNoisyTopK,
-    HybridSparseVector,
     IncrementalPredecessor,
     KeyedCounts,
     MeasuredTopK,
     NoisyTopK,
     NumericQuantiles,
-    NumericSparse,
     OnlineMultiplicativeWeights,
     PrivacyGuarantee,
     RangeCounter,
     RuleMonitor,
     SetCardinality,
-    Sparse,
-    SparseVectorWithGap,
+    SparseVector,
     StatusMonitor,
     ThresholdMonitor,
     TreeCounter,
@@ -129,11 +123,9 @@ def test_the_paragraph_of_a_monitor_names_unit_neighbours_budget_limits_public_a
 
 MONITOR = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": 100}
 MECHANISMS = [
-    AboveThreshold(epsilon=1.0, threshold=1000, integer=True),
-    Sparse(epsilon=1.0, max_hits=20, threshold=1000),
-    NumericSparse(epsilon=1.0, delta=1e-6, max_hits=20, threshold=1000, integer=True),
-    SparseVectorWithGap(epsilon=1.0, max_hits=20, threshold=1000, integer=True, monotone=True),
-    AdaptiveSparseVector(epsilon=1.0, min_hits=20, branches=3, threshold=1000, noise_law="laplace"),
+    SparseVector(epsilon=1.0, max_hits=20, threshold=1000),
+    SparseVector(epsilon=1.0, delta=1e-6, max_hits=20, threshold=1000, publish="values"),
+    SparseVector(epsilon=1.0, max_hits=20, threshold=1000, publish="gaps", branches=3, monotone=True),
     OnlineMultiplicativeWeights(epsilon=1.0, domain_size=6, records=5360, alpha=0.2),
     OnlineMultiplicativeWeights(epsilon=1.0, delta=1e-6, domain_size=6, records=5360, alpha=0.2),
     *[
@@ -163,8 +155,7 @@ MECHANISMS = [
     MeasuredTopK(epsilon=1.0, top=3, releases=5),
     MeasuredTopK(epsilon=1.0, delta=1e-6, top=3, releases=5),
     NoisyTopK(epsilon=1.0, top=3),
-    HybridNoisyTopK(epsilon=1.0, top=3, threshold=5),
-    HybridSparseVector(epsilon=1.0, top=3, threshold=5),
+    NoisyTopK(epsilon=1.0, top=3, threshold=5),
     ExponentialMechanismWithGap(epsilon=1.0),
 ]
 EPSILONS = (0.0, 0.1, 0.5, 0.9, 1.0, 1.5, 4.0)

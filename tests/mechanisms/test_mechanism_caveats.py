@@ -19,20 +19,11 @@ PUBLISHED = (caveats.KEYED_NOISE, caveats.PUBLISHED_FLOATS)
 NUMBERS = (caveats.KEYED_NOISE, caveats.GIVEN_NUMBERS)
 
 EXAMPLES = {
-    "AboveThreshold": [({}, COMPARED), ({"integer": True}, EXACT)],
-    "Sparse": [({"max_hits": 3}, COMPARED), ({"integer": True}, EXACT)],
-    "NumericSparse": [({"delta": 1e-6}, PUBLISHED), ({"integer": True}, EXACT)],
-    "SparseVectorWithGap": [({}, PUBLISHED), ({"integer": True}, EXACT)],
-    "AdaptiveSparseVector": [({}, PUBLISHED), ({"integer": True}, EXACT)],
-    "NoisyTopK": [({}, PUBLISHED), ({"integer": True}, EXACT)],
-    "HybridNoisyTopK": [({}, PUBLISHED), ({"integer": True}, EXACT)],
-    "HybridSparseVector": [({}, PUBLISHED), ({"integer": True}, EXACT)],
+    "SparseVector": [({}, EXACT), ({"publish": "values"}, EXACT), ({"publish": "gaps"}, EXACT)],
+    "NoisyTopK": [({}, EXACT), ({"threshold": 5}, EXACT)],
     "ExponentialMechanismWithGap": [({}, PUBLISHED)],
     "MeasuredTopK": [({"delta": 1e-6, "top": 2}, EXACT)],
-    "OnlineMultiplicativeWeights": [
-        ({"domain_size": 6, "records": 5000, "alpha": 0.2}, PUBLISHED),
-        ({"domain_size": 6, "records": 5000, "alpha": 0.2, "integer": True}, EXACT),
-    ],
+    "OnlineMultiplicativeWeights": [({"domain_size": 6, "records": 5000, "alpha": 0.2}, EXACT)],
     "ThresholdMonitor": [
         (RUN, NUMBERS),
         (RUN | {"calibration": "paper"}, NUMBERS),
@@ -97,14 +88,14 @@ def test_that_all_queries_move_in_one_direction_is_part_of_the_unit(name):
     made = getattr(privstream.mechanisms, name)(epsilon=1.0, **parameters)
     if "monotone" not in {field.name for field in fields(made)}:
         return
-    monotone = replace(made, monotone=True).guarantee
+    monotone = replace(made, monotone=True, **({"publish": "gaps"} if name == "SparseVector" else {})).guarantee
     assert SAME_DIRECTION in str(monotone.unit)
     assert monotone.compose(made.guarantee, delta=1e-9).unit == monotone.unit
     with pytest.raises(ValueError, match="unit must be protected by all guarantees"):
         made.guarantee.compose(monotone, delta=1e-9)
 
 
-@pytest.mark.parametrize("name", ["NoisyTopK", "HybridNoisyTopK", "HybridSparseVector", "ExponentialMechanismWithGap"])
+@pytest.mark.parametrize("name", ["NoisyTopK", "ExponentialMechanismWithGap"])
 def test_one_selection_is_not_a_whole_run(name):
     text = getattr(privstream.mechanisms, name)(epsilon=1.0).guarantee.paragraph()
     assert "It covers one selection" in text
@@ -116,5 +107,6 @@ def test_counts_that_one_person_changes_move_together():
 
 
 def test_compositions_keep_all_caveats():
-    real, whole = (privstream.mechanisms.Sparse(epsilon=0.5, integer=integer).guarantee for integer in (False, True))
+    whole = privstream.mechanisms.SparseVector(epsilon=0.5).guarantee
+    real = replace(whole, caveats=COMPARED)
     assert whole.compose(real, delta=1e-9).caveats == COMPARED

@@ -9,6 +9,7 @@ from privstream.mechanisms.privacy.accounting import (
     GaussianCurve,
     GaussianWithPoints,
     PointCurve,
+    PureComposition,
     PureDp,
     SlackCurve,
     largest_shift,
@@ -17,7 +18,6 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from privstream.mechanisms.privacy.shift import shift_of, shift_of_point
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.mechanisms.sparse_vector.sparse import PureComposition
 from scipy import stats
 
 NOISE, CLOCK = GaussianCurve(shift=0.25), ClockCurve(eta=0.1, clocks=20)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
+from privstream.mechanisms.selection.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
 from privstream.pipelines.run.queries_file import parse_query
 from privstream.pipelines.simulate.truths import QueryTruth
@@ -155,7 +155,7 @@ class TestPlan:
         return found["accuracy"]
 
     def test_says_what_the_mechanism_says(self, capsys):
-        made = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=100, records=10**6, alpha=0.2, integer=True)
+        made = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=100, records=10**6, alpha=0.2)
         found = self.accuracy(capsys, "--alpha", "0.2")
         assert found["error_bound"] == made.accuracy(500, 0.05)
         assert found["records_needed"] == made.records_needed(500, 0.05) > 1

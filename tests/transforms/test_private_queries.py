@@ -14,7 +14,7 @@ from every_runner import one_job
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.mechanisms.sparse_vector.multiplicative_weights import LinearQueries
+from privstream.mechanisms.selection.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
 from privstream.transforms.queries.answering import (
     LATE,

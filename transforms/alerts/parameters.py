@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, OUTSIDE, Accuracy, Coverage
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
+from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
 from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.transforms.alerts.rules import AlertRule, check_rules, describe
 from privstream.transforms.counted import CountedParameters, CountsView, shown
@@ -156,7 +156,7 @@ class AlertsParameters(CountedParameters):
         self.shards = check_shards(shards)
         self.view = MetRules({rule.name: rule for rule in self.rules})
         self.noise = noise
-        self.sparse_vector: AdaptiveSparseVector | None = None
+        self.sparse_vector: SparseVector | None = None
         self.monitor: RuleMonitor | None = None
         if method == "counts":
             self._by_counts(
@@ -196,16 +196,17 @@ class AlertsParameters(CountedParameters):
             tests=self._tests,
         )
 
-    def _sparse_vector(self, epsilon: float, min_alerts: int) -> AdaptiveSparseVector:
+    def _sparse_vector(self, epsilon: float, min_alerts: int) -> SparseVector:
         """Return what tests by a sparse vector."""
         for rule in self.rules:
             if rule.ends_at != rule.threshold:
                 clear = "clear_below" if rule.sign > 0 else "clear_above"
                 raise ValueError(f"{clear} of rule {rule.name!r} must not be given with the method sparse_vector")
-        return AdaptiveSparseVector(
+        return SparseVector(
             epsilon=epsilon,
-            min_hits=min_alerts,
-            integer=True,
+            max_hits=min_alerts,
+            publish=GAPS,
+            branches=2,
             monotone=len({rule.sign for rule in self.rules}) == 1,
         )
 
@@ -237,7 +238,7 @@ class AlertsParameters(CountedParameters):
         margin, last = self.margin, "" if self.sparse_vector is None else ", until the run stops"
         numbers: dict[str, Any] = {"start_margin": margin, "tests": self._tests}
         if self.sparse_vector is not None:
-            numbers |= {"min_alerts": self.sparse_vector.min_hits, "max_alerts": self.sparse_vector.most_hits}
+            numbers |= {"min_alerts": self.sparse_vector.max_hits, "max_alerts": self.sparse_vector.most_hits}
         return Accuracy(
             error=margin,
             failure_probability=OUTSIDE,
@@ -262,7 +263,7 @@ class AlertsParameters(CountedParameters):
                 caveats=(KEYED_NOISE, PEOPLE_HASHED),
             )
         assert self.sparse_vector is not None
-        most = self.sparse_vector.min_hits
+        most = self.sparse_vector.max_hits
         limits.append(f"Tests stop when alerts have cost as much as {most:,} at the full price, or nearly.")
         return PrivacyGuarantee(
             unit=PERSON,

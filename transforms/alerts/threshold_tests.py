@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.free_gap.adaptive_sparse_vector import AdaptiveSparseVector, GapAnswers, GapProgress
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.selection.sparse_vector import Answers, Progress, SparseVector
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.batches import (
@@ -132,7 +132,7 @@ PARTS = 10**6  # of epsilon, to which what is left is rounded down
 class Runs:
     """How far the run of the mechanism is; when each rule fired last, and since when in each window, int64 (rules,)."""
 
-    progress: GapProgress
+    progress: Progress
     fired: np.ndarray
     since: np.ndarray
 
@@ -158,7 +158,7 @@ class TestCounts(StepFn, state="test_counts"):
         self,
         *,
         rules: tuple[AlertRule, ...],
-        mechanism: AdaptiveSparseVector,
+        mechanism: SparseVector,
         steps: Steps,
         timer_offset: int,
         noise: NoiseSource,
@@ -202,9 +202,7 @@ class TestCounts(StepFn, state="test_counts"):
         self.alerts.inc(len(alerts))
         return after, alerts
 
-    def _rows(
-        self, step: int, hits: np.ndarray, answers: GapAnswers, after: GapProgress, since: np.ndarray
-    ) -> list[Alert]:
+    def _rows(self, step: int, hits: np.ndarray, answers: Answers, after: Progress, since: np.ndarray) -> list[Alert]:
         """Write the hits as rows; the last that the budget pays for says so.
 
         Numbers are rounded to about a hundredth of their noise.
@@ -214,7 +212,7 @@ class TestCounts(StepFn, state="test_counts"):
         left = mechanism.epsilon - mechanism.spent(after) + costs.sum() - np.cumsum(costs)
         columns = zip(
             hits.tolist(),
-            answers.gaps.tolist(),
+            answers.numbers.tolist(),
             np.sqrt(mechanism.variances(answers)).tolist(),
             mechanism.lower_bounds(answers, 1 - OUTSIDE).tolist(),
             np.maximum(left, 0).tolist(),

@@ -15,12 +15,12 @@ from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sparse_vector.multiplicative_weights import (
+from privstream.mechanisms.selection.multiplicative_weights import (
     Hypothesis,
     LinearQueries,
     OnlineMultiplicativeWeights,
 )
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, decode
 from privstream.transforms.people.bound import distinct_pairs, last_of_each
 from privstream.transforms.people.bounding import LimitCounter

@@ -11,7 +11,7 @@ from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.mechanisms.sparse_vector.multiplicative_weights import OnlineMultiplicativeWeights
+from privstream.mechanisms.selection.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.transforms.coverage import people_who_count
 from privstream.transforms.parameters import Parameters, check_shards
 from privstream.transforms.reading.domain import Domain, Items
@@ -85,7 +85,6 @@ class QueriesParameters(Parameters):
             "delta": delta,
             "domain_size": len(self.domain),
             "records": checks.integer("records", records, minimum=1),
-            "integer": True,
         }
         if alpha is None:
             made = OnlineMultiplicativeWeights.most_accurate(queries=self.queries, beta=BETA, **parameters)

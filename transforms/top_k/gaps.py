@@ -9,8 +9,8 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import HolderBatch, Keyed, decode
 from privstream.transforms.reading.domain import Domain

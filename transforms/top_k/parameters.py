@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, OUTSIDE, Accuracy, Coverage
-from privstream.mechanisms.free_gap.measured_top_k import MeasuredTopK
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.mechanisms.views.rank import ranked
 from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.coverage import items_in_window, people_who_count, windows_of_person

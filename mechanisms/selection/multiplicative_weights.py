@@ -8,14 +8,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import BudgetSpent
-from privstream.mechanisms.mechanism import Mechanism, packed_parameters
-from privstream.mechanisms.noise.gaps import IntegersOrReals
+from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.sparse_vector.query_mechanism import WHOLE_RUN, Progress
-from privstream.mechanisms.sparse_vector.sparse import NumericSparse
+from privstream.mechanisms.selection.sparse_vector import VALUES, Progress, SparseVector
 from scipy import special
 from typing_extensions import override
 
@@ -31,7 +29,7 @@ _MARGIN = 9 / 16  # of alpha: errors above it lower the relative entropy by alph
 class LinearQueries(NamedTuple):
     """Input of a step: how many records there are of each kind, shape (domain_size,), private; and public queries.
 
-    A query is a row of shape (domain_size,) with values in [0, 1]: its answer is their sum over all records.
+    A query is a row of shape (domain_size,) with values 0 and 1: its answer is how many records it is 1 for.
     """
 
     counts: NDArray[np.int64]
@@ -65,9 +63,9 @@ class Hypothesis:
 class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
     """Answers any number of linear queries over a finite domain, and pays only when its hypothesis is wrong.
 
-    The hypothesis starts uniform. A query is answered from it, for free, unless `NumericSparse` finds that this answer
-    is wrong by about alpha `records`: then the noisy true answer is published and the hypothesis updated. After
-    `max_updates` updates the run halts.
+    The hypothesis starts uniform. A query is answered from it, for free, unless a `SparseVector` with values finds that
+    this answer is wrong by about alpha `records`: then the noisy true answer is published and the hypothesis updated.
+    After `max_updates` updates the run halts.
 
     Privacy:
         Unit: one change of the data that moves no query by more than 1: one record added, removed or replaced.
@@ -85,8 +83,6 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         domain_size: number of kinds of records, from 2 to 2^24.
         records: public number of records, from 1 to 2^53, exact or estimated; a wrong one costs accuracy, not privacy.
         alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1).
-        integer: whether queries take the values 0 and 1 only. All noise is then discrete Laplace and exact; otherwise
-            it is floating-point noise, and measured values should be rounded when published (Mironov 2012).
         neighbouring: "add_remove" or "replace_one" record.
 
     Raises:
@@ -95,7 +91,7 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
-        >>> mechanism = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=4, records=10**6, alpha=0.1, integer=True)
+        >>> mechanism = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=4, records=10**6, alpha=0.1)
         >>> counts = np.array([700_000, 100_000, 100_000, 100_000])
         >>> given = LinearQueries(counts, np.array([[1, 0, 0, 0], [0, 1, 1, 0]]))
         >>> state, answers = mechanism.step(mechanism.initial_state(), given, SeededNoise(1))
@@ -111,10 +107,8 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
     domain_size: int
     records: int
     alpha: float
-    integer: bool = False
     neighbouring: str = "add_remove"
     noise_label = "multiplicative weights"
-    parameters = cached_property(packed_parameters)
 
     def __post_init__(self) -> None:
         if checks.integer("domain_size", self.domain_size, minimum=2) > _LARGEST_DOMAIN:
@@ -155,13 +149,13 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         return math.floor(4 * math.log(self.domain_size) / self.alpha**2) + 1
 
     @cached_property
-    def tests(self) -> NumericSparse:
+    def tests(self) -> SparseVector:
         """The mechanism that finds wrong answers; nothing else sees the data."""
-        return NumericSparse(
+        return SparseVector(
             epsilon=self.epsilon,
             delta=self.delta,
             max_hits=self.max_updates,
-            integer=self.integer,
+            publish=VALUES,
             neighbouring=self.neighbouring,
         )
 
@@ -175,7 +169,7 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
             epsilon=self.epsilon,
             delta=self.delta,
             limits=(
-                f"{WHOLE_RUN}, which halts after {self.max_updates} measured answers.",
+                f"It covers the whole run, which halts after {self.max_updates} measured answers.",
                 "All steps see the same data.",
             ),
             public=("all parameters", "the queries and their number"),
@@ -200,7 +194,7 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
 
     def _test_error(self, queries: int, beta: float) -> float:
         # Two tests for each query. Thresholds that are no integers are rounded up, by less than 1.
-        return self.tests.accuracy(2 * checks.integer("queries", queries, minimum=1), beta) + int(self.integer)
+        return self.tests.accuracy(2 * checks.integer("queries", queries, minimum=1), beta) + 1
 
     @override
     def initial_state(self) -> Hypothesis:
@@ -216,11 +210,7 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         For delta = 0 the answers given are so much private, and the rest of `epsilon` may be spent otherwise if the run
         is not continued. For delta > 0 updates do not add up, and the first query spends all.
         """
-        if not state.tests.asked or self.delta > 0:
-            return self.epsilon if state.tests.asked else 0.0
-        test, value = 1 / self.tests.noise_scale, 1 / self.tests.value_scale
-        halted = state.tests.hits >= self.max_updates
-        return min(self.epsilon, state.tests.hits * (2 * test + value) + (0.0 if halted else test))
+        return self.tests.spent(state.tests)
 
     def step(self, state: Hypothesis, given: LinearQueries, noise: NoiseSource) -> tuple[Hypothesis, LinearAnswers]:
         """Answer queries in order, up to and including the last that is paid for.
@@ -257,7 +247,7 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         return state, LinearAnswers(values[:done], measured[:done])
 
     def _first_error(
-        self, tests: Progress, truths: IntegersOrReals, expected: Floats, noise: NoiseSource
+        self, tests: Progress, truths: Integers, expected: Floats, noise: NoiseSource
     ) -> tuple[Progress, int, float, int]:
         """Return the tests made, how many answers come before the first wrong one, its value, and the error's sign.
 
@@ -265,7 +255,7 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         """
         values = np.stack([truths, -truths], axis=1).ravel()
         bars = np.stack([expected, -expected], axis=1).ravel() + self.alpha * self.records
-        thresholds = np.ceil(bars).astype(np.int64) if self.integer else bars
+        thresholds = np.ceil(bars).astype(np.int64)
         after, answers = self.tests.step(tests, values, noise, thresholds=thresholds)
         if not answers.hits.any():
             return after, len(truths), 0.0, 0
@@ -273,14 +263,14 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         # What the tests found after the first hit is about an outdated hypothesis; it is asked anew.
         after, answers = self.tests.step(tests, values[:end], noise, thresholds=thresholds[:end])
         sign = 1 if end % 2 else -1
-        return after, (end - 1) // 2, sign * float(answers.values[0]), sign
+        return after, (end - 1) // 2, sign * float(answers.numbers[0]), sign
 
     def _updated(self, log_law: Floats, direction: NDArray[Any]) -> Floats:
         moved = log_law + self.alpha / 2 * direction
         updated: Floats = moved - special.logsumexp(moved)
         return updated
 
-    def _checked(self, given: LinearQueries) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    def _checked(self, given: LinearQueries) -> tuple[Integers, Integers]:
         counts, queries = np.asarray(given.counts), np.asarray(given.queries)
         if counts.dtype.kind not in "iu":
             raise TypeError(f"counts must be integers, got {counts.dtype}")
@@ -288,13 +278,13 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
             raise ValueError(f"counts must be {self.domain_size} numbers >= 0, got shape {counts.shape}")
         if counts.sum(dtype=np.float64) > _MOST_RECORDS:
             raise ValueError("counts must sum to at most 2**60")
-        if queries.dtype.kind not in ("biu" if self.integer else "biuf"):
-            raise TypeError(f"queries must be {'0 or 1' if self.integer else 'numbers'}, got {queries.dtype}")
+        if queries.dtype.kind not in "biu":
+            raise TypeError(f"queries must be 0 or 1, got {queries.dtype}")
         if queries.ndim != 2 or queries.shape[1] != self.domain_size:
             raise ValueError(f"queries must have shape (n, {self.domain_size}), got {queries.shape}")
         if not np.all((queries >= 0) & (queries <= 1)):
-            raise ValueError("queries must have values in [0, 1]")
-        return counts.astype(np.int64), queries.astype(np.int64 if self.integer else np.float64)
+            raise ValueError("queries must be 0 or 1")
+        return counts.astype(np.int64), queries.astype(np.int64)
 
     def _fields(self, state: Hypothesis) -> dict[str, Any]:
         return vars(state.tests) | {"log_law": state.log_law}

@@ -1,1 +1,0 @@
-"""Selection that also says by how much: top-k, sparse vector and exponential mechanisms with gaps."""

@@ -1,1 +1,0 @@
-"""Mechanisms from papers that no transform uses: for reference, and to compare with."""

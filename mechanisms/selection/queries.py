@@ -1,0 +1,158 @@
+"""What selections share: integer queries of sensitivity 1, their checks, their noise and their guarantee."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
+from privstream.mechanisms.mechanism import described
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
+from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PrivacyUnit
+
+LARGEST = 2**60
+"""Of values and thresholds: their sums with noise stay within 64 bits."""
+
+_SMALLEST_SCALE, _LARGEST_SCALE = 1e-6, 1e11  # what the laws draw exactly, and fits into 64-bit integers
+
+
+class QueryMechanism(ABC):
+    """A mechanism on integer queries, none of which one change of the data moves by more than 1.
+
+    Attributes:
+        epsilon: privacy loss of the whole run, or of one selection, > 0.
+        monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
+            counts. Needs half the noise on queries. Not for "replace_one".
+        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
+
+    A parameter that a subclass does not have is as it is here.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    monotone: bool = False
+    neighbouring: str = "add_remove"
+    proof: ClassVar[str] = ""
+    public: ClassVar[tuple[str, ...]] = ("all parameters", "the number of queries and their order")
+    adaptivity: ClassVar[str] = "The queries may depend on everything published before."
+    caveats: ClassVar[tuple[str, ...]] = (KEYED_NOISE,)
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of the whole run, or of one selection."""
+        return PrivacyGuarantee(
+            unit=self.unit,
+            neighbouring=self.neighbouring,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=self.limits,
+            public=self.public,
+            adaptivity=self.adaptivity,
+            proof=str(self.proof),
+            caveats=self.caveats,
+            curve=self.curve,
+        )
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """What the guarantee protects."""
+        return PrivacyUnit(what="query", same_direction=self.monotone)
+
+    @property
+    @abstractmethod
+    def limits(self) -> tuple[str, ...]:
+        """What the guarantee covers."""
+
+    @property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of what the guarantee covers."""
+        return PureDp(self.epsilon)
+
+    def _check_queries(self, *scales: float) -> None:
+        """Check the parameters that these mechanisms share, and the noise scales that they give."""
+        checks.positive("epsilon", self.epsilon)
+        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
+        for scale in scales:
+            if not _SMALLEST_SCALE <= scale <= _LARGEST_SCALE:
+                raise ValueError(f"epsilon must give a noise scale in [1e-6, 1e11], got a noise scale of {scale:g}")
+        if checks.boolean("monotone", self.monotone) and self.neighbouring == "replace_one":
+            raise ValueError("monotone must be False for replace_one: one count may grow while another one shrinks")
+
+    def _label(self) -> bytes:
+        """Return the parameters for noise labels: with other parameters the noise is another one."""
+        return described(self)
+
+
+def check_threshold(threshold: int) -> None:
+    """Refuse a threshold that is no integer within range."""
+    if checks.integer("threshold", threshold, minimum=-LARGEST) > LARGEST:
+        raise ValueError(f"threshold must be <= 2**60, got {threshold}")
+
+
+def integers(name: str, values: ArrayLike) -> Integers:
+    """Return integers within range as a fresh int64 array. Messages never quote a value."""
+    array: NDArray[Any] = np.asarray(values)
+    if array.ndim > 1:
+        raise ValueError(f"{name} must be one-dimensional, got {array.ndim} dimensions")
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got {array.dtype}")
+    if array.size and (array.max() > LARGEST or array.min() < -LARGEST):
+        raise ValueError(f"{name} must be between -2**60 and 2**60")
+    return array.astype(np.int64)
+
+
+def vector(name: str, values: ArrayLike) -> Integers:
+    """Return a one-dimensional array of integers within range."""
+    if np.ndim(values) != 1:
+        raise ValueError(f"{name} must be one-dimensional, got {np.ndim(values)} dimensions")
+    return integers(name, values)
+
+
+def query_labels(first: int, count: int) -> NDArray[np.uint64]:
+    """Return the noise labels first, first + 1, .."""
+    return np.uint64(first) + np.arange(count, dtype=np.uint64)
+
+
+def noisy(values: Integers, law: Geometric | DiscreteLaplace, labels: Labels, noise: NoiseSource) -> Integers:
+    """Return values with noise that depends on label and value: see `NoiseSource.bind`."""
+    return values + law.draw(noise.derive("noise"), noise.derive("value").bind(labels, values))
+
+
+def leaders(totals: NDArray[Any], count: int) -> Integers:
+    """Return the indices of the `count` largest values in descending order, of equal ones the lower index first."""
+    if count < len(totals):
+        bar = np.partition(totals, len(totals) - count)[len(totals) - count]
+        above = np.flatnonzero(totals > bar)
+        chosen = np.concatenate([above, np.flatnonzero(totals == bar)[: count - len(above)]])
+    else:
+        chosen = np.arange(len(totals))
+    return chosen[np.lexsort((chosen, -totals[chosen]))]
+
+
+def difference_tail(query: Geometric, threshold: Geometric, x: int) -> float:
+    """Return Pr[A - B > x] for the noise A of a query and B of a threshold: docs/proofs/free_gap.md, section 5."""
+    a, c = 1 / query.scale, 1 / threshold.scale
+    both = -math.expm1(-a - c)
+    if x >= -1:
+        return -math.expm1(-c) / both * math.exp(-(x + 1) * a)
+    return 1 + math.expm1(-a) / both * math.exp(x * c)
+
+
+def excess_quantile(query: Geometric, threshold: Geometric, beta: float) -> float:
+    """Return the least t, rounded up, such that a gap exceeds the truth by more than t with probability <= beta.
+
+    The error of a gap is the query's noise minus the threshold's, each less its mean.
+    """
+    reach = math.ceil(2 * (query.scale + threshold.scale) * (2 - math.log(min(beta, 1 - beta)))) + 2
+    low, high = -reach, reach
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if difference_tail(query, threshold, middle) <= beta else (middle, high)
+    return high - query.mean + threshold.mean

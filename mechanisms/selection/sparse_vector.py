@@ -1,0 +1,441 @@
+"""SparseVector: queries tested one after the other against a hidden threshold, where hits alone cost anything."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.checks import BudgetSpent
+from privstream.mechanisms.mechanism import Mechanism
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, PureComposition, PureDp, smallest
+from privstream.mechanisms.selection.queries import (
+    QueryMechanism,
+    check_threshold,
+    excess_quantile,
+    integers,
+    leaders,
+    noisy,
+    query_labels,
+    vector,
+)
+from typing_extensions import override
+
+HITS, VALUES, GAPS = PUBLISHED = ("hits", "values", "gaps")
+MOST_BRANCHES = 32
+SHARE_OF_VALUES = 1 / 9  # of epsilon, as in the source for delta = 0
+_MOST_GAIN = 1e4  # less noise by more than this is not looked for
+_CHUNK = 2**16  # queries whose noise is drawn at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """State of a run: queries asked, hits, and what these cost in units of the cheapest hit. It is no secret."""
+
+    asked: int = 0
+    hits: int = 0
+    units: int = 0
+
+
+class Answers(NamedTuple):
+    """Hit or miss for the first queries of a step, in order, and for each hit what is published of it.
+
+    Attributes:
+        hits: bool, shape (n,): fewer than asked if the run halted.
+        numbers: float64, shape (m,): noisy values, or gaps, which estimate value - threshold without bias (before it is
+            known that the query hits); shape (0,) if only hits are published.
+        branches: int64, shape (m,): branch 0 costs the full price, branch j that price divided by 2^j.
+    """
+
+    hits: NDArray[np.bool_]
+    numbers: Floats
+    branches: Integers
+
+    @property
+    def answered(self) -> int:
+        """Number of queries answered."""
+        return len(self.hits)
+
+
+class Selection(NamedTuple):
+    """Indices of the selected queries, the largest first, the gap of each to the threshold, and the epsilon spent."""
+
+    indices: Integers
+    gaps: Floats
+    spent: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseVector(QueryMechanism, Mechanism[Progress]):
+    """Answers integer queries of sensitivity 1 with hit or miss, and pays for hits alone, until the budget is spent.
+
+    What is published of a hit:
+      hits: nothing more. With `max_hits` = 1 this is AboveThreshold, else Sparse: the threshold is drawn anew after
+        each hit, and epsilons compose exactly.
+      values: its value with noise of its own, for a ninth of epsilon: NumericSparse.
+      gaps: by how much it passed the threshold, for free. The threshold is drawn once, and the halt is when a hit at
+        the full price could no longer be paid. With several `branches` clear hits cost less (adaptive): branch j has
+        2^j times the noise of branch 0, demands `margin` standard deviations of it, and a hit in it costs a part 2^-j.
+        `select` tests in noisy order (hybrid): the largest queries above the threshold.
+
+    Privacy:
+        Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
+        (epsilon, delta)-DP however many queries are asked; queries and thresholds may depend on all earlier answers.
+        Public: the parameters, the thresholds and the number of queries. With gaps, what a run has really used is
+        `spent`; the rest may be spent on something else once the run is over.
+
+    Accuracy:
+        Over so many queries, with probability 1 - beta, each hit has value >= threshold - alpha and each miss
+        value <= threshold + alpha, and each published value is within alpha of the truth, alpha =
+        `accuracy(queries, beta)`.
+
+    Attributes:
+        delta: in [0, 1); 0 with gaps.
+        max_hits: number of hits at the full price that are paid for, >= 1.
+        threshold: public threshold of the queries that bring none of their own.
+        publish: "hits", "values" or "gaps".
+        branches: from 1 to 32; 1 without gaps.
+        margin: what branches from 1 on demand, in standard deviations of their query noise, >= 0.
+        threshold_share: part of epsilon for the threshold, in (0, 1), with gaps; None for that of least gap variance.
+
+    All other attributes are those of `QueryMechanism`; `monotone` is for gaps alone.
+
+    Raises:
+        ValueError, TypeError: a parameter breaks its rule.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = SparseVector(epsilon=1.0, max_hits=2, threshold=500)
+        >>> state, answers = mechanism.step(mechanism.initial_state(), [3, 990, 4, 980, 5], SeededNoise(1))
+        >>> answers.hits.tolist()
+        [False, True, False, True]
+
+    Source: Dwork and Roth (2014), Algorithms 1 to 3, docs/proofs/sparse_vector.md; Ding et al., Free gap estimates
+    (2022), Algorithms 1, 2 and 5, docs/proofs/free_gap.md.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    max_hits: int = 1
+    threshold: int = 0
+    publish: str = HITS
+    monotone: bool = False
+    branches: int = 1
+    margin: float = 2.0
+    threshold_share: float | None = None
+    neighbouring: str = "add_remove"
+    noise_label = "sparse vector"
+    state_type = Progress
+    public = ("all parameters", "the thresholds", "the number of queries")
+    adaptivity = "Queries and thresholds may depend on all earlier answers."
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.probability("delta", self.delta, zero=True)
+        checks.integer("max_hits", self.max_hits, minimum=1)
+        check_threshold(self.threshold)
+        checks.one_of("publish", self.publish, PUBLISHED)
+        checks.integer("branches", self.branches, minimum=1, maximum=MOST_BRANCHES)
+        checks.non_negative("margin", self.margin)
+        if self.threshold_share is not None:
+            checks.probability("threshold_share", self.threshold_share)
+        if self.publish == GAPS and self.delta > 0:
+            raise ValueError(f"delta must be 0 with gaps, got {self.delta}")
+        if self.publish != GAPS and (self.monotone or self.branches > 1 or self.threshold_share is not None):
+            raise ValueError("monotone, branches and threshold_share must be given with gaps alone")
+        self._check_queries(self.threshold_scale, self.query_scale, math.ldexp(self.query_scale, self.branches - 1))
+        if self.publish == VALUES:
+            _ = DiscreteLaplace(self.value_scale)
+
+    @property
+    def proof(self) -> str:  # type: ignore[override]
+        """Where the guarantee is proved."""
+        if self.publish == GAPS:
+            return "docs/proofs/free_gap.md, section 2"
+        section = "NumericSparse" if self.publish == VALUES else "AboveThreshold" if self.max_hits == 1 else "Sparse"
+        return f"docs/proofs/sparse_vector.md, section {section}"
+
+    @property
+    @override
+    def limits(self) -> tuple[str, ...]:
+        what = "hits have cost as much as" if self.publish == GAPS else "there are"
+        return (f"It covers the whole run, which halts when {what} {self.max_hits:,} at the full price.",)
+
+    @property
+    @override
+    def curve(self) -> PrivacyCurve:
+        if self.publish == GAPS:
+            return PureDp(self.epsilon)
+        tests = PureComposition(rounds=self.max_hits, round_epsilon=2 / self.threshold_scale)
+        if self.publish == HITS:
+            return tests
+        return ComposedCurve(curves=(tests, PureComposition(rounds=self.max_hits, round_epsilon=1 / self.value_scale)))
+
+    @property
+    def threshold_epsilon(self) -> float:
+        """The part of epsilon that the threshold costs, with gaps."""
+        share = self.threshold_share
+        return self.epsilon * (optimal_share(self.max_hits, monotone=self.monotone) if share is None else share)
+
+    @property
+    def hit_epsilon(self) -> float:
+        """The part of epsilon that one hit at the full price costs, with gaps."""
+        return (self.epsilon - self.threshold_epsilon) / self.max_hits
+
+    @cached_property
+    def threshold_scale(self) -> float:
+        """Scale of the threshold's noise."""
+        if self.publish == GAPS:
+            return 1 / self.threshold_epsilon
+        if self.publish == HITS:
+            return noise_scale(self.epsilon, self.delta, self.max_hits, 2)
+        return noise_scale(self.epsilon * (1 - SHARE_OF_VALUES), self.delta / 2, self.max_hits, 2)
+
+    @property
+    def query_scale(self) -> float:
+        """Scale of the noise of a query in branch 0; doubled in each further branch."""
+        if self.publish == GAPS:
+            return (1 if self.monotone else 2) / self.hit_epsilon
+        return 2 * self.threshold_scale
+
+    @cached_property
+    def value_scale(self) -> float:
+        """Scale of the noise on each published value."""
+        return noise_scale(self.epsilon * SHARE_OF_VALUES, self.delta / 2, self.max_hits, 1)
+
+    @property
+    def threshold_law(self) -> Geometric | DiscreteLaplace:
+        """The noise of the threshold: geometric with gaps, else discrete Laplace."""
+        return self._law(self.threshold_scale)
+
+    def query_law(self, branch: int = 0) -> Geometric | DiscreteLaplace:
+        """Return the noise of a query in one branch."""
+        return self._law(math.ldexp(self.query_scale, branch))
+
+    def least_gap(self, branch: int) -> float:
+        """Return the least gap that hits in one branch."""
+        return self.margin * math.sqrt(self.query_law(branch).variance) if branch else 0.0
+
+    def gap_variance(self, branch: int = 0) -> float:
+        """Return the variance of the noise of a gap. All gaps of a run share the threshold's noise."""
+        return self.query_law(branch).variance + self.threshold_law.variance
+
+    @property
+    def most_hits(self) -> int:
+        """Number of hits after which the run halts even if all of them are clear."""
+        return (self.max_hits - 1) * self._price + 1
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """Return the alpha of the class docstring for so many queries."""
+        checks.integer("queries", queries, minimum=1)
+        if self.publish == GAPS:
+            return self._gap_accuracy(queries, checks.probability("beta", beta) / 4)
+        tests = beta / 2 if self.publish == VALUES else beta
+        number = min(self.max_hits, queries)
+        thresholds = math.lgamma(number + 1) + math.lgamma(0.5) - math.lgamma(number + 0.5)
+        logs = math.log(queries / (2 * checks.probability("beta", tests))) + thresholds
+        alpha = 2 * self.threshold_scale * logs + 1
+        return (
+            max(alpha, self.value_scale * math.log(2 * self.max_hits / beta) + 1) if self.publish == VALUES else alpha
+        )
+
+    def _gap_accuracy(self, queries: int, share: float) -> float:
+        """Return alpha where each direction of the threshold's noise, hits and misses each fail with `share`."""
+        threshold, query = self.threshold_law, self.query_law()
+        missed = _mean(query) + threshold.tail_quantile(share) - _mean(threshold)
+        raised = max(
+            law.tail_quantile(share / queries / self.branches) - _mean(law) - self.least_gap(branch)
+            for branch, law in enumerate(map(self.query_law, range(self.branches)))
+        )
+        return max(missed, raised + _mean(threshold))
+
+    def halted(self, state: Progress) -> bool:
+        """Return whether the run answers no more: a hit at the full price could no longer be paid."""
+        return state.units > (self.max_hits - 1) * self._price
+
+    def spent(self, state: Progress) -> float:
+        """Return the epsilon that the run has really used so far; what remains may be spent otherwise once it is over.
+
+        For delta > 0 hits do not add up, and the first query spends all.
+        """
+        if not state.asked or self.delta > 0:
+            return self.epsilon if state.asked else 0.0
+        if self.publish == GAPS:
+            return self.threshold_epsilon + self.hit_epsilon * state.units / self._price
+        test, value = 1 / self.threshold_scale, 1 / self.value_scale if self.publish == VALUES else 0.0
+        return min(self.epsilon, state.hits * (2 * test + value) + (0.0 if self.halted(state) else test))
+
+    def costs(self, answers: Answers) -> Floats:
+        """Return the epsilon that each hit cost, with gaps."""
+        return self.hit_epsilon * np.ldexp(1.0, -answers.branches)
+
+    def variances(self, answers: Answers) -> Floats:
+        """Return the variance of the gap of each hit."""
+        return np.array([self.gap_variance(branch) for branch in answers.branches.tolist()], dtype=np.float64)
+
+    def lower_bounds(self, answers: Answers, confidence: float) -> Floats:
+        """Return lower confidence bounds of value - threshold for the hits.
+
+        For any one query, the probability that it hits and that its bound is wrong is at most 1 - confidence, of which
+        each branch gets an equal part. This is not so among hits alone: of queries far below their threshold that hit
+        nevertheless, every bound is wrong.
+        """
+        below = {branch: self._excess(branch, confidence) for branch in set(answers.branches.tolist())}
+        return answers.numbers - np.array([below[branch] for branch in answers.branches.tolist()], dtype=np.float64)
+
+    def step(
+        self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
+    ) -> tuple[Progress, Answers]:
+        """Answer queries in order, up to and including the last hit that is paid for.
+
+        A vector is answered in pieces as it is at once. The noise of what is published depends on a query's position
+        and on its true value: a replay repeats the answer, a replay with other data does not repeat the noise.
+
+        Args:
+            state: where the run stands.
+            values: true values of the queries, integers (n,); private.
+            noise: the noise of this run; give every run a source of its own.
+            thresholds: one threshold or n, in place of `threshold`; public.
+
+        Returns:
+            The next state, and the answers: fewer than n if the run halted before the last query.
+
+        Raises:
+            BudgetSpent: the run had halted before.
+        """
+        queries = vector("values", values)
+        bars = integers("thresholds", self.threshold if thresholds is None else thresholds)
+        if bars.shape not in {(), queries.shape}:
+            raise ValueError(f"thresholds must be one number or {len(queries)} numbers, got shape {bars.shape}")
+        if len(queries) and self.halted(state):
+            raise BudgetSpent(f"hits must stay <= {self.max_hits} at the full price; the run has halted")
+        bars, source, parts = np.broadcast_to(bars, queries.shape), self._source(noise), [_NOTHING]
+        for start in range(0, len(queries), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            state, answers = self._answer(state, queries[part], bars[part], source)
+            parts.append(answers)
+            if self.halted(state):
+                break
+        return state, Answers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def select(self, values: ArrayLike, noise: NoiseSource) -> Selection:
+        """Select up to `max_hits` of the largest queries above the threshold, in noisy order, with their gaps.
+
+        The guarantee holds for each call by itself; one that selects m queries has used the epsilon of the threshold
+        and of m hits. The order of the queries must not depend on the data.
+
+        Raises:
+            ValueError: gaps are not published, there are several branches, or there is no query.
+        """
+        queries = vector("values", values)
+        if self.publish != GAPS or self.branches > 1 or not len(queries):
+            raise ValueError("publish must be gaps, branches 1, and values at least one query to select from")
+        source = self._source(noise).derive("in noisy order")
+        totals = noisy(queries, self.query_law(), len(queries), source)
+        barrier = self.threshold + int(self.threshold_law.draw(source.derive("threshold"), 1)[0])
+        order = leaders(totals, self.max_hits)
+        raw: Integers = totals[order] - barrier
+        centre = self._centre(0)
+        found = int(np.count_nonzero(raw >= math.ceil(centre)))
+        gaps = np.asarray(raw[:found] - centre, np.float64)
+        return Selection(order[:found], gaps, self.threshold_epsilon + self.hit_epsilon * found)
+
+    def _answer(
+        self, state: Progress, values: Integers, bars: Integers, noise: NoiseSource
+    ) -> tuple[Progress, Answers]:
+        """Return the state after some queries, and their answers."""
+        labels, gaps = query_labels(state.asked, len(values)), values - bars
+        raws = []
+        for branch in range(self.branches):
+            source = noise.derive("query", branch)  # a test alone needs no noise of its own for each value
+            own = source.derive("value").bind(labels, values) if self.publish == GAPS else labels
+            raws.append(gaps + self.query_law(branch).draw(source, own))
+        start, end, hits, units, barrier = 0, len(values), state.hits, state.units, 0
+        rows, branches = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        while start < end and not self.halted(Progress(units=units)):
+            place = np.array([0 if self.publish == GAPS else hits], np.uint64)  # drawn anew after each hit, or never
+            barrier = int(self.threshold_law.draw(noise.derive("threshold"), place)[0])
+            found, where = self._passed([raw[start:] - barrier for raw in raws])
+            costs = units + np.cumsum(self._price >> where)
+            paid = int(np.searchsorted(costs, (self.max_hits - 1) * self._price, side="right")) + 1
+            number = min(len(found), paid if self.publish == GAPS else 1)
+            rows.append(found[:number] + start)
+            branches.append(where[:number])
+            hits, units = hits + number, int(costs[number - 1]) if number else units
+            start = end if self.publish == GAPS or not number else int(rows[-1][-1]) + 1
+        chosen, passed = np.concatenate(rows), np.concatenate(branches)
+        end = int(chosen[-1]) + 1 if self.halted(Progress(units=units)) else end
+        hit = np.zeros(end, np.bool_)
+        hit[chosen] = True
+        numbers = np.zeros(0)
+        if self.publish == GAPS and len(chosen):
+            centres = np.array([self._centre(each) for each in range(self.branches)])
+            numbers = np.stack(raws)[passed, chosen] - barrier - centres[passed]
+        if self.publish == VALUES:
+            published = DiscreteLaplace(self.value_scale)
+            numbers = noisy(values[chosen], published, labels[chosen], noise.derive("published")).astype(float)
+        return Progress(asked=state.asked + end, hits=hits, units=units), Answers(hit, numbers, passed)
+
+    def _passed(self, raws: list[Integers]) -> tuple[Integers, Integers]:
+        """Return which queries pass the threshold, and in which branch: the noisiest one in which they do."""
+        branches = np.full(len(raws[0]), -1, dtype=np.int64)
+        for branch, raw in enumerate(raws):
+            branches[raw >= math.ceil(self._centre(branch) + self.least_gap(branch))] = branch
+        found = np.flatnonzero(branches >= 0)
+        return found, branches[found]
+
+    def _excess(self, branch: int, confidence: float) -> float:
+        query, threshold = self.query_law(branch), self.threshold_law
+        assert isinstance(query, Geometric) and isinstance(threshold, Geometric)
+        return excess_quantile(query, threshold, (1 - checks.probability("confidence", confidence)) / self.branches)
+
+    def _law(self, scale: float) -> Geometric | DiscreteLaplace:
+        return Geometric(scale) if self.publish == GAPS else DiscreteLaplace(scale)
+
+    def _centre(self, branch: int) -> float:
+        """Return the mean of the noise of a gap."""
+        return _mean(self.query_law(branch)) - _mean(self.threshold_law)
+
+    @property
+    def _price(self) -> int:
+        """Price of a hit in branch 0, in units."""
+        return 1 << (self.branches - 1)
+
+
+_NOTHING = Answers(np.zeros(0, np.bool_), np.zeros(0), np.zeros(0, np.int64))
+
+
+def _mean(law: Geometric | DiscreteLaplace) -> float:
+    return law.mean if isinstance(law, Geometric) else 0.0
+
+
+@functools.lru_cache(maxsize=1024)
+def noise_scale(epsilon: float, delta: float, max_hits: int, changes: int) -> float:
+    """Return the least scale with which so many hits are (epsilon, delta)-DP together, each by `changes` / scale.
+
+    For delta = 0 that is `changes` * `max_hits` / epsilon, and for delta > 0 never more.
+    """
+    pure = changes * max_hits / epsilon
+    if delta == 0:
+        return pure
+
+    def private(scale: float) -> bool:
+        return PureComposition(rounds=max_hits, round_epsilon=changes / scale).delta(epsilon) <= delta
+
+    return smallest(private, pure / (_MOST_GAIN * max_hits), pure, precision=1e-9)
+
+
+def optimal_share(hits: int, *, monotone: bool) -> float:
+    """Return the part of epsilon for the threshold that gives the gaps of hits at the full price the least variance.
+
+    Source: Ding et al. (2022), section 5.1, after Lyu, Su and Li (2017), section 4.2.
+    """
+    return 1 / (1 + math.cbrt((hits if monotone else 2 * hits) ** 2))

@@ -1,0 +1,496 @@
+"""NoisyTopK and its kin: the largest queries by noisy value, by how much each is ahead, and how large they are."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.mechanism import described
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
+from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.postprocess import blue_from_gaps
+from privstream.mechanisms.privacy import noisy_counts
+from privstream.mechanisms.privacy.accounting import (
+    ComposedCurve,
+    PointCurve,
+    PrivacyCurve,
+    PureComposition,
+    PureDp,
+    largest,
+)
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from privstream.mechanisms.selection.queries import QueryMechanism, check_threshold, leaders, noisy, vector
+from scipy import special
+from typing_extensions import override
+
+ONE_SELECTION = "It covers one selection: those of several add up."
+MOST_MEASURES = 1_000_000  # of one person: what is accounted for within a minute
+
+
+def gaps_between(totals: Integers, order: Integers) -> Integers:
+    """Return how far each leader but the last is ahead of the next one.
+
+    The last gap, to a runner-up whose identity stays secret, is the margin to the least value that would still have
+    been selected: one less than the difference where the runner-up would win a tie. The plain difference would not be
+    private (docs/proofs/free_gap.md).
+    """
+    gaps: Integers = -np.diff(totals[order])
+    if len(gaps):
+        gaps[-1] -= int(order[-1] < order[-2])
+    return gaps
+
+
+class TopSelection(NamedTuple):
+    """Indices of the selected queries, the largest first, the gap of each to the next best, and the epsilon spent.
+
+    If a threshold ended the list, `threshold_gap` is the gap of the threshold to the best query below it, and the last
+    of `gaps` is a gap to the threshold. Otherwise it is None.
+    """
+
+    indices: Integers
+    gaps: Integers
+    threshold_gap: int | None
+    spent: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyTopK(QueryMechanism):
+    """Selects the `top` queries whose noisy values are largest, with the gaps between them; `top` = 1 is noisy max.
+
+    Gap i is the noisy value of the i-th selected query minus that of the next one; the last gap is to the best query
+    that was not selected, whose index stays secret (`gaps_between`). Ties go to the lower index. With a `threshold`
+    (hybrid) the list ends where it is reached: it competes as a query of its own, with noise.
+
+    Privacy:
+        Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
+        epsilon-DP for each call of `select`; the gaps are free. Public: the parameters, the number of queries, and
+        their order, which must not depend on the data (not by descending count). One that stops at the threshold after
+        m queries has used (m + 1) / top of epsilon only, `spent`; the rest may be spent on something else.
+
+    Accuracy:
+        With probability 1 - beta no query that was not selected exceeds a selected one, or the threshold if that was
+        reached, by more than `accuracy(queries, beta)`. The noise of a gap has mean 0 and variance `gap_variance`, as
+        if the selection did not depend on the noise; `postprocess.blue_from_gaps` improves measurements with the first
+        top - 1 gaps.
+
+    Attributes:
+        top: number of queries to select, >= 1.
+        threshold: a public integer; None for no threshold.
+
+    All other attributes are those of `QueryMechanism`.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> NoisyTopK(epsilon=1.0, top=2, monotone=True).select([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
+        [1, 3]
+        >>> hybrid = NoisyTopK(epsilon=1.0, top=4, threshold=500, monotone=True)
+        >>> selection = hybrid.select([30, 900, 40, 700, 50], SeededNoise(1))
+        >>> selection.indices.tolist(), selection.spent
+        ([1, 3], 0.75)
+
+    Source: Ding et al., Free gap estimates (2022), Algorithms 3 and 4; docs/proofs/free_gap.md, section 3.
+    """
+
+    epsilon: float
+    top: int = 1
+    threshold: int | None = None
+    monotone: bool = False
+    neighbouring: str = "add_remove"
+    proof = "docs/proofs/free_gap.md, section 3"
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.integer("top", self.top, minimum=1)
+        if self.threshold is not None:
+            check_threshold(self.threshold)
+        self._check_queries(self.noise_scale)
+
+    @property
+    @override
+    def limits(self) -> tuple[str, ...]:
+        stops = f"One that stops after m < {self.top} queries has used (m + 1) / {self.top} of epsilon."
+        return (ONE_SELECTION,) if self.threshold is None else (ONE_SELECTION, stops)
+
+    @property
+    def noise_scale(self) -> float:
+        """Scale of the noise on each query, and on the threshold."""
+        return (1 if self.monotone else 2) * self.top / self.epsilon
+
+    @property
+    def law(self) -> Geometric:
+        """The noise on each query."""
+        return Geometric(self.noise_scale)
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of the noise on each query."""
+        return self.law.variance
+
+    @property
+    def gap_variance(self) -> float:
+        """Variance of the noise of a gap, and of any sum of consecutive gaps."""
+        return 2 * self.noise_variance
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """Return the alpha of the class docstring for so many queries."""
+        contestants = checks.integer("queries", queries, minimum=1) + (self.threshold is not None)
+        return float(self.law.tail_quantile(checks.probability("beta", beta) / contestants))
+
+    def select(self, values: ArrayLike, noise: NoiseSource) -> TopSelection:
+        """Select queries.
+
+        The noise of a query depends on its index and its true value: a replay repeats the answer, a replay with other
+        data does not repeat the noise.
+
+        Args:
+            values: true values of the queries, integers (n,); private.
+            noise: the noise of this selection; give every selection a source of its own.
+
+        Raises:
+            ValueError: there are too few queries to select from.
+        """
+        queries = vector("values", values)
+        if self.threshold is not None:  # last, so that queries win ties against it
+            queries = np.append(queries, self.threshold)
+        if len(queries) <= self.top:
+            raise ValueError(f"values must contain more than {self.top} queries, the threshold being one")
+        totals = noisy(queries, self.law, len(queries), noise.derive("top-k", self._label()))
+        order = leaders(totals, self.top + 1)
+        last = len(queries) - 1 if self.threshold is not None else -1
+        reached = np.flatnonzero(order[: self.top] == last)
+        if not len(reached):
+            return TopSelection(order[: self.top], gaps_between(totals, order), None, self.epsilon)
+        found = int(reached[0])
+        gaps = gaps_between(totals, order[: found + 2])
+        return TopSelection(order[:found], gaps[:found], int(gaps[found]), self.epsilon * (found + 1) / self.top)
+
+    def estimates(self, selection: TopSelection) -> Floats | None:
+        """Return estimates of the selected queries, threshold plus gaps, or None if no threshold was reached.
+
+        Each has the variance `gap_variance`; all of them share the threshold's noise.
+        """
+        if selection.threshold_gap is None or self.threshold is None:
+            return None
+        return self.threshold + np.cumsum(selection.gaps[::-1], dtype=np.float64)[::-1]
+
+
+class RankedCounts(NamedTuple):
+    """The selected counts, the largest first: index, gap to the next best, estimate, and its 95% interval.
+
+    Of an interval, which is >= 0, each one is meant by itself.
+    """
+
+    indices: Integers
+    gaps: Integers
+    estimates: Floats
+    lower: Floats
+    upper: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredTopK:
+    """Publishes the `top` largest of many counts in each release: which they are, their gaps, and how large they are.
+
+    Part of the budget selects by `NoisyTopK`, which gives the gaps too; the rest measures what was selected. The
+    estimates are the best linear unbiased ones from measures and gaps.
+
+    Privacy:
+        Unit: one person over all releases, who changes each count of a release by at most 1 and at most
+        `items_per_release` of them, in at most `releases` releases. (epsilon, delta)-DP for all releases together.
+        However many counts a person changes, to select costs the same, since all move in one direction; to measure
+        costs more. Public: the parameters, the number and order of the counts, and when there are releases.
+
+    Accuracy:
+        With probability 95% no count of a release that was not selected exceeds a selected one by more than
+        `selection_error(counts, 0.05)`, and, each by itself, an interval contains the true count, whatever the counts:
+        it is that of the measure, which does not know what the selection saw, widened until it contains the estimate.
+        Where selected counts stand clear of the rest, the variance of an estimate is `estimate_variance`; where the
+        noise decides what is selected, gaps and estimates are biased upwards.
+
+    Args:
+        epsilon: privacy loss of all releases together, > 0.
+        delta: in [0, 1). Above 0 many releases need less noise.
+        top: number of counts to select in each release, >= 1.
+        releases: releases that one person takes part in at most, >= 1.
+        items_per_release: counts of a release that one person changes at most, >= 1. `releases` times the smaller one
+            of this and `top` is at most 1,000,000.
+        measure_share: part of epsilon for measuring, in (0, 1).
+
+    Raises:
+        ValueError, TypeError: a parameter breaks its rule.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> MeasuredTopK(epsilon=1.0, top=2).release([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
+        [1, 3]
+
+    Source: Ding et al., Free gap estimates (2022), Algorithm 3 and section 6.3; docs/proofs/top_k_windows.md.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    top: int = 1
+    releases: int = 1
+    items_per_release: int = 1
+    measure_share: float = 0.25
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.probability("delta", self.delta, zero=True)
+        checks.integer("top", self.top, minimum=1)
+        checks.integer("releases", self.releases, minimum=1)
+        checks.integer("items_per_release", self.items_per_release, minimum=1)
+        if self._charges > MOST_MEASURES:
+            raise ValueError(f"releases times measures in each must be <= {MOST_MEASURES:,}, got {self._charges:,}")
+        checks.probability("measure_share", self.measure_share)
+        _ = self._laplace, self._selection_for(self._least_selection_epsilon)
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """Privacy of all releases together."""
+        one = self.releases == 1
+        return PrivacyGuarantee(
+            unit=PERSON,
+            neighbouring="add_remove",
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=(
+                f"Each person takes part in at most {self.releases:,} release{'' if one else 's'} and changes at most "
+                f"{self.items_per_release:,} of its counts, each by at most 1, all up or all down.",
+            ),
+            public=NoisyTopK.public,
+            adaptivity="The counts of each release may depend on everything published before it.",
+            proof="docs/proofs/top_k_windows.md, section 2",
+            caveats=(KEYED_NOISE,),
+            curve=self.curve,
+        )
+
+    @functools.cached_property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of all releases together."""
+        if self.delta == 0:
+            return PureDp(self.epsilon)
+        measures: PrivacyCurve = PureDp(self.epsilon * self.measure_share)
+        if isinstance(self.measurement, DiscreteGaussian):
+            measures = noisy_counts.CountCurve(sigma=self.measurement.sigma, releases=self._charges)
+        interval = noisy_counts.grid(self.epsilon, self._charges)  # that sigma was solved on
+        found = ComposedCurve(curves=(self._selections(self.selection.epsilon), measures), interval=interval)
+        if isinstance(self.measurement, DiscreteGaussian) or found.delta(self.epsilon) <= self.delta:
+            return found
+        return PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)  # the grid rounds pure losses up
+
+    @functools.cached_property
+    def selection(self) -> NoisyTopK:
+        """How each release selects. Its epsilon is that of adding or removing a person in one release."""
+        goal, low = self.epsilon * (1 - self.measure_share), self._least_selection_epsilon
+        if self.delta == 0 or self.releases == 1:
+            return self._selection_for(low)
+        found = largest(lambda each: self._selections(each).delta(goal) <= self.delta / 2, low, self.releases * low)
+        return self._selection_for(found)
+
+    @functools.cached_property
+    def measurement(self) -> SymmetricNoise:
+        """The noise on each measure: of the two kinds that delta allows the one with less variance."""
+        if self.delta == 0 or self._charges == 1:
+            return self._laplace
+        try:
+            sigma = noisy_counts.solve_sigma(
+                hits=self._selections(self.selection.epsilon),
+                charges=self._charges,
+                epsilon=self.epsilon,
+                delta=self.delta,
+            )
+            gaussian = DiscreteGaussian(sigma)
+        except ValueError:  # no sigma that the sampler draws is large enough
+            return self._laplace
+        return gaussian if gaussian.variance < self._laplace.variance else self._laplace
+
+    @property
+    def estimate_variance(self) -> float:
+        """Variance of an estimate, as if the selection did not depend on the noise."""
+        measure, selection = self.measurement.variance, self.selection.noise_variance
+        nothing = [0.0] * self.top
+        return float(blue_from_gaps(nothing, nothing[1:], measure_variance=measure, noise_variance=selection).variance)
+
+    def selection_error(self, counts: int, beta: float) -> float:
+        """Return by how much a count that was not selected exceeds a selected one with probability at most beta."""
+        return self.selection.accuracy(counts, beta)
+
+    def release(self, counts: ArrayLike, noise: NoiseSource) -> RankedCounts:
+        """Select and measure the largest counts of one release; estimates and intervals in tenths.
+
+        The noise depends on index and true value: a replay repeats the answer, a replay with other data does not
+        repeat the noise.
+
+        Args:
+            counts: true counts in a public order, integers, shape (n,), n > `top`; private.
+            noise: the noise of this release; give every release a source of its own.
+
+        Raises:
+            ValueError: there are not more than `top` counts.
+        """
+        source = noise.derive("measured top-k", described(self))
+        selected = self.selection.select(counts, source.derive("selection"))
+        values = np.asarray(counts)[selected.indices].astype(np.int64)
+        labels = source.derive("value").bind(selected.indices.astype(np.uint64), values)
+        measures = values + self.measurement.draw(source.derive("measure"), labels)
+        estimates = blue_from_gaps(
+            measures,
+            selected.gaps[:-1],
+            measure_variance=self.measurement.variance,
+            noise_variance=self.selection.noise_variance,
+        ).values
+        rounded, sure = np.round(estimates, 1), self.measurement.tail_quantile(OUTSIDE / 2)
+        ends = np.minimum(rounded, measures - sure), np.maximum(rounded, measures + sure)
+        lower, upper = (np.maximum(end, 0.0) for end in ends)
+        return RankedCounts(selected.indices, selected.gaps, rounded, lower, upper)
+
+    @property
+    def _charges(self) -> int:
+        """Measures that one person changes at most, by 1 each."""
+        return self.releases * min(self.top, self.items_per_release)
+
+    @property
+    def _least_selection_epsilon(self) -> float:
+        return self.epsilon * (1 - self.measure_share) / self.releases
+
+    def _selection_for(self, epsilon: float) -> NoisyTopK:
+        # Adding or removing one person moves all counts in one direction.
+        return NoisyTopK(epsilon=epsilon, top=self.top, monotone=True)
+
+    def _selections(self, epsilon: float) -> PureComposition:
+        """Return the composition of all selections of one person, each `epsilon`-DP."""
+        return PureComposition(rounds=self.releases, round_epsilon=epsilon)
+
+    @functools.cached_property
+    def _laplace(self) -> DiscreteLaplace:
+        return DiscreteLaplace(self._charges / (self.epsilon * self.measure_share))
+
+
+class CandidateSelection(NamedTuple):
+    """The selected candidate's index, its gap in units of `utility_scale`, and the epsilon spent."""
+
+    candidate: int
+    gap: float
+    spent: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentialMechanismWithGap(QueryMechanism):
+    """Selects a candidate with probability proportional to e^(utility / `utility_scale`), and publishes a noisy gap.
+
+    The gap is logistic with location theta, given that it is positive; theta is the utility of the selected candidate
+    minus the soft maximum of all others, both in units of `utility_scale`.
+
+    Privacy:
+        Unit: one change of the data that moves no utility by more than `sensitivity`, under the stated neighbouring
+        relation. epsilon-DP for each call of `select`, or for index and gap together if any exact sampler of the
+        exponential mechanism selects on the same data and `gap` draws the rest. Utilities are real numbers, and the
+        noise is in floating point: round the gap that is published (Mironov 2012). Public: the parameters, the number
+        and order of the candidates.
+
+    Accuracy:
+        With probability 1 - beta the selected utility is within `utility_scale` ln(candidates / beta) of the best.
+        `postprocess.gap_p_value` is how unlikely so large a gap is if another candidate is better.
+
+    Args:
+        epsilon: privacy loss of one selection, > 0.
+        sensitivity: most that one change of the data can move any utility, > 0.
+        monotone, neighbouring: see `QueryMechanism`.
+
+    Raises:
+        ValueError, TypeError: a parameter breaks its rule.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> ExponentialMechanismWithGap(epsilon=1.0).select([3.0, 90.0, 40.0], SeededNoise(1)).candidate
+        1
+
+    Source: McSherry and Talwar (2007); Ding et al., Free gap estimates (2022), Algorithms 6 and 7, Theorems 6 and 10;
+    docs/proofs/free_gap.md, section 4.
+    """
+
+    epsilon: float
+    sensitivity: float = 1.0
+    monotone: bool = False
+    neighbouring: str = "add_remove"
+    proof = "docs/proofs/free_gap.md, section 4"
+    limits = (ONE_SELECTION,)
+    public = ("all parameters", "the number of candidates and their order")
+    caveats = (KEYED_NOISE, PUBLISHED_FLOATS)
+
+    def __post_init__(self) -> None:
+        checks.positive("sensitivity", self.sensitivity)
+        self._check_queries()
+        if not 0 < self.utility_scale < math.inf:
+            raise ValueError(f"epsilon must give a finite utility scale > 0, got {self.epsilon}")
+
+    @property
+    def utility_scale(self) -> float:
+        """The difference of utilities that multiplies probabilities by e."""
+        return (1 if self.monotone else 2) * self.sensitivity / self.epsilon
+
+    @property
+    @override
+    def unit(self) -> PrivacyUnit:
+        return PrivacyUnit(what="utility", bound=self.sensitivity, same_direction=self.monotone)
+
+    def select(self, utilities: ArrayLike, noise: NoiseSource) -> CandidateSelection:
+        """Select a candidate by Gumbel noise (Algorithm 7): utilities are finite numbers, (n,), n >= 2; private."""
+        scaled = self._scaled(utilities)
+        source = noise.derive("exponential mechanism", self._label())
+        labels = source.derive("value").bind(np.arange(len(scaled), dtype=np.uint64), scaled.view(np.int64))
+        # log1p keeps the upper tail, which decides, at full relative precision.
+        totals = scaled - np.log(-np.log1p(-uniforms(source.derive("noise").words(labels)[:, 0])))
+        first, second = leaders(totals, 2)
+        return CandidateSelection(int(first), float(totals[first] - totals[second]), self.epsilon)
+
+    def gap(self, utilities: ArrayLike, index: int, noise: NoiseSource) -> CandidateSelection:
+        """Draw the gap of a candidate that another sampler of the same exponential mechanism selected (Algorithm 6).
+
+        The gap is drawn by inverse CDF: a rejection loop would take time that depends on the data.
+
+        Args:
+            utilities: finite numbers, shape (n,), n >= 2; private.
+            index: what was selected, with probability proportional to e^(utility / `utility_scale`).
+            noise: the noise of this selection; independent of that of the sampler.
+
+        Raises:
+            ValueError: there are not two candidates, or `index` is none of them.
+        """
+        scaled = self._scaled(utilities)
+        if not 0 <= checks.integer("index", index, minimum=0) < len(scaled):
+            raise ValueError(f"index must be < {len(scaled)}, got {index}")
+        theta = float(scaled[index] - special.logsumexp(np.delete(scaled, index)))
+        source = noise.derive("gap of exponential mechanism", self._label())
+        bound = source.derive("value").bind(np.array([index], dtype=np.uint64), np.array([theta + 0.0]).view(np.int64))
+        uniform = float(uniforms(source.derive("noise").words(bound)[:, 0])[0])
+        return CandidateSelection(index, truncated_logistic(theta, uniform), self.epsilon)
+
+    def _scaled(self, utilities: ArrayLike) -> Floats:
+        values = np.asarray(utilities, dtype=np.float64)
+        if values.ndim != 1 or len(values) < 2:
+            raise ValueError(f"utilities must be one-dimensional and at least 2, got shape {values.shape}")
+        scaled: Floats = values / self.utility_scale + 0.0  # one zero of the two floating-point ones
+        if not np.all(np.isfinite(scaled)):
+            raise ValueError("utilities must be finite, also in units of utility_scale")
+        return scaled
+
+
+def uniforms(words: Words) -> Floats:
+    """Return floats in the open interval (0, 1) from words (n, 2); finely spaced towards zero (2^-64)."""
+    return np.minimum((words[..., 0].astype(np.float64) + 0.5) * 2.0**-64, 1 - 2.0**-53)
+
+
+def truncated_logistic(theta: float, uniform: float) -> float:
+    """Return the positive g with survival (1 + e^theta) / (e^theta + e^g) = uniform, for uniform in (0, 1)."""
+    return float(np.logaddexp(0.0, theta + math.log1p(-uniform)) - math.log(uniform))

@@ -1,1 +1,0 @@
-"""The sparse vector technique, and what answers queries with it."""
