@@ -50,7 +50,7 @@ class Chosen(NamedTuple):
         held: what they have.
         rows: those that count, int64, increasing.
         new: bool, of each row of `held` whether the person is new to the key, or on its list; None if nobody asks.
-        sums: what limits drop of the period, int64 (3,), at its last step; None elsewhere, or if nobody asks.
+        sums: what limits drop of the period, int64 (n,), at its last step; None elsewhere, or if nobody asks.
     """
 
     held: HolderBatch
@@ -101,7 +101,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
             size = sum(size_of(sealed_batch(record)) for each in records.values() for record in each)
             bits = (size // AT_ONCE).bit_length()
             counted: dict[int, CountBatch] = {}
-            sums = np.zeros(3, np.int64)
+            sums = np.zeros(0 if self.dropped is None else len(self.dropped.laws), np.int64)
             for number in range(1 << bits):
                 for step, chosen in self.choose(self._held(records, PartOfPeople(bits, number))):
                     found = self._count(chosen.held, chosen.rows, chosen.new)
