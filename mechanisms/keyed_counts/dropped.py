@@ -18,7 +18,7 @@ from privstream.mechanisms.privacy.noisy_counts import rounded_up
 DROPPED_SHARE = 1 / 10
 """Of the budget, a squared shift, that the share costs."""
 
-KNOTS = (1, 4, 16)
+KNOTS = (1, 4, 12)
 """Limits at which people are counted by what they drop; more counts as the last."""
 
 WHOLE = 1024
