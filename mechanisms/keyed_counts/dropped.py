@@ -26,6 +26,7 @@ WHOLE = 1024
 
 _COUNTED_PART = 0.05  # of the squared shift, for what counts
 _SURELY = 2.0  # standard deviations from which on there are people at a knot: one false alarm in 44
+_PERHAPS = 1.0  # the same at the last one, beyond which people may drop any number: one in six
 _NORMAL = 1.96  # of an interval of 95%, to one side
 _WIDEST = 0.5  # an interval that is wider says nothing
 _SEEN = 3.0  # standard deviations without which the sum of what counts is noise
@@ -140,8 +141,8 @@ class DroppedShare:
         """Return the share, from what so many readings released: the sum of the last ones of all periods.
 
         None where noise hides it. People at knots above the last one where there surely are any do not count; the upper
-        end of the interval allows for those whom noise may hide at the next one. No private release can rule out a few
-        with very much more.
+        end of the interval allows for those whom noise may hide at the next one, or at all of them if there are none
+        anywhere. No private release can rule out a few with very much more.
 
         Privacy: post-processing.
         """
@@ -154,16 +155,20 @@ class DroppedShare:
         def share_of(dropped: float) -> float:
             return max(0.0, dropped) / (max(0.0, dropped) + counted)
 
-        last = int(np.flatnonzero(people > _SURELY * spread).max(initial=0))
-        own, above = self.knots[: last + 1], self.knots[last + 1 : last + 2]
-        dropped, error = float(own @ people[: last + 1]), _NORMAL * spread * float(np.linalg.norm(own))
+        surely = people > _SURELY * spread
+        surely[-1] = people[-1] > _PERHAPS * spread
+        last = int(np.flatnonzero(surely).max(initial=-1))
+        some = max(last, 0) + 1
+        most = last + 2 if last >= 0 else len(people)
+        own, above = self.knots[:some], self.knots[some:most]
+        dropped, error = float(own @ people[:some]), _NORMAL * spread * float(np.linalg.norm(own))
         share = share_of(dropped)
         by_counted = _NORMAL * of_counted / counted * share * (1 - share)
         lower = max(0.0, share - math.hypot(share - share_of(dropped - error), by_counted))
-        if self.clips and not len(above):
+        if self.clips and last == len(people) - 1:
             return Share(share, lower, None) if lower >= _LEAST else None
-        hidden = float(above @ people[last + 1 : last + 2].clip(0))
-        error = math.hypot(error, _NORMAL * spread * float(above.sum()))
+        hidden = float(above @ people[some:most].clip(0))
+        error = math.hypot(error, _NORMAL * spread * float(np.linalg.norm(above)))
         upper = min(1.0, share + math.hypot(share_of(dropped + hidden + error) - share, by_counted))
         return Share(share, lower, upper) if upper - lower <= _WIDEST else None
 
