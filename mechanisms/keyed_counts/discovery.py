@@ -21,10 +21,10 @@ LENGTHS = (1, 4, 16, 64)
 MOST_PURE = 16
 """Contributions up to which discrete Laplace noise is tried: with more, Gaussian noise is smaller."""
 
-MOST_LISTED = 16
+MOST_LISTED = 32
 """Keys of a person on the list of different people."""
 
-_LIST_TIMES = (32, 8, 2, 1)  # the list is read after this part of the steps
+_LIST_TIMES = (2, 1)  # the list is read after this part of the steps
 _EARLY = 0.1  # of its budget that each reading but the last has
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
 _PLACES = 1024  # of the windows that an item lasts, for which a chance is computed

@@ -15,20 +15,21 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING
 from privstream.mechanisms.privacy.noisy_counts import rounded_up
 
-DROPPED_SHARE = 1 / 20
+DROPPED_SHARE = 1 / 10
 """Of the budget, a squared shift, that the share costs."""
 
-CLIP = 5
-"""Of a person, so many limits are counted as dropped at most."""
+KNOTS = (1, 4, 12)
+"""Limits at which people are counted by what they drop; more counts as the last."""
 
-DROPPED, COUNTED, BEYOND = 0, 1, 2
+WHOLE = 1024
+"""A person at a knot, in the units that are added up: one between two knots is parted between them."""
 
-_PARTS = (0.5, 0.1, 0.4)  # of the squared shift, for each number
-_EXCESS = 8.0  # limits beyond the clip that the upper end allows for, on average, of a person who may be there
-_SURELY = 1.0  # standard deviations from which on there are people beyond the clip: one false alarm in six runs
+_COUNTED_PART = 0.05  # of the squared shift, for what counts
+_SURELY = 2.0  # standard deviations from which on there are people at a knot: one false alarm in 44
+_PERHAPS = 1.0  # the same at the last one, beyond which people may drop any number: one in six
 _NORMAL = 1.96  # of an interval of 95%, to one side
 _WIDEST = 0.5  # an interval that is wider says nothing
-_SEEN = 3.0  # standard deviations without which the sum of all contributions is noise
+_SEEN = 3.0  # standard deviations without which the sum of what counts is noise
 _LEAST = 0.01  # a lower end without an upper one says nothing below
 
 
@@ -45,19 +46,21 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class DroppedShare:
-    """Releases, once or in increments, what limits drop of the contributions of all people, and what they count.
+    """Releases, once or several times, how many people drop how much, and what limits count of all people.
 
-    Of a person, dropped contributions are clipped at `CLIP` limits of the whole run, whichever windows they are in. How
-    many people have more is released too, so that a share that the clip makes too small is known to be that.
+    What a person drops in the whole run, whichever windows it is in, is a point between two of the `knots`, and counts
+    for each of these by how near it is: people at knots times these are all that is dropped, but for what is beyond the
+    last one. That people are there is seen too, so that a share that is too small is known to be that.
 
-    Privacy: the numbers are Gaussian, with a squared shift of `shift` ** 2 for all that one person does, in one release
-    or in increments: docs/proofs/limits_of_people.md, Theorem 3. Noise is a function of the key, the label of the
-    reading and the true number.
+    Privacy: the numbers of all readings are Gaussian, with a squared shift of `shift` ** 2 in all for what one person
+    does: docs/proofs/limits_of_people.md, Theorem 3. Noise is a function of the key, the label of the reading and the
+    true number.
 
     Args:
         limit: contributions that count of a person in the run, at most.
-        shift: that one person may cause, in standard deviations of all numbers together, > 0.
+        shift: that one person may cause, in standard deviations of all numbers of all readings together, > 0.
         largest: contributions that a person can have, by public parameters; None if there is no such number.
+        readings: how often the numbers are released, each time of all that came until then.
 
     Raises:
         ValueError, TypeError: an argument is out of range; there is nothing to drop.
@@ -66,19 +69,26 @@ class DroppedShare:
     limit: int
     shift: float
     largest: int | None = None
+    readings: int = 1
 
     def __post_init__(self) -> None:
         checks.integer("limit", self.limit, minimum=1)
         checks.positive("shift", self.shift)
+        checks.integer("readings", self.readings, minimum=1)
         if self.largest is not None and checks.integer("largest", self.largest, minimum=1) <= self.limit:
             raise ValueError(f"largest must be above {self.limit}, the limit, got {self.largest}")
         _ = self.laws
 
     @cached_property
+    def knots(self) -> Integers:
+        """Dropped contributions of a person at each knot, increasing, int64 (knots,)."""
+        all_of = np.array(KNOTS, np.int64) * self.limit
+        return all_of if self.largest is None else np.unique(np.minimum(all_of, self.largest - self.limit))
+
+    @property
     def clip(self) -> int:
         """What is counted as dropped of a person, at most."""
-        most = CLIP * self.limit
-        return most if self.largest is None else min(most, self.largest - self.limit)
+        return int(self.knots[-1])
 
     @property
     def clips(self) -> bool:
@@ -87,38 +97,40 @@ class DroppedShare:
 
     @cached_property
     def laws(self) -> tuple[WideGaussian, ...]:
-        """The noise of each number; the last one is there only where a person can have more than is counted."""
-        parts = _PARTS if self.clips else (_PARTS[0] + _PARTS[2], _PARTS[1])
-        moved = (self.clip, self.limit, 1)
-        return tuple(
-            WideGaussian(rounded_up(max(SMALLEST_SIGMA, math.sqrt(most**2 / (self.shift**2 * part) + SMOOTHING))))
-            for most, part in zip(moved, parts, strict=False)
-        )
+        """The noise of what counts, and of the people at each knot, in each reading."""
+        moved = ((self.limit, _COUNTED_PART), *((WHOLE, 1 - _COUNTED_PART) for _ in self.knots))
+        squares = (most**2 * self.readings / (self.shift**2 * part) + SMOOTHING for most, part in moved)
+        return tuple(WideGaussian(rounded_up(max(SMALLEST_SIGMA, math.sqrt(square)))) for square in squares)
 
     def of_people(self, came: Integers, counted: Integers, before: Integers) -> tuple[Integers, Integers]:
-        """Return the three exact numbers that people add, int64 (3,), and what each has dropped now.
+        """Return what people add to the exact numbers, int64 (1 + knots,), and what each has dropped now.
 
         Args:
             came: contributions of each person, the counted ones too, int64 (n,).
             counted: those that count.
-            before: what each has dropped before, at most one more than `clip`; the second result is to be added to it.
+            before: what each has dropped before, at most `clip`; the second result is to be added to it.
         """
-        now = np.minimum(before + (came - counted), self.clip + 1)
-        added = np.minimum(now, self.clip) - np.minimum(before, self.clip)
-        beyond = (now > self.clip) & (before <= self.clip)
-        return np.array([added.sum(), counted.sum(), beyond.sum()], np.int64), now - before
+        now = np.minimum(before + (came - counted), self.clip)
+        return np.append(counted.sum(), self._at_knots(now) - self._at_knots(before)), now - before
+
+    def _at_knots(self, dropped: Integers) -> Integers:
+        """Return how many people are at each knot, in units of 1 / WHOLE, int64 (knots,)."""
+        gaps = np.diff(self.knots, prepend=0)[:, None]
+        climbed = np.clip(dropped - self.knots[:, None] + gaps, 0, gaps) * WHOLE // gaps
+        found: Integers = -np.diff(climbed.sum(axis=1), append=0)
+        return found
 
     def release(self, reading: int, sums: Integers, noise: NoiseSource) -> Integers:
-        """Return the numbers with noise, int64 (3,): of all that came since the reading before.
+        """Return the numbers with noise, int64 (1 + knots,): of all that came until now.
 
         Args:
-            reading: 1, 2, ..
-            sums: the exact numbers, int64 (3,).
+            reading: 1, 2, .. `readings`
+            sums: the exact numbers, int64 (1 + knots,).
             noise: of this run, for these numbers alone.
         """
         # Laws are in the label: of one number, noise of two scales would give it away.
-        laws = repr((self.limit, self.clip, [law.sigma for law in self.laws]))
-        source, noisy = noise.derive("dropped share", laws), np.zeros(3, np.int64)
+        laws = repr((self.limit, self.knots.tolist(), [law.sigma for law in self.laws]))
+        source, noisy = noise.derive("dropped share", laws), np.zeros_like(sums)
         for place, law in enumerate(self.laws):
             total = sums[place : place + 1]
             labels = np.array([[reading, place]], np.uint64)
@@ -126,30 +138,38 @@ class DroppedShare:
         return noisy
 
     def share(self, noisy: Integers, readings: int = 1) -> Share | None:
-        """Return the share, from the sum of what so many readings released; None where noise hides it.
+        """Return the share, from what so many readings released: the sum of the last ones of all periods.
 
-        The interval is that of Fieller (1954) for a quotient. Its upper end allows for people with more than the clip
-        whom noise may hide, each with eight limits more on average. No private release can rule out a few with very
-        much more.
+        None where noise hides it. People at knots above the last one where there surely are any do not count; the upper
+        end of the interval allows for those whom noise may hide at the next one, or at all of them if there are none
+        anywhere. No private release can rule out a few with very much more.
 
         Privacy: post-processing.
         """
-        variances = [readings * law.variance for law in self.laws]
-        found = _quotient(float(noisy[DROPPED]), float(noisy[COUNTED]), variances[DROPPED], variances[COUNTED])
-        if readings < 1 or found is None:
+        periods = math.ceil(readings / self.readings)
+        of_counted, spread = (math.sqrt(periods * law.variance) for law in self.laws[:2])
+        counted, people, spread = float(noisy[0]), noisy[1:] / WHOLE, spread / WHOLE
+        if readings < 1 or counted <= _SEEN * of_counted:
             return None
-        share, lower, upper = found
-        if self.clips:
-            beyond, of_beyond = float(noisy[BEYOND]), variances[BEYOND]
-            if beyond > _SURELY * math.sqrt(of_beyond):
-                return Share(share, lower, None) if lower >= _LEAST else None
-            each = _EXCESS * self.limit
-            dropped = noisy[DROPPED] + each * max(0.0, beyond)
-            widened = variances[DROPPED] + each**2 * of_beyond
-            more = _quotient(float(dropped), float(noisy[COUNTED]), widened, variances[COUNTED])
-            if more is None:
-                return None
-            upper = max(upper, more[2])
+
+        def share_of(dropped: float) -> float:
+            return max(0.0, dropped) / (max(0.0, dropped) + counted)
+
+        surely = people > _SURELY * spread
+        surely[-1] = people[-1] > _PERHAPS * spread
+        last = int(np.flatnonzero(surely).max(initial=-1))
+        some = max(last, 0) + 1
+        most = last + 2 if last >= 0 else len(people)
+        own, above = self.knots[:some], self.knots[some:most]
+        dropped, error = float(own @ people[:some]), _NORMAL * spread * float(np.linalg.norm(own))
+        share = share_of(dropped)
+        by_counted = _NORMAL * of_counted / counted * share * (1 - share)
+        lower = max(0.0, share - math.hypot(share - share_of(dropped - error), by_counted))
+        if self.clips and last == len(people) - 1:
+            return Share(share, lower, None) if lower >= _LEAST else None
+        hidden = float(above @ people[some:most].clip(0))
+        error = math.hypot(error, _NORMAL * spread * float(np.linalg.norm(above)))
+        upper = min(1.0, share + math.hypot(share_of(dropped + hidden + error) - share, by_counted))
         return Share(share, lower, upper) if upper - lower <= _WIDEST else None
 
     @classmethod
@@ -162,19 +182,3 @@ class DroppedShare:
             return None
         most = None if largest is None or math.isinf(largest) else int(largest)
         return cls(limit, shift * math.sqrt(DROPPED_SHARE), most)
-
-
-def _quotient(
-    dropped: float, counted: float, of_dropped: float, of_counted: float
-) -> tuple[float, float, float] | None:
-    """Return dropped / (dropped + counted) and the ends of its interval, in [0, 1]; None where noise hides the sum."""
-    came, square = dropped + counted, _NORMAL**2
-    slope = came**2 - square * (of_dropped + of_counted)
-    if came <= _SEEN * math.sqrt(of_dropped + of_counted):
-        return None
-    middle, constant = dropped * came - square * of_dropped, dropped**2 - square * of_dropped
-    root = math.sqrt(max(0.0, middle**2 - slope * constant))
-    share, lower, upper = (
-        min(1.0, max(0.0, end)) for end in (dropped / came, (middle - root) / slope, (middle + root) / slope)
-    )
-    return share, lower, upper

@@ -82,8 +82,8 @@ class FoundKeys(KeyedCounts):
     """Publishes after every step how many people contributed to each key, of all keys found so far; perhaps also sums.
 
     Keys are what the people name. A key is found when the noisy sum of its counts over the last 1, 4, 16 or 64 windows
-    reaches the threshold of that many windows, or when the list of different people has enough of them, read after a
-    32nd, an eighth and half of the run and at its end. From then on its noisy count is published after every step, and
+    reaches the threshold of that many windows, or when the list of different people has enough of them, read after half
+    of the run and at its end. From then on its noisy count is published after every step, and
     once those of earlier windows.
 
     Keys are numbers 0, 1, 2, .. that the caller gives: rows of a table. Every step must be given. The source of noise
@@ -95,7 +95,7 @@ class FoundKeys(KeyedCounts):
     Privacy:
         As for `KeyedCounts`: one person over the whole run, or one event; (epsilon, delta)-DP, inputs being adaptive.
         Public besides: the number of steps, and the public list. Keys that are carried over must have been published.
-        On the list a person counts for at most 16 keys, once for each; it takes a fifth of the squared shift.
+        On the list a person counts for at most 32 keys, once for each; it takes a fifth of the squared shift.
 
     Accuracy:
         As for `KeyedCounts`. `people_needed(windows)`: how many people a key needs in each of so many windows to be

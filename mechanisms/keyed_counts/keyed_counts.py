@@ -15,7 +15,7 @@ from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
-from privstream.mechanisms.keyed_counts.dropped import CLIP, DroppedShare
+from privstream.mechanisms.keyed_counts.dropped import KNOTS, DroppedShare
 from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.mechanism import Mechanism
@@ -71,7 +71,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
             and half of the budget is for their sums.
         unit: "person" or "event"; with "event", `contributions` is 1.
-        dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a twentieth of
+        dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a tenth of
             the budget; noise is Gaussian then, and delta > 0. Not for the unit of an event, or over "start".
         possible: contributions that a person can have, dropped ones too, by public parameters; None if there is no such
             number.
@@ -198,7 +198,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         return DroppedShare.of(self.contributions, gaussian.shift, self.possible)
 
     def with_dropped_share(self, possible: float) -> Self:
-        """Return this mechanism with that release, where its noise is Gaussian: noise of counts is 3% larger then.
+        """Return this mechanism with that release, where its noise is Gaussian: noise of counts is 5% larger then.
 
         Privacy: a function of public parameters.
 
@@ -513,7 +513,7 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
     found += list_told(bounds)
     if bounds.dropped:
         found.append(
-            f"For the share of contributions that limits drop, at most {CLIP * bounds.contributions:,} more of a "
+            f"For the share of contributions that limits drop, at most {KNOTS[-1] * bounds.contributions:,} more of a "
             "person are counted as dropped (docs/proofs/limits_of_people.md)."
         )
     if bounds.largest is not None:

@@ -27,6 +27,7 @@ _UNKNOWN = 1e6  # variance of a level of which nothing is known
 _TOGETHER = 1 << 20  # numbers of all models at a time
 _LEAST_STDDEV = 1e-6
 _CYCLES = 3  # periods without which there is no rhythm
+_OF_ANY = 10  # keys that may move in any way, beside those from which it is learned how keys move
 _LONG_ENOUGH = 512  # windows from which on more make no difference
 
 
@@ -54,7 +55,7 @@ class Rises(NamedTuple):
         return Rises(*(part[some] for part in self))
 
 
-def smooth(counts: ArrayLike, stddev: ArrayLike) -> Smoothed:
+def smooth(counts: ArrayLike, stddev: ArrayLike, alike: bool = False) -> Smoothed:
     """Return the numbers without noise of counts, (windows, keys), each from the windows before and after it.
 
     Privacy: post-processing.
@@ -64,6 +65,8 @@ def smooth(counts: ArrayLike, stddev: ArrayLike) -> Smoothed:
     Args:
         counts: nan where a key has none.
         stddev: of their noise, >= 0, of all or of each.
+        alike: whether how keys move is learned from all of them together (empirical Bayes): numbers of a key depend on
+            the others then.
     """
     noisy = np.asarray(counts, np.float64)
     if not noisy.size:
@@ -71,14 +74,14 @@ def smooth(counts: ArrayLike, stddev: ArrayLike) -> Smoothed:
     spreads = np.broadcast_to(np.maximum(_LEAST_STDDEV, np.asarray(stddev, np.float64)), noisy.shape)
     noise, size = float(np.median(spreads)), max(1, _TOGETHER // (len(_MODELS) * len(noisy)))
     pieces = [slice(first, first + size) for first in range(0, noisy.shape[1], size)]
-    parts = [_smooth(noisy[:, one] / noise, np.square(spreads[:, one] / noise)) for one in pieces]
+    parts = [_smooth(noisy[:, one] / noise, np.square(spreads[:, one] / noise), alike) for one in pieces]
     estimates, half = (noise * np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
     half = np.minimum(half, np.abs(estimates - noisy) + WITHOUT_MODEL * spreads)
     ends = np.maximum(estimates - half, 0), np.maximum(estimates + half, 0)
     return Smoothed(*(np.round(part, DIGITS) for part in (estimates, *ends)))
 
 
-def _smooth(counts: Floats, noise: Floats) -> tuple[Floats, Floats]:
+def _smooth(counts: Floats, noise: Floats, alike: bool) -> tuple[Floats, Floats]:
     """Return estimates and half widths, in usual deviations of the noise, of which `noise` has the variances.
 
     Fixed-interval smoothers, averaged over models.
@@ -87,7 +90,7 @@ def _smooth(counts: Floats, noise: Floats) -> tuple[Floats, Floats]:
     seen, counts = ~np.isnan(counts), np.nan_to_num(counts)
     drift, scatter = (np.array(column)[:, None] for column in zip(*_MODELS, strict=True))
     drift, shape = np.square(drift), (windows, len(_MODELS), keys)
-    mean, variance, likely, weights = (np.empty(shape) for _ in range(4))
+    mean, variance, likely = (np.empty(shape) for _ in range(3))
     fresh = np.zeros(shape, bool)
     level, unsure = np.zeros(shape[1:]), np.full(shape[1:], _UNKNOWN)
     for t in range(windows):
@@ -105,19 +108,32 @@ def _smooth(counts: Floats, noise: Floats) -> tuple[Floats, Floats]:
         ahead = variance[t] + drift
         mean[t] += gain * (mean[t + 1] - mean[t])
         variance[t] += np.square(gain) * (variance[t + 1] - ahead)
-    for steps, backwards in ((range(windows), False), (range(windows - 1, -1, -1), True)):
-        chances = np.ones(shape[1:])
-        for t in steps:
-            weights[t] = weights[t] * chances if backwards else chances * likely[t]
-            chances = chances * likely[t] + 1e-300
-            chances = (1 - _SWITCH) * chances / chances.sum(axis=0) + _SWITCH / len(_MODELS)
-    weights /= weights.sum(axis=1, keepdims=True)
+    weights = _weights(likely, np.full((len(_MODELS), 1), 1 / len(_MODELS)))
+    if alike:
+        of_key = (weights * seen[:, None]).sum(axis=0) / np.maximum(1, seen.sum(axis=0))
+        known = of_key.sum(axis=1, keepdims=True) + _OF_ANY / len(_MODELS)
+        weights = _weights(likely, known / known.sum())
     own = scatter / (noise[:, None] + scatter)
     found = mean + own * (counts[:, None] - mean)
     errors = variance * np.square(1 - own) + own * noise[:, None]
     estimates = (weights * found).sum(axis=1)
     spread = np.sqrt((weights * (errors + np.square(found - estimates[:, None]))).sum(axis=1))
     return np.where(seen, estimates, np.nan), np.where(seen, NORMAL * spread, np.nan)
+
+
+def _weights(likely: Floats, prior: Floats) -> Floats:
+    """Return the probability of each model in each window: another one takes over as if drawn from the prior."""
+    weights, before, after = np.empty_like(likely), prior, np.ones(likely.shape[1:])
+    for t in range(len(likely)):
+        weights[t] = before * likely[t] + 1e-300
+        before = (1 - _SWITCH) * weights[t] / weights[t].sum(axis=0) + _SWITCH * prior
+    for t in range(len(likely) - 1, -1, -1):
+        weights[t] *= after
+        after = after * likely[t] + 1e-300
+        after = (1 - _SWITCH) * after + _SWITCH * (prior * after).sum(axis=0)
+        after /= after.sum(axis=0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights
 
 
 def rises(smoothed: Smoothed, counts: ArrayLike, stddev: float, back: int) -> Rises:

@@ -174,7 +174,7 @@ def test_two_limits_drop_what_either_drops(tmp_path):
 
 def test_noise_of_one_share_at_two_scales_is_independent():
     """Else two released numbers of one total would show it."""
-    total = np.array([7000, 2000, 3])
+    total = np.array([7000, 2000, 3, 4])
     noise = SeededNoise(1)
     errors = [DroppedShare(5, shift).release(1, total, noise) - total for shift in (0.1, 0.2)]
     assert not np.all(np.abs(errors[0] - 2 * errors[1]) <= 2)

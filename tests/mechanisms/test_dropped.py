@@ -1,19 +1,20 @@
 """Which share of contributions limits drop: how far a person moves the numbers, their noise, and the interval."""
 
+import dataclasses
 import itertools
 import math
 
 import numpy as np
 import pytest
 from privstream.mechanisms import FoundKeys, KeyedCounts
-from privstream.mechanisms.keyed_counts.dropped import _PARTS, BEYOND, CLIP, COUNTED, DROPPED, DroppedShare
+from privstream.mechanisms.keyed_counts.dropped import KNOTS, WHOLE, DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 
 SHIFT = 0.2367  # of epsilon 1, delta 1e-6
 
 
 def moved(made, came, limit):
-    """What one person with so many contributions in each window adds to the numbers, window by window, int64 (n, 3)."""
+    """What one person with so many contributions in each window adds to the numbers, window by window, int64 (n, m)."""
     used, before, found = 0, np.zeros(1, np.int64), []
     for number in came:
         counted = min(number, limit - used)
@@ -25,18 +26,15 @@ def moved(made, came, limit):
 
 
 @pytest.mark.parametrize(("limit", "largest"), [(1, None), (2, None), (2, 40), (2, 8), (3, 4)])
-def test_one_person_moves_the_numbers_by_no_more_than_noise_pays_for_in_any_increments(limit, largest):
-    made = DroppedShare(limit, SHIFT, largest)
-    assert made.clip == min(CLIP * limit, (largest or math.inf) - limit)
-    most = largest or 9 * limit
+def test_one_person_moves_all_readings_by_no_more_than_noise_pays_for(limit, largest):
+    made = DroppedShare(limit, SHIFT, largest, readings=3)
+    assert made.clip == min(KNOTS[-1] * limit, (largest or math.inf) - limit)
+    most = largest or 15 * limit
     every = [came for came in itertools.product(range(0, most + 1, 2), repeat=3) if sum(came) <= most]
-    sums = np.array([moved(made, came, limit) for came in every])
-    assert sums.min() >= 0
-    norms = np.sqrt(np.square(sums).sum(axis=1))  # of what all readings release, wherever they lie
-    assert np.all(norms.max(axis=0) <= [made.clip, limit, 1])
-    squares = sum((norm / law.sigma) ** 2 for norm, law in zip([made.clip, limit, 1], made.laws, strict=False))
-    assert squares <= SHIFT**2 and sum(_PARTS) == pytest.approx(1)
-    assert made.clips or not sums[:, :, BEYOND].any()
+    read = np.cumsum([moved(made, came, limit) for came in every], axis=1)  # each reading has all until then
+    assert read.min() >= 0
+    squares = np.square(read / [law.sigma for law in made.laws]).sum(axis=(1, 2))
+    assert 0.9 * SHIFT**2 < squares.max() <= SHIFT**2
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -47,16 +45,17 @@ def test_sums_are_those_of_a_plain_reference_however_windows_part_what_people_ha
         came = rng.integers(0, 12 * limit, rng.integers(1, 6))
         total = int(came.sum())
         dropped = max(0, total - limit)
-        expected = [min(dropped, made.clip), min(total, limit), int(dropped > made.clip)]
-        assert moved(made, came.tolist(), limit).sum(axis=0).tolist() == expected
+        found = moved(made, came.tolist(), limit).sum(axis=0)
+        assert found[0] == min(total, limit) and found[1:].sum() <= WHOLE
+        assert np.count_nonzero(found[1:]) <= 2
+        assert made.knots @ found[1:] / WHOLE == pytest.approx(min(dropped, made.clip), abs=made.clip / WHOLE)
 
 
 def test_a_person_with_more_contributions_never_drops_less():
     made = DroppedShare(4, SHIFT)
-    sums = [moved(made, (number,), 4)[0] for number in range(60)]
-    assert np.all(np.diff(sums, axis=0) >= 0)
-    exact = np.array([900, 2_000, 0])
-    shares = [made.share(exact + np.array([more, 0, 0])).share for more in range(0, 40_000, 2_000)]
+    dropped = [made.knots @ moved(made, (number,), 4)[0][1:] for number in range(60)]
+    assert dropped == sorted(dropped) and dropped[4] == 0 < dropped[5]
+    shares = [made.share(np.array([9_000, more * WHOLE, 0, 0])).share for more in range(0, 4_000, 200)]
     assert shares == sorted(shares)
 
 
@@ -82,6 +81,31 @@ def test_the_interval_holds_the_true_share_or_says_at_least(kind, limit):
     assert limit > 40 or None not in found
 
 
+def test_the_interval_is_no_wider_than_it_must_be():
+    """Half of what it was when people beyond a clip of five limits were counted apart; 300 people drop most."""
+    came = population("spread", 6_000, np.random.default_rng(2))
+    made = DroppedShare.of(60, SHIFT, math.inf)
+    sums, _ = made.of_people(came, np.minimum(came, 60), np.zeros(len(came), np.int64))
+    found = [made.share(made.release(1, sums, SeededNoise(seed))) for seed in range(200)]
+    known = [(one.upper - one.lower, one.share) for one in found if one is not None and one.upper is not None]
+    truth = 1 - np.minimum(came, 60).sum() / came.sum()
+    widths, shares = np.array(known).T
+    assert len(known) > 150 and np.mean(widths) / 2 < 0.09
+    assert np.sqrt(np.mean(np.square(shares - truth))) < 0.05
+
+
+@pytest.mark.parametrize("robots", [500, 1_000, 3_000])
+def test_one_person_in_a_hundred_with_very_much_more_is_seen(robots):
+    came = population("spread", 6_000, np.random.default_rng(3))
+    came[:60] = robots
+    made = DroppedShare.of(60, SHIFT, math.inf)
+    sums, _ = made.of_people(came, np.minimum(came, 60), np.zeros(len(came), np.int64))
+    truth = 1 - np.minimum(came, 60).sum() / came.sum()
+    found = [made.share(made.release(1, sums, SeededNoise(seed))) for seed in range(400)]
+    held = [one is None or (one.lower <= truth and (one.upper is None or truth <= one.upper)) for one in found]
+    assert sum(held) >= 366
+
+
 def test_the_upper_end_is_wrong_if_the_clip_is_not_told():
     rng = np.random.default_rng(1)
     came = population("tail", 6_000, rng)
@@ -90,7 +114,7 @@ def test_the_upper_end_is_wrong_if_the_clip_is_not_told():
     truth = 1 - np.minimum(came, 8).sum() / came.sum()
     noisy = made.release(1, sums, SeededNoise(3))
     assert made.share(noisy).upper is None
-    noisy[BEYOND] = 0
+    noisy[-1] = 0
     assert made.share(noisy).upper < truth
 
 
@@ -98,26 +122,26 @@ def test_where_noise_hides_it_nothing_is_said():
     made = DroppedShare.of(100, SHIFT, math.inf)
     few, _ = made.of_people(np.full(20, 150), np.full(20, 100), np.zeros(20, np.int64))
     assert sum(made.share(made.release(1, few, SeededNoise(seed))) is None for seed in range(400)) >= 396
-    assert made.share(np.zeros(3, np.int64)) is None
-    assert made.share(np.array([0, 10**7, 0]), readings=0) is None
+    assert made.share(np.zeros(4, np.int64)) is None
+    assert made.share(np.array([10**7, 0, 0, 0]), readings=0) is None
 
 
-def test_increments_have_noise_of_their_own_and_an_interval_for_all_of_it():
-    made = DroppedShare.of(10, SHIFT, math.inf)
-    sums, noise = np.array([30_000, 70_000, 0]), SeededNoise(5)
+def test_readings_have_noise_of_their_own_and_periods_an_interval_for_all_of_it():
+    made = dataclasses.replace(DroppedShare.of(10, SHIFT, math.inf), readings=2)
+    sums, noise = np.array([70_000, 2_000 * WHOLE, 0, 0]), SeededNoise(5)
     one, other = (made.release(reading, sums, noise) - sums for reading in (1, 2))
     assert np.all(one != other)
     assert np.array_equal(one, made.release(1, sums, noise) - sums)  # a repetition draws the same
     assert np.all(one != made.release(1, sums + 1, noise) - sums - 1)  # other totals have other noise
-    wide, narrow = (made.share(sums, readings) for readings in (4, 1))
-    assert wide.lower < narrow.lower and wide.upper > narrow.upper
+    wide, same, narrow = (made.share(sums, readings) for readings in (4, 2, 1))
+    assert wide.lower < narrow.lower and wide.upper > narrow.upper and same == narrow
 
 
 def test_noise_has_the_law_that_the_budget_pays_for():
     made = DroppedShare(2, SHIFT)
-    zero = np.zeros(3, np.int64)
+    zero = np.zeros(4, np.int64)
     drawn = np.array([made.release(reading, zero, SeededNoise(11)) for reading in range(1, 4_001)])
-    for place in (DROPPED, COUNTED, BEYOND):
+    for place in range(4):
         assert drawn[:, place].std() == pytest.approx(made.laws[place].sigma, rel=0.05)
         assert abs(drawn[:, place].mean()) < 4 * made.laws[place].sigma / math.sqrt(4_000)
 

@@ -646,8 +646,8 @@ def test_blocks_and_tests_of_a_run():
     for horizon, lengths in ((1, (1,)), (3, (1,)), (4, (1, 4)), (63, (1, 4, 16)), (400, (1, 4, 16, 64))):
         assert discovery.scales_of(horizon) == lengths
     assert {scale.windows: scale.stride for scale in made().law.scales} == {1: 1, 4: 1, 16: 4, 64: 16}
-    assert discovery.list_steps(54) == (2, 7, 27, 54) and discovery.list_steps(2) == (1, 2)
-    listed = {(1, "person"): 0, (9, "event"): 0, (9, "person"): 16}
+    assert discovery.list_steps(54) == (27, 54) and discovery.list_steps(2) == (1, 2)
+    listed = {(1, "person"): 0, (9, "event"): 0, (9, "person"): 32}
     for (horizon, unit), keys in listed.items():
         assert made(horizon=horizon, unit=unit, contributions=1 if unit == "event" else 60).listed == keys
 

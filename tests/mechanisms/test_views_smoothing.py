@@ -19,17 +19,18 @@ def simulated(kind, rng):
     }[kind]
 
 
+@pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("stddev", [13.0, 66.0])
 @pytest.mark.parametrize("kind", ["steady", "drift", "jump", "burst", "weekly"])
-def test_intervals_hold_and_errors_are_not_those_of_counts(kind, stddev):
+def test_intervals_hold_and_errors_are_not_those_of_counts(kind, stddev, alike):
     rng = np.random.default_rng(7)
     true = simulated(kind, rng)
     noisy = np.rint(true + rng.normal(0, stddev, true.shape))
-    found = smooth(noisy, stddev)
+    found = smooth(noisy, stddev, alike)
     assert np.mean((found.lower <= true) & (true <= found.upper)) > 0.9
     error = np.sqrt(np.mean(np.square(found.estimates - true))) / stddev
     assert error < (0.3 if kind == "steady" else 0.95)
-    last = smooth(noisy[:-1], stddev)
+    last = smooth(noisy[:-1], stddev, alike)
     assert np.mean((last.lower <= true[:-1]) & (true[:-1] <= last.upper)) > 0.9
 
 
@@ -44,6 +45,22 @@ def test_gaps_and_ends():
     assert smooth(np.zeros((3, 0)), 1.0).estimates.shape == (3, 0)
     alone = [smooth(noisy[:, [i]], 10.0).estimates[2, 0] for i in (0, 1)]
     assert alone == found.estimates[2].tolist(), "keys are independent"
+
+
+@pytest.mark.parametrize("stddev", [13.0, 66.0])
+@pytest.mark.parametrize("kind", ["drift", "jump", "burst", "weekly"])
+def test_keys_that_move_unlike_the_others_keep_their_intervals(kind, stddev):
+    rng = np.random.default_rng(7)
+    true = simulated("steady", rng)
+    few = slice(0, KEYS // 10)
+    true[:, few] = simulated(kind, rng)[:, few]
+    noisy = np.rint(true + rng.normal(0, stddev, true.shape))
+    found = smooth(noisy, stddev, alike=True)
+    inside = (found.lower <= true) & (true <= found.upper)
+    assert np.mean(inside[:, few]) > (0.86 if kind == "weekly" else 0.92) and np.mean(inside) > 0.94
+    alone = smooth(noisy, stddev)
+    widths = [np.median((one.upper - one.lower)[:, KEYS // 10 :]) for one in (found, alone)]
+    assert widths[0] < 0.85 * widths[1], "steady keys gain by each other"
 
 
 def test_rises_are_known_where_both_windows_are_and_hold_the_truth():

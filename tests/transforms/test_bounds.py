@@ -60,7 +60,7 @@ def sent(fn, given, parts=False):
         each, sampled = held(pairs), fn.bound.sampled
         some = [*parts_of_people(each)] if parts else [(PartOfPeople(0, 0), each)]
         batches[step] = [(part.to_bytes() if sampled else b"") + encode(one) for part, one in some]
-    counts, new, sums, log = Counter(), Counter(), np.zeros(3, np.int64), []
+    counts, new, sums, log = Counter(), Counter(), np.zeros(4, np.int64), []
     steps = range(fn.steps.first, fn.steps.end)
     groups = [steps] if fn.bound.sampled else [[step] for step in steps]
     for step, result in itertools.chain.from_iterable(_run(fn, group, batches, log) for group in groups):
@@ -173,18 +173,17 @@ def test_what_is_dropped_is_clipped_for_the_run_and_not_for_windows(sampled, lim
     made = DroppedShare(in_run, 0.1)
     given, fn = people(kind=kind, items=30), stage(sampled, in_run=in_run, dropped=made, **limits)
     counts, _, sums = sent(fn, given)
-    expected = np.zeros(3, np.int64)
+    expected = np.zeros(4, np.int64)
     for person, counted in by_person(fn, given).items():
         own = [(step, item) for step, pairs in given.items() for one, item in pairs if one == person]
         came = len({item for _, item in own} if "distinct" in limits and sampled else own)
         if "distinct" in limits and not sampled:
             continue  # an item that does not count comes again
-        dropped = came - counted.total()
-        expected += [min(dropped, made.clip), counted.total(), int(dropped > made.clip)]
-    assert sums[1] == counts.total()
+        expected += made.of_people(np.array([came]), np.array([counted.total()]), np.zeros(1, np.int64))[0]
+    assert sums[0] == counts.total()
     assert sums == expected.tolist() or ("distinct" in limits and not sampled)
     if kind != "spread" and in_run == 1:
-        assert sums[2] > 0  # there are such people
+        assert sums[3] > 0  # there are people who drop much
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -235,20 +234,21 @@ def test_parts_of_people_meet_where_one_is_in_the_other():
     assert not PartOfPeople(3, 1).meets(PartOfPeople(1, 1))
 
 
-def test_the_share_is_released_at_its_readings_alone_each_time_what_came_since():
-    counted, made = Counter(), DroppedShare(3, 0.1)
+def test_the_share_is_released_at_its_readings_alone_each_time_what_came_until_then():
+    counted, made = Counter(), DroppedShare(3, 0.1, readings=2)
+    names = ("counted", "few", "some", "many")
     fn = ReleaseDropped(steps=STEPS, timer_offset=3, mechanism=made, noise=SeededNoise(1), readings=(4, 12))
-    for each, name in zip(fn.counters, ("dropped", "counted", "beyond", "readings"), strict=True):
+    for each, name in zip(fn.counters, ("readings", *names), strict=True):
         each.inc = lambda number, name=name: counted.update({name: number})
     state, seen = fn.initial(b""), []
     for step in range(WINDOWS):
-        sums = np.array([step, 10, 0], "<i8").tobytes()
+        sums = np.array([step, 10, 0, 0], "<i8").tobytes()
         state = fn.restore(fn.snapshot(state))
         state, rows = fn.step(b"", step, [sums, sums], state)
         assert list(rows) == []
         seen.append(dict(counted))
     assert [one.get("readings", 0) for one in seen] == [0] * 3 + [1] * 8 + [2]
-    first = made.release(1, np.array([12, 80, 0]), SeededNoise(1))
-    second = made.release(2, np.array([120, 160, 0]), SeededNoise(1))
-    assert [seen[3][name] for name in ("dropped", "counted", "beyond")] == first.tolist()
-    assert [counted[name] for name in ("dropped", "counted", "beyond")] == (first + second).tolist()
+    first = made.release(1, np.array([12, 80, 0, 0]), SeededNoise(1))
+    second = made.release(2, np.array([132, 240, 0, 0]), SeededNoise(1))
+    assert [seen[3][name] for name in names] == first.tolist()
+    assert [counted[name] for name in names] == second.tolist()

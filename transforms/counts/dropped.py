@@ -1,4 +1,4 @@
-"""The share of contributions that limits drop: shards of people add up three numbers, and one stage releases them."""
+"""The share of contributions that limits drop: shards of people add up a few numbers, and one stage releases them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from typing_extensions import override
 CLOCK = shard_key(0) + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
 
 READINGS = "limits_readings"
-NUMBERS = ("limits_dropped", "limits_counted", "limits_beyond")
-"""Counters of what was released, with noise, and how often; a run that publishes nothing must not show them."""
+NUMBERS = ("limits_counted", "limits_dropped_few", "limits_dropped_some", "limits_dropped_many")
+"""Counters of what was released last, with noise, and of how often; a run that publishes nothing must not show them."""
 
 
 def sums_record(step: int, sums: np.ndarray) -> Keyed:
-    """Return what a shard of people sends of a step: exact numbers, int64 (3,)."""
+    """Return what a shard of people sends of a step: exact numbers, int64 (n,)."""
     return CLOCK, stepped(step, sums.astype("<i8").tobytes())
 
 
@@ -39,19 +39,20 @@ def is_counts(element: Keyed) -> bool:
 
 
 class Waiting(NamedTuple):
-    """Numbers since the last reading, int64 (3,), and readings of the period so far."""
+    """Exact numbers of the period so far, what the last reading released of them, and how many readings there were."""
 
     sums: np.ndarray
+    released: np.ndarray
     readings: int
 
 
 class ReleaseDropped(StepFn, state="release_dropped"):
-    """On a public clock: release what came since the last reading at some steps of the run, or of each period.
+    """On a public clock: release what came until then at some steps of the run, or of each period.
 
     What is released is in counters, and in no row.
 
     Args:
-        mechanism: adds the noise.
+        mechanism: adds the noise, in as many readings.
         noise: of the run.
         readings: numbers of the steps, from 1 on, after which it is read.
     """
@@ -63,11 +64,12 @@ class ReleaseDropped(StepFn, state="release_dropped"):
         self.mechanism = mechanism
         self.noise = noise
         self.readings = frozenset(readings)
-        self.counters = [counter(name) for name in (*NUMBERS, READINGS)]
+        self.counters = [counter(name) for name in (READINGS, *NUMBERS)]
 
     @override
     def initial(self, key: bytes) -> Waiting:
-        return Waiting(np.zeros(3, np.int64), 0)
+        nothing = np.zeros(len(self.mechanism.laws), np.int64)
+        return Waiting(nothing, nothing, 0)
 
     @override
     def snapshot(self, state: Waiting) -> bytes:
@@ -80,14 +82,14 @@ class ReleaseDropped(StepFn, state="release_dropped"):
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Waiting) -> tuple[Waiting, Iterable[Any]]:
-        sums = state.sums + sum((np.frombuffer(batch, "<i8") for batch in batches), np.zeros(3, np.int64))
+        sums = sum((np.frombuffer(batch, "<i8") for batch in batches), state.sums)
         if self.steps.number(step) not in self.readings:
-            return Waiting(sums, state.readings), ()
+            return state._replace(sums=sums), ()
         reading = state.readings + 1
         noisy = self.mechanism.release(reading, sums, self.steps.renewed(self.noise, step))
-        for each, number in zip(self.counters, [*noisy.tolist(), 1], strict=True):
+        for each, number in zip(self.counters, [1, *(noisy - state.released).tolist()], strict=False):
             each.inc(number)
-        return Waiting(np.zeros(3, np.int64), reading), ()
+        return Waiting(sums, noisy, reading), ()
 
 
 def share_in(counters: Mapping[str, int], mechanism: DroppedShare | None) -> Share | None:
@@ -95,4 +97,5 @@ def share_in(counters: Mapping[str, int], mechanism: DroppedShare | None) -> Sha
     readings = counters.get(READINGS, 0)
     if mechanism is None or not readings:
         return None
-    return mechanism.share(np.array([counters.get(name, 0) for name in NUMBERS], np.int64), readings)
+    noisy = [counters.get(name, 0) for name, _ in zip(NUMBERS, mechanism.laws, strict=False)]
+    return mechanism.share(np.array(noisy, np.int64), readings)

@@ -163,7 +163,7 @@ class SmoothFinished:
         found = self._summed(keys, windows, published) if self.windows > 1 else {}
         if not found:
             matrix, place = series(keys, windows, published[0])
-            smoothed = smooth(matrix, self.stddev)
+            smoothed = smooth(matrix, self.stddev, alike=True)
             found = shown_columns(*(part[place] for part in smoothed))
             if self.rising:
                 risen = self._within_periods(rises(smoothed, matrix, self.stddev, self.rising).take(place), starts)

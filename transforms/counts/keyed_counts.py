@@ -10,8 +10,8 @@ from typing import Any, Literal, Self
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
-from privstream.mechanisms.keyed_counts.discovery import LENGTHS
-from privstream.mechanisms.keyed_counts.dropped import Share
+from privstream.mechanisms.keyed_counts.discovery import LENGTHS, list_steps
+from privstream.mechanisms.keyed_counts.dropped import DroppedShare, Share
 from privstream.mechanisms.keyed_counts.found_keys import LARGEST_SUMMED, MOST_SUMMED, FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
@@ -326,6 +326,18 @@ class CountsParameters(Parameters):
         mechanism = self.mechanism
         return Bound(mechanism.contributions, mechanism.contributions_per_window, self.chooses_randomly)
 
+    @property
+    def shares_read(self) -> tuple[int, ...]:
+        """Numbers of the steps, of the run or of each period, after which it is released what limits drop."""
+        last = self.steps.count or 1
+        return (last,) if self.chooses_randomly else list_steps(last)
+
+    @property
+    def dropped_share(self) -> DroppedShare | None:
+        """What releases that; None where nothing is released."""
+        made = self.mechanism.dropped_share
+        return made and replace(made, readings=len(self.shares_read))
+
     def limits(self, counters: Mapping[str, int]) -> dict[str, Any] | None:
         """Return what a run says of the limits of a person, from what it has released; None where there are none.
 
@@ -335,7 +347,7 @@ class CountsParameters(Parameters):
 
         if (bound := self.bound) is None:
             return None
-        share = share_in(counters, self.mechanism.dropped_share) if self._may_leave_out else Share(0.0, 0.0, 0.0)
+        share = share_in(counters, self.dropped_share) if self._may_leave_out else Share(0.0, 0.0, 0.0)
         dropped = None if share is None else {name: _rounded(end) for name, end in share._asdict().items()}
         return {"max_contributions": bound.in_run, "max_per_window": bound.per_window, "dropped": dropped}
 

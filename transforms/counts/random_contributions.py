@@ -39,7 +39,7 @@ class Chosen(NamedTuple):
         held: what they have.
         rows: those that count, int64, increasing.
         new: bool, of each row of `held` whether the person is new to the key, or on its list; None if nobody asks.
-        sums: what limits drop of the period, int64 (3,), at its last step; None elsewhere, or if nobody asks.
+        sums: what limits drop of the period, int64 (n,), at its last step; None elsewhere, or if nobody asks.
     """
 
     held: HolderBatch
@@ -107,12 +107,12 @@ class CountRandomContributions(CountContributions, state="count_random"):
                 release(PartOfPeople.split_off(batch)[1])
 
     def _counted(self, records: Mapping[int, Sequence[bytes]]) -> tuple[dict[int, CountBatch], np.ndarray]:
-        """Return what counts in each step of a period, and what limits drop of it, int64 (3,)."""
+        """Return what counts in each step of a period, and what limits drop of it, int64 (n,)."""
         parted = {step: [PartOfPeople.split_off(record) for record in each] for step, each in records.items()}
         size = sum(size_of(data) for each in parted.values() for _, data in each)
         bits = (size // AT_ONCE).bit_length()
         counted: dict[int, CountBatch] = {}
-        sums = np.zeros(3, np.int64)
+        sums = np.zeros(0 if self.dropped is None else len(self.dropped.laws), np.int64)
         for number in range(1 << bits):
             for step, chosen in self.choose(_held(parted, PartOfPeople(bits, number))):
                 found = self._count(chosen.held, chosen.rows, chosen.new)

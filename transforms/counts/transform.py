@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.keyed_counts.discovery import list_steps
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import (
@@ -60,11 +59,11 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         if not self._by_person:
             return apply_dofn(closed, CountEvents(steps=self.steps), Keyed)
         common: dict[str, Any] = {"steps": self.steps, "noise": self.noise}
-        bound, dropped = self.bound, self.mechanism.dropped_share
+        bound, dropped = self.bound, self.dropped_share
         assert bound is not None
         in_window = BoundPerWindow(
             **common,
-            items_per_step=min(bound.in_run if dropped is None else bound.in_run + dropped.clip + 1, MOST_IN_WINDOW),
+            items_per_step=min(bound.in_run if dropped is None else bound.in_run + dropped.clip, MOST_IN_WINDOW),
             item_shards=1,
             by_people=True,
             in_parts=bound.sampled,
@@ -131,17 +130,16 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
 
     def _without_sums(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stage that releases what limits drop, in one process, and return the counts alone."""
-        if (mechanism := self.mechanism.dropped_share) is None:
+        if (mechanism := self.dropped_share) is None:
             return counted
         if self._shared.number == 0:
             sums = counted | "Sums" >> beam.Filter(is_sums).with_output_types(Keyed)
-            last = self.steps.count or 1
             release = ReleaseDropped(
                 steps=self.steps,
                 timer_offset=2,
                 mechanism=mechanism,
                 noise=self.counting_noise,
-                readings=(last,) if self.chooses_randomly else list_steps(last),
+                readings=self.shares_read,
             )
             apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,)), release, bytes)
         return cast(PCollection[Any], counted | "Counts" >> beam.Filter(is_counts).with_output_types(Keyed))
