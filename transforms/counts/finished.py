@@ -120,6 +120,7 @@ class SmoothFinished:
         windows: of which counts are to be the sum, as far as an item has so many; 1 for counts as they are.
         sums: what knows the errors of such sums.
         steps: the windows: limits begin anew with a period, so that its windows are not compared with those before it.
+        ended: whether all rows of the run are there, so that how items move is learned from all of them.
     """
 
     length: int
@@ -128,6 +129,7 @@ class SmoothFinished:
     windows: int = 1
     sums: KeyedCounts | None = None
     steps: Steps | None = None
+    ended: bool = False
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return the rows with these fields, in the same order."""
@@ -163,7 +165,7 @@ class SmoothFinished:
         found = self._summed(keys, windows, published) if self.windows > 1 else {}
         if not found:
             matrix, place = series(keys, windows, published[0])
-            smoothed = smooth(matrix, self.stddev, alike=True)
+            smoothed = smooth(matrix, self.stddev, self.ended)
             found = shown_columns(*(part[place] for part in smoothed))
             if self.rising:
                 risen = self._within_periods(rises(smoothed, matrix, self.stddev, self.rising).take(place), starts)

@@ -203,6 +203,7 @@ class CountsParameters(Parameters):
             windows=windows,
             sums=self.mechanism if windows > 1 else None,
             steps=self.steps,
+            ended=self._to_finish,
         )
 
     def view(self, *, windows: int = 1, rising: int = 0) -> Callable[[Sequence[Any]], list[Any]]:
