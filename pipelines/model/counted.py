@@ -82,7 +82,7 @@ class Counts(Question):
             "simulate.searches.COUNTS",
             "searches of a city, with the people who search for each item in a window or since the start",
         ),
-        audit=Part("audit.attacks.COUNTS", "noise of counts, limits of a person, items that nobody else has"),
+        audit=Part("audit.attacks.COUNTS", "limits and noise of a person, items that nobody else has"),
     )
 
 
@@ -124,9 +124,7 @@ class HeavyHitters(Question):
         columns=COUNTED_COLUMNS,
         chart="heavy-hitters",
         simulation=Part("simulate.searches.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
-        audit=Part(
-            "audit.attacks.HEAVY_HITTERS", "reports that one person more makes likelier, items that nobody else has"
-        ),
+        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
     )
 
 
@@ -165,6 +163,7 @@ class TopK(Question):
         simulation=Part(
             "simulate.searches.TOP_K", "searches of a city, and the list of everything that can be searched for"
         ),
+        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
     )
 
 
@@ -216,6 +215,7 @@ class Alerts(Question):
         },
         chart="alerts",
         simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
+        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
     )
 
 
@@ -263,7 +263,7 @@ The error is one of ranks: the number of values below an edge of a bin is off by
 """,
         chart="quantiles",
         simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
-        audit=Part("audit.attacks.QUANTILES", "a value more"),
+        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
     )
 
 
@@ -309,7 +309,7 @@ class Cardinality(Question):
         columns={"error_bound": "error bound of all estimates (people)"},
         chart="cardinality",
         simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
-        audit=Part("audit.attacks.CARDINALITY", "a person in the set, and an event"),
+        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
     )
 
 
