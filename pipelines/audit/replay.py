@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, WideGaussian
-from privstream.mechanisms.noise.sources import PrfNoise, _blocks
+from privstream.mechanisms.noise.sources import PrfNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PrivacyCurve, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.runners import launch
@@ -68,8 +68,8 @@ def recording() -> Iterator[Record]:
 
     def bind_and_keep(source: PrfNoise, labels: Any, values: Any) -> Any:
         found, whose = bind(source, labels, values), _name(source)
-        for label, value, to in zip(_blocks(labels).tolist(), values.tolist(), found.tolist(), strict=True):
-            place, before = bound.get((*label,), ((whose, *label), ()))
+        for label, value, to in zip(_labels(labels), values.tolist(), found.tolist(), strict=True):
+            place, before = bound.get(label, ((whose, *label), ()))
             bound[(*to,)] = place, (*before, value)
         return found
 
@@ -116,9 +116,11 @@ def _name(source: Any) -> bytes:
 
 def _labels(labels: Any) -> list[tuple[int, int]]:
     """Return labels of any form as pairs; those of the rows of a table have their row behind them."""
-    if isinstance(labels, np.ndarray) and labels.ndim == 2:
-        labels = labels[:, :2]
-    return [(high, low) for high, low in _blocks(labels).tolist()]
+    if not isinstance(labels, np.ndarray):
+        labels = np.arange(labels)
+    if labels.ndim == 1:
+        return [(high, 0) for high in labels.tolist()]
+    return [(high, low) for high, low in labels[:, :2].tolist()]
 
 
 _ROWS: list[Any] = []

@@ -23,6 +23,9 @@ OTHERS = 30
 ENOUGH = 0.8
 """Part of a claim that the worst person must use, or the replay has not tried what it is about."""
 
+LAST = 5
+"""One event in so many is at the last moment of its window."""
+
 SUSPECT = "suspect"
 SECOND = 1_000_000
 
@@ -71,7 +74,7 @@ def batches(transform: Any, sent: Sequence[Sent], size: int = 1000) -> list[pa.R
 
 def _moment(start: int, end: int, place: int) -> int:
     """Return a moment of a window, an early one or its last one."""
-    return end - 1 if place % 5 == 0 else start + place % SECOND
+    return end - 1 if place % LAST == 0 else start + place % SECOND
 
 
 def everything(items: Sequence[str], windows: int, value: float = 0.0) -> list[Sent]:
@@ -120,7 +123,8 @@ def of_cardinality(transform: Any) -> Pair:
     """Let one person be there in all windows."""
     enters = (transform.rules.enter or ("in",))[0]
     others = [Sent(f"other {place}", enters, 0) for place in range(OTHERS)]
-    return Pair(transform, others, [Sent(SUSPECT, enters, window) for window in range(transform.steps.count)])
+    windows = range(transform.steps.count)
+    return Pair(transform, others, [Sent(SUSPECT, enters, window) for window in windows for _ in range(LAST)])
 
 
 def of_rules(transform: Any) -> Pair:
