@@ -460,5 +460,4 @@ AUDITED = [
     "cardinality",
     "ranges",
     "predecessor",
-    "queries",
 ]

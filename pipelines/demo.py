@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from privstream.mechanisms import checks
@@ -21,11 +21,9 @@ from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.plot import write
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.show.words import interval
-from privstream.pipelines.simulate.searches import LEAST
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.row_formats import iso_8601
-from privstream.pipelines.sinks.terminal_table import LEAST_TEXT
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import KeyCount
 from rich.box import SIMPLE_HEAD
@@ -36,7 +34,6 @@ from rich.text import Text
 KEY_BYTES = 32
 MARK = "# Made by: privstream demo"
 SHOWN = 6
-UNCOMPARED = f"the truth has no items of fewer than {LEAST} people in a window"
 START = "2024-01-01"
 TITLE = "What a simulated city searches for"
 
@@ -76,11 +73,11 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     truth: list[ItemHolders] = read_row_file(files.truth, ItemHolders)
     holders = {(row.item, row.window_start.micros): row.holders for row in truth}
     console.print(_largest(rows, holders))
-    console.print()
     write(read_result(files.rows).chart(truth), files.picture)
-    for told in _verdict(rows, truth, Promise.read(f"{files.rows}.guarantee.json")):
-        console.print(told)
+    promise = Promise.read(f"{files.rows}.guarantee.json")
+    assert promise is not None  # the run has written it
     for line in (
+        _verdict(rows, holders, int(promise.number("accuracy", "detection_threshold"))),
         f"\nPicture, with the simulated truth: {files.picture}",
         f"Report: {files.report}",
         f"The same rows again: sh {files.commands} (the noise key is in {files.key}; another demo makes another key)",
@@ -156,61 +153,32 @@ def _execute(console: Console, command: Sequence[str]) -> None:
     console.print()
 
 
-def _table(title: str, *numbers: str) -> Table:
-    """Return a table of items, hours and numbers: where there is no room, long names go on in the next line."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("item", overflow="fold", min_width=LEAST_TEXT)
-    table.add_column("hour", no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
-
-
 def _largest(rows: Sequence[KeyCount], holders: Holders) -> Table:
     """Return the items with the largest counts, each in the hour of its largest one."""
     peaks: dict[str, KeyCount] = {}
     for row in rows:
         if row.item not in peaks or row.people > peaks[row.item].people:
             peaks[row.item] = row
-    table = _table("the largest items, in the hour of most people", "published", "95% interval", "true")
+    table = Table(title="the largest items, in the hour of most people", title_justify="left", box=SIMPLE_HEAD)
+    for name in ("item", "hour", "published", "95% interval", "true"):
+        table.add_column(name, justify="left" if name in ("item", "hour") else "right")
     for row in sorted(peaks.values(), key=lambda row: (-row.people, row.item))[:SHOWN]:
-        true = holders.get((row.item, row.window_start.micros), 0)
-        table.add_row(Text(row.item), _hour(row), f"{row.people:,.0f}", interval(row.lower, row.upper), f"{true:,}")
+        true, hour = holders.get((row.item, row.window_start.micros), 0), iso_8601(row.window_start.micros)
+        numbers = f"{row.people:,.0f}", interval(row.lower, row.upper), f"{true:,}"
+        table.add_row(Text(row.item), hour[5:16].replace("T", " "), *numbers)
     return table
 
 
-def _verdict(rows: Sequence[KeyCount], truth: Sequence[ItemHolders], promise: Promise | None) -> Iterator[Text]:
-    """Say what was found, what was missed, and how near the counts are."""
-    if promise is None:
-        raise RunError("the guarantee file must exist")
-    sure = int(promise.number("accuracy", "detection_threshold"))
-    yield Text(_found_and_missed({row.item for row in rows}, truth, sure), style="bold")
-    known = {(row.item, row.window_start.micros): row.holders for row in truth}
-    judged = [(row, known[where]) for row in rows if (where := (row.item, row.window_start.micros)) in known]
+def _verdict(rows: Sequence[KeyCount], holders: Holders, sure: int) -> str:
+    """Say what was found of the items that enough people had in some window, and how near the counts are."""
+    large = {item for (item, _), people in holders.items() if people >= sure}
+    found = {row.item for row in rows}
+    judged = [(row, true) for row in rows if (true := holders.get((row.item, row.window_start.micros))) is not None]
     held = sum(row.lower <= true <= (math.inf if row.upper is None else row.upper) for row, true in judged)
-    yield Text(
-        f"Of {len(judged):,} published counts with a known truth, {held:,} have it between the ends that are given."
-    )
-    if len(rows) > len(judged):
-        yield Text(f"{len(rows) - len(judged):,} others are not compared: {UNCOMPARED}.")
-
-
-def _found_and_missed(found: set[str], truth: Sequence[ItemHolders], sure: int) -> str:
-    """Say which of the items that enough people had in some window were found, and which were missed."""
-    most: dict[str, int] = {}
-    for row in truth:
-        most[row.item] = max(row.holders, most.get(row.item, 0))
-    large = {item for item, people in most.items() if people >= sure}
-    missed = ", ".join(f"{item} ({most[item]:,})" for item in sorted(large - found, key=lambda item: -most[item])[:10])
     return (
-        f"Of {len(large):,} items that at least {sure:,} people had in a window, {len(large & found):,} were found"
-        f"{f'; missed: {missed}' if missed else ''}. Found, but not in the truth: {len(found - {*most}):,}."
+        f"Of {len(large):,} items that at least {sure:,} people had in a window, {len(large & found):,} were found. "
+        f"Of {len(judged):,} published counts with a known truth, {held:,} have it in their interval."
     )
-
-
-def _hour(row: KeyCount) -> str:
-    """Write when a window starts."""
-    return iso_8601(row.window_start.micros)[5:16].replace("T", " ")
 
 
 COMMAND = Command(

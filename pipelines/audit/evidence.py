@@ -15,14 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.arrays import Floats
-from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.audit.fits import CHOOSING, INTERVAL, Fit
 from scipy import stats
 
 Integers = NDArray[np.intp]
 Outcomes = NDArray[Any]
 Score = Callable[[Floats, Floats], Floats]
+
+CHOOSING = 4
+"""One part in so many of the trials chooses events; the others are measured."""
+
+INTERVAL = 0.05
+"""`interval` is the lower end of an interval that misses the truth so often."""
 
 MOST_EVENTS = 400
 MOST_GUESSES = 60
@@ -67,8 +71,7 @@ class Evidence:
         delta: delta of the guarantee.
         epsilon: lower bound of the epsilon that the transform has at this delta.
         points: lower bounds of delta along the privacy curve; the last one is at the claimed epsilon.
-        interval: lower end of a 95% interval of epsilon, by itself: nothing is assumed of the noise.
-        fit: what a model of the noise makes of the same attack by a crowd; None without one.
+        interval: lower end of a 95% interval of epsilon, by itself.
     """
 
     claimed: float
@@ -76,36 +79,20 @@ class Evidence:
     epsilon: float
     points: tuple[Point, ...]
     interval: float
-    fit: Fit | None = None
-
-    @property
-    def measured(self) -> float:
-        """Lower end of a 95% interval of the epsilon that there is at this delta: by the model if there is one."""
-        return self.interval if self.fit is None else self.fit.measured
 
     @property
     def violated(self) -> bool:
-        """Whether the guarantee is refuted; by a fit, if noise is as its model says."""
-        of_fit = 0.0 if self.fit is None else self.fit.least
-        return max(self.epsilon, of_fit) > self.claimed or any(point.found > point.claimed for point in self.points)
+        """Whether the guarantee is refuted."""
+        return self.epsilon > self.claimed or any(point.found > point.claimed for point in self.points)
 
     @property
     def share(self) -> float:
         """How much of what the guarantee allows has been found to be used, where most of it is; above 1 refutes it."""
         parts = [point.found / point.claimed for point in self.points if point.claimed > 0]
-        of_fit = 0.0 if self.fit is None else self.fit.least / self.claimed
-        return max(self.epsilon / self.claimed, of_fit, *parts)
+        return max(self.epsilon / self.claimed, *parts)
 
 
-def of_crowd(found: Fit, guarantee: PrivacyGuarantee) -> Evidence:
-    """Return what a model makes of a crowd, which proves nothing without the model."""
-    none = Point(guarantee.epsilon, guarantee.delta, 0.0)
-    return Evidence(
-        claimed=guarantee.epsilon, delta=guarantee.delta, epsilon=0.0, points=(none,), interval=0.0, fit=found
-    )
-
-
-def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: float, units: int = 1) -> Evidence:
+def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: float) -> Evidence:
     """Return what scores with two neighbouring inputs prove against a guarantee.
 
     Args:
@@ -113,25 +100,19 @@ def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: floa
         other: of independent trials with the other input, shape (m,).
         guarantee: what is claimed of the transform.
         wrong: probability with which some bound may be wrong.
-        units: by how many the inputs differ. Where delta is 0, so many are protected by so many times epsilon.
     """
-    assert units == 1 or guarantee.delta == 0
-    epsilon, delta = units * guarantee.epsilon, guarantee.delta
-    curve = guarantee.known_curve if units == 1 else PureDp(epsilon)
+    epsilon, delta, curve = guarantee.epsilon, guarantee.delta, guarantee.known_curve
     each = wrong / (2 * (len(PARTS) + 2))
     samples = Samples(one, other, each)
-    points = []
-    for at in (*(part * epsilon for part in PARTS), epsilon):
-        claimed = delta if at == epsilon else min(1.0, curve.delta(at))
-        points.append(Point(at, claimed, samples.delta(at)))
+    at = [*(part * epsilon for part in PARTS), epsilon]
+    claimed = [*(min(1.0, curve.delta(each)) for each in at[:-1]), delta]
+    points = tuple(Point(*known, samples.delta(known[0])) for known in zip(at, claimed, strict=True))
     if delta or len(one) != len(other):
         # Two probabilities, each from one side.
         least, interval = samples.epsilon(delta), Samples(one, other, INTERVAL / 4).epsilon(delta)
     else:
         least, interval = (Samples(one, other, error).guessed() for error in (2 * each, INTERVAL / 2))
-    return Evidence(
-        claimed=guarantee.epsilon, delta=delta, epsilon=least / units, points=tuple(points), interval=interval / units
-    )
+    return Evidence(claimed=epsilon, delta=delta, epsilon=least, points=points, interval=interval)
 
 
 class Samples:

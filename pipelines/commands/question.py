@@ -129,18 +129,16 @@ def audit_command(spec: QuestionInfo, audit: Part) -> Command:
     """Return the command that attacks the transform of a question."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        text = "what the attacked transforms promise, but for attacks on a delta (default: mostly 2, as the table says)"
-        parser.add_argument("--epsilon", type=float, metavar="E", help=text)
         add_audit_options(parser)
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        loaded("audit.audit_command.AuditCommand")(spec, epsilon=arguments.epsilon).run(arguments)
+        loaded("audit.audit_command.AuditCommand")(spec).run(arguments)
 
     return Command(
-        description=f"Attacks what answers the question {spec.word}: {audit.summary}. Thousands of trials run through "
-        "the transform itself, with inputs that differ in one unit of privacy, and give lower bounds on epsilon and "
-        "delta. Each attack must also catch a control, which has a larger budget than is claimed. An audit can "
-        "refute a guarantee and cannot prove it. It reads no data of yours, and costs no privacy budget.",
+        description=f"Audits what answers the question {spec.word}: {audit.summary}. The worst pair of neighbouring "
+        "inputs runs through the whole pipeline, and all that noise is drawn for is compared with what is claimed. "
+        "Tests in secret are attacked by thousands of trials, which must also catch a control with a larger budget. An "
+        "audit can refute a guarantee and cannot prove it. It reads no data of yours, and costs no privacy budget.",
         add_arguments=add_arguments,
         run=run,
     )

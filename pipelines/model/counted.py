@@ -73,7 +73,7 @@ class Counts(Question):
             "simulate.searches.COUNTS",
             "searches of a city, with the people who search for each item in a window or since the start",
         ),
-        audit=Part("audit.attacks.COUNTS", "noise of counts, limits of a person, items that nobody else has"),
+        audit=Part("audit.attacks.COUNTS", "limits and noise of a person, items that nobody else has"),
     )
 
 
@@ -114,9 +114,7 @@ class HeavyHitters(Question):
         stands=LISTED,
         chart="heavy-hitters",
         simulation=Part("simulate.searches.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
-        audit=Part(
-            "audit.attacks.HEAVY_HITTERS", "reports that one person more makes likelier, items that nobody else has"
-        ),
+        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
     )
 
 
@@ -154,6 +152,7 @@ class TopK(Question):
         simulation=Part(
             "simulate.searches.TOP_K", "searches of a city, and the list of everything that can be searched for"
         ),
+        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
     )
 
 
@@ -198,6 +197,7 @@ class Alerts(Question):
         stands={"rules": Stand("rules", "number of rules, all with at_least; or the file with the rules", needed=True)},
         chart="alerts",
         simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
+        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
     )
 
 
@@ -236,7 +236,7 @@ class Quantiles(Question):
         error_unit="values",
         chart="quantiles",
         simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
-        audit=Part("audit.attacks.QUANTILES", "a value more"),
+        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
     )
 
 
@@ -284,7 +284,7 @@ class Cardinality(Question):
         assumed={"leave_values": ("leave",)},
         chart="cardinality",
         simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
-        audit=Part("audit.attacks.CARDINALITY", "a person in the set, and an event"),
+        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
     )
 
 

@@ -1,14 +1,14 @@
-"""Simulated streams of events: what a city searches for, and the example of Kaplan et al. (2020)."""
+"""What a simulated city searches for."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import exp, log, pi, sin
+from math import exp, pi, sin
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from privstream.mechanisms.checks import integer, non_negative, positive, probability
+from privstream.mechanisms.checks import integer, non_negative, positive
 from privstream.transforms.timing.steps import timestamp
 
 TRENDS = (
@@ -270,61 +270,6 @@ def simulate_heavy_hitters(
         return names.window(start, length, np.concatenate(who), np.concatenate(what), truth_floor, rng)
 
     return map(window, range(windows))
-
-
-def simulate_example_1_4(
-    *,
-    users: int,
-    seed: int,
-    group_factor: float = 40.0,
-    background: float = 0.05,
-    window_seconds: float = HOUR,
-    truth_floor: int = 2,
-    start_micros: int = START_MICROS,
-) -> Iterator[SimulatedWindow]:
-    """Simulate the stream on which per-user counters find most and the standard sparse vector technique least.
-
-    Three partitions of the people, into groups of about `group_factor` ln(n) times 1, n^(1/4) and n^(1/3). Every group
-    sends an item of its own exactly once, at a step of its own (in random order); otherwise people send items that
-    nobody else sends. So everybody takes part in three heavy hitters, however many there are.
-
-    Args:
-        users: number n of people, >= 2.
-        seed: of all random choices.
-        group_factor: > 0; the smallest groups have about `group_factor` ln(n) people.
-        background: part of the people who send an item of their own in a step, >= 0 and < 1.
-        window_seconds: length of a step.
-        truth_floor: items with fewer holders are left out of the truth.
-        start_micros: first moment of the first step, in microseconds since 1970 UTC.
-
-    Returns:
-        The steps, made one at a time. Items are called `A 0`, `B 0`, `C 0` and so on after their partition.
-
-    Source:
-        Kaplan, Mansour and Stemmer, The Sparse Vector Technique, Revisited (2020), Example 1.4.
-    """
-    integer("users", users, minimum=2)
-    integer("seed", seed, minimum=0)
-    length = round(positive("window", window_seconds) * 1_000_000)
-    share = probability("background", background, zero=True)
-    unit = positive("group_factor", group_factor) * log(users)
-    rng = np.random.default_rng(seed)
-    groups: list[tuple[str, np.ndarray]] = []
-    for letter, power in (("A", 0.0), ("B", 1 / 4), ("C", 1 / 3)):
-        count = max(1, round(users / (unit * users**power)))
-        parts = np.array_split(rng.permutation(users), count)
-        groups += [(f"{letter} {number}", part) for number, part in enumerate(parts)]
-    order = rng.permutation(len(groups)).tolist()
-
-    def window(number: int) -> SimulatedWindow:
-        item, members = groups[order[number]]
-        idle = np.flatnonzero(rng.random(users) < share)
-        names = _Names(users, [f"{number}-{place}" for place in range(len(idle))] + [item])
-        who = np.concatenate([idle, members])
-        what = np.concatenate([np.arange(len(idle)), np.full(len(members), len(idle))])
-        return names.window(start_micros + number * length, length, who, what, truth_floor, rng)
-
-    return map(window, range(len(groups)))
 
 
 class _Names:

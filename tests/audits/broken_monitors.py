@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 from privstream.mechanisms.monitor.holdings import Charges
-from privstream.mechanisms.monitor.status_monitor import STARTED, StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 
@@ -70,21 +69,3 @@ class UnboundCounts(ThresholdMonitor):
 
     def _noisy(self, step, items, counts, source):
         return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(source.derive("count", step), items)
-
-
-class FreeEndings(StatusMonitor):
-    """Charges nobody when an item goes down."""
-
-    def decide(self, counters, up, holdings, noise):
-        rows, after, _ = super().decide(counters, up, holdings, noise)
-        tally, started = self._tally(counters, holdings), rows.items[rows.status == STARTED]
-        return rows, after, tally.charges(np.isin(tally.items, started))
-
-
-class LittleStatusNoise(StatusMonitor):
-    """Has noise of two thirds of the scale that the budget asks for."""
-
-    @property
-    def calibrated(self):
-        right = super().calibrated
-        return replace(right, eta=1.5 * right.eta, noise_scale=right.noise_scale / 1.5)

@@ -7,11 +7,6 @@ mechanism itself, with a suspect and two items of its own in each of many runs t
 import math
 
 import numpy as np
-from monitor_attacks import coded, holdings
-from privstream.mechanisms.monitor.holdings import UserCounters
-from privstream.mechanisms.monitor.status_monitor import UpItems
-from privstream.mechanisms.noise.sources import SeededNoise
-from scipy import signal
 
 NEGLIGIBLE = 1e-14
 
@@ -84,86 +79,3 @@ def any_order(calibrated, seed):
         return up, others.astype(np.int64), np.where(left[1] > 0, rng.integers(0, 2, size), 0)
 
     return rule
-
-
-def many_charges(eta, charges, epsilon, cells):
-    """Return the divergence that the best order reaches with many charges, by tests of hazards h and e^eta h.
-
-    x = epsilon + step a - jump b is what evidence lacks, a the misses and b the hits, counted up and down. Far away
-    the adversary rests: what is returned is never too large.
-    """
-    step, rate = eta / cells, math.exp(eta)
-    slow, fast = step / (rate - 1), rate * step / (rate - 1)
-    jump = math.log(math.expm1(-fast) / math.expm1(-slow))
-    below, above = int(1.5 / step), int((epsilon + 2) / step)
-    places = np.arange(-below, above)
-
-    def origin(b):
-        return math.ceil((jump * b - epsilon) / step)
-
-    def lacking(b):
-        return epsilon - jump * b + step * (origin(b) + places)
-
-    def seen_from(values, b, target):
-        """Return the values of `target` hits at the same numbers of misses as those of b."""
-        shift = origin(b) - origin(target)
-        moved = np.maximum(0, -np.expm1(lacking(b) + jump * (b - target)))
-        low, high = max(0, -shift), min(len(places), len(places) - shift)
-        moved[low:high] = values[target][low + shift : high + shift]
-        return moved
-
-    values = {b: np.maximum(0, -np.expm1(lacking(b))) for b in range(-charges, charges + 1)}
-    for left in range(1, charges + 1):
-        following = {}
-        for b in range(left - charges, charges - left + 1, 2):
-            down = -math.expm1(-slow) * seen_from(values, b, b - 1)
-            up = -math.expm1(-fast) * seen_from(values, b, b + 1)
-            stay, miss = math.exp(-slow), math.exp(-fast)
-            at_zero = (stay * up[below - 1] + down[below]) / (1 - stay * miss)
-            before = miss * at_zero + up[below - 1]
-            right, _ = signal.lfilter([1.0], [1.0, -stay], down[below + 1 :], zi=[stay * at_zero])
-            to_left, _ = signal.lfilter([1.0], [1.0, -miss], up[: below - 1][::-1], zi=[miss * before])
-            following[b] = np.concatenate([to_left[::-1], [before, at_zero], right])
-        values = following
-    return float(values[0][below - origin(0)])
-
-
-def simulate(monitor, prefers_up, world, *, runs, steps, seed, charges):
-    """Run the attack with the suspects (world 0) or without, and return coded evidence, int64 (runs,).
-
-    Args:
-        prefers_up: given evidence (with against without), shape (runs,), and the step: who wants an up-test next.
-        charges: after so many the attacker takes a suspect to be dropped.
-    """
-    calibrated, noise = monitor.calibrated, SeededNoise(2 * seed + world)
-    sure = calibrated.detection_threshold(10**4, 1e-3)
-    small = small_tests(calibrated, 3)
-    counters, up, evidence = UserCounters(), UpItems.none(), np.zeros(runs)
-    left = np.full(runs, charges)
-    for step in range(steps):
-        is_up = np.zeros((runs, 2), bool)
-        is_up.ravel()[up.items.astype(np.int64)] = True
-        wants_up = prefers_up(evidence, step)
-        acts = (left > 0) & np.where(wants_up, ~is_up[:, 0], is_up[:, 1])
-        others = np.stack([np.where(acts & wants_up, small[0], 0), np.where(acts & ~wants_up, small[1], sure)], axis=1)
-        held = (acts & (world == 0))[:, None] & np.stack([wants_up, ~wants_up], axis=1)
-        _, up, charged = monitor.decide(counters, up, holdings(others, held, step), noise)
-        counters = counters.add(charged)
-        now = np.zeros((runs, 2), bool)
-        now.ravel()[up.items.astype(np.int64)] = True
-        changed = np.where(wants_up, now[:, 0], ~now[:, 1])
-        evidence += np.where(acts, _log_ratio(calibrated, others, wants_up, changed), 0.0)
-        left = left - (acts & changed)
-    return coded(evidence)
-
-
-def _log_ratio(calibrated, others, wants_up, changed):
-    """Return the log likelihood ratio, with against without, of one test of each run."""
-    log = []
-    for more in (1, 0):
-        counts = np.where(wants_up, others[:, 0], others[:, 1]) + more
-        starts, ends = calibrated.hit_probability(counts), calibrated.end_probability(counts)
-        fails, stays = calibrated.miss_probability(counts), calibrated.stay_probability(counts)
-        law = np.where(wants_up, np.where(changed, starts, fails), np.where(changed, ends, stays))
-        log.append(np.log(np.maximum(law, 1e-300)))
-    return log[0] - log[1]

@@ -11,7 +11,6 @@ from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.histograms.flags import ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.noise.correlated import square_root
-from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
 
 pytestmark = pytest.mark.slow
@@ -76,14 +75,6 @@ def test_a_tree_with_noise_for_one_level_falls():
     falls([tree_outcomes(OneLevelTree, 1.0, row, seed) for seed, row in enumerate((0, 1))], 1.0)
 
 
-class ForManyAsForOne(BufferedToeplitzCounter):
-    """The grid for many rows, and noise for a single one."""
-
-    @cached_property
-    def law(self):
-        return WideGaussian(super().law.sigma / self.rows_per_unit)
-
-
 def toeplitz_outcomes(kind, epsilon, delta, row, seed, horizon=12, rows=None):
     """Code the statistic of the likelihood ratio test, from what is published; a unit has one row, or so many."""
     noise = adaptive_noise(kind, epsilon, delta, horizon, row * (rows or 1), seed, rows_per_unit=rows) / (rows or 1)
@@ -100,22 +91,6 @@ def test_gaussian_counters_stay_below_their_curve(kind):
     curve = kind(epsilon=claimed, delta=delta, horizon=12).curve
     stands(worlds, claimed, curve=curve, at=(0.25, 0.5))
     stands(worlds, 0.0, curve=curve, visible=0.0 if kind is TreeCounter else 0.4)
-
-
-def test_units_of_many_rows_stay_below_the_curve_and_fall_with_the_noise_of_one():
-    rows, delta = 1000, 0.01
-    worlds = [
-        toeplitz_outcomes(BufferedToeplitzCounter, 1.0, delta, row, seed, rows=rows) for seed, row in enumerate((0, 1))
-    ]
-    counter = BufferedToeplitzCounter(epsilon=1.0, delta=delta, horizon=12, rows_per_unit=rows)
-    assert counter.fraction == 5  # it is 10 for one row
-    stands(worlds, 1.0, curve=counter.curve, at=(0.25, 0.5))
-    stands(worlds, 0.0, curve=counter.curve, visible=0.4)
-    falls(
-        [toeplitz_outcomes(ForManyAsForOne, 1.0, delta, row, seed, rows=rows) for seed, row in enumerate((0, 1))],
-        1.0,
-        delta=delta,
-    )
 
 
 def rounds_that_hit(with_row, seed, *, reset, rounds=12, runs=RUNS):

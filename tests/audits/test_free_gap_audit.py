@@ -211,52 +211,6 @@ def coarse(gaps, width):
     return tuple(np.minimum(np.floor(np.asarray(gaps) / width), 8).astype(int).tolist())
 
 
-def see_top(mechanism, values, noise):
-    selection = mechanism.select(values, noise)
-    return *sorted(selection.indices.tolist()), *coarse(selection.gaps[-1:], mechanism.noise_scale)
-
-
-# All that is selected in the first world falls, and the rest rises.
-TOP = 4
-TOP_WORLDS = (np.zeros(TOP + 2, dtype=np.int64), np.array([-1] * TOP + [1, 1]))
-
-
-def test_noisy_top_k():
-    """Power: 1,100 runs with exponential noise for one show 2.6, give or take 0.1."""
-    claimed, runs = 2.0, 2_000
-    mechanism = NoisyTopK(epsilon=claimed, top=TOP)
-    stands(seen(mechanism, see_top, TOP_WORLDS, 1, runs), claimed, visible=0.1)
-    # Broken: noise for one selected query, not for `top` of them.
-    uncovered = NoisyTopK(epsilon=TOP * claimed, top=TOP)
-    falls(seen(uncovered, see_top, TOP_WORLDS, 2, runs), claimed)
-
-
-def test_top_k_monotone_discount_applied_to_other_queries():
-    claimed = 1.0
-    discounted = NoisyTopK(epsilon=claimed, monotone=True)
-    falls(seen(discounted, see_top, (np.zeros(2, np.int64), np.array([-1, 1])), 3), claimed)
-
-
-# In the second world what hits first falls, and what misses rises.
-PART = 16
-SPARSE_WORLDS = (np.repeat([-1, 0], PART), np.repeat([0, -1], PART))
-
-
-def see_hits(mechanism, values, noise):
-    _, answers = mechanism.step(mechanism.initial_state(), values, noise)
-    return int(answers.hits[:PART].sum()), int(answers.hits[PART:].sum())
-
-
-def test_sparse_vector_with_gaps():
-    """Power: 3,200 runs of what is broken show 3.0, give or take 0.2."""
-    claimed, runs = 2.0, 3_500
-    mechanism = SparseVector(epsilon=claimed, publish="gaps", branches=2, margin=0.5)
-    stands(seen(mechanism, see_hits, SPARSE_WORLDS, 4, runs), claimed)
-    # Broken: one threshold, never drawn again, for many hits with the noise of one.
-    unpaid = SparseVector(epsilon=PART * claimed, max_hits=PART, publish="gaps")
-    falls(seen(unpaid, see_hits, SPARSE_WORLDS, 5, runs), claimed)
-
-
 def see_candidate(mechanism, values, noise):
     selection = mechanism.select(values, noise)
     return selection.candidate, *coarse([selection.gap], 0.5)

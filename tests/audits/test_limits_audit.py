@@ -1,20 +1,12 @@
 """Attacks on the private histogram of contributions, and on the share that limits drop, through the stages."""
 
-import math
-
 import numpy as np
 import pytest
 from attacks import falls, stands
-from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.limits.contributions import ContributionHistogram
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, encode
-from privstream.transforms.counts.contributions import CountContributions
-from privstream.transforms.counts.dropped import is_sums
+from privstream.transforms.batches import EventBatch, Names, StepKey, encode
 from privstream.transforms.limits.measuring import people_by_contributions
-from privstream.transforms.people.bound import Bound
-from privstream.transforms.timing.clock import STEP
-from privstream.transforms.timing.steps import Steps
 
 pytestmark = pytest.mark.slow
 
@@ -59,35 +51,3 @@ def test_a_person_who_counts_once_for_each_window_is_caught():
     base, full = counted(5, 0, apart=True), counted(5, 3, apart=True)
     assert np.abs(base - full).sum() == 4
     falls([seen(base, 3, base, full), seen(full, 4, base, full)], MADE.epsilon)
-
-
-class Unclipped(DroppedShare):
-    """Clips what a person drops in each window, and forgets what it has dropped before."""
-
-    def of_people(self, came, counted, before):
-        return super().of_people(came, counted, np.zeros_like(before))
-
-
-def shifts(kind):
-    """Return by how many deviations one person with much in each window moves all that readings may release."""
-    made = kind(2, 0.5, readings=2)
-    steps = Steps.of(window=10.0, start=0.0, windows=6)
-    stage = CountContributions(
-        steps=steps, noise=SeededNoise(1), timer_offset=2, bound=Bound(2), key_shards=1, dropped=made
-    )
-    state, square, until_now = stage.decode(b"", []), 0.0, np.zeros(4, np.int64)
-    for step in range(6):
-        items = np.arange(40, dtype=np.uint64)
-        held = HolderBatch(np.full(40, 7, np.uint64), items, np.zeros(40, np.uint16), Names.none())
-        result = stage.step(b"", step, [encode(held)], state)
-        state = result.state
-        for _, record in filter(is_sums, result.outputs):
-            until_now += np.frombuffer(record[STEP.size :], "<i8")
-        if step in (2, 5):
-            square += sum((number / law.sigma) ** 2 for number, law in zip(until_now, made.laws, strict=True))
-    return math.sqrt(square)
-
-
-def test_one_person_moves_the_share_by_no_more_than_its_shift_and_a_clip_by_window_is_seen():
-    assert 0.4 < shifts(DroppedShare) <= 0.5
-    assert shifts(Unclipped) > 0.5

@@ -15,8 +15,6 @@ from privstream.mechanisms.points.predecessor_tree import ThresholdTree
 UNIVERSE, WIDE = 2, 256
 RUNS = 4_200
 """Power: noise that is 1.3 times as large is accepted with probability 1e-4."""
-JOINT_RUNS = 1_200
-"""Power: one noise for both kinds of marks is accepted with probability 1e-4."""
 MISSES = 60
 
 
@@ -130,19 +128,6 @@ def loss_of_both(plan):
     return sum(worst_loss(made) for made in (plan.finished, plan.heavy))
 
 
-class OneNoiseForBoth:
-    """A source of which finished and heavy intervals get the same noise."""
-
-    def __init__(self, source):
-        self.source = source
-
-    def derive(self, *path):
-        return OneNoiseForBoth(self.source.derive(*("finished" if part == "heavy" else part for part in path)))
-
-    def words(self, labels, lanes=1):
-        return self.source.words(labels, lanes)
-
-
 class TestHeavyIntervals:
     def test_both_kinds_of_marks_lose_epsilon_together_and_no_more(self):
         found = loss_of_both(plan_of())
@@ -156,34 +141,3 @@ class TestHeavyIntervals:
         found = sum(worst_loss(made) for made in (plan.heavy, alone.finished))
         print(f"\nepsilon twice: {found:.4f} against 2")
         assert found > 1.4 * 2
-
-    @pytest.mark.slow
-    def test_the_joint_law_of_the_code_is_the_product(self):
-        """When the root is finished and when it is heavy, in many runs; one noise for both would be told."""
-        mechanism = IncrementalPredecessor(epsilon=9.0, universe=WIDE, horizon=4, group=2)
-        plan, births, steps = mechanism.bounds, np.zeros(1, np.int64), (1, 2, 3)
-        high = [int(plan.finished_thresholds(births, step)[0]) for step in steps]
-        low = [int(plan.heavy_thresholds(births, step)[0]) for step in steps]
-        counts = np.cumsum([(low[0] + high[0]) // 2, 2, 2])
-        laws = [mark_law(made, counts, k) for made, k in ((plan.finished, high), (plan.heavy, low))]
-        law = np.outer(*laws)
-
-        def far_off(source_of, runs):
-            """Return by how many standard deviations the frequencies are off, at most."""
-            joint = np.zeros(law.shape)
-            for seed in range(runs):
-                state, when = mechanism.initial_state(), [3, 3]
-                for step, points in enumerate(new_points(np.diff(counts, prepend=0))):
-                    state = mechanism.update(state, Updates(points), source_of(seed))
-                    for kind, made in enumerate((state.finished, state.heavy)):
-                        when[kind] = min(when[kind], step if 1 in made.marked else 3)
-                joint[tuple(when)] += 1
-            likely = law * runs > 120
-            return (np.abs(joint / runs - law) / np.sqrt(law * (1 - law) / runs))[likely].max()
-
-        true, shared = (
-            far_off(SeededNoise, JOINT_RUNS),
-            far_off(lambda seed: OneNoiseForBoth(SeededNoise(seed)), JOINT_RUNS),
-        )
-        print(f"\njoint law off by {true:.1f}, with one noise for both by {shared:.1f} standard deviations")
-        assert true < 7 < shared

@@ -1,6 +1,5 @@
 """Attacks on the sparse vector family: ours must stand, the published broken variants must fall."""
 
-import broken_sparse_vector as broken
 import numpy as np
 import pytest
 from attacks import falls, stands
@@ -126,47 +125,3 @@ def test_numeric_sparse():
     stands(worlds, claimed)
     stands(worlds, claimed, curve=mechanism.guarantee.curve)
     falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
-
-
-def counts(answers):
-    """Code the number of hits in the first and in the second half of the queries."""
-    middle = answers.shape[1] // 2
-    return answers[:, :middle].sum(axis=1) * (middle + 1) + answers[:, middle:].sum(axis=1)
-
-
-def halves(size):
-    """Return neighbouring worlds that differ by opposite shifts in the two halves of their queries."""
-    return np.zeros(2 * size), np.repeat([1, -1], size)
-
-
-def test_the_private_variant_of_lyu_su_li_stands():
-    rng, claimed, runs = np.random.default_rng(1), 1.0, 100_000
-    stands([counts(broken.sparse_vector(world, claimed, 5, runs, rng)) for world in halves(10)], claimed, visible=0.05)
-
-
-def test_algorithm_3_is_caught():
-    """The published value reveals that the threshold lies below it, hence how unlikely the misses before it were."""
-    rng, claimed, runs = np.random.default_rng(3), 2.0, 200_000
-
-    def outcomes(misses, last):
-        values = np.append(np.full(10, misses), last)
-        numbers = broken.algorithm_3(values, claimed, 1, runs, rng)[:, -1]
-        bins = np.clip(np.floor(2 * np.nan_to_num(numbers)) + 10, 0, 20)
-        return np.where(np.isnan(numbers), 21, bins).astype(np.int64)
-
-    falls([outcomes(0, -0.5), outcomes(-1, 0.5)], claimed)
-
-
-def test_algorithm_4_is_caught():
-    rng, claimed, runs = np.random.default_rng(4), 1.0, 100_000
-    falls([counts(broken.algorithm_4(world, claimed, 50, runs, rng)) for world in halves(25)], claimed)
-
-
-def test_algorithm_5_is_caught():
-    rng, claimed, runs = np.random.default_rng(5), 1.0, 200_000
-    falls([counts(broken.algorithm_5(world, claimed, runs, rng)) for world in ([0, 1], [1, 0])], claimed)
-
-
-def test_algorithm_6_is_caught():
-    rng, claimed, runs = np.random.default_rng(6), 1.0, 100_000
-    falls([counts(broken.algorithm_6(world, claimed, runs, rng)) for world in halves(50)], claimed)

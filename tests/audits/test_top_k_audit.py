@@ -112,13 +112,6 @@ def test_stands_over_all_windows_of_a_person():
     stands([outcomes(made, held, 2, levels, runs=2_000) for held in ([(SUSPECT, 1)], [])], 3.0)
 
 
-def test_stands_with_many_items_on_top():
-    made = ranking(epsilon=3.0, top=2, end=1, max_per_window=2)
-    crowd = [(person, item) for person in range(100, 120) for item in (2, 3)]  # these two stand clear
-    held = [*crowd, (SUSPECT, 2), (SUSPECT, 3)]
-    stands([outcomes(made, each, 1, total) for each in (held, crowd)], 3.0, visible=0.1)
-
-
 class TestFalls:
     """The same attacks on what leaves out one of the precautions."""
 
@@ -133,20 +126,6 @@ class TestFalls:
         )
         made = ranking(epsilon=1.0, top=1, end=1)
         self.caught(made, [(SUSPECT, 1)] * 8, [], levels, 1.0)
-
-    def test_a_candidate_list_made_from_the_data(self):
-        """Only held items compete: an item that is there tells of its holder."""
-        made = ranking(epsilon=1.0, top=1, end=1)
-        held_only = lambda *held: sorted({item for _, item in [*OTHERS, *held]})  # noqa: E731
-        codes = []
-        for held in ([(SUSPECT, 3)], []):
-            items = held_only(*held)
-            counts = np.array([sum(item == other for _, other in [*OTHERS, *held]) for item in items])
-            mechanism = NoisyTopK(epsilon=1.0, top=1, integer=True, monotone=True)
-            root = SeededNoise(2)
-            codes.append(np.array([items[mechanism.select(counts, root.derive(i)).indices[0]] for i in range(4_500)]))
-        assert made.mechanism.epsilon == 1.0
-        falls(codes, 1.0)
 
     def test_measures_with_too_little_noise(self):
         """Three items stand clear of the fourth; the suspect holds all three."""

@@ -1,0 +1,285 @@
+"""Record and replay: what noise is drawn for, in two neighbouring runs, and how far their totals are apart.
+
+Noise is handed in, so all that data can change in what is published goes through totals that noise is added to. A
+recorder in this process keeps every (law, label, totals) of a run. Two runs on neighbours are compared label by label:
+how far the totals differ, in deviations or scales of their noise, must not exceed what the guarantee claims. That is
+the sensitivity of the whole pipeline, measured to the last bit and without statistics (after Cebere and others,
+arXiv 2602.17454). It says nothing about the laws of noise or about tests in secret: trials do (`trials.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any, NamedTuple
+from unittest import mock
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
+from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.sources import PrfNoise
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PrivacyCurve, SlackCurve, largest_shift
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.runners import launch
+
+LAWS = (DiscreteGaussian, WideGaussian, DiscreteLaplace)
+"""Of noise that is added to totals."""
+
+Label = tuple[bytes, bytes, int, int]
+"""The source that draws, the source that binds, and the label there."""
+
+
+class Draw(NamedTuple):
+    """What noise was drawn for: its law, and the totals that it is bound to, in the order of binding."""
+
+    law: Any
+    totals: tuple[int, ...]
+
+
+@dataclass
+class Record:
+    """All noise of a run.
+
+    Attributes:
+        draws: by label, each draw once.
+        unbound: labels of noise that is bound to no totals, by law.
+        rows: what was published.
+    """
+
+    draws: dict[Label, list[Draw]] = field(default_factory=lambda: defaultdict(list))
+    unbound: set[tuple[Any, bytes, int, int]] = field(default_factory=set)
+    rows: list[Any] = field(default_factory=list)
+
+
+@contextmanager
+def recording() -> Iterator[Record]:
+    """Record all noise that is drawn in this process meanwhile."""
+    record, bound, depth = Record(), dict[tuple[int, ...], tuple[tuple[bytes, int, int], tuple[int, ...]]](), _Depth()
+    bind = PrfNoise.bind
+
+    def bind_and_keep(source: PrfNoise, labels: Any, values: Any) -> Any:
+        found, whose = bind(source, labels, values), _name(source)
+        for label, value, to in zip(_labels(labels), values.tolist(), found.tolist(), strict=True):
+            place, before = bound.get(label, ((whose, *label), ()))
+            bound[(*to,)] = place, (*before, value)
+        return found
+
+    def keeping(draw: Callable[..., Any], law: Any, source: Any, labels: Any) -> Any:
+        if not depth.inside:  # some laws draw digits from others
+            name = _name(source)
+            for label in _labels(labels):
+                if label in bound:
+                    (by, *low), totals = bound[label]
+                    drawn, found = Draw(law, totals), record.draws[name, by, low[0], low[1]]
+                    if drawn not in found:
+                        found.append(drawn)
+                else:
+                    record.unbound.add((law, name, *label))
+        with depth:
+            return draw(law, source, labels)
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(PrfNoise, "bind", bind_and_keep))
+        for law in LAWS:
+            kept = partial(keeping, law.draw)
+            stack.enter_context(mock.patch.object(law, "draw", lambda *given, kept=kept: kept(*given)))
+        yield record
+
+
+class _Depth(threading.local):
+    """Whether a law is drawing, in this thread."""
+
+    inside = 0
+
+    def __enter__(self) -> None:
+        self.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.inside -= 1
+
+
+def _name(source: Any) -> bytes:
+    """Return what tells a source from others: draws that nobody else makes."""
+    while not isinstance(source, PrfNoise):
+        source = source.source  # of the rows of a table
+    return source.derive("recorder").words(1).tobytes()
+
+
+def _labels(labels: Any) -> list[tuple[int, int]]:
+    """Return labels of any form as pairs; those of the rows of a table have their row behind them."""
+    if not isinstance(labels, np.ndarray):
+        labels = np.arange(labels)
+    if labels.ndim == 1:
+        return [(high, 0) for high in labels.tolist()]
+    return [(high, low) for high, low in labels[:, :2].tolist()]
+
+
+_ROWS: list[Any] = []
+
+
+def _keep(row: Any) -> None:
+    _ROWS.append(row)
+
+
+@cache
+def _options() -> PipelineOptions:
+    return PipelineOptions(["--runner=FnApiRunner"])
+
+
+def run(transform: Any, events: Sequence[pa.RecordBatch]) -> Record:
+    """Run a transform on events in this process, and return what its noise was drawn for, and its rows.
+
+    Raises:
+        RunError: the run failed.
+    """
+    _ROWS.clear()
+
+    def build(pipeline: beam.Pipeline) -> None:
+        given = pipeline | "Events" >> beam.Create(list(events), reshuffle=False).with_output_types(pa.RecordBatch)
+        _ = given | type(transform).__name__ >> transform | "Keep" >> beam.Map(_keep)
+
+    with recording() as record:
+        launch.run_quietly(_options(), build)
+    record.rows = [*_ROWS]
+    return record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """How far one unit moves all totals of a run.
+
+    Attributes:
+        shift: in deviations of Gaussian noise, all of it together.
+        epsilon: in scales of Laplace noise, the sum.
+        alone: labels of one run alone: tests of what the other run does not have.
+        repeated: labels that one run uses for two laws or two totals: a difference of noise would be known, or is one
+            that nobody has paid for.
+        unbound: noise that is bound to no totals: another run would have the same.
+        largest: difference of one total, whatever its noise.
+    """
+
+    shift: float
+    epsilon: float
+    alone: int
+    repeated: int
+    unbound: int
+    largest: int
+
+
+def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
+    """Compare the totals of two runs on neighbours.
+
+    Args:
+        one, other: the runs.
+        noises: that of running sums, whose totals are those since the start: what is new at each step is compared,
+            after the matrix by which its noise is correlated.
+    """
+    squares = epsilon = 0.0
+    largest = 0
+    running = defaultdict[tuple[int, Any], dict[int, int]](dict)
+    for label in one.draws.keys() & other.draws.keys():
+        for here, there in zip(one.draws[label], other.draws[label], strict=False):
+            moved = [a - b for a, b in zip(here.totals, there.totals, strict=True)]
+            largest = max(largest, *map(abs, moved))
+            if (whose := _running(noises, here.law)) is not None:
+                running[whose, label[:3]][label[3]] = moved[-1]
+            elif isinstance(here.law, DiscreteLaplace):
+                epsilon += sum(map(abs, moved)) / here.law.scale
+            else:
+                squares += sum(each**2 for each in moved) / here.law.sigma**2
+    for (whose, _), totals in running.items():
+        seen, law = _correlated(noises[whose], totals), noises[whose].law
+        if isinstance(law, DiscreteLaplace):
+            epsilon += float(np.abs(seen).sum()) / law.scale
+        else:
+            squares += float(seen @ seen) / (law.sigma / 2 ** noises[whose].fraction) ** 2
+    return Shown(
+        shift=math.sqrt(squares),
+        epsilon=epsilon,
+        alone=len(one.draws.keys() ^ other.draws.keys()),
+        repeated=sum(len(draws) > 1 for run in (one, other) for draws in run.draws.values()),
+        unbound=len(one.unbound | other.unbound),
+        largest=largest,
+    )
+
+
+def running_noises(transform: Any) -> list[Any]:
+    """Return the noise of running sums of a transform; none where each window has its own."""
+    law = getattr(getattr(transform, "mechanism", None), "law", None)
+    return [each for each in getattr(law, "noises", ()) if isinstance(each, ToeplitzNoise) and each.span is None]
+
+
+def _running(noises: Sequence[Any], law: Any) -> int | None:
+    """Return which of these draws from a law, at one of its steps."""
+    for number, noise in enumerate(noises):
+        if law == noise.law or any(law == noise._law(step + 1) for step in range(noise.factor.horizon)):
+            return number
+    return None
+
+
+def _correlated(noise: Any, moved: dict[int, int]) -> Floats:
+    """Return R x of running totals of a key that differ so much, by step, x being what is new at each."""
+    totals = np.zeros(noise.factor.horizon + 1)
+    for step in range(1, len(totals)):
+        totals[step] = moved.get(step, totals[step - 1])
+    came = np.diff(totals) * noise.factor.levels[: len(totals) - 1]
+    return np.asarray(np.convolve(came, noise.factor.coefficients)[: len(came)])
+
+
+class Claim(NamedTuple):
+    """What a guarantee allows: a shift of Gaussian noise or an epsilon of Laplace noise, and whether delta is left for
+    tests of what one unit alone has.
+    """
+
+    shift: float
+    epsilon: float
+    tests: bool
+
+
+def claim_of(guarantee: PrivacyGuarantee) -> Claim:
+    """Return what a guarantee allows."""
+    curve: PrivacyCurve = guarantee.known_curve
+    tests = isinstance(curve, SlackCurve) and curve.slack > 0
+    inner = curve.curve if isinstance(curve, SlackCurve) else curve
+    if isinstance(inner, GaussianCurve):
+        return Claim(inner.shift, guarantee.epsilon, tests)
+    shift = largest_shift(guarantee.epsilon, guarantee.delta) if guarantee.delta else 0.0
+    return Claim(shift, guarantee.epsilon, tests or guarantee.delta > 0)
+
+
+def faults(shown: Shown, claim: Claim, *, bare: bool = False) -> list[str]:
+    """Return what two runs break of a claim; `bare`: tests in secret have noise that is bound to no totals."""
+    found = {
+        f"one unit moves totals by {share(shown, claim):.3f} of the claim": share(shown, claim) > 1 + 1e-9,
+        f"{shown.alone} draws of one run alone, for which nothing is paid": shown.alone > 0 and not claim.tests,
+        f"{shown.repeated} labels used for two totals": shown.repeated > 0,
+        f"{shown.unbound} draws that are bound to no totals": shown.unbound > 0 and not bare,
+    }
+    return [text for text, broken in found.items() if broken]
+
+
+def share(shown: Shown, claim: Claim) -> float:
+    """Return how much of a claim was shown, of Gaussian and of Laplace noise together; above 1 it is broken."""
+    gaussian = shown.shift / claim.shift if claim.shift else math.inf if shown.shift else 0.0
+    return gaussian + shown.epsilon / claim.epsilon
+
+
+def measured(shown: Shown, guarantee: PrivacyGuarantee) -> float:
+    """Return the epsilon that was shown, at the delta of a guarantee."""
+    claim, curve = claim_of(guarantee), guarantee.known_curve
+    inner = curve.curve if isinstance(curve, SlackCurve) else curve
+    if not isinstance(inner, GaussianCurve) or not shown.shift:
+        return shown.epsilon if not shown.shift else share(shown, claim) * guarantee.epsilon
+    moved: PrivacyCurve = GaussianCurve(shift=shown.shift)
+    if isinstance(curve, SlackCurve):
+        moved = replace(curve, curve=moved)
+    return moved.epsilon(guarantee.delta) + shown.epsilon
