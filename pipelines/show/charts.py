@@ -86,10 +86,12 @@ class Chart:
     """A chart, which notebooks show.
 
     Attributes:
+        kind: what draws it: lines, bars, dots or timeline.
         title, caption: beside it.
         draw: returns what is drawn at a width in pixels.
     """
 
+    kind: str
     title: str
     caption: str
     draw: Callable[[int], Any] = field(repr=False)
@@ -307,7 +309,7 @@ def chart_of(
     points = [point for point in points if (point.state if look.kind is timeline else point.value is not None)]
     if not points:
         empty = alt.Chart(alt.InlineData([{"text": "nothing to draw"}])).mark_text(fontSize=14).encode(text="text:N")
-        return Chart(title, "Nothing was published that could be drawn.", lambda width: empty)
+        return Chart(look.kind.__name__, title, "Nothing was published that could be drawn.", lambda width: empty)
     windows, told = sorted({(point.start, point.end) for point in points}), []
     kind = look.alone if look.alone is not None and len(windows) == 1 else look.kind
     if kind in (bars, dots) and windows[-1][1]:
@@ -337,7 +339,7 @@ def chart_of(
     own = any(getattr(row, "lower", None) is not None for row in rows)
     sure = "95% intervals, each by itself" if own else "error bounds, which hold for all rows together"
     meaning = look.shows or f"{'Bands' if kind is lines else 'Lines'}: {sure}."
-    return Chart(title, " ".join([meaning, *told]), partial(kind, given))
+    return Chart(kind.__name__, title, " ".join([meaning, *told]), partial(kind, given))
 
 
 def _words(look: Look, parameters: Mapping[str, Any]) -> tuple[str, str]:
@@ -378,6 +380,11 @@ def _span(parameters: Mapping[str, Any], clocks: Clocks, moments: Sequence[int])
         except (KeyError, ValueError, TypeError, OverflowError):  # whatever somebody has written into the file
             continue
     return min(found), max(found)
+
+
+def episodes(rows: Sequence[Any]) -> list[Point]:
+    """Return when each alert, flag or report of rows began and ended."""
+    return joined([point for point in map(point_of, rows) if point.state])
 
 
 def joined(points: Sequence[Point]) -> list[Point]:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.sinks.row_formats import (
     ARROW_TYPES,
@@ -280,6 +281,14 @@ def json_values(row_type: type, row: Any) -> dict[str, Any]:
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table; times are timestamps in microseconds, UTC."""
     return table_of(arrow_schema(column_types(row_type), layout_of(row_type)), list(_plain_rows(row_type, rows)))
+
+
+def read_table(path: str, row_type: type) -> pa.Table:
+    """Return the rows of a file, times as timestamps in UTC."""
+    if path.lower().endswith(".parquet"):
+        with opened(path) as stream:
+            return pq.read_table(stream)
+    return arrow_table(row_type, read_row_file(path, row_type))
 
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
