@@ -122,7 +122,7 @@ def sentence(result: Result, shown: Shown, chart: Chart) -> str:
     what = "rise" if "rise" in columns else shown.unit
     between = columns.get(INTERVAL if what == shown.unit else f"{what} interval")
     if what not in columns:
-        return f"{shown.heading}."
+        return f"{shown.heading[0].upper()}{shown.heading[1:]}."
     about = [columns[key.replace("_", " ")] for key in shown.keys if key.replace("_", " ") in columns]
     names = [", ".join(texts) for texts in zip(*about, strict=True)] or [""] * shown.rows.num_rows
     order = range(len(names))[::-1] if shown.several else range(len(names))

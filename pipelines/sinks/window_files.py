@@ -108,7 +108,7 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
             | "Write file" >> beam.ParDo(_WriteWindow(self.folder, self.row_type, self.format, self.order))
         )
         if self.destination is not None:  # what is in the files is final: a run that comes again sends the same rows
-            written = written | "Send" >> SendFiles(self.destination)
+            written = written | "Send" >> beam.ParDo(SendFiles(self.destination))
         _ = written | "Say the end" >> SayEnd(self.folder)
         return written
 
