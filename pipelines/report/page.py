@@ -18,7 +18,7 @@ from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.report.result import Result
 from privstream.pipelines.show import words
-from privstream.pipelines.show.charts import Chart, episodes
+from privstream.pipelines.show.charts import NO_DATA, Chart, episodes
 from privstream.pipelines.show.explain_command import explanation
 from privstream.pipelines.show.shown import INTERVAL, Shown, moments
 from privstream.pipelines.terminal import printable
@@ -77,13 +77,13 @@ def section(result: Result, notes: Sequence[str] = ()) -> dict[str, Any]:
     every = Shown.of(result.table, record, MOST_ROWS, every=True)
     explained = explanation(record, result.guarantee, result.row_type)
     return {
-        "title": result.spec.title[0].upper() + result.spec.title[1:],
+        "title": (result.spec.title if result.made_of else chart.title.partition(", window")[0]).capitalize(),
         "file": os.path.basename(os.path.normpath(result.path)),
         "sentence": sentence(result, newest, chart),
         "notes": notes,
         "list": [] if chart.kind != "timeline" else [*_episodes(result)][:FIRST_ROWS],
         "image": Markup(chart.img(words=False)) if result.rows else "",
-        "caption": f"{chart.title}. {chart.caption}",
+        "caption": chart.caption,
         "newest": _table(newest),
         "every": _table(every),
         "view": result.spec.description if result.made_of else "",
@@ -127,7 +127,7 @@ def sentence(result: Result, shown: Shown, chart: Chart) -> str:
     names = [", ".join(texts) for texts in zip(*about, strict=True)] or [""] * shown.rows.num_rows
     order = range(len(names))[::-1] if shown.several else range(len(names))
     told = [
-        f"{names[row]} {columns[what][row]}{f' ({between[row]})' if between else ''}".strip()
+        f"{names[row]}: {columns[what][row]}{f' ({between[row]})' if between else ''}".removeprefix(": ")
         for row in list(order)[: IN_SENTENCE if about else 1]
     ]
     most = "Most " if shown.noun == "items" else ""
@@ -140,7 +140,9 @@ def _episodes(result: Result) -> list[str]:
     clocks = result.promise.clocks
     edges = [micros for one in found for micros in (one.start, one.end)]
     texts = iter(moments(edges, clocks))
-    return [f"{one.name} ({one.state}), {next(texts)} to {next(texts)}" for one in found]
+    return [
+        f"{one.name or 'alert'}{', no data' * (one.state == NO_DATA)}, {next(texts)} to {next(texts)}" for one in found
+    ]
 
 
 def entry_of(ledger: str, result: Result) -> Entry:
@@ -160,19 +162,18 @@ def entry_of(ledger: str, result: Result) -> Entry:
 
 
 def cost_in_words(ledger: str, result: Result) -> str:
-    """Say when a result was made, and what all runs on its data set cost together.
+    """Say what all runs on the data set of a result cost together.
 
     Raises:
         ValueError: the ledger has not its run.
     """
     entry = entry_of(ledger, result)
     standing = Account(path=ledger, dataset=entry.dataset).spent(result.guarantee)
-    day = f"{entry.name}, {entry.time[:10]}"
     if standing is None:
-        return day
+        return f"{entry.dataset!r}: nothing to tell"
     limit = None if standing.limit is None else standing.limit.epsilon
-    spent = words.Budget(entry.dataset, entry.epsilon, len(standing.costs), standing.epsilon, limit)
-    return f"{day}: {spent.in_words()}"
+    budget = words.Budget(entry.dataset, entry.epsilon, len(standing.costs), standing.epsilon, limit)
+    return budget.in_words().partition("; ")[2]
 
 
 def templates() -> Environment:

@@ -39,7 +39,8 @@ COLOURS = ("#0072b2", "#d55e00", "#00805c", "#b0508c", "#8a6d00", "#2a9fd6", "#8
 """Those of Okabe and Ito (2008), darker where white needs that: colour-blind people see them as different."""
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
-STATES = {ALERT: ALARM, "reported": COLOURS[0], "raised": ALARM, "no data": GREY}
+NO_DATA = "no data"
+STATES = {ALERT: ALARM, "reported": COLOURS[0], "raised": ALARM, NO_DATA: GREY}
 """What bars of a timeline mean, and their colours."""
 
 TIMES = {name: "%H:%M" for name in ("hours", "minutes")} | {"seconds": "%H:%M:%S", "year": "%-d %b %Y"}

@@ -59,12 +59,12 @@ def test_a_sentence_a_picture_and_ten_rows_come_first_and_all_else_is_folded(tmp
     page = page_of(tmp_path, write(tmp_path, "counts", names), "--ledger", tmp_path / "key.ledger.jsonl")
     first, *folded = page.partition("<main>")[2].partition("<footer>")[0].split("<details")
     assert first.index('class="first"') < first.index("<figure") < first.index("<table")
-    assert "Most people, 1 January 02:00: item 00 102 (90 to 200)" in plain(first)
+    assert "Most people, 1 January 02:00: item 00: 102 (90 to 200)" in plain(first)
     assert first.count("<tr>") == 11 and folded[0].count("<tr>") == 46 and "10 of 15 items" in first
     text = plain("".join(folded))
     for words in ("Protected is one person over the whole run", "Each person takes part", "<keyed>", "Theorem 2"):
         assert words in text
-    assert "this run: epsilon 1; the only run on 'shop'" in plain(page)
+    assert "The only run on 'shop': epsilon 1" in plain(page)
     assert "secretdigest" not in page and "data-counts" not in page
 
 
@@ -108,7 +108,7 @@ def test_several_results_are_sections_with_what_is_left_of_a_limit(tmp_path: Pat
     Ledger(str(tmp_path / "key.ledger.jsonl")).set_limit("shop", Limit(4.0, 1e-5))
     page = page_of(tmp_path, *paths, "--ledger", tmp_path / "key.ledger.jsonl")
     assert [one["href"] for one in Tags(page).attributes("a")] == ["#result-1", "#result-2"]
-    assert page.count("<figure") == 2 and "all 2 runs on" in plain(page) and " of 4" in plain(page)
+    assert page.count("<figure") == 2 and "All 2 runs on" in plain(page) and " of 4" in plain(page)
 
 
 def test_what_rose_comes_first(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_what_rose_comes_first(tmp_path: Path) -> None:
         row_types.KeyRise(*row_of("counts", 1, "tea"), 25.4, 2.0, 48.0),
     ]
     write_row_file(str(path), row_types.KeyRise, rows)
-    assert "Most rise, 1 January 01:00: tea 25 (2 to 48)" in plain(page_of(tmp_path, path))
+    assert "Most rise, 1 January 01:00: tea: 25 (2 to 48)" in plain(page_of(tmp_path, path))
 
 
 def test_a_notebook_shows_a_result_itself(tmp_path: Path) -> None:

@@ -110,9 +110,9 @@ def test_the_ledger_tells_what_is_spent(tmp_path: Path) -> None:
     write(tmp_path, "counts")
     page = LivePage(str(tmp_path), str(tmp_path / "key.ledger.jsonl"))
     before = page.version()
-    assert "the only run on &#39;shop&#39;" in text_of(page.page())
+    assert "The only run on &#39;shop&#39;" in text_of(page.page())
     write(tmp_path, "top-k")
-    assert page.version() != before and "all 2 runs on &#39;shop&#39;" in text_of(page.page())
+    assert page.version() != before and "All 2 runs on &#39;shop&#39;" in text_of(page.page())
 
 
 @pytest.mark.parametrize(
