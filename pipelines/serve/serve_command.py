@@ -7,7 +7,6 @@ import ipaddress
 import os
 import stat
 import threading
-import traceback
 from contextlib import suppress
 from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -56,11 +55,10 @@ class LivePage:
     Args:
         folder: whose results are shown.
         ledger: in which their runs are recorded, or None.
-        traceback: whether the terminal shows where errors come from; that may quote rows.
     """
 
-    def __init__(self, folder: str, ledger: str | None = None, *, traceback: bool = False) -> None:
-        self._folder, self._ledger, self._traceback = folder, ledger, traceback
+    def __init__(self, folder: str, ledger: str | None = None) -> None:
+        self._folder, self._ledger = folder, ledger
         self._alone = threading.Lock()
         self._made: tuple[str, str] = ("", "")
 
@@ -121,7 +119,7 @@ class LivePage:
                     costs += self._cost(page, result, said)
                 sections.append(page.section(result, said))
             except Exception:  # whatever somebody has written there
-                self._say_where()
+                continue  # the number of those is told below
         if len(sections) < len(paths):
             number = len(paths) - len(sections)
             notes.append(f"{number:,} results cannot be read now: incomplete, or of another version.")
@@ -148,7 +146,6 @@ class LivePage:
                 rows += reading.read_file(file, result, Time)
             except Exception:  # whatever somebody has written there
                 unreadable += 1
-                self._say_where()
         if unreadable:
             notes.append(f"{unreadable:,} files cannot be read now.")
         if len(files) < all_files:
@@ -156,11 +153,6 @@ class LivePage:
         if os.path.isdir(path) and not os.path.exists(os.path.join(path, END)):
             notes.append("Running: more windows may follow.")
         return result.with_rows(rows), notes
-
-    def _say_where(self) -> None:
-        """Tell where an error comes from, if that is asked for."""
-        if self._traceback:
-            say(traceback.format_exc().rstrip())
 
 
 def _newest(path: str) -> tuple[list[str], int]:
@@ -246,7 +238,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
             raise ValueError(f"FOLDER must be a folder that exists, got {folder}")
         if ledger is not None:
             Ledger(ledger).contents()
-        server = listen(LivePage(folder, ledger, traceback=arguments.traceback), arguments.port)
+        server = listen(LivePage(folder, ledger), arguments.port)
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error
     say(f"live page of {folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)")

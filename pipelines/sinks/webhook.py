@@ -55,7 +55,7 @@ class Webhook(Destination):
 
     @override
     def name(self) -> str:
-        return str(urlsplit(self.url).hostname)
+        return f"{urlsplit(self.url).hostname} (alerts alone)"
 
     @override
     def send(self, rows: Sequence[Any]) -> int:
@@ -89,6 +89,6 @@ class Webhook(Destination):
             except OSError as error:
                 reason, again = str(getattr(error, "reason", "") or type(error).__name__), True
             if not again or time.monotonic() > deadline:
-                raise UnreachableError(f"an alert could not be posted to {self.name()}: {reason}")
+                raise UnreachableError(f"an alert could not be posted to {urlsplit(self.url).hostname}: {reason}")
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
