@@ -151,6 +151,11 @@ class Run:
             )
             for view in views
         }
+        destinations = [*(each.destination for each in asked), *sent.values()]
+        if monitor.output.notify and not monitor.output.send and not any(destinations):
+            raise WrongKeyError(
+                ("output", "notify"), "must be given with alerts, or with a view above or below a number"
+            )
         if unbounded:
             places.check_same_views(described)
         word = next(iter(monitor.questions.values())).info.word if monitor.single else "run"

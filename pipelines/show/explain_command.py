@@ -12,6 +12,7 @@ from typing import Any
 
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import in_words
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.docstrings import described
 from privstream.pipelines.locations import GUARANTEE
@@ -26,6 +27,8 @@ COUNTERS = (
     "asked. These numbers are exact and no part of the result: guard them like the input.",
 )
 WIDTH = 100
+DURATIONS = ("window", "renew_every", "allowed_lateness", "timeout")
+"""Options that are lengths of time."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +80,7 @@ def explanation(
         "made by",
         [
             f"{names[0]}; run id {given.get('run_id', 'unknown')}{f'; rows with SHA-256 {digest}' if digest else ''}",
-            ", ".join(_option(name, value) for name, value in given.items() if name != "run_id"),
+            ", ".join(_option(name, value) for name, value in given.items() if name != "run_id") or "no options",
         ],
     )
     yield "privacy", promise_in_words(guarantee, "window" if given.get("window") is not None else "step")
@@ -94,7 +97,7 @@ def explanation(
         yield "not covered", not_covered(guarantee)
         return
     if rules := (record.get("public") or {}).get("rules"):
-        yield "rules", [", ".join(_option(name, value) for name, value in rule.items()) for rule in rules]
+        yield "rules", [", ".join(_option(*each) for each in rule.items()) for rule in rules if isinstance(rule, dict)]
     unit = words.unit_of(record)
     intervals = numbers.get("intervals") or {}
     method = f"Method: {numbers['method']}." if "method" in numbers else ""
@@ -119,6 +122,8 @@ def explanation(
 
 def _option(name: str, value: Any) -> str:
     """Write an option of a run; of a path the name of its file, for folders are nobody's business."""
+    if name in DURATIONS and isinstance(value, int | float):
+        value = in_words(round(value * 1_000_000))
     hidden = isinstance(value, str) and name not in ("time_zone", "where")
     return f"{name} = {os.path.basename(value) if hidden else value}"
 
