@@ -408,6 +408,8 @@ def _destination(
     monitor: Monitor, places: Places, name: str, run_id: str, row_type: type, key: Sequence[str], execution: Execution
 ) -> Any:
     """Return where rows of a question or a view are sent, which has been checked; None for nowhere."""
+    if not monitor.output.send and monitor.output.notify is None:
+        return None
     urls = [address if monitor.single else f"{address}/{name}" for address in monitor.output.send]
     folder = places.folder if places.unbounded else places.parent
     try:

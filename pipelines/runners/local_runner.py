@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -71,16 +73,25 @@ def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
     """Let pipelines that are started meanwhile do what no option of Beam says.
 
     Workers listen on loopback alone. Those of FnApiRunner cache as much state as `max_cache_memory_usage_mb` says, by
-    default none: to weigh a value Beam goes through all modules of the process, for every read of every key. And they
-    install nothing, so that Beam needs no folder for lists of packages, which it would leave.
+    default none: to weigh a value Beam goes through all modules of the process, for every read of every key. And the
+    folder with lists of packages to install, which Beam would leave, goes; workers in this process install nothing.
     """
     cache = options.view_as(WorkerOptions).max_cache_memory_usage_mb
     with ExitStack() as stack:
         stack.enter_context(_replaced(worker_pool_main, "BeamFnExternalWorkerPoolServicer", LoopbackWorkers))
         stack.enter_context(_replaced(worker_handlers, "STATE_CACHE_SIZE_MB", cache))
         if options.view_as(StandardOptions).runner == LOCAL_RUNNER:
-            stack.enter_context(_replaced(environments, "python_sdk_dependencies", lambda options: ()))
+            stack.enter_context(_replaced(environments, "python_sdk_dependencies", _no_packages))
+        else:
+            folder = stack.enter_context(TemporaryDirectory(prefix="privstream-"))
+            packages = partial(environments.python_sdk_dependencies, tmp_dir=folder)
+            stack.enter_context(_replaced(environments, "python_sdk_dependencies", packages))
         yield
+
+
+def _no_packages(options: PipelineOptions) -> tuple[()]:
+    """Return what workers in this process install."""
+    return ()
 
 
 @contextmanager
