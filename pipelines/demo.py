@@ -140,7 +140,7 @@ def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
     watch += ["--window", "1h", "--start", START, "--end", end]
     watch += ["--epsilon", "1", "--delta", "1e-6", "--max-contributions", "40"]
     watch += ["--key", files.key, "--overwrite"]
-    report = ["report", files.rows, "--key", files.key, "--output", files.report]
+    report = ["report", files.rows, "--ledger", f"{files.key}{ENDING}", "--output", files.report]
     report += ["--title", TITLE]
     return [simulate, watch, report]
 

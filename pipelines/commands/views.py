@@ -92,7 +92,9 @@ def _destinations(monitor: Monitor, found: Mapping[str, Any], whole: Promise | N
     run_id, sent = str(whole.number("run_id")), {}
     for name, table in found.items():
         urls = [f"{address}/{name}" for address in monitor.output.send]
-        sent[name] = loaded("run.reading.destination")(urls, monitor, run_id, table.written_type, table.key)
+        sent[name] = loaded("run.reading.destination")(
+            urls, monitor, run_id, table.written_type, table.key, monitor.output.path, name
+        )
         sent[name].check(first=False)
     return sent
 

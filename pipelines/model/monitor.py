@@ -29,6 +29,7 @@ FILL_IN = "FILL_IN"
 """What `privstream init` writes where it cannot guess."""
 
 TERMINAL = "-"
+WEB = ("https://", "http://")
 ADDRESS = re.compile(r"postgresql://([^/@:?#]+@)?[^/@?#]+/[^/?#]+(/[^/?#]+)?|kafka://[^/@?#]+(/[^/?#]+)?")
 
 
@@ -83,6 +84,9 @@ class Output(Model):
         "may be given several times",
         metavar="ADDRESS", seldom=True,
     )  # fmt: skip
+    notify: str | None = option(
+        None, "post each alert when it begins, as JSON, to https://host/path", metavar="URL", seldom=True
+    )
     wide: bool = option(
         False, "write one row for each item and one column for each window, into .csv, .xlsx or .parquet", seldom=True
     )
@@ -101,6 +105,8 @@ class Output(Model):
             if not ADDRESS.fullmatch(address):
                 rule = f"must be of the form {KAFKA}host:port/topic or {POSTGRESQL}user@host:port/database/table, "
                 raise WrongKeyError(("output", "send"), f"{rule}without a password")
+        if self.notify and (self.path == TERMINAL or not self.notify.startswith(WEB)):
+            raise WrongKeyError(("output", "notify"), "must begin with https://, and be given with an output of files")
         if self.send and self.path == TERMINAL:
             raise WrongKeyError(("output", "send"), "must be given with an output of files, which are sent from there")
         if self.path.startswith((KAFKA, POSTGRESQL)):

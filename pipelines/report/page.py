@@ -1,34 +1,43 @@
-"""The page: a template, its style and its script in one file that needs no network."""
+"""The page: of each result a sentence, its picture and ten rows; the rest is folded away. It needs no network."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING
-from privstream.pipelines.report.cost import DataSetCost
+from privstream.pipelines.accounts.account import Account
+from privstream.pipelines.accounts.entries import Entry
+from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.report.result import Result
-from privstream.pipelines.report.section import words_of
+from privstream.pipelines.show import words
+from privstream.pipelines.show.charts import NO_DATA, Chart, episodes
+from privstream.pipelines.show.explain_command import explanation
+from privstream.pipelines.show.shown import INTERVAL, Shown, moments
 from privstream.pipelines.terminal import printable
 
 PACKAGE = "privstream.pipelines.report"
-NOTEBOOK_ROWS = 20
-"""What a cell of a notebook shows."""
+FIRST_ROWS, MOST_ROWS, IN_SENTENCE = 10, 1000, 3
+"""Rows in sight, folded away, and in the sentence that comes first."""
+
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
+EXACT = ("counters",)
+"""What is explained on a terminal, and is not about a page."""
 
 
 def render(
+    sections: Sequence[Mapping[str, Any]],
     *,
     title: str,
-    date: str,
-    version: str,
-    sections: Sequence[dict[str, Any]],
-    costs: Sequence[DataSetCost] | None,
-    together: Sequence[Mapping[str, Any]],
+    costs: Sequence[str] = (),
+    together: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
     live: str = "",
 ) -> str:
@@ -37,12 +46,10 @@ def render(
     The browser itself is told to load nothing, and to run nothing but the script of the page, which it knows by digest.
 
     Args:
-        title: its heading.
-        date: when it was made.
-        version: of privstream.
         sections: one for each result, as `section` makes them.
-        costs: of their data sets, or None without a ledger.
-        together: what the results of each monitor promise together, as their guarantee file has it.
+        title: its heading.
+        costs: what the runs cost, in words.
+        together: the guarantee of all results of a monitor, as its file has it.
         notes: on all of it.
         live: the version of a live page, which asks its server for another one; empty without a server.
     """
@@ -51,29 +58,122 @@ def render(
     page = templates().get_template("report.html")
     return page.render(
         title=title,
-        date=date,
-        version=version,
+        made=f"Made on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by privstream {version('privstream')}.",
         sections=sections,
-        costs=costs,
-        together=together,
+        costs=list(dict.fromkeys(costs)),
+        together="" if together is None else words.privacy_in_words(together),
         notes=notes,
         live=live,
-        neighbouring=NEIGHBOURING,
         script=Markup(script),  # both are files of this package
         style=Markup(style),
-        policy="default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src 'sha256-{digest}'" + "; connect-src 'self'" * bool(live),
+        policy=POLICY.format(digest) + "; connect-src 'self'" * bool(live),
     )
 
 
-def in_notebook(result: Result) -> str:
-    """Return a result as a cell of a notebook shows it: its picture, its first rows, and what is guaranteed.
+def section(result: Result, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a page says of a result."""
+    record, chart = result.promise.content, result.chart()
+    newest = Shown.of(result.table, record, FIRST_ROWS)
+    every = Shown.of(result.table, record, MOST_ROWS, every=True)
+    explained = explanation(record, result.guarantee, result.row_type)
+    return {
+        "title": (result.spec.title if result.made_of else chart.title.partition(", window")[0]).capitalize(),
+        "file": os.path.basename(os.path.normpath(result.path)),
+        "sentence": sentence(result, newest, chart),
+        "notes": notes,
+        "list": [] if chart.kind != "timeline" else [*_episodes(result)][:FIRST_ROWS],
+        "image": Markup(chart.img(words=False)) if result.rows else "",
+        "caption": chart.caption,
+        "newest": _table(newest),
+        "every": _table(every),
+        "view": result.spec.description if result.made_of else "",
+        "privacy": words.privacy_in_words(record["guarantee"], result.parameters.get("window")),
+        "explained": [(name, texts) for name, texts in explained if name not in EXACT],
+    }
 
-    It has no script, and like every page nothing exact.
+
+def in_notebook(result: Result) -> str:
+    """Return a result as a cell of a notebook shows it: as a section of a page, without a script."""
+    one = section(result)
+    image = f'<img src="data:image/png;base64,{base64.b64encode(result.chart().png()).decode()}" width="100%">'
+    one |= {"every": None, "image": Markup(image) if result.rows else ""}
+    return templates().get_template("section.html").render(one=one, place=0)
+
+
+def _table(shown: Shown) -> dict[str, Any]:
+    """Return rows as a page shows them."""
+    count = f"{shown.rows.num_rows:,} of {shown.all:,} {shown.noun}" if shown.all > shown.rows.num_rows else ""
+    rows = list(zip(*shown.columns.values(), strict=True))
+    return {"heading": shown.heading, "names": list(shown.columns), "rows": rows, "count": count}
+
+
+def sentence(result: Result, shown: Shown, chart: Chart) -> str:
+    """Say what is most worth knowing of a result.
+
+    Privacy: post-processing of rows.
     """
-    one = words_of(result, None)
-    image = f"data:image/png;base64,{base64.b64encode(result.chart().png()).decode()}"
-    return templates().get_template("notebook.html").render(one=one, image=image, rows=one["rows"][:NOTEBOOK_ROWS])
+    if not result.rows:
+        why = f": {result.spec.why_nothing}" if result.spec.why_nothing else ""
+        return f"No {result.spec.title} were published{why}. That is not a picture of zeros."
+    if chart.kind == "timeline":
+        found = [*_episodes(result)]
+        return f"Newest of {len(found):,}: {found[0]}." if found else f"No {result.spec.title}."
+    columns, when = shown.columns, f", {shown.newest}" if shown.windows else ""
+    what = "rise" if "rise" in columns else shown.unit
+    between = columns.get(INTERVAL if what == shown.unit else f"{what} interval")
+    if what not in columns:
+        return f"{shown.heading[0].upper()}{shown.heading[1:]}."
+    about = [columns[key.replace("_", " ")] for key in shown.keys if key.replace("_", " ") in columns]
+    names = [", ".join(texts) for texts in zip(*about, strict=True)] or [""] * shown.rows.num_rows
+    order = range(len(names))[::-1] if shown.several else range(len(names))
+    told = [
+        f"{names[row]}: {columns[what][row]}{f' ({between[row]})' if between else ''}".removeprefix(": ")
+        for row in list(order)[: IN_SENTENCE if about else 1]
+    ]
+    most = "Most " if shown.noun == "items" else ""
+    return f"{most or what[0].upper()}{what if most else what[1:]}{when}: {'; '.join(told)}."
+
+
+def _episodes(result: Result) -> list[str]:
+    """Return in words when alerts, flags and reports began and ended, the newest first."""
+    found = sorted(episodes(result.rows), key=lambda one: (-one.end, one.start, one.name))
+    clocks = result.promise.clocks
+    edges = [micros for one in found for micros in (one.start, one.end)]
+    texts = iter(moments(edges, clocks))
+    return [
+        f"{one.name or 'alert'}{', no data' * (one.state == NO_DATA)}, {next(texts)} to {next(texts)}" for one in found
+    ]
+
+
+def entry_of(ledger: str, result: Result) -> Entry:
+    """Return the entry of the run of a result.
+
+    Raises:
+        ValueError: there is none; the message names ledger and result.
+    """
+    contents, head = Ledger(ledger).contents(), result.promise.maybe("ledger", "head")
+    found = contents.named[contents.heads.index(head) - 1] if head in contents.heads[1:] else None
+    if not isinstance(found, Entry):
+        raise ValueError(
+            f"ledger must have recorded the run of each result, and {ledger} has not the line that "
+            f"{result.promise.path} names: name the ledger of that run, or leave it out"
+        )
+    return found
+
+
+def cost_in_words(ledger: str, result: Result) -> str:
+    """Say what all runs on the data set of a result cost together.
+
+    Raises:
+        ValueError: the ledger has not its run.
+    """
+    entry = entry_of(ledger, result)
+    standing = Account(path=ledger, dataset=entry.dataset).spent(result.guarantee)
+    if standing is None:
+        return f"{entry.dataset!r}: nothing to tell"
+    limit = None if standing.limit is None else standing.limit.epsilon
+    budget = words.Budget(entry.dataset, entry.epsilon, len(standing.costs), standing.epsilon, limit)
+    return budget.in_words().partition("; ")[2]
 
 
 def templates() -> Environment:

@@ -1,18 +1,14 @@
-"""`privstream report`: results as one page, with pictures, tables, guarantees and what they have cost."""
+"""`privstream report`: results as one page, for people who did not run them."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-from datetime import UTC, datetime
-from importlib.metadata import version
+from typing import Any
 
-from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
-from privstream.pipelines.report.cost import Accounts
+from privstream.pipelines.model.question import loaded
 from privstream.pipelines.report.result import ledger_of, monitor_promise, output_of, read_result, results_of
-from privstream.pipelines.report.section import section
 from privstream.pipelines.sinks.row_files import check_destination, whole_file
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
@@ -29,16 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("results", nargs="+", metavar="RESULT", help=words)
     parser.add_argument("--output", required=True, metavar="PAGE", help="the page; ends in .html")
-    parser.add_argument(
-        "--title", default=TITLE, metavar="TEXT", help=f"heading, at most {LONGEST_TITLE} characters (default: {TITLE})"
-    )
-    parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded")
-    parser.add_argument(
-        "--key",
-        metavar="PATH",
-        help=f"the noise key of the runs; their ledger is PATH{ENDING} unless --ledger says otherwise. The page then "
-        "has a fingerprint of the input, too, which only who has the key can check",
-    )
+    words = f"heading, at most {LONGEST_TITLE} characters (default: {TITLE})"
+    parser.add_argument("--title", default=TITLE, metavar="TEXT", help=words)
+    parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded: shows what is spent")
 
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
@@ -49,7 +38,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         if not 0 < len(arguments.title.strip()) <= LONGEST_TITLE:
             raise ValueError(f"--title must have 1 to {LONGEST_TITLE} characters, got {len(arguments.title)}")
         check_destination(arguments.output)
-        page = _page(arguments)
+        with clock("reading and drawing results"):
+            page = page_of(arguments.results, arguments.title, arguments.ledger)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     try:
@@ -60,33 +50,23 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     say(f"report: {arguments.output} ({len(page.encode()) / 1e6:.1f} MB)")
 
 
-def _page(arguments: argparse.Namespace) -> str:
-    """Return the page."""
-    render = importlib.import_module("privstream.pipelines.report.page").render  # other commands need no templates
-    named = {ledger_of(path) for path in arguments.results}  # a page of one monitor needs no option
-    ledger = arguments.ledger or (named.pop() if len(named) == 1 and arguments.key is None else None)
-    accounts = Accounts.of(ledger, arguments.key)
-    with clock("reading and drawing results"):
-        given = [output_of(path) for path in arguments.results]
-        paths = [path for one in given for path in results_of(one)]
-        sections = [section(read_result(path, Time), accounts) for path in paths]
-        monitors = [each for each in map(monitor_promise, given) if each is not None]
-    if accounts is None:
-        say("no ledger was given (--ledger or --key): the page does not say what the data set has cost")
-    page: str = render(
-        title=arguments.title,
-        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        version=version("privstream"),
-        sections=sections,
-        together=[each.number("guarantee") for each in monitors],
-        costs=None if accounts is None else accounts.costs([one["dataset"] for one in sections]),
-    )
-    return page
+def page_of(paths: list[str], title: str, ledger: str | None) -> str:
+    """Return the page of results, and of monitors by their files or folders."""
+    given = [output_of(path) for path in paths]
+    if ledger is None and len(paths) == 1:  # a page of one monitor needs no option
+        ledger = ledger_of(paths[0])
+    whole = monitor_promise(given[0]) if len(given) == 1 else None
+    together = None if whole is None else whole.number("guarantee")
+    page: Any = loaded("report.page")
+    results = [read_result(path, Time) for one in given for path in results_of(one)]
+    costs = [] if ledger is None else [page.cost_in_words(ledger, one) for one in results]
+    made: str = page.render([page.section(one) for one in results], title=title, costs=costs, together=together)
+    return made
 
 
 COMMAND = Command(
-    description="Makes one page of results: a picture and a table of each, what the numbers leave out, "
-    "what is guaranteed and what is not, and what the data set has cost. The page needs no network.",
+    description="Makes one page of results: of each a sentence, a picture and a short table; all rows, what is "
+    "guaranteed and how accurate numbers are can be opened. The page needs no network.",
     add_arguments=add_arguments,
     run=run,
 )

@@ -23,30 +23,23 @@ from privstream.transforms import row_types
 from privstream.transforms.reading.items import column_names
 from privstream.transforms.timing.steps import timestamp
 
-MADE_BY = "privstream "
-OF_MONITOR = "run"
-"""The command whose guarantee files are about several results."""
+MADE_BY, OF_MONITOR = "privstream ", "run"
+"""How the command of a guarantee file begins, and the one whose guarantee files are about several results."""
 
 BESIDE = ".guarantee.json"
 """How the name of a guarantee file beside rows ends."""
 
-VIEW = "view"
-"""What a result is called that is a view of a monitor."""
-
-MADE_OF = "made_of"
-"""Where the promise of a view names its questions."""
-
 VIEW_TITLES = {
     "ratio": "ratios",
     "over": "sums",
-    "against": "risers",
+    "against": "rises",
     "above": "alerts",
     "below": "alerts",
     "largest": "largest items",
 }
 """What rows of views are, by the first of these keys that a view has."""
 
-OF_SOURCE = ("run_id", "beta", "low", "high", "time_zone", "start", "renew_every")
+OF_SOURCE = ("run_id", "beta", "low", "high", "time_zone", "window", "start", "renew_every")
 """Options of a question that hold for views of it."""
 
 VIEW_CHARTS = {"RatioEstimate": "ratios", "AlertState": "states"}
@@ -64,6 +57,7 @@ class Result:
         rows: all of them, in the order of the question.
         promise: the guarantee file.
         guarantee: what that promises.
+        made_of: questions of which a view is made; none of a question.
         log: what the run has said on standard error, where it was started from Python. It has exact numbers, such as
             how many records could not be used, and is not for publication.
     """
@@ -74,12 +68,8 @@ class Result:
     rows: list[Any]
     promise: Promise
     guarantee: PrivacyGuarantee
+    made_of: tuple[str, ...] = ()
     log: str = ""
-
-    @property
-    def is_view(self) -> bool:
-        """Whether it is made of the rows of other results, and costs nothing."""
-        return self.spec.word == VIEW
 
     def __repr__(self) -> str:
         budget = f"epsilon = {self.guarantee.epsilon:g}, delta = {self.guarantee.delta:g}"
@@ -111,12 +101,6 @@ class Result:
         parameters: Mapping[str, Any] = self.promise.number("parameters")
         return parameters
 
-    @property
-    def limits(self) -> tuple[str, ...]:
-        """The limits that the guarantee states; of a view those of the questions that it is made of."""
-        others = {*_described(self.promise, "questions")} - {*(self.promise.maybe(MADE_OF) or ())}
-        return tuple(limit for limit in self.guarantee.limits if limit.partition(": ")[0] not in others)
-
     def chart(self, truth: Sequence[Any] = ()) -> Any:
         """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show.
 
@@ -127,17 +111,13 @@ class Result:
 
     def with_rows(self, rows: Sequence[Any]) -> Result:
         """Return the result with the rows of its files; those that only some of them have in full lose fields."""
-        base = self.spec.row_type
-        found = {type(row) for row in rows} or {self._asked_type}
+        *extended, base = _row_types(self.spec.row_type)
+        found = {type(row) for row in rows}
+        if not found and extended and self.parameters.get(self.spec.values_with) is not None:
+            found = {extended[0]}
         row_type = found.pop() if len(found) == 1 else base
         plain = [row if type(row) is row_type else row_type(*row[: len(base._fields)]) for row in rows]
         return replace(self, row_type=row_type, rows=sort_rows(plain, self.spec.order))
-
-    @property
-    def _asked_type(self) -> Any:
-        """The type of the rows that the run asked for."""
-        *extended, base = _row_types(self.spec.row_type)
-        return extended[0] if extended and self.parameters.get(self.spec.values_with) is not None else base
 
 
 def read_result(path: str, time: Callable[[int], Any] = timestamp) -> Result:
@@ -160,7 +140,7 @@ def read_result(path: str, time: Callable[[int], Any] = timestamp) -> Result:
 
 
 def results_of(path: str) -> list[str]:
-    """Return the results of a monitor, if a path is the folder of its output; else the path alone.
+    """Return questions and views of a monitor, if a path is the folder of its output; else the path alone.
 
     Raises:
         ValueError: the guarantee file of the monitor is damaged; the message names it.
@@ -169,19 +149,10 @@ def results_of(path: str) -> list[str]:
     if promise is None:
         return [path]
     outputs = [each.get("output") for each in _described(promise, "questions").values()]
-    if not outputs or not all(isinstance(each, str) and os.path.basename(each) == each for each in outputs):
+    views = [each.get("output") for each in _described(promise, "views").values()]
+    if not outputs or not all(isinstance(each, str) and os.path.basename(each) == each for each in [*outputs, *views]):
         raise ValueError(f"{promise.path} must be a guarantee that a monitor has written: it names no results")
-    return [*(os.path.join(path, str(each)) for each in outputs), *views_of(path)]
-
-
-def views_of(folder: str) -> list[str]:
-    """Return the files and folders with views of a monitor whose output is a folder; none if it is another one."""
-    try:
-        promise = monitor_promise(folder)
-    except ValueError:
-        return []
-    outputs = [] if promise is None else [each.get("output") for each in _described(promise, "views").values()]
-    return [os.path.join(folder, each) for each in outputs if isinstance(each, str) and os.path.basename(each) == each]
+    return [os.path.join(path, str(each)) for each in [*outputs, *views]]
 
 
 def _described(promise: Promise, names: str) -> Mapping[str, Mapping[str, Any]]:
@@ -211,8 +182,7 @@ def ledger_of(path: str) -> str | None:
         return None
     document = read_document(path)
     ledger, key = document.at(("account", "ledger")), document.at(("account", "key"))
-    if ledger is None and key is not None:
-        ledger = f"{key}{ENDING}"
+    ledger = f"{key}{ENDING}" if ledger is None and key is not None else ledger
     return ledger if isinstance(ledger, str) and (is_database(ledger) or os.path.exists(ledger)) else None
 
 
@@ -232,7 +202,16 @@ def read_promise(path: str) -> Result:
     Raises:
         ValueError: the message names the file, the rule, and what to do.
     """
-    promise = _read_promise(path)
+    check_store(path, "RESULT")
+    if not exists(path):
+        raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
+    promise = Promise.read(beside := promise_path(path))
+    if promise is None:
+        raise ValueError(
+            f"RESULT must have its guarantee: there is no file {beside}. A run writes it when its rows are complete: "
+            "wait until it has ended, or move it along with the rows; if it is lost, run the command again with the "
+            "same key, which gives the same rows"
+        )
     command = promise.maybe("made_by", "command")
     if command == MADE_BY + OF_MONITOR:
         return _view(path, promise)
@@ -259,41 +238,34 @@ def _view(path: str, whole: Promise) -> Result:
         ValueError: the message names the file and the rule.
     """
     views = _described(whole, "views")
-    described: Mapping[str, Any] = next(
-        (one for one in views.values() if one.get("output") == os.path.basename(path)), {}
-    )
     try:
-        row, order, columns = described["rows"], tuple(described["order"]), described["columns"]
-        asked, given = _described(whole, "questions"), dict(described[VIEW])
-        source = views.get(str(given.get("of")), {}).get(VIEW, {})
+        described = next(one for one in views.values() if one.get("output") == os.path.basename(path))
+        row, order, names = described["rows"], tuple(described["order"]), tuple(described["questions"])
+        asked, given = _described(whole, "questions"), dict(described["view"])
+        source = views.get(str(given.get("of")), {}).get("view", {})
         given |= {"over": source["over"]} if "over" in source else {}  # the largest of sums are sums
-        sources = [
-            read_promise(os.path.join(os.path.dirname(path), asked[one]["output"])) for one in described["questions"]
-        ]
-        guarantee = guarantee_of(whole.content)
-        first, row_type = sources[0], getattr(row_types, row)
+        sources = [read_promise(os.path.join(os.path.dirname(path), asked[one]["output"])) for one in names]
+        first, row_type, guarantee = sources[0], getattr(row_types, row), guarantee_of(whole.content)
+        limits = [one for one in guarantee.limits if one.partition(": ")[0] not in {*asked} - {*names}]
+        parameters = {key: first.parameters[key] for key in OF_SOURCE if key in first.parameters}
+        parameters |= {
+            key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in given.items()
+        }
+        parameters |= {"item": ",".join(described["columns"])} if described["columns"] else {}
         if {field.removeprefix("-") for field in order} - {*row_type._fields}:
             raise ValueError("order must name fields of the rows")
-    except (KeyError, TypeError, AttributeError, IndexError, RecursionError):
+    except (KeyError, TypeError, AttributeError, IndexError, StopIteration, RecursionError):
         raise ValueError(f"RESULT must be a question or a view of {whole.path}, got {path}") from None
-    sentences = [f"{one}: {each.accuracy}" for one, each in zip(described["questions"], sources, strict=True)]
     accuracy: dict[str, Any] = dict(first.promise.content["accuracy"]) if len(sources) == 1 else {}
+    sentences = [f"{one}: {each.accuracy}" for one, each in zip(names, sources, strict=True)]
     accuracy["sentence"] = f"It is as accurate as the rows that it is made of. {' '.join(sentences)}"
-    parameters = {key: first.parameters[key] for key in OF_SOURCE if key in first.parameters}
-    parameters |= {
-        key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in given.items()
-    }
-    parameters |= {"item": ",".join(columns)} if columns else {}
-    parameters |= {"top": given["largest"]} if "largest" in given else {}
-    digest = {"rows": {"sha256": described["sha256"]}} if "sha256" in described else {}
-    content = {**whole.content, "parameters": parameters, "accuracy": accuracy, **digest}
-    content[MADE_OF] = described["questions"]
-    made_of = " and ".join(described["questions"])
+    content = {**whole.content, "made_by": first.promise.content["made_by"], "parameters": parameters}
+    content |= {"accuracy": accuracy, "rows": {"sha256": described.get("sha256")}}
+    made_of = " and ".join(names)
     spec = replace(
         first.spec,
-        word=VIEW,
         description=f"A view of {made_of}: made of what these have published, at no cost.",
-        title=next((title for key, title in VIEW_TITLES.items() if key in described[VIEW]), VIEW),
+        title=next((title for key, title in VIEW_TITLES.items() if key in described["view"]), "view"),
         row=row,
         order=order,
         why_nothing=f"{made_of} have published nothing that it could be made of",
@@ -301,8 +273,15 @@ def _view(path: str, whole: Promise) -> Result:
         values_with="",
         files=(),
     )
-    promise = Promise(whole.path, content)
-    return Result(path=path, spec=spec, row_type=row_type, rows=[], promise=promise, guarantee=guarantee)
+    return Result(
+        path=path,
+        spec=spec,
+        row_type=row_type,
+        rows=[],
+        promise=Promise(whole.path, content),
+        guarantee=replace(guarantee, limits=tuple(limits)),
+        made_of=names,
+    )
 
 
 def promise_path(path: str) -> str:
@@ -348,22 +327,6 @@ def read_file(file: str, result: Result, time: Callable[[int], Any] = timestamp)
         except ValueError:
             continue
     return read_rows("RESULT", file, base, time)
-
-
-def _read_promise(path: str) -> Promise:
-    """Return the guarantee file of a result, which must be there."""
-    check_store(path, "RESULT")
-    if not exists(path):
-        raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
-    beside = promise_path(path)
-    promise = Promise.read(beside)
-    if promise is None:
-        raise ValueError(
-            f"RESULT must have its guarantee: there is no file {beside}. A run writes it when its rows are complete: "
-            "wait until it has ended, or move it along with the rows; if it is lost, run the command again with the "
-            "same key, which gives the same rows"
-        )
-    return promise
 
 
 def _row_types(base: Any) -> list[Any]:

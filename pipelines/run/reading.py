@@ -19,6 +19,7 @@ from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.sinks.destination import SENT, TOO_LARGE, Destination, Several, UnreachableError
 from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.webhook import Webhook, has_alerts
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.sources.frame_files import save_rows
 from privstream.pipelines.sources.readers import ReadEvents
@@ -28,7 +29,7 @@ from privstream.pipelines.terminal import say
 
 
 def destination(
-    urls: Sequence[str], monitor: Monitor, run_id: str, row_type: type, key: Sequence[str]
+    urls: Sequence[str], monitor: Monitor, run_id: str, row_type: type, key: Sequence[str], folder: str, name: str
 ) -> Destination | None:
     """Return where rows are sent; None for nowhere.
 
@@ -38,6 +39,8 @@ def destination(
         run_id: the public name of the run.
         row_type: of the rows.
         key: fields that no two of them have in common.
+        folder: of the rows, for marks of alerts that have been posted.
+        name: of the question or view.
 
     Raises:
         ValueError, OSError: naming the option.
@@ -50,6 +53,8 @@ def destination(
         else:
             topic = _imported("kafka_topic", "kafka").KafkaTopic
             found.append(topic(url, run_id, row_type, key, kafka_settings(monitor.data)))
+    if monitor.output.notify is not None and has_alerts(row_type):
+        found.append(Webhook(monitor.output.notify, run_id, row_type, key, folder, name))
     return None if not found else found[0] if len(found) == 1 else Several(found)
 
 

@@ -12,7 +12,8 @@ from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import options_of
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.show.words import LABEL, summary
-from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, read_table, until_closed
+from privstream.pipelines.sinks.row_files import read_table
+from privstream.pipelines.sinks.terminal_table import MOST_ROWS, print_rows, until_closed
 from privstream.pipelines.terminal import gap, say
 from privstream.transforms.counters import Counters
 from rich.console import Console

@@ -151,6 +151,11 @@ class Run:
             )
             for view in views
         }
+        destinations = [*(each.destination for each in asked), *sent.values()]
+        if monitor.output.notify and not monitor.output.send and not any(destinations):
+            raise WrongKeyError(
+                ("output", "notify"), "must be given with alerts, or with a view above or below a number"
+            )
         if unbounded:
             places.check_same_views(described)
         word = next(iter(monitor.questions.values())).info.word if monitor.single else "run"
@@ -403,12 +408,13 @@ def _destination(
     monitor: Monitor, places: Places, name: str, run_id: str, row_type: type, key: Sequence[str], execution: Execution
 ) -> Any:
     """Return where rows of a question or a view are sent, which has been checked; None for nowhere."""
-    if not monitor.output.send:
+    if not monitor.output.send and monitor.output.notify is None:
         return None
     urls = [address if monitor.single else f"{address}/{name}" for address in monitor.output.send]
+    folder = places.folder if places.unbounded else places.parent
     try:
-        sent = loaded("run.reading.destination")(urls, monitor, run_id, row_type, key)
-        if not execution.dry_run:  # the check makes a table that is missing
+        sent = loaded("run.reading.destination")(urls, monitor, run_id, row_type, key, folder, name)
+        if sent is not None and not execution.dry_run:  # the check makes a table that is missing
             sent.check(first=not exists(places.guarantee(name) if name in monitor.questions else places.whole))
     except (ValueError, OSError) as error:
         text = str(error).replace("--output", "send", 1)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from apache_beam.options.pipeline_options import (
@@ -38,61 +38,35 @@ BUNDLE_MILLIS = 100
 """A step passes the watermark on when its bundle ends. Beam's own default, a second, adds up over some ten steps."""
 
 
+NUMBERS = {
+    "checkpointing_interval": "milliseconds between two checkpoints; needs --streaming",
+    "checkpoint_timeout_millis": f"after which a checkpoint restarts the job (default: {CHECKPOINT_TIMEOUT_MILLIS})",
+    "min_pause_between_checkpoints": f"milliseconds (default: {CHECKPOINT_PAUSE_MILLIS})",
+    "shutdown_sources_after_idle_ms": "lets a bounded run with checkpoints end; no checkpoint is taken from then on",
+    "max_bundle_size": "elements that are handled together at most",
+    "max_bundle_time_mills": f"milliseconds that a bundle waits (default with checkpoints: {BUNDLE_MILLIS})",
+}
+FLAGS = {
+    "finish_bundle_before_checkpointing": "always on with checkpoints: without it events are lost as late",
+    "externalized_checkpoints_enabled": "always on with checkpoints: the last one stays when a job is cancelled",
+    "retain_externalized_checkpoints_on_cancellation": "likewise",
+    "allow_non_restored_state": "go on also if the savepoint has state of steps that no longer exist",
+}
+
+
 class FlinkJobOptions(PipelineOptions):
     """What the Flink runner takes beside `--flink_master` and `--parallelism`; other runners ignore it."""
 
     @classmethod
     @override
     def _add_argparse_args(cls, parser: Any) -> None:
-        parser.add_argument(
-            "--checkpointing_interval", type=int, help="milliseconds between two checkpoints; needs --streaming"
-        )
-        parser.add_argument(
-            "--finish_bundle_before_checkpointing",
-            default=False,
-            action="store_true",
-            help="always on with checkpoints: without it events are lost as late",
-        )
-        parser.add_argument(
-            "--operator_chaining",
-            choices=["true", "false"],
-            help="false with checkpoints, unless given: a savepoint then fits any parallelism",
-        )
-        for name in ("externalized_checkpoints_enabled", "retain_externalized_checkpoints_on_cancellation"):
-            parser.add_argument(
-                f"--{name}",
-                default=False,
-                action="store_true",
-                help="always on with checkpoints: the last one stays when a job is cancelled",
-            )
-        parser.add_argument(
-            "--checkpoint_timeout_millis",
-            type=int,
-            help=f"a checkpoint that takes longer restarts the job (default here: {CHECKPOINT_TIMEOUT_MILLIS})",
-        )
-        parser.add_argument(
-            "--min_pause_between_checkpoints",
-            type=int,
-            help=f"milliseconds from the end of one to the next (default here: {CHECKPOINT_PAUSE_MILLIS})",
-        )
+        for name, text in NUMBERS.items():
+            parser.add_argument(f"--{name}", type=int, help=text)
+        for name, text in FLAGS.items():
+            parser.add_argument(f"--{name}", default=False, action="store_true", help=text)
+        words = "false with checkpoints, unless given: a savepoint then fits any parallelism"
+        parser.add_argument("--operator_chaining", choices=["true", "false"], help=words)
         parser.add_argument("--savepoint_path", help="folder of the savepoint or checkpoint to go on from")
-        parser.add_argument(
-            "--allow_non_restored_state",
-            default=False,
-            action="store_true",
-            help="go on also if the savepoint has state of steps that no longer exist",
-        )
-        parser.add_argument(
-            "--shutdown_sources_after_idle_ms",
-            type=int,
-            help="lets a bounded run with checkpoints end; no checkpoint is taken from then on",
-        )
-        parser.add_argument("--max_bundle_size", type=int, help="elements that are handled together at most")
-        parser.add_argument(
-            "--max_bundle_time_mills",
-            type=int,
-            help=f"milliseconds for which a bundle waits at most (default here with checkpoints: {BUNDLE_MILLIS})",
-        )
 
 
 def prepare_for_checkpoints(options: PipelineOptions) -> None:
@@ -117,7 +91,7 @@ def prepare_for_checkpoints(options: PipelineOptions) -> None:
 
 LOCAL_MASTERS = ("[local]", "[auto]")
 ANSWER_SECONDS = 5
-
+UNANSWERED = (OSError, HTTPException, ValueError, KeyError, TypeError)
 
 FLINK = "1.19"
 """The release of Flink that is taken if none is named: the one that deployments and tests have."""
@@ -137,11 +111,31 @@ def check_flink(options: PipelineOptions) -> None:
     """
     if not _on_flink(options):
         return
-    flink = options.view_as(FlinkRunnerOptions)
-    _check_job_server(flink.flink_job_server_jar)
+    flink, home = options.view_as(FlinkRunnerOptions), os.environ.get("JAVA_HOME")
+    jar, master, version = flink.flink_job_server_jar, flink.flink_master, flink.flink_version
+    if shutil.which("java") is None:
+        where = f"; JAVA_HOME is {home}, put its bin folder on the PATH" if home else ""
+        raise UsageError(f"Java must be installed to submit to Flink: install a Java runtime, 11 or 17{where}")
+    if jar is not None and not urlsplit(jar).scheme and not Path(jar).is_file():
+        raise UsageError(
+            f"flink_job_server_jar must be a file, got {jar}; deploy/get_flink_job_server.sh prints the path of one"
+        )
     if not on_cluster(options):
         return
-    _check_version(flink.flink_master, flink.flink_version)
+    try:
+        runs = str(ask_cluster(master, "/config")["flink-version"])
+    except UNANSWERED as error:
+        raise UsageError(
+            f"flink_master must be the address of a Flink cluster, got {master} "
+            f"({getattr(error, 'reason', None) or type(error).__name__}): start one with deploy/flink_cluster.py "
+            "start, or mend host and port"
+        ) from None
+    release = runs.rpartition(".")[0]
+    if release != version:
+        raise UsageError(
+            f"flink_version must be that of the cluster: {master} runs Flink {runs}, got {version}; the job server "
+            f"must be made for {release} too"
+        )
     if options.view_as(PortableOptions).environment_type == "LOOPBACK":
         raise UsageError(
             "environment_type must not be LOOPBACK on a cluster: workers would end with this command; use EXTERNAL, "
@@ -171,36 +165,6 @@ def ask_cluster(master: str, path: str, method: str = "GET") -> Any:
         return json.loads(answer.read())
 
 
-def _check_job_server(jar: str | None) -> None:
-    """Check that Beam's job server can be started."""
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which("java") is None:
-        where = f"; JAVA_HOME is {home}, put its bin folder on the PATH" if home else ""
-        raise UsageError(f"Java must be installed to submit to Flink: install a Java runtime, 11 or 17{where}")
-    if jar is not None and not urlsplit(jar).scheme and not Path(jar).is_file():
-        raise UsageError(
-            f"flink_job_server_jar must be a file, got {jar}; deploy/get_flink_job_server.sh prints the path of one"
-        )
-
-
-def _check_version(master: str, version: str) -> None:
-    """Check that a cluster of this version answers."""
-    try:
-        runs = str(ask_cluster(master, "/config")["flink-version"])
-    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
-        reason = getattr(error, "reason", None) or type(error).__name__
-        raise UsageError(
-            f"flink_master must be the address of a Flink cluster, got {master} ({reason}): start one with "
-            "deploy/flink_cluster.py start, or mend host and port"
-        ) from None
-    if runs.rpartition(".")[0] != version:
-        raise UsageError(
-            f"flink_version must be that of the cluster: {master} runs Flink {runs}, got {version}; the job server "
-            f"must be made for {runs.rpartition('.')[0]} too"
-        )
-
-
-UNANSWERED = (OSError, HTTPException, ValueError, KeyError, TypeError)
 CANCEL_SECONDS, CANCEL_POLL_SECONDS, LET_GO_SECONDS = 60, 0.2, 30
 ENDED = ("FINISHED", "CANCELED", "FAILED")
 """States of jobs that have ended."""
@@ -239,7 +203,8 @@ def submitted_job(
         return
     named, master = options.view_as(GoogleCloudOptions), options.view_as(FlinkRunnerOptions).flink_master
     if writes:
-        output = blake2b("\n".join(map(_place, writes)).encode(), digest_size=4).hexdigest()
+        places = [path if urlsplit(path).scheme else os.path.realpath(path) for path in writes]
+        output = blake2b("\n".join(places).encode(), digest_size=4).hexdigest()
         _refuse_second(master, output)
         named.job_name = f"{named.job_name} {output}"
     named.job_name = f"{named.job_name} {secrets.token_hex(4)}"
@@ -258,11 +223,6 @@ def _interrupted(error: BaseException | None) -> bool:
     return error is not None and (isinstance(error, KeyboardInterrupt) or _interrupted(error.__context__))
 
 
-def _place(path: str) -> str:
-    """Return a path that says the same in any working directory."""
-    return path if urlsplit(path).scheme else os.path.realpath(path)
-
-
 def _refuse_second(master: str, output: str) -> None:
     """Refuse a job while another one, which is known by its name, writes the same; one that ends is waited for.
 
@@ -271,7 +231,7 @@ def _refuse_second(master: str, output: str) -> None:
     """
     deadline = time.monotonic() + LET_GO_SECONDS
     with suppress(*UNANSWERED):
-        while running := _running(master, output):
+        while running := _job(master, lambda job: f" {output} " in job["name"] and job["state"] not in ENDED):
             if time.monotonic() > deadline:
                 raise UsageError(
                     f"job {running} on {master} writes into the same folder: end it first, for two at once would "
@@ -280,55 +240,30 @@ def _refuse_second(master: str, output: str) -> None:
             time.sleep(CANCEL_POLL_SECONDS)
 
 
-def _running(master: str, output: str) -> str | None:
-    """Return a job that has not ended and writes an output.
-
-    Raises:
-        OSError, HTTPException, ValueError, KeyError, TypeError: there is no answer.
-    """
-    jobs = ask_cluster(master, "/jobs/overview")["jobs"]
-    return next((job["jid"] for job in jobs if f" {output} " in job["name"] and job["state"] not in ENDED), None)
+def _job(master: str, suits: Callable[[Any], bool]) -> str | None:
+    """Return the first job of a cluster that suits; raises one of `UNANSWERED` if there is no answer."""
+    return next((job["jid"] for job in ask_cluster(master, "/jobs/overview")["jobs"] if suits(job)), None)
 
 
-class SubmittedJob:
-    """The job of a name that no other job on a cluster has.
+class SubmittedJob(NamedTuple):
+    """The job of a name that no other job on a cluster has; `master` is the address of the cluster."""
 
-    Args:
-        master: address of the cluster's REST interface.
-        name: of the job.
-    """
-
-    def __init__(self, master: str, name: str) -> None:
-        self._master, self._name = master, name
+    master: str
+    name: str
 
     def cancel(self) -> str:
         """End the job, wait until it has ended, and say what became of it; its last checkpoint stays."""
         try:
-            job = self._own()
+            job = _job(self.master, lambda job: bool(job["name"] == self.name))
         except UNANSWERED:
             return "the cluster does not answer, so that the job may go on there: cancel it on Flink's page"
         if job is None:
             return "no job has begun on the cluster"
-        if not self._ended(job):
-            return f"the cluster has not confirmed that job {job} has ended: cancel it on Flink's page"
-        return f"job {job} has ended on the cluster; its last checkpoint stays"
-
-    def _ended(self, job: str) -> bool:
-        """Cancel a job unless it has ended; tell whether it has ended soon after."""
         deadline = time.monotonic() + CANCEL_SECONDS
         while time.monotonic() < deadline:
             with suppress(*UNANSWERED):
-                if ask_cluster(self._master, f"/jobs/{job}")["state"] in ENDED:
-                    return True
-                ask_cluster(self._master, f"/jobs/{job}?mode=cancel", "PATCH")
+                if ask_cluster(self.master, f"/jobs/{job}")["state"] in ENDED:
+                    return f"job {job} has ended on the cluster; its last checkpoint stays"
+                ask_cluster(self.master, f"/jobs/{job}?mode=cancel", "PATCH")
             time.sleep(CANCEL_POLL_SECONDS)
-        return False
-
-    def _own(self) -> str | None:
-        """Return the job if it has begun.
-
-        Raises:
-            OSError, HTTPException, ValueError, KeyError, TypeError: there is no answer.
-        """
-        jobs = ask_cluster(self._master, "/jobs/overview")["jobs"]
-        return next((job["jid"] for job in jobs if job["name"] == self._name), None)
+        return f"the cluster has not confirmed that job {job} has ended: cancel it on Flink's page"

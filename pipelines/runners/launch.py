@@ -14,14 +14,12 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
 from apache_beam.runners.runner import PipelineState, create_runner
-from apache_beam.transforms import environments
 from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import CommandError, RunError, UsageError
 from privstream.pipelines.console import STANDARD_ERROR, clock
@@ -34,9 +32,8 @@ from privstream.pipelines.runners.flink import (
 )
 from privstream.pipelines.runners.local_runner import (
     LOCAL_RUNNER,
+    beam_as_needed,
     choose_local_runner,
-    on_loopback,
-    state_cache_as_asked,
     without_program,
 )
 from privstream.pipelines.stores import reach_stores
@@ -62,12 +59,6 @@ OUT_OF_MEMORY = (
     "need less, and workers of a cluster share it"
 )
 
-INSTEAD = {
-    "--item": ": this command reads no item, and is about all of them together; --where chooses some",
-    "--windows": ": this command takes --end, where its last window ends",
-}
-"""What stands in place of an option that other commands have."""
-
 
 def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     """Return Beam's options, with a runner that is named.
@@ -84,8 +75,7 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
     except argparse.ArgumentError as error:
         raise UsageError(str(error)) from None
     if unknown:
-        instead = INSTEAD.get(unknown[0].partition("=")[0], "")
-        raise UsageError(f"unknown option {unknown[0]}{instead}; run with --help for the options there are")
+        raise UsageError(f"unknown option {unknown[0]}; run with --help for the options there are")
     options = PipelineOptions(arguments)
     try:
         reach_stores(arguments, options)
@@ -93,20 +83,15 @@ def parse_beam_options(arguments: list[str]) -> PipelineOptions:
         raise UsageError(str(error)) from None
     choose_local_runner(options)
     choose_flink(options, arguments)
-    _check_runner(options)
-    prepare_for_checkpoints(options)
-    check_flink(options)
-    return options
-
-
-def _check_runner(options: PipelineOptions) -> None:
-    """Refuse a runner that Beam does not know, or cannot load."""
     name = options.view_as(StandardOptions).runner
     try:
         create_runner(name)
     except (ValueError, TypeError, ImportError, AttributeError):
         rule = "must be a runner that Beam knows and that is installed, such as FnApiRunner, PrismRunner or FlinkRunner"
         raise UsageError(f"--runner {rule}, got {name}") from None
+    prepare_for_checkpoints(options)
+    check_flink(options)
+    return options
 
 
 def run(
@@ -192,8 +177,7 @@ def _new_pipeline(options: PipelineOptions) -> beam.Pipeline:
 
 def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
     """Start a pipeline."""
-    local = options.view_as(StandardOptions).runner == LOCAL_RUNNER
-    with on_loopback(), state_cache_as_asked(options), _no_lists_of_packages_left(local=local):
+    with beam_as_needed(options):
         return pipeline.run()
 
 
@@ -213,22 +197,6 @@ def added(parts: Iterable[Counters]) -> Counters:
         for place, number in part.items():
             found[place] = found.get(place, 0) + number
     return found
-
-
-@contextmanager
-def _no_lists_of_packages_left(*, local: bool) -> Iterator[None]:
-    """Keep what workers may install, of pipelines that are started meanwhile, in a folder that goes when they have it.
-
-    By itself Beam leaves such folders. Workers in this process install nothing, and get no list.
-    """
-    module: Any = environments  # its function is replaced, which mypy refuses
-    theirs = module.python_sdk_dependencies
-    with nullcontext() if local else TemporaryDirectory(prefix="privstream-") as folder:
-        module.python_sdk_dependencies = (lambda options: ()) if local else partial(theirs, tmp_dir=folder)
-        try:
-            yield
-        finally:
-            module.python_sdk_dependencies = theirs
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:

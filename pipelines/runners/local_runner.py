@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +26,7 @@ from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.worker import worker_pool_main
+from apache_beam.transforms import environments
 from apache_beam.utils import thread_pool_executor
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.terminal import say
@@ -66,15 +69,40 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
 
 
 @contextmanager
-def on_loopback() -> Iterator[None]:
-    """Let pipelines that are started meanwhile have workers that listen on loopback alone."""
-    module: Any = worker_pool_main  # its class is replaced, which mypy refuses
-    theirs = module.BeamFnExternalWorkerPoolServicer
-    module.BeamFnExternalWorkerPoolServicer = LoopbackWorkers
+def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
+    """Let pipelines that are started meanwhile do what no option of Beam says.
+
+    Workers listen on loopback alone. Those of FnApiRunner cache as much state as `max_cache_memory_usage_mb` says, by
+    default none: to weigh a value Beam goes through all modules of the process, for every read of every key. And the
+    folder with lists of packages to install, which Beam would leave, goes; workers in this process install nothing.
+    """
+    cache = options.view_as(WorkerOptions).max_cache_memory_usage_mb
+    with ExitStack() as stack:
+        stack.enter_context(_replaced(worker_pool_main, "BeamFnExternalWorkerPoolServicer", LoopbackWorkers))
+        stack.enter_context(_replaced(worker_handlers, "STATE_CACHE_SIZE_MB", cache))
+        if options.view_as(StandardOptions).runner == LOCAL_RUNNER:
+            stack.enter_context(_replaced(environments, "python_sdk_dependencies", _no_packages))
+        else:
+            folder = stack.enter_context(TemporaryDirectory(prefix="privstream-"))
+            packages = partial(environments.python_sdk_dependencies, tmp_dir=folder)
+            stack.enter_context(_replaced(environments, "python_sdk_dependencies", packages))
+        yield
+
+
+def _no_packages(options: PipelineOptions) -> tuple[()]:
+    """Return what workers in this process install."""
+    return ()
+
+
+@contextmanager
+def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    """Let something of a module be something else in the block."""
+    theirs = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        module.BeamFnExternalWorkerPoolServicer = theirs
+        setattr(module, name, theirs)
 
 
 LOCAL_RUNNER = "FnApiRunner"
@@ -95,64 +123,42 @@ DOWNLOADS = {
 
 
 def choose_local_runner(options: PipelineOptions) -> None:
-    """Name the runner if it is not, and refuse ways to run that give wrong results.
+    """Name the runner if it is not, and refuse ways to run that give wrong results, or open ports to everybody.
+
+    *Privacy*: who connects to a port without a password gets the pipeline, its noise key too.
 
     Raises:
         UsageError: a runner or mode that loses events, or no Prism where it should be.
     """
-    standard = options.view_as(StandardOptions)
+    standard, direct = options.view_as(StandardOptions), options.view_as(DirectOptions)
     name = (standard.runner or LOCAL_RUNNER).rpartition(".")[2].lower()
-    if standard.runner is None:
-        standard.runner = LOCAL_RUNNER
-    elif name in SWITCHES:
-        say(f"{standard.runner} would choose a runner by itself: taking {LOCAL_RUNNER}")
-        standard.runner = LOCAL_RUNNER
-    elif name == BUNDLE_BASED:
-        raise UsageError(
-            "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files"
-        )
-    _check_ports(options)
     prism = options.view_as(PrismRunnerOptions).prism_location
-    if name == "prismrunner" and prism is not None and not urlsplit(prism).scheme and not os.path.isfile(prism):
-        raise UsageError(f"prism_location must be a file, got {prism}; {BUILD_PRISM}")
-
-
-def _check_ports(options: PipelineOptions) -> None:
-    """Refuse what opens ports to everybody without a password: who connects gets the pipeline, its noise key too."""
-    direct = options.view_as(DirectOptions)
-    if direct.direct_running_mode != "in_memory":
-        raise UsageError(
-            "direct_running_mode must be in_memory: the others open ports on every interface without a password, and "
-            f"with several threads people would be charged wrongly, got {direct.direct_running_mode}"
-        )
-    if direct.direct_num_workers != 1:
-        raise UsageError(
-            "direct_num_workers must be 1: several workers of the local runner in one process read outdated state, "
-            f"got {direct.direct_num_workers}"
-        )
-    if options.view_as(PortableOptions).job_endpoint == EMBEDDED:
-        raise UsageError(f"job_endpoint must not be {EMBEDDED}: it opens ports on every interface without a password")
-    if options.view_as(FlinkRunnerOptions).flink_submit_uber_jar:
-        raise UsageError(
-            "flink_submit_uber_jar must not be given: it opens a port on every interface without a password; use "
-            "--flink_job_server_jar"
-        )
-
-
-@contextmanager
-def state_cache_as_asked(options: PipelineOptions) -> Iterator[None]:
-    """Let workers of FnApiRunner that start meanwhile cache as much state as `max_cache_memory_usage_mb` says: none.
-
-    By itself this runner does not read the option, and caches 100 MB of what is in its own memory anyway. To weigh a
-    value Beam goes through all modules of the process: that takes milliseconds, for every read of every key.
-    """
-    module: Any = worker_handlers
-    theirs = module.STATE_CACHE_SIZE_MB
-    module.STATE_CACHE_SIZE_MB = options.view_as(WorkerOptions).max_cache_memory_usage_mb
-    try:
-        yield
-    finally:
-        module.STATE_CACHE_SIZE_MB = theirs
+    opens = "opens a port on every interface without a password"
+    if standard.runner is None or name in SWITCHES:
+        if standard.runner is not None:
+            say(f"{standard.runner} would choose a runner by itself: taking {LOCAL_RUNNER}")
+        standard.runner = LOCAL_RUNNER
+    refusals = {
+        "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files": (
+            name == BUNDLE_BASED
+        ),
+        f"direct_running_mode must be in_memory: the others {opens.replace('opens a port', 'open ports')}, and with "
+        f"several threads people would be charged wrongly, got {direct.direct_running_mode}": (
+            direct.direct_running_mode != "in_memory"
+        ),
+        "direct_num_workers must be 1: several workers of the local runner in one process read outdated state, got "
+        f"{direct.direct_num_workers}": direct.direct_num_workers != 1,
+        f"job_endpoint must not be {EMBEDDED}: it {opens}": (options.view_as(PortableOptions).job_endpoint == EMBEDDED),
+        f"flink_submit_uber_jar must not be given: it {opens}; use --flink_job_server_jar": (
+            options.view_as(FlinkRunnerOptions).flink_submit_uber_jar
+        ),
+        f"prism_location must be a file, got {prism}; {BUILD_PRISM}": (
+            name == "prismrunner" and prism is not None and not urlsplit(prism).scheme and not os.path.isfile(prism)
+        ),
+    }
+    for text, holds in refusals.items():
+        if holds:
+            raise UsageError(text)
 
 
 def without_program(error: BaseException) -> str | None:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import ipaddress
 import os
+import stat
 import threading
-import traceback
-from collections.abc import Callable
-from datetime import UTC, datetime
+from contextlib import suppress
+from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import version
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from privstream.mechanisms import checks
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.report.cost import Accounts
-from privstream.pipelines.report.result import Result, ledger_of, monitor_promise, output_of
-from privstream.pipelines.report.section import section
-from privstream.pipelines.serve.folder import WatchedFolder
+from privstream.pipelines.locations import GUARANTEE
+from privstream.pipelines.model.question import loaded
+from privstream.pipelines.report import result as reading
+from privstream.pipelines.report.result import BESIDE, Result, is_rows, ledger_of, monitor_promise, output_of
+from privstream.pipelines.sources.folder_polls import END
 from privstream.pipelines.terminal import say
+from privstream.transforms.row_types import Time
 
-Made = TypeVar("Made")
 HOST, PORT, LAST_PORT = "127.0.0.1", 8080, 65_535
 TITLE = "Differentially private results, live"
+MOST_FILES, MOST_BYTES = 500, 16 << 20
+"""Of one result: a page shows the newest files up to here, and says so."""
+
 HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -34,7 +36,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-NOT_IN_LEDGER = "The ledger of this page does not have the run of this result."
 
 
 class Answer(NamedTuple):
@@ -48,14 +49,16 @@ class Answer(NamedTuple):
 class LivePage:
     """The report of a folder as its files are now.
 
+    A result is a file with its guarantee file beside it, or a folder (this one, or one in it) with a guarantee file in
+    it; of a monitor, all that its guarantee file names, in that order. Everything else is never opened.
+
     Args:
         folder: whose results are shown.
-        accounts: the ledger of their runs, or None.
-        traceback: whether the terminal shows where errors come from; that may quote rows.
+        ledger: in which their runs are recorded, or None.
     """
 
-    def __init__(self, folder: str, accounts: Accounts | None = None, *, traceback: bool = False) -> None:
-        self._folder, self._accounts, self._traceback = WatchedFolder(folder), accounts, traceback
+    def __init__(self, folder: str, ledger: str | None = None) -> None:
+        self._folder, self._ledger = folder, ledger
         self._alone = threading.Lock()
         self._made: tuple[str, str] = ("", "")
 
@@ -68,9 +71,11 @@ class LivePage:
         return Answer(200, "text/html", self.page()) if path == "/" else Answer(404, "text/plain", "Not found.\n")
 
     def version(self) -> str:
-        """Return what changes when the page does."""
-        ledger = "" if self._accounts is None else self._accounts.head()
-        return self._folder.version(self._folder.paths()) + ledger
+        """Return what changes whenever a file of the page does."""
+        files = [file for path in self.paths() for file in (reading.promise_path(path), *_newest(path)[0])]
+        ends = [os.path.join(path, END) for path in self.paths()]
+        stamps = [(file, _stamp(file)) for file in [*files, *ends, self._ledger or ""]]
+        return blake2b(repr(stamps).encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
     def page(self) -> str:
         """Return the page, made again if anything has changed."""
@@ -80,58 +85,98 @@ class LivePage:
                 self._made = now, self._render(now)
             return self._made[1]
 
+    def paths(self) -> list[str]:
+        """Return the results that there are."""
+        with suppress(ValueError, OSError):
+            if monitor_promise(self._folder) is not None:
+                return [path for path in reading.results_of(self._folder) if os.path.exists(path)]
+        if os.path.isfile(os.path.join(self._folder, GUARANTEE)):
+            return [self._folder]
+        with suppress(OSError):
+            return [path for name in sorted(os.listdir(self._folder)) if (path := self._result(name))]
+        return []
+
+    def _result(self, name: str) -> str:
+        """Return the path of the result that a name in the folder stands for; empty if for none."""
+        path = os.path.join(self._folder, name)
+        if name.endswith(BESIDE) and is_rows(name.removesuffix(BESIDE)) and _stamp(path):
+            return path.removesuffix(BESIDE)
+        with suppress(ValueError):
+            is_result = name[0] not in "._" and _stamp(os.path.join(path, GUARANTEE)) and monitor_promise(path) is None
+            return path if is_result else ""
+        return path
+
     def _render(self, now: str) -> str:
-        """Make the page."""
-        paths = self._folder.paths()
-        self._folder.forget(paths)
-        sections = [found for path in paths if (found := self._section(path)) is not None]
+        """Make the page; what is wrong with one result must not hide the others."""
+        paths = self.paths()
         notes = [] if paths else ["No results yet. They appear here when a command has written them."]
-        if (unreadable := len(paths) - len(sections)) > 0:
-            notes.append(f"{unreadable:,} results cannot be read now: incomplete, or of another version.")
+        sections, costs, together = [], list[str](), None
+        page = loaded("report.page")
+        for path in paths:
+            try:
+                result, said = self._read(path)
+                if self._ledger is not None:
+                    costs += self._cost(page, result, said)
+                sections.append(page.section(result, said))
+            except Exception:  # whatever somebody has written there
+                continue  # the number of those is told below
+        if len(sections) < len(paths):
+            number = len(paths) - len(sections)
+            notes.append(f"{number:,} results cannot be read now: incomplete, or of another version.")
+        with suppress(ValueError):
+            whole = monitor_promise(self._folder)
+            together = None if whole is None else whole.number("guarantee")
+        made: str = page.render(sections, title=TITLE, costs=costs, together=together, notes=notes, live=now)
+        return made
+
+    def _cost(self, page: Any, result: Result, notes: list[str]) -> list[str]:
+        """Return what the run of a result costs; nothing but a note where the ledger does not have it."""
         try:
-            monitor = monitor_promise(self._folder.path)
+            return [page.cost_in_words(self._ledger, result)]
         except ValueError:
-            monitor = None
-        datasets = sorted({one["dataset"] for one in sections} - {None})
-        accounts = self._accounts
-        render = importlib.import_module("privstream.pipelines.report.page").render  # other commands need no templates
-        page: str = render(
-            title=TITLE,
-            date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-            version=version("privstream"),
-            sections=sections,
-            together=[] if monitor is None else [monitor.number("guarantee")],
-            costs=None if accounts is None else self._try(lambda: accounts.costs(datasets)),
-            notes=notes,
-            live=now,
-        )
-        return page
+            notes.append("The ledger of this page does not have the run of this result.")
+            return []
 
-    def _section(self, path: str) -> dict[str, Any] | None:
-        """Return what is shown of a result, None if it cannot be read."""
-        found = self._try(lambda: self._folder.read(path))
-        if found is None:
-            return None
-        result, notes = found
-        made = self._try(lambda: self._words(result, notes))
-        return None if made is None else made | {"notes": notes}
+    def _read(self, path: str) -> tuple[Result, list[str]]:
+        """Return a result as it is now, and notes on what is not in it."""
+        result, notes, rows, unreadable = reading.read_promise(path), [], [], 0
+        files, all_files = _newest(path)
+        for file in files:
+            try:
+                rows += reading.read_file(file, result, Time)
+            except Exception:  # whatever somebody has written there
+                unreadable += 1
+        if unreadable:
+            notes.append(f"{unreadable:,} files cannot be read now.")
+        if len(files) < all_files:
+            notes.append(f"The newest {len(files):,} files are shown, of {all_files:,}.")
+        if os.path.isdir(path) and not os.path.exists(os.path.join(path, END)):
+            notes.append("Running: more windows may follow.")
+        return result.with_rows(rows), notes
 
-    def _words(self, result: Result, notes: list[str]) -> dict[str, Any]:
-        """Return the section of a result, without its ledger where that does not have it."""
-        try:
-            return section(result, self._accounts)
-        except ValueError:
-            notes.append(NOT_IN_LEDGER)
-            return section(result, None)
 
-    def _try(self, make: Callable[[], Made]) -> Made | None:
-        """Return what is made; None if that fails, since what is wrong with one result must not hide the others."""
-        try:
-            return make()
-        except Exception as error:
-            if self._traceback:
-                say("".join(traceback.format_exception(error)).rstrip())
-            return None
+def _newest(path: str) -> tuple[list[str], int]:
+    """Return the newest files of a result, by name, that together are not too much for a page; and how many it has."""
+    try:
+        files = [file for file in reading.files_of(path) if _stamp(file)]
+    except OSError:
+        return [], 0
+    shown, size = list[str](), 0
+    for file in reversed(files[-MOST_FILES:]):
+        size += (*_stamp(file), 0, 0)[1]
+        if size > MOST_BYTES:
+            break
+        shown.append(file)
+    return shown[::-1], len(files)
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """Return what changes when a file does: when it was written, its size, and which one it is; else nothing."""
+    with suppress(OSError):
+        found = os.stat(path)
+        if stat.S_ISREG(found.st_mode):  # a pipe is never opened
+            return found.st_mtime_ns, found.st_size, found.st_ino
+    return ()
 
 
 def is_local(host: str) -> bool:
@@ -191,10 +236,9 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         ledger, folder = arguments.ledger or ledger_of(arguments.folder), output_of(arguments.folder)
         if not os.path.isdir(folder):
             raise ValueError(f"FOLDER must be a folder that exists, got {folder}")
-        accounts = Accounts.of(ledger, None)
-        if accounts is not None:
-            Ledger(accounts.path).contents()
-        server = listen(LivePage(folder, accounts, traceback=arguments.traceback), arguments.port)
+        if ledger is not None:
+            Ledger(ledger).contents()
+        server = listen(LivePage(folder, ledger), arguments.port)
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error
     say(f"live page of {folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)")

@@ -39,7 +39,8 @@ COLOURS = ("#0072b2", "#d55e00", "#00805c", "#b0508c", "#8a6d00", "#2a9fd6", "#8
 """Those of Okabe and Ito (2008), darker where white needs that: colour-blind people see them as different."""
 
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
-STATES = {ALERT: ALARM, "reported": COLOURS[0], "raised": ALARM, "no data": GREY}
+NO_DATA = "no data"
+STATES = {ALERT: ALARM, "reported": COLOURS[0], "raised": ALARM, NO_DATA: GREY}
 """What bars of a timeline mean, and their colours."""
 
 TIMES = {name: "%H:%M" for name in ("hours", "minutes")} | {"seconds": "%H:%M:%S", "year": "%-d %b %Y"}
@@ -86,10 +87,12 @@ class Chart:
     """A chart, which notebooks show.
 
     Attributes:
+        kind: what draws it: lines, bars, dots or timeline.
         title, caption: beside it.
         draw: returns what is drawn at a width in pixels.
     """
 
+    kind: str
     title: str
     caption: str
     draw: Callable[[int], Any] = field(repr=False)
@@ -307,7 +310,7 @@ def chart_of(
     points = [point for point in points if (point.state if look.kind is timeline else point.value is not None)]
     if not points:
         empty = alt.Chart(alt.InlineData([{"text": "nothing to draw"}])).mark_text(fontSize=14).encode(text="text:N")
-        return Chart(title, "Nothing was published that could be drawn.", lambda width: empty)
+        return Chart(look.kind.__name__, title, "Nothing was published that could be drawn.", lambda width: empty)
     windows, told = sorted({(point.start, point.end) for point in points}), []
     kind = look.alone if look.alone is not None and len(windows) == 1 else look.kind
     if kind in (bars, dots) and windows[-1][1]:
@@ -337,7 +340,7 @@ def chart_of(
     own = any(getattr(row, "lower", None) is not None for row in rows)
     sure = "95% intervals, each by itself" if own else "error bounds, which hold for all rows together"
     meaning = look.shows or f"{'Bands' if kind is lines else 'Lines'}: {sure}."
-    return Chart(title, " ".join([meaning, *told]), partial(kind, given))
+    return Chart(kind.__name__, title, " ".join([meaning, *told]), partial(kind, given))
 
 
 def _words(look: Look, parameters: Mapping[str, Any]) -> tuple[str, str]:
@@ -378,6 +381,11 @@ def _span(parameters: Mapping[str, Any], clocks: Clocks, moments: Sequence[int])
         except (KeyError, ValueError, TypeError, OverflowError):  # whatever somebody has written into the file
             continue
     return min(found), max(found)
+
+
+def episodes(rows: Sequence[Any]) -> list[Point]:
+    """Return when each alert, flag or report of rows began and ended."""
+    return joined([point for point in map(point_of, rows) if point.state])
 
 
 def joined(points: Sequence[Point]) -> list[Point]:

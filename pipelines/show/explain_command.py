@@ -12,6 +12,7 @@ from typing import Any
 
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import in_words
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.docstrings import described
 from privstream.pipelines.locations import GUARANTEE
@@ -26,6 +27,8 @@ COUNTERS = (
     "asked. These numbers are exact and no part of the result: guard them like the input.",
 )
 WIDTH = 100
+DURATIONS = ("window", "renew_every", "allowed_lateness", "timeout")
+"""Options that are lengths of time."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,13 +67,22 @@ def read(path: str) -> Promise:
     raise ValueError(f"RESULT must have a guarantee file beside it, and there is no file {own}")
 
 
-def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee) -> Iterator[tuple[str, list[str]]]:
-    """Yield headings with their sentences."""
+def explanation(
+    record: Mapping[str, Any], guarantee: PrivacyGuarantee, row_type: Any = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield headings with their sentences; `row_type` is that of the rows, if not that of the question."""
     word, given = words.word_of(record), record.get("parameters", {})
     spec, numbers = QUESTIONS.get(word), record.get("accuracy") or {}
     made = record.get("made_by", {})
     names = [f"{made.get('command', 'privstream')}, version {made.get('version', 'unknown')}"]
-    yield "made by", [f"{names[0]}; run id {given.get('run_id', 'unknown')}"]
+    digest = (record.get("rows") or {}).get("sha256")
+    yield (
+        "made by",
+        [
+            f"{names[0]}; run id {given.get('run_id', 'unknown')}{f'; rows with SHA-256 {digest}' if digest else ''}",
+            ", ".join(_option(name, value) for name, value in given.items() if name != "run_id") or "no options",
+        ],
+    )
     yield "privacy", promise_in_words(guarantee, "window" if given.get("window") is not None else "step")
     if record.get("questions"):
         yield (
@@ -78,11 +90,14 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee) -> Itera
             [
                 f"{name}: {each['question']}, epsilon {each['epsilon']:g}, delta {each['delta']:g}: {each['output']}"
                 for name, each in record["questions"].items()
+                if "question" in each
             ],
         )
     if spec is None:
         yield "not covered", not_covered(guarantee)
         return
+    if rules := (record.get("public") or {}).get("rules"):
+        yield "rules", [", ".join(_option(*each) for each in rule.items()) for rule in rules if isinstance(rule, dict)]
     unit = words.unit_of(record)
     intervals = numbers.get("intervals") or {}
     method = f"Method: {numbers['method']}." if "method" in numbers else ""
@@ -97,11 +112,20 @@ def explanation(record: Mapping[str, Any], guarantee: PrivacyGuarantee) -> Itera
     if guarantee.public:
         yield "public", [f"Published beside the rows, or known: {'; '.join(guarantee.public)}."]
     yield "counters", [*COUNTERS]
-    texts = described(spec.row_type.__doc__ or "", "Attributes")
-    yield "columns", [f"{name}: {texts[name]}" for name in spec.row_type._fields if texts.get(name)]
+    row_type = row_type or spec.row_type
+    texts = described(row_type.__doc__ or "", "Attributes")
+    yield "columns", [f"{name}: {texts[name]}" for name in row_type._fields if texts.get(name)]
     yield "not covered", not_covered(guarantee)
     if guarantee.proof:
         yield "proof", [guarantee.proof]
+
+
+def _option(name: str, value: Any) -> str:
+    """Write an option of a run; of a path the name of its file, for folders are nobody's business."""
+    if name in DURATIONS and isinstance(value, int | float):
+        value = in_words(round(value * 1_000_000))
+    hidden = isinstance(value, str) and name not in ("time_zone", "where")
+    return f"{name} = {os.path.basename(value) if hidden else value}"
 
 
 COMMAND = Command(

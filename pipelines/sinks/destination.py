@@ -66,22 +66,20 @@ class Destination(ABC):
 
     def sent_from(self, path: str, counters: Mapping[str, int]) -> str:
         """Return a line that says how many rows have been sent from the files at a path, and how many cannot be."""
-        line, left_out = f"{counters.get(SENT, 0):,} rows sent to {self.name()}", counters.get(TOO_LARGE, 0)
-        return line if not left_out else f"{line}, {left_out:,} are too large for the destination and in {path} alone"
+        line, left = f"{counters.get(SENT, 0):,} rows sent to {self.name()}", counters.get(TOO_LARGE, 0)
+        return line if not left else f"{line}, {left:,} are too large for the destination and in {path} alone"
 
-    def row_keys(self, rows: Sequence[Any]) -> list[str]:
-        """Return the keys of the rows of a file, each a JSON object; equal keys are equal texts.
+    def keyed(self, rows: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield rows of a file as JSON says them, with their keys, each a JSON object; equal keys are equal texts.
 
         Rows that nothing distinguishes, such as answers to two queries of one name and time, are numbered.
         """
         seen: Counter[str] = Counter()
-        keys = []
         for row in rows:
             values = json_values(self.row_type, row)
             named = {RUN: self.run_id} | {name: values[name] for name in self.key}
             seen[plain := json_text(named)] += 1
-            keys.append(plain if seen[plain] == 1 else json_text(named | {"number": seen[plain]}))
-        return keys
+            yield plain if seen[plain] == 1 else json_text(named | {"number": seen[plain]}), values
 
 
 class Several(Destination):
@@ -110,27 +108,11 @@ class Several(Destination):
         return " and ".join(each.name() for each in self.destinations)
 
 
-class SendFiles(beam.PTransform[Any, Any]):
+class SendFiles(beam.DoFn):
     """Sends the rows of files, named by their paths, and passes each path on when its rows are there.
 
     Counters: `rows_sent`, again those that are sent again, and `rows_too_large`, which are in the files alone.
     """
-
-    def __init__(self, destination: Destination) -> None:
-        super().__init__()
-        self.destination = destination
-
-    @override
-    def expand(self, paths: Any) -> Any:
-        return paths | "Send rows" >> beam.ParDo(_Send(self.destination))
-
-    @override
-    def display_data(self) -> dict[str, Any]:
-        return {"destination": self.destination.name()}
-
-
-class _Send(beam.DoFn):
-    """Sends the rows of one file at a time."""
 
     def __init__(self, destination: Destination) -> None:
         self.destination = destination
@@ -140,7 +122,11 @@ class _Send(beam.DoFn):
     @override
     def process(self, path: str) -> Iterator[str]:
         rows = read_row_file(path, self.destination.row_type)
-        left_out = self.destination.send(rows)
-        self.sent.inc(len(rows) - left_out)
-        self.too_large.inc(left_out)
+        left = self.destination.send(rows)
+        self.sent.inc(len(rows) - left)
+        self.too_large.inc(left)
         yield path
+
+    @override
+    def display_data(self) -> dict[str, Any]:
+        return {"destination": self.destination.name()}

@@ -9,7 +9,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from privstream.pipelines.locations import LAUNCH_SECONDS, parse_url
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
-from privstream.pipelines.sinks.row_files import json_values
 from privstream.pipelines.terminal import json_text
 from typing_extensions import override
 
@@ -73,29 +72,25 @@ class KafkaTopic(Destination):
             if error is not None:
                 failed.append(error)
 
-        for key, row in zip(self.row_keys(rows), rows, strict=True):
-            self._produce(key, row, delivered, failed)
-        self._open().flush()
-        too_large = [error for error in failed if error.code() == KafkaError.MSG_SIZE_TOO_LARGE]
-        if len(too_large) < len(failed):
-            self._producer = None
-            worst = next(error for error in failed if error.code() != KafkaError.MSG_SIZE_TOO_LARGE)
-            raise UnreachableError(f"the rows could not be sent to {self.name()} in {self.patience:g} s: {worst.str()}")
-        return len(too_large)
-
-    def _produce(self, key: str, row: Any, delivered: Any, failed: list[KafkaError]) -> None:
-        """Hand one row to librdkafka, when it has room."""
         producer = self._open()
-        value = json_text(json_values(self.row_type, row)).encode()
+        for key, values in self.keyed(rows):
+            self._produce(producer, key.encode(), json_text(values).encode(), delivered, failed)
+        producer.flush()
+        worst = next((error for error in failed if error.code() != KafkaError.MSG_SIZE_TOO_LARGE), None)
+        if worst is not None:
+            self._producer = None
+            raise UnreachableError(f"the rows could not be sent to {self.name()} in {self.patience:g} s: {worst.str()}")
+        return len(failed)
+
+    def _produce(self, producer: Producer, key: bytes, value: bytes, told: Any, failed: list[KafkaError]) -> None:
+        """Hand one row to librdkafka, when it has room."""
         while True:
             try:
-                producer.produce(self.topic, value, key.encode(), on_delivery=delivered)
-                return
+                return producer.produce(self.topic, value, key, on_delivery=told)
             except BufferError:
                 producer.poll(POLL_SECONDS)
             except KafkaException as error:
-                failed.append(error.args[0])
-                return
+                return failed.append(error.args[0])
 
     def _open(self) -> Producer:
         """Return the producer of this process; Java's clients find a key in the same partition."""

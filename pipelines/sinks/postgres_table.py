@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
 import psycopg
 from privstream.pipelines.postgresql import connect, parse_url, reason
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
-from privstream.pipelines.sinks.row_files import column_types, column_values, optional_fields
-from privstream.transforms.row_types import Time, is_time
+from privstream.pipelines.sinks.row_files import column_types, optional_fields
+from privstream.transforms.row_types import Time
 from psycopg import sql
 from typing_extensions import override
 
@@ -29,7 +29,7 @@ AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
 NUL, NUL_SHOWN = "\0", "\N{SYMBOL FOR NULL}"
 
 COLUMNS = """
-    SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute
+    SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
 """
 
@@ -58,9 +58,8 @@ class PostgresTable(Destination):
         super().__init__(run_id, row_type, key)
         self.where, self.table = parse_url(url)
         self.replace = replace
-        self.columns = {ROW_KEY: "text", RUN: "text"} | {
-            name: TYPES[kind] for name, kind in column_types(row_type).items()
-        }
+        self.columns = {ROW_KEY: "text", RUN: "text"}
+        self.columns |= {name: TYPES[kind] for name, kind in column_types(row_type).items()}
 
     @override
     def check(self, *, first: bool) -> None:
@@ -68,36 +67,41 @@ class PostgresTable(Destination):
         try:
             with connect(self.where) as connection:
                 self._check_columns(connection)
-                self._check_insert(connection)
-                there = self._has_rows(connection)
-        except psycopg.Error as error:
+                connection.execute(self._insert("SELECT {values} WHERE false"), [None] * len(self.columns))
+                rows = self._sql("SELECT 1 FROM {table} WHERE {run} = %s LIMIT 1")
+                there = connection.execute(rows, [self.run_id]).fetchone() is not None
+        except AWAY as error:
             raise ValueError(f"--output must be a database that answers: {reason(error)}") from None
+        except psycopg.Error as error:
+            rule = "--output must be a table that takes rows, or may be created"
+            raise ValueError(f"{rule}: {reason(error)}. Run: {self.create_statement()}") from None
         if there and first and not self.replace:
             raise ValueError(
                 f"--output must be a table without rows of this run, but {self.name()} has rows of {self.run_id}; "
-                "go on with the --copy of the run that sent them"
+                "go on with the output of the run that sent them"
             )
 
     @override
     def send(self, rows: Sequence[Any]) -> int:
         # In one transaction, again and again while the database is away.
-        keys = map(_digest, self.row_keys(rows))
-        plain = [map(_plain, column_values(self.row_type, row)) for row in rows]
-        values = [[key, self.run_id, *each] for key, each in zip(keys, plain, strict=True)]
-        pauses, deadline = _pauses(), time.monotonic() + self.patience
+        found = [
+            [blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest(), self.run_id, *map(_plain, values.values())]
+            for key, values in self.keyed(rows)  # a key may be longer than an index takes
+        ]
+        pause, deadline = FIRST_PAUSE, time.monotonic() + self.patience
         while True:
             try:
                 with connect(self.where) as connection, connection.cursor() as cursor:
                     if self.replace:
                         cursor.execute(self._sql("DELETE FROM {table} WHERE {run} = %s"), [self.run_id])
-                    cursor.executemany(self._insert("VALUES ({values})"), values)
+                    cursor.executemany(self._insert("VALUES ({values})"), found)
                 return 0
             except AWAY as error:
                 if time.monotonic() > deadline:
-                    raise UnreachableError(
-                        f"the rows could not be sent to {self.name()} in {self.patience:g} s: {reason(error)}"
-                    ) from None
-                time.sleep(next(pauses))
+                    told = f"the rows could not be sent to {self.name()} in {self.patience:g} s: {reason(error)}"
+                    raise UnreachableError(told) from None
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
             except psycopg.Error as error:
                 raise UnreachableError(f"the table {self.name()} does not take the rows: {reason(error)}") from None
 
@@ -113,87 +117,33 @@ class PostgresTable(Destination):
 
     def _check_columns(self, connection: psycopg.Connection[Any]) -> None:
         """Compare the columns, after the table has been created if it is missing."""
-        name = ".".join(map(_quoted, self.table))
-        rows = connection.execute(COLUMNS, [name]).fetchall()
-        found = {column: kind for column, kind, _ in rows}
-        strict = sorted({column for column, _, never in rows if never} & {*optional_fields(self.row_type)})
-        if not found:
-            try:
-                connection.execute(self.create_statement().encode())
-            except psycopg.Error as error:
-                rule = "--output must be a table that exists or may be created"
-                raise ValueError(f"{rule}: {reason(error)}. Run: {self.create_statement()}") from None
-        elif found == self.columns and strict:
-            changes = ", ".join(f"ALTER COLUMN {_quoted(column)} DROP NOT NULL" for column in strict)
-            raise ValueError(
-                f"--output must be a table that takes rows without {', '.join(strict)}. "
-                f"Run: ALTER TABLE {name} {changes}"
-            )
+        where = ".".join(map(_quoted, self.table))
+        if not (found := dict(connection.execute(COLUMNS, [where]).fetchall())):
+            connection.execute(self.create_statement().encode())
         elif found != self.columns:
+            others = sorted(name for name in found | self.columns if found.get(name) != self.columns.get(name))
             raise ValueError(
-                f"--output must be a table of {self.row_type.__name__} rows, but {self.name()} has other columns: "
-                f"{_differences(self.columns, found)}. Use a new table, or: {self.create_statement()}"
+                f"--output must be a table of {self.row_type.__name__} rows, but {self.name()} differs in "
+                f"{', '.join(others)}. Use a new table, or: {self.create_statement()}"
             )
-
-    def _check_insert(self, connection: psycopg.Connection[Any]) -> None:
-        """Insert nothing, as it will be done: it needs the key, and the right to insert."""
-        try:
-            connection.execute(self._insert("SELECT {values} WHERE false"), [None] * len(self.columns))
-        except psycopg.Error as error:
-            raise ValueError(f"--output must be a table that takes rows: {reason(error)}") from None
-
-    def _has_rows(self, connection: psycopg.Connection[Any]) -> bool:
-        """Tell whether the table has rows of this run."""
-        found = connection.execute(self._sql("SELECT 1 FROM {table} WHERE {run} = %s LIMIT 1"), [self.run_id])
-        return found.fetchone() is not None
 
     def _insert(self, source: str) -> sql.Composed:
         """Return the statement that inserts what is not there yet."""
         values = sql.SQL(", ").join(sql.SQL(f"%s::{kind}") for kind in self.columns.values())
         names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
-        return self._sql(
-            "INSERT INTO {table} ({names}) " + source + " ON CONFLICT ({key}) DO NOTHING",
-            names=names,
-            values=values,
-            key=sql.Identifier(ROW_KEY),
-        )
+        text = "INSERT INTO {table} ({names}) " + source + " ON CONFLICT ({key}) DO NOTHING"
+        return self._sql(text, names=names, values=values, key=sql.Identifier(ROW_KEY))
 
     def _sql(self, text: str, **parts: sql.Composable) -> sql.Composed:
         """Return a statement about the table."""
         return sql.SQL(text).format(table=sql.Identifier(*self.table), run=sql.Identifier(RUN), **parts)
 
 
-def _pauses() -> Iterator[float]:
-    """Give growing pauses."""
-    pause = FIRST_PAUSE
-    while True:
-        yield pause
-        pause = min(2 * pause, LONGEST_PAUSE)
-
-
-def _digest(key: str) -> str:
-    """Return what stands for a key, which may be longer than an index takes."""
-    return blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest()
-
-
 def _plain(value: Any) -> Any:
-    """Return a value as the driver takes it."""
-    if is_time(value):
-        return value.to_utc_datetime(has_tz=True)
+    """Return a value as PostgreSQL takes it."""
     return value.replace(NUL, NUL_SHOWN) if isinstance(value, str) else value
 
 
 def _quoted(name: str) -> str:
     """Quote an identifier."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def _differences(wanted: dict[str, str], found: dict[str, str]) -> str:
-    """Say in which columns two tables differ."""
-    missing = [f"no {_quoted(name)} {kind}" for name, kind in wanted.items() if name not in found]
-    others = [
-        f"{_quoted(name)} {kind}" + (f" instead of {wanted[name]}" if name in wanted else "")
-        for name, kind in found.items()
-        if wanted.get(name) != kind
-    ]
-    return ", ".join(missing + others)

@@ -13,17 +13,19 @@ from datetime import datetime
 from functools import cache, partial
 from itertools import islice
 from operator import attrgetter
-from typing import Any, BinaryIO, NoReturn, TypeVar, get_args
+from typing import Any, BinaryIO, TypeVar, get_args
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.sinks.row_formats import (
     ARROW_TYPES,
     MOST_ROWS,
     PLAIN,
-    Column,
+    Fields,
     Layout,
+    Tables,
     arrow_schema,
     check_end,
     check_number,
@@ -34,8 +36,6 @@ from privstream.pipelines.sinks.row_formats import (
     read_parquet,
     read_xlsx,
     restored,
-    table_of,
-    tables_of,
     write_avro,
     write_csv,
     write_json_lines,
@@ -223,6 +223,16 @@ def move_file(partial: str, path: str) -> None:
 CHUNK_ROWS = 1 << 14
 OPTIONAL_NUMBERS = ((int, type(None)), (float, type(None)))
 
+ITEM_FIELDS = ("item", "category")
+"""The fields of rows that have an item."""
+
+ALIKE = "names_alike"
+"""Counter of published names that differ from another one only in large and small letters, or in how they are composed.
+"""
+
+TAKEN = ("run_id", "row_key")
+"""Columns that destinations add."""
+
 
 def output_format(path: str, option: str = "--output") -> str:
     """Return the format to write: what the path ends in."""
@@ -250,37 +260,70 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any] | pa.Table, *,
 
 def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table, format: str) -> None:
     """Write rows, or a table of them, into an open file; equal rows give equal bytes."""
-    fields, layout = column_types(row_type), layout_of(row_type)
-    if format == "parquet":
-        schema = arrow_schema(fields, layout)
-        tables = (
-            _cut(row_type, rows)
-            if isinstance(rows, pa.Table)
-            else tables_of(schema, _plain_rows(row_type, rows), CHUNK_ROWS)
-        )
-        return write_parquet(stream, schema, tables)
-    pieces: Iterator[list[Column]]
-    if isinstance(rows, pa.Table):
-        pieces = ([column.combine_chunks() for column in piece.columns] for piece in _cut(row_type, rows))
-    else:
-        plain = _plain_rows(row_type, rows)
-        pieces = ([*zip(*chunk, strict=True)] for chunk in iter(lambda: [*islice(plain, CHUNK_ROWS)], []))
+    if format == "jsonl" and not isinstance(rows, pa.Table):  # dead letters may have what Arrow takes for no text
+        return stream.writelines(json_text(json_values(row_type, row)).encode() + b"\n" for row in rows)
+    given = layout_of(row_type), optional_fields(row_type)
+    write_tables(stream, row_type.__name__, column_types(row_type), _tables(row_type, rows), format, *given)
+
+
+def write_tables(
+    stream: BinaryIO,
+    name: str,
+    fields: Fields,
+    tables: Tables,
+    format: str,
+    layout: Layout,
+    optional: Iterable[str] = (),
+) -> None:
+    """Write pieces of a table into an open file; a format that has names for what rows are gets a `name`."""
+    schema = arrow_schema(fields, layout)
     if format == "avro":
-        return write_avro(stream, row_type.__name__, fields, optional_fields(row_type), pieces)
-    if format == "jsonl":
-        return write_json_lines(stream, fields, pieces)
-    return (write_csv if format == "csv" else write_xlsx)(stream, fields, pieces, layout)
-
-
-def json_values(row_type: type, row: Any) -> dict[str, Any]:
-    """Return a row as lines of JSON say it: times are ISO 8601."""
-    columns = zip(_known_types(row_type).items(), column_values(row_type, row), strict=True)
-    return {name: iso_8601(value.micros) if kind is Time else plain_number(value) for (name, kind), value in columns}
+        write_avro(stream, name, fields, optional, tables)
+    elif format == "jsonl":
+        write_json_lines(stream, tables)
+    elif format == "parquet":
+        write_parquet(stream, schema, tables)
+    else:
+        (write_csv if format == "csv" else write_xlsx)(stream, schema, tables, layout)
 
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table; times are timestamps in microseconds, UTC."""
-    return table_of(arrow_schema(column_types(row_type), layout_of(row_type)), list(_plain_rows(row_type, rows)))
+    schema = arrow_schema(column_types(row_type), layout_of(row_type))
+    return pa.concat_tables([schema.empty_table(), *_tables(row_type, rows)])
+
+
+def _tables(row_type: type, rows: Iterable[Any] | pa.Table) -> Iterator[pa.Table]:
+    """Yield rows, or a table of them, as pieces of a table, with the columns of an item in place of the item."""
+    fields, columns = field_types(row_type), getattr(row_type, "item_columns", ())
+    plain = pa.schema([(name, pa.int64() if kind is Time else ARROW_TYPES[kind]) for name, kind in fields.items()])
+    schema, item = arrow_schema(column_types(row_type), layout_of(row_type)), item_field(row_type)
+    times = [place for place, kind in enumerate(fields.values()) if kind is Time]
+
+    def piece_of(chunk: list[Any]) -> pa.Table:
+        values = [list(column) for column in zip(*chunk, strict=True)]
+        for place in times:
+            values[place] = [time.micros for time in values[place]]
+        return pa.table(values, schema=plain)
+
+    if isinstance(rows, pa.Table):
+        pieces = (rows.slice(start, CHUNK_ROWS) for start in range(0, rows.num_rows, CHUNK_ROWS))
+    else:
+        left = iter(rows)
+        pieces = (piece_of(chunk) for chunk in iter(lambda: [*islice(left, CHUNK_ROWS)], []))
+    for piece in pieces:
+        arrays = dict(zip(piece.column_names, piece.columns, strict=True))
+        if columns:
+            parts = zip(*(split_item(each, len(columns)) for each in arrays[item].to_pylist()), strict=True)
+            arrays |= dict(zip(columns, map(pa.array, parts), strict=True))
+        yield pa.table([arrays[name] for name in schema.names], schema.names).cast(schema)
+
+
+def json_values(row_type: type, row: Any) -> dict[str, Any]:
+    """Return a row as JSON says it: times are ISO 8601, numbers without what binary fractions add."""
+    values = column_values(row_type, row)
+    texts = (iso_8601(value.micros) if is_time(value) else plain_number(value) for value in values)
+    return dict(zip(_known_types(row_type), texts, strict=True))
 
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
@@ -300,12 +343,16 @@ def _place(value_of: Callable[[Any], Any], falls: bool, row: Any) -> tuple[bool,
     return False, -number if falls else number
 
 
-class MissingColumnsError(ValueError):
-    """A file has not all columns of its rows."""
+def read_table(path: str, row_type: type) -> pa.Table:
+    """Return the rows of a file, times as timestamps in UTC."""
+    if path.lower().endswith(".parquet"):
+        with opened(path) as stream:
+            return pq.read_table(stream)
+    return arrow_table(row_type, read_row_file(path, row_type))
 
 
 def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timestamp) -> list[Any]:
-    """Read the rows of a file that `write_row_file` wrote; fields with a default may be missing in it.
+    """Read the rows of a file that `write_row_file` wrote.
 
     Args:
         path: of the file.
@@ -313,42 +360,38 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
         time: makes times of microseconds since 1970: those of Beam, or `Time`, for which Beam is not loaded.
 
     Raises:
-        MissingColumnsError: it has not all others: an earlier version wrote it.
-        ValueError: it has too many rows, or its last line has no end: it was cut short.
+        ValueError: it has not all of their columns or too many rows, or its last line has no end: it was cut short.
     """
-    fields = field_types(row_type)
-    kind = output_format(path, "path")
+    fields, kind = field_types(row_type), output_format(path, "path")
     with opened(path) as stream:
         if kind in ("csv", "jsonl"):
             check_end(stream, kind)
         if kind == "avro":
-            records: list[Any] = list(islice(fastavro.reader(stream), MOST_ROWS + 1))
+            found: Iterable[Any] = fastavro.reader(stream)
         elif kind == "parquet":
-            records = read_parquet(stream)
+            found = read_parquet(stream)
         elif kind == "csv":
-            records = read_csv(stream, next(iter(fields)))
+            found = read_csv(stream, next(iter(fields)))
         elif kind == "xlsx":
-            records = read_xlsx(stream, fields)
+            found = read_xlsx(stream, fields)
         else:
-            records = [json.loads(line) for line in stream]
+            found = map(json.loads, stream)
+        records = list(islice(found, MOST_ROWS + 1))
     check_number(len(records))
-    make: Callable[..., Any] = row_type
-    optional, missing = optional_fields(row_type), "" if kind == "csv" else None
-    defaults: dict[str, Any] = row_type._field_defaults  # type: ignore[attr-defined]
+    optional, none = optional_fields(row_type), "" if kind == "csv" else None
     if records and (columns := _stored_columns(row_type, list(records[0]))):
         for record in records:
             record[str(item_field(row_type))] = join_item([record[name] for name in columns])
-
+    if records and (missing := [name for name in fields if name not in records[0]]):
+        raise ValueError(f"rows must have a column {missing[0]}")
     restore = cache(restored)  # the same texts and times come again and again
 
     def value(record: dict[str, Any], name: str) -> Any:
-        if name not in record:
-            return defaults[name] if name in defaults else _refuse(fields.keys() - defaults.keys() - record.keys())
         found = record[name]
         again = restore if isinstance(found, (str, datetime)) else restored  # equal numbers may be 1 and True
-        return None if name in optional and found == missing else again(found, fields[name], kind, time)
+        return None if name in optional and found == none else again(found, fields[name], kind, time)
 
-    return [make(**{name: value(record, name) for name in fields}) for record in records]
+    return [row_type(**{name: value(record, name) for name in fields}) for record in records]
 
 
 def read_rows(option: str, path: str, row_type: type[AnyRow], time: Callable[[int], Any] = timestamp) -> list[AnyRow]:
@@ -358,7 +401,7 @@ def read_rows(option: str, path: str, row_type: type[AnyRow], time: Callable[[in
         ValueError: naming the option, the path and the rule.
     """
     try:
-        rows: list[AnyRow] = read_row_file(path, row_type, time)
+        return read_row_file(path, row_type, time)
     except FileNotFoundError:
         raise ValueError(f"{option} must be a file that exists, got {path}") from None
     except OSError as error:
@@ -366,19 +409,8 @@ def read_rows(option: str, path: str, row_type: type[AnyRow], time: Callable[[in
     except Exception as error:  # each format has its own errors
         if isinstance(error, ValueError) and "must end in" in str(error):
             raise ValueError(str(error).replace("path", option, 1)) from None
-        reason = f" {error}" if isinstance(error, MissingColumnsError) else f" ({type(error).__name__})"
-        raise ValueError(
-            f"{option} must have {row_type.__name__} rows that privstream wrote, got {path}{reason}"
-        ) from None
-    return rows
-
-
-def _refuse(missing: set[str]) -> NoReturn:
-    """Refuse rows without some columns."""
-    raise MissingColumnsError(
-        f"without {', '.join(sorted(missing))}: an earlier version of privstream wrote the rows, and reads them, or "
-        "they are of another kind"
-    )
+        rule = f"{option} must have {row_type.__name__} rows that privstream wrote"
+        raise ValueError(f"{rule}, got {path} ({type(error).__name__})") from None
 
 
 def field_types(row_type: type) -> dict[str, type]:
@@ -391,16 +423,6 @@ def field_types(row_type: type) -> dict[str, type]:
                 f"Optional), got {kind}"
             )
     return fields
-
-
-ITEM_FIELDS = ("item", "category")
-"""The fields of rows that have an item."""
-
-ALIKE = "names_alike"
-"""Counter of published names that differ from another one only in case or in how they are composed."""
-
-TAKEN = ("run_id", "row_key")
-"""Columns that destinations add."""
 
 
 def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLAIN) -> type:
@@ -473,28 +495,3 @@ def optional_fields(row_type: type) -> dict[str, type]:
     """Return the fields of a NamedTuple that are a number or None, and the types of the numbers."""
     hints = {name: get_args(hint) for name, hint in types_of(row_type).items()}
     return {name: kinds[0] for name, kinds in hints.items() if kinds in OPTIONAL_NUMBERS}
-
-
-def _cut(row_type: type, rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield pieces of a table, with the columns of an item in place of the item."""
-    names: tuple[str, ...] = getattr(row_type, "item_columns", ())
-    for start in range(0, rows.num_rows, CHUNK_ROWS):
-        piece = rows.slice(start, CHUNK_ROWS).combine_chunks()
-        if names:
-            place = piece.schema.get_field_index(item_field(row_type))
-            columns = zip(*(split_item(item, len(names)) for item in piece.column(place).to_pylist()), strict=True)
-            piece = piece.remove_column(place)
-            for offset, (name, values) in enumerate(zip(names, columns, strict=True)):
-                piece = piece.add_column(place + offset, name, pa.array(values, pa.string()))
-        yield piece
-
-
-def _plain_rows(row_type: type, rows: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Return the values of rows, times in microseconds."""
-    times = [place for place, kind in enumerate(column_types(row_type).values()) if kind is Time]
-    as_they_are = not getattr(row_type, "item_columns", ())
-    for row in rows:
-        values = [*row] if as_they_are else [*column_values(row_type, row)]
-        for place in times:
-            values[place] = values[place].micros
-        yield tuple(values)

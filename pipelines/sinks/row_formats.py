@@ -1,4 +1,4 @@
-"""The formats of files of rows: what each writes for a value, and how its values come back."""
+"""The formats of files of rows: how tables are written in each, and how their values come back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -16,7 +16,6 @@ from itertools import chain, islice
 from typing import Any, BinaryIO, TypeAlias
 
 import fastavro
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from privstream.pipelines.local_time import Clocks
@@ -33,12 +32,13 @@ MOST_ROWS = 5_000_000
 
 COMMA, SEMICOLON = ",", ";"
 
+MOMENT = pa.timestamp("us", "UTC")
 ARROW_TYPES: dict[type, pa.DataType] = {
     str: pa.string(),
     int: pa.int64(),
     float: pa.float64(),
     bool: pa.bool_(),
-    Time: pa.timestamp("us", "UTC"),
+    Time: MOMENT,
 }
 
 AVRO_TYPES: dict[type, Any] = {
@@ -49,11 +49,11 @@ AVRO_TYPES: dict[type, Any] = {
     Time: {"type": "long", "logicalType": "timestamp-micros"},
 }
 
-Column: TypeAlias = pa.Array | tuple[Any, ...]
-"""Values of some rows: of a table, or of rows."""
-
 Fields: TypeAlias = dict[str, type]
 """Columns and the types of their values."""
+
+Tables: TypeAlias = Iterable[pa.Table]
+"""Pieces of a table, all of one schema."""
 
 
 @dataclass(frozen=True)
@@ -95,51 +95,35 @@ def arrow_schema(fields: Fields, layout: Layout = PLAIN) -> pa.Schema:
     return pa.schema([(field, types[kind]) for field, kind in fields.items()])
 
 
-def write_avro(stream: BinaryIO, name: str, fields: Fields, optional: Iterable[str], pieces: Iterator[Any]) -> None:
+def write_avro(stream: BinaryIO, name: str, fields: Fields, optional: Iterable[str], tables: Tables) -> None:
     """Write an Avro container."""
     types = {field: AVRO_TYPES[kind] for field, kind in fields.items()}
     types |= {field: ["null", types[field]] for field in optional}
     described = [{"name": field, "type": type} for field, type in types.items()]
     schema = {"type": "record", "name": name, "namespace": "privstream", "fields": described}
     marker = blake2b(json.dumps(schema).encode(), digest_size=16).digest()  # a random one is the custom
-    plain = ([column if isinstance(column, tuple) else column.to_pylist() for column in piece] for piece in pieces)
-    records = (dict(zip(fields, row, strict=True)) for columns in plain for row in zip(*columns, strict=True))
+    records = (record for table in tables for record in _plain(table).to_pylist())
     fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
 
 
-def write_parquet(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+def write_parquet(stream: BinaryIO, schema: pa.Schema, tables: Tables) -> None:
     """Write a Parquet file."""
     with pq.ParquetWriter(stream, schema) as writer:
         for table in tables:
-            writer.write_table(table.cast(schema))
+            writer.write_table(table)
 
 
-def read_parquet(stream: BinaryIO) -> list[dict[str, Any]]:
-    """Read what `write_parquet` wrote; times are in UTC, for no clocks of a zone show an hour twice there."""
-    file = pq.ParquetFile(stream)
-    check_number(file.metadata.num_rows)
-    moment = ARROW_TYPES[Time]
-    kinds = [moment if pa.types.is_timestamp(field.type) else field.type for field in file.schema_arrow]
-    found: list[dict[str, Any]] = (
-        file.read().cast(pa.schema(zip(file.schema_arrow.names, kinds, strict=True))).to_pylist()
-    )
-    return found
-
-
-def write_json_lines(stream: BinaryIO, fields: Fields, pieces: Iterator[list[Column]]) -> None:
+def write_json_lines(stream: BinaryIO, tables: Tables) -> None:
     """Write an object for each row; times are in UTC."""
-    cells = [json_text(name).replace("%", "%%") + ": %s" for name in fields]
-    line = "{" + ", ".join(cells) + "}\n"
-    for columns in pieces:
-        texts = [
-            _texts(kind, column, json_text, iso_8601) for kind, column in zip(fields.values(), columns, strict=True)
-        ]
+    for table in tables:
+        line = "{" + ", ".join(f"{json_text(name).replace('%', '%%')}: %s" for name in table.column_names) + "}\n"
+        texts = [_texts(column, json_text, iso_8601) for column in table.columns]
         stream.write("".join([line % row for row in zip(*texts, strict=True)]).encode())
 
 
-def write_csv(stream: BinaryIO, fields: Fields, pieces: Iterator[list[Column]], layout: Layout) -> None:
+def write_csv(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Layout) -> None:
     """Write a header and a line for each row."""
-    quoted = re.compile(rf'["\r\n{re.escape(layout.delimiter)}]|^$|^\s|\s$')
+    quoted = re.compile(rf'["\r\n{re.escape(layout.delimiter)}]|^$|^\s|\s$')  # also a carriage return, unlike `csv`
 
     def cell(value: Any) -> str:
         """Write a text as it is or in quotes, no number as nothing, anything else as in JSON."""
@@ -150,36 +134,29 @@ def write_csv(stream: BinaryIO, fields: Fields, pieces: Iterator[list[Column]], 
             text = text.replace(".", layout.decimal)
         return '"' + text.replace('"', '""') + '"' if quoted.search(text) else text
 
-    stream.write((layout.delimiter.join(map(cell, fields)) + "\n").encode())
-    for columns in pieces:
-        pairs = zip(fields.values(), columns, strict=True)
-        texts = [_texts(kind, column, cell, layout.time) for kind, column in pairs]
+    stream.write((layout.delimiter.join(map(cell, schema.names)) + "\n").encode())
+    for table in tables:
+        texts = [_texts(column, cell, layout.time) for column in table.columns]
         stream.write("".join([layout.delimiter.join(row) + "\n" for row in zip(*texts, strict=True)]).encode())
 
 
-def read_csv(stream: BinaryIO, first: str) -> list[dict[str, str]]:
-    """Read what `write_csv` wrote: the header, which begins with the field `first`, shows the delimiter."""
-    lines = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-    header = lines.readline()
-    found = re.match(rf'"?{re.escape(first)}"?(.)', header)
-    return list(csv.DictReader(chain([header], lines), delimiter=found[1] if found else COMMA, strict=True))
+def _plain(table: pa.Table) -> pa.Table:
+    """Return a table with times in microseconds."""
+    types = [pa.int64() if pa.types.is_timestamp(type) else type for type in table.schema.types]
+    return table.cast(pa.schema(zip(table.column_names, types, strict=True)))
 
 
-def _texts(kind: type, column: Column, write: Callable[[Any], str], time: Callable[[int], str]) -> list[str]:
+def _texts(column: pa.ChunkedArray, write: Callable[[Any], str], time: Callable[[int], str]) -> list[str]:
     """Return what is written for the values of a column, made once for those that are the same."""
-    plain: dict[type, Callable[[Any], Any]] = {Time: time, float: plain_number}
-    say = plain.get(kind, lambda value: value)
-    if isinstance(column, pa.Array):
-        found = column.dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
-        different = np.array([write(say(value)) for value in found.dictionary.to_pylist()], object)
-        texts: list[str] = different[found.indices.to_numpy()].tolist()
-        return texts
-    shown = [*map(repr, column)]  # which tells 0.0 from -0.0, and 1 from True: these are equal
-    made = {text: write(say(value)) for text, value in dict(zip(shown, column, strict=True)).items()}
-    return [made[text] for text in shown]
+    say: Callable[[Any], Any] = plain_number
+    if pa.types.is_timestamp(column.type):
+        column, say = column.cast(pa.int64()), time
+    found = column.combine_chunks().dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
+    different = [write(say(value)) for value in found.dictionary.to_pylist()]
+    return [different[place] for place in found.indices.to_pylist()]
 
 
-def plain_number(value: float | None) -> float | int | None:
+def plain_number(value: Any) -> Any:
     """Return a number without what binary fractions add; whole ones are written without a fraction."""
     if not isinstance(value, float):
         return value
@@ -211,48 +188,61 @@ def openpyxl() -> Any:
         raise ValueError("--output of .xlsx needs an extra: pip install 'privstream[xlsx]'") from None
 
 
-def write_xlsx(stream: BinaryIO, fields: Fields, pieces: Iterator[list[Column]], layout: Layout) -> None:
+def write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Layout) -> None:
     """Write a workbook whose times are dates by the clocks of the layout; no text of it is a formula."""
-    library = openpyxl()
-    write_only = importlib.import_module("openpyxl.cell")
-    book, number, clocks = library.Workbook(write_only=True), SHEET_ROWS, Clocks(layout.zone)
-    sheet: Any = None
+    library, clocks = openpyxl(), Clocks(layout.zone)
+    make = importlib.import_module("openpyxl.cell").WriteOnlyCell
+    book = library.Workbook(write_only=True)
 
-    def cell(kind: type, value: Any) -> Any:
-        made = write_only.WriteOnlyCell(sheet)
-        if kind is Time:
+    def cell(sheet: Any, value: Any, *, is_time: bool = False) -> Any:
+        made = make(sheet)
+        if is_time:
             local = clocks.local(value)
             made.value, made.number_format = local.replace(tzinfo=None), CLOCK.format(local.isoformat()[-6:])
-        elif kind is str:
+        elif isinstance(value, str):
             made.value = HIDDEN.sub(lambda found: f"_x{ord(found[0]):04X}_", value)[:LONGEST_CELL]
             made.data_type = "s"  # also where it begins with an equals sign
         else:
             made.value = plain_number(value)
         return made
 
-    for columns in chain([None], pieces):
-        rows = () if columns is None else zip(*(_listed(column) for column in columns), strict=True)
-        for row in chain([None] if sheet is None else [], rows):
-            if number == SHEET_ROWS:
-                sheet, number = book.create_sheet(), 0
-                sheet.append([cell(str, name) for name in fields])
-            if row is not None:
-                sheet.append([cell(kind, value) for kind, value in zip(fields.values(), row, strict=True)])
-                number += 1
+    times = [pa.types.is_timestamp(type) for type in schema.types]
+    rows = (row for table in tables for row in zip(*_plain(table).to_pydict().values(), strict=True))
+    first: list[Any] = [*islice(rows, 1)]
+    while first or not book.worksheets:
+        sheet = book.create_sheet()
+        sheet.append([cell(sheet, name) for name in schema.names])
+        for row in chain(first, islice(rows, SHEET_ROWS - 1)):
+            sheet.append([cell(sheet, value, is_time=is_time) for value, is_time in zip(row, times, strict=True)])
+        first = [*islice(rows, 1)]
     book.save(stream)
 
 
-def read_xlsx(stream: BinaryIO, fields: Fields) -> list[dict[str, Any]]:
+def read_parquet(stream: BinaryIO) -> Iterator[dict[str, Any]]:
+    """Read what `write_parquet` wrote; times are in UTC, for no clocks of a zone show an hour twice there."""
+    file = pq.ParquetFile(stream)
+    check_number(file.metadata.num_rows)
+    types = [MOMENT if pa.types.is_timestamp(type) else type for type in file.schema_arrow.types]
+    return iter(file.read().cast(pa.schema(zip(file.schema_arrow.names, types, strict=True))).to_pylist())
+
+
+def read_csv(stream: BinaryIO, first: str) -> Iterator[dict[str, str]]:
+    """Read what `write_csv` wrote: the header, which begins with the field `first`, shows the delimiter."""
+    lines = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+    header = lines.readline()
+    found = re.match(rf'"?{re.escape(first)}"?(.)', header)
+    return csv.DictReader(chain([header], lines), delimiter=found[1] if found else COMMA, strict=True)
+
+
+def read_xlsx(stream: BinaryIO, fields: Fields) -> Iterator[dict[str, Any]]:
     """Read what `write_xlsx` wrote."""
-    found: list[dict[str, Any]] = []
     for sheet in openpyxl().load_workbook(io.BytesIO(stream.read()), read_only=True).worksheets:
         rows = sheet.iter_rows()
         names = [str(_of_cell(cell)) for cell in next(rows, ())]
         for row in rows:
             values = dict(zip(names, map(_of_cell, row), strict=False))
             missing = {name: "" if fields.get(name, str) is str else None for name in names if values.get(name) is None}
-            found.append(values | missing)
-    return found
+            yield values | missing
 
 
 def _of_cell(cell: Any) -> Any:
@@ -266,11 +256,6 @@ def _of_cell(cell: Any) -> Any:
     return cell.value
 
 
-def _listed(column: Column) -> Sequence[Any]:
-    """Return the values of a column."""
-    return column if isinstance(column, tuple) else column.to_pylist()
-
-
 def check_end(stream: BinaryIO, kind: str) -> None:
     """Refuse text whose last line has no end, and CSV without a header."""
     size = stream.seek(0, os.SEEK_END)
@@ -279,19 +264,6 @@ def check_end(stream: BinaryIO, kind: str) -> None:
     if (not size and kind == "csv") or (size and stream.read(1) != b"\n"):
         raise ValueError("the last line must have its end: the file was cut short, or is being written")
     stream.seek(0)
-
-
-def table_of(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
-    """Return plain values, row by row, as a table."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    arrays = [pa.array(values, type) for values, type in zip(columns, schema.types, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def tables_of(schema: pa.Schema, rows: Iterator[tuple[Any, ...]], size: int) -> Iterator[pa.Table]:
-    """Yield plain values, row by row, as tables of so many rows."""
-    while chunk := list(islice(rows, size)):
-        yield table_of(schema, chunk)
 
 
 def restored(value: Any, kind: type, format: str, moment: Callable[[int], Any]) -> Any:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.sinks.row_files import field_types, item_field, layout_of, output_format, whole_file
-from privstream.pipelines.sinks.row_formats import arrow_schema, write_csv, write_parquet, write_xlsx
+from privstream.pipelines.sinks.row_files import (
+    field_types,
+    item_field,
+    layout_of,
+    output_format,
+    whole_file,
+    write_tables,
+)
+from privstream.pipelines.sinks.row_formats import arrow_schema
 from privstream.transforms.reading.items import split_item
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
@@ -54,15 +61,8 @@ def write_wide(path: str, row_type: type, rows: Sequence[Any]) -> None:
     largest = sorted(lines.items(), key=lambda line: -sum(filter(None, line[1].values())))
     fields = {name: types[name] for name in names} | dict.fromkeys(columns, str)
     fields |= dict.fromkeys(heads.values(), types[number])
-    table = [(*label, *(line.get(start) for start in starts)) for label, line in largest]
-    pieces: Iterator[Any] = iter([[*zip(*table, strict=True)]] if table else [])
+    schema = arrow_schema(fields, layout)
+    cells = zip(*((*label, *(line.get(start) for start in starts)) for label, line in largest), strict=True)
+    table = pa.table([*cells], schema=schema) if largest else schema.empty_table()
     with whole_file(path) as stream:
-        format = output_format(path)
-        if format == "csv":
-            write_csv(stream, fields, pieces, layout)
-        elif format == "xlsx":
-            write_xlsx(stream, fields, pieces, layout)
-        else:
-            schema = arrow_schema(fields, layout)
-            found = [pa.table([pa.array(each) for each in piece], list(fields)) for piece in pieces]
-            write_parquet(stream, schema, found)
+        write_tables(stream, row_type.__name__, fields, [table], output_format(path), layout)

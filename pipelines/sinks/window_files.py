@@ -7,7 +7,8 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import blake2b
 from io import BytesIO
 from typing import Any
@@ -33,6 +34,7 @@ from privstream.pipelines.sinks.row_files import (
     write_once,
     write_rows,
 )
+from privstream.pipelines.sinks.row_formats import EPOCH
 from privstream.pipelines.sources.folder_polls import END
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.reading.fields import DeadLetter
@@ -108,8 +110,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
             | "Write file" >> beam.ParDo(_WriteWindow(self.folder, self.row_type, self.format, self.order))
         )
         if self.destination is not None:  # what is in the files is final: a run that comes again sends the same rows
-            written = written | "Send" >> SendFiles(self.destination)
-        _ = written | "Say the end" >> SayEnd(self.folder)
+            written = written | "Send" >> beam.ParDo(SendFiles(self.destination))
+        say_end(written, self.folder)
         return written
 
     @override
@@ -117,30 +119,21 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         return {"folder": self.folder, "format": self.format}
 
 
-class SayEnd(beam.PTransform[Any, Any]):
-    """Writes an empty file `_END` into a folder when its input has ended; passes nothing on before."""
+WHENEVER = partial(beam.WindowInto, GlobalWindows(), accumulation_mode=AccumulationMode.DISCARDING)
+"""What goes on in one window, in which nothing is late."""
 
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self.folder = folder
 
-    @override
-    def expand(self, written: Any) -> Any:
-        nothing = (
-            written
-            | "Leave out" >> beam.FlatMap(_leave_out).with_output_types(tuple[bytes, bytes])
-            | "Whenever"
-            >> beam.WindowInto(GlobalWindows(), trigger=AfterWatermark(), accumulation_mode=AccumulationMode.DISCARDING)
-        )
-        one = (
-            written.pipeline | "Once" >> beam.Impulse() | "One" >> beam.Map(_one).with_output_types(tuple[bytes, bytes])
-        )
-        return (
-            (nothing, one)
-            | "Both" >> beam.Flatten()
-            | "Until the end" >> beam.GroupByKey()
-            | "Write end" >> beam.Map(_write_end, self.folder)
-        )
+def say_end(written: Any, folder: str) -> Any:
+    """Write an empty file `_END` into a folder when what is written has ended."""
+    keyed, trigger = tuple[bytes, bytes], AfterWatermark()
+    nothing = written | "Leave out" >> beam.FlatMap(lambda path: ()).with_output_types(keyed)
+    one = written.pipeline | "Once" >> beam.Impulse() | "One" >> beam.Map(lambda _: (b"", b"")).with_output_types(keyed)
+    return (
+        (nothing | "Whenever" >> WHENEVER(trigger=trigger), one)
+        | "Both" >> beam.Flatten()
+        | "Until the end" >> beam.GroupByKey()
+        | "Write end" >> beam.Map(_write_end, folder)
+    )
 
 
 class _WriteWindow(beam.DoFn):
@@ -182,17 +175,15 @@ def file_name(start: int, end: int, format: str) -> str:
 
 def moment(micros: int) -> str:
     """Write a time for a file's name, to the second or, where needed, finer."""
-    text = Timestamp(micros=micros).to_utc_datetime().strftime("%Y%m%dT%H%M%S")
-    fraction = f"{micros % 1_000_000:06}".rstrip("0")
-    return f"{text}{'.' + fraction if fraction else ''}Z"
+    text = f"{EPOCH + timedelta(microseconds=micros):%Y%m%dT%H%M%S.%f}"
+    return f"{text.rstrip('0').rstrip('.') if micros % 1_000_000 else text[:-7]}Z"
 
 
 def end_of(path: str) -> int:
     """Return the end of the window after which the rows of a file were published, in microseconds since 1970."""
     text = path.rpartition("/")[2].split("_")[1].rpartition("Z")[0]
-    second, _, fraction = text.partition(".")
-    moment = datetime.strptime(second, "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
-    return int(moment.timestamp()) * 1_000_000 + int(fraction.ljust(6, "0") or 0)
+    form = "%Y%m%dT%H%M%S.%f" if "." in text else "%Y%m%dT%H%M%S"
+    return (datetime.strptime(text, form).replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 
 def check_folder(folder: str, option: str = "--output") -> None:
@@ -259,16 +250,6 @@ def _by_window(
     return (start + later, end + later), tuple(row)
 
 
-def _leave_out(path: str) -> Iterator[tuple[bytes, bytes]]:
-    """Pass nothing on."""
-    return iter(())
-
-
-def _one(impulse: bytes) -> tuple[bytes, bytes]:
-    """Make the one element that waits."""
-    return b"", b""
-
-
 def _write_end(element: Any, folder: str) -> str:
     """Say that nothing will follow."""
     path = FileSystems.join(folder, END)
@@ -312,8 +293,7 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
         return (
             letters
             | "Line" >> beam.Map(_line).with_output_types(tuple[bytes, bytes])
-            | "Whenever"
-            >> beam.WindowInto(GlobalWindows(), trigger=AfterWatermark(), accumulation_mode=AccumulationMode.DISCARDING)
+            | "Whenever" >> WHENEVER(trigger=AfterWatermark())
             | "Write files" >> beam.ParDo(_WriteLetters(self.folder, self.seconds, self.largest))
         )
 
@@ -364,8 +344,7 @@ class _WriteLetters(beam.DoFn):
     ) -> Iterator[str]:
         """Write the last ones."""
         minute.clear()
-        if size.read():
-            yield self._write(lines, size)
+        yield from self.on_minute(lines, size)
 
     def _write(self, lines: Any, size: Any) -> str:
         """Write a file, and forget its letters."""

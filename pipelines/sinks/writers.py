@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -33,7 +34,7 @@ class WriteRows(beam.PTransform[Any, Any]):
     small, so one worker writes them; sorted rows are kept in its memory, rows without an order are not.
 
     Args:
-        path: the file, which ends in .avro, .parquet or .jsonl; its folder must exist.
+        path: the file, which ends in .avro, .parquet, .jsonl, .csv or .xlsx; its folder must exist.
         row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
         option: the option to name in errors.
@@ -60,15 +61,16 @@ class WriteRows(beam.PTransform[Any, Any]):
         finish_table: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
         super().__init__()
-        self.finish_table = finish_table
-        self.finish, self.unfinished = finish, unfinished or row_type
-        self.path, self.row_type, self.order, self.private = path, row_type, tuple(order), private
-        self.format = output_format(path, option)
-        fields = field_types(row_type)
-        unknown = [name for name in self.order if name.removeprefix("-") not in fields]
+        self.path, self.format, fields = path, output_format(path, option), field_types(row_type)
+        unknown = [name for name in order if name.removeprefix("-") not in fields]
         if unknown:
             raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(unknown)}")
         check_destination(path, option)
+        self.write: Callable[..., None] = partial(_write_rows, finish=finish, unfinished=unfinished or row_type)
+        self.of_tables = finish_table is not None
+        if finish_table is not None:
+            self.write = partial(_write_tables, finish=finish_table)
+        self.write = partial(self.write, path=path, row_type=row_type, order=tuple(order), private=private)
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -76,22 +78,9 @@ class WriteRows(beam.PTransform[Any, Any]):
             raise ValueError("WriteRows must get a bounded collection")
         if not rows.windowing.is_default():
             rows = rows | "Into one window" >> beam.WindowInto(GlobalWindows())
-        once, told = rows.pipeline | "Once" >> beam.Impulse(), {"private": self.private}
-        if self.finish_table is not None:
-            return once | "Write file" >> beam.Map(
-                _write_table, self.path, self.row_type, self.order, AsIter(rows), finish=self.finish_table, **told
-            )
-        together = rows | "Together" >> beam.ParDo(RowsTogether()).with_output_types(bytes)
-        return once | "Write file" >> beam.Map(
-            _write,
-            self.path,
-            self.row_type,
-            self.order,
-            AsIter(together),
-            finish=self.finish,
-            unfinished=self.unfinished,
-            **told,
-        )
+        if not self.of_tables:
+            rows = rows | "Together" >> beam.ParDo(RowsTogether()).with_output_types(bytes)
+        return rows.pipeline | "Once" >> beam.Impulse() | "Write file" >> beam.Map(self.write, parts=AsIter(rows))
 
     @override
     def display_data(self) -> dict[str, Any]:
@@ -128,57 +117,55 @@ class RowsTogether(beam.DoFn):
             self._rows = []
 
 
-def _write(
+def _write_rows(
     impulse: bytes,
+    parts: Iterable[bytes],
+    *,
     path: str,
     row_type: type,
     order: tuple[str, ...],
-    parts: Iterable[bytes],
-    *,
     private: bool,
     finish: Callable[[Sequence[Any]], list[Any]] | None,
-    unfinished: type,
+    unfinished: Any,
 ) -> None:
-    """Write the file."""
-    make: Callable[[Any], Any] = unfinished._make  # type: ignore[attr-defined]  # of a NamedTuple
-    rows: Iterable[Any] = map(make, chain.from_iterable(map(pickle.loads, parts)))
-    if finish is not None:
-        rows = finish(list(rows))
-    place, names = item_field(row_type), set()
+    """Write the file, of rows."""
+    rows: Iterable[Any] = map(unfinished._make, chain.from_iterable(map(pickle.loads, parts)))
+    rows = rows if finish is None else finish(list(rows))
+    item, names = item_field(row_type), set[str]()
 
-    def noted(rows: Iterable[Any]) -> Iterator[Any]:
+    def noted() -> Iterator[Any]:
         for row in rows:
-            if place is not None:
-                names.add(getattr(row, place))
+            if item is not None:
+                names.add(getattr(row, item))
             yield row
 
-    write_row_file(path, row_type, sort_rows(noted(rows), order) if order else noted(rows), private=private)
+    write_row_file(path, row_type, sort_rows(noted(), order) if order else noted(), private=private)
     _count(names)
 
 
-def _write_table(
+def _write_tables(
     impulse: bytes,
+    parts: Iterable[tuple[bytes, bytes]],
+    *,
     path: str,
     row_type: type,
     order: tuple[str, ...],
-    parts: Iterable[tuple[bytes, bytes]],
-    *,
     private: bool,
     finish: Callable[[pa.Table], pa.Table],
 ) -> None:
     """Write the file, of tables."""
     tables = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
-    rows: Any = ()
-    tables_given = bool(tables)
-    if tables:
-        rows = pa.concat_tables(tables, promote_options="default")
-        tables.clear()  # each form of the rows goes when the next one is there
-        rows = finish(rows)
-        by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
-        rows = rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
+    if not tables:
+        write_row_file(path, row_type, [], private=private)
+        return _count(())
+    rows = pa.concat_tables(tables, promote_options="default")
+    tables.clear()  # each form of the rows goes when the next one is there
+    rows = finish(rows)
+    by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
     write_row_file(path, row_type, rows, private=private)
     item = item_field(row_type)
-    _count(rows.column(item).unique().to_pylist() if tables_given and item is not None else ())
+    _count(() if item is None else rows.column(item).unique().to_pylist())
 
 
 def _count(names: Iterable[str]) -> None:

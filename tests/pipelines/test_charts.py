@@ -11,7 +11,7 @@ from apache_beam.utils.timestamp import Timestamp
 from example_results import HOSTILE, HOUR, START, row_of, write
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS, question
-from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of, short
+from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of
 from privstream.pipelines.simulate.truths import ItemHolders
 from privstream.transforms.rows import (
     Alert,
@@ -171,13 +171,6 @@ def test_rises_and_neighbours() -> None:
     assert [(row["lower"], row["value"], row["upper"]) for row in found] == [(44, 50, 53), (9, 9, 12)]
 
 
-def test_names_differ() -> None:
-    long = [f"the same beginning {n:030} the same end" for n in range(3)]
-    names = domain(chart_of("counts", [count(hour, name, 100) for name in long for hour in range(2)]).spec(), "color")
-    assert len(set(names)) == 3 and all(len(name) < 30 for name in names)
-    assert short("tea") == "tea" and len(short("x" * 5000)) == 22
-
-
 def test_a_number_that_is_none_is_not_drawn() -> None:
     rows = [count(0, "tea", 100), count(1, "tea", math.nan), count(2, "tea", 50)._replace(upper=math.inf)]
     spec = chart_of("counts", rows).spec()
@@ -223,24 +216,6 @@ def test_plot_writes_a_file(ending: str, tmp_path: Path, capsys: pytest.CaptureF
     assert path.read_bytes().startswith(begins[ending]) and f"picture: {path}" in capsys.readouterr().err
     if ending == "html":
         assert "max-width: 40rem" in path.read_text() and "http" not in path.read_text().replace("http-equiv", "")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["counts.jsonl", "--output", "p.pdf"], "--output must end in .png, .svg or .html, got p.pdf"),
-        (["counts.jsonl", "--output", "none/p.png"], "--output must be in a folder that exists"),
-        (["none.jsonl", "--output", "p.png"], "RESULT must be a file or a folder that exists, got none.jsonl"),
-        (["key.ledger.jsonl", "--output", "p.png"], "RESULT must have its guarantee"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(words, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path, "counts")
-    before = sorted(tmp_path.iterdir())
-    assert cli.main(["plot", *words]) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1 and sorted(tmp_path.iterdir()) == before
 
 
 def test_a_notebook_shows_a_chart() -> None:

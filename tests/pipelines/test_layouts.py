@@ -165,8 +165,3 @@ def test_what_is_no_table_is_refused_before_a_run(case: str, tmp_path: Path) -> 
     with pytest.raises(InputFileError) as raised:
         files_with(FieldMapping(time_zone="UTC"), str(path))
     assert str(path) in str(raised.value)
-
-
-def test_a_decimal_comma_alone_means_semicolons() -> None:
-    assert Layout.of(None, None, None) == Layout() and GERMAN.delimiter == ";"
-    assert Layout.of(None, "\t", ",") == Layout("UTC", "\t", ",")

@@ -10,8 +10,8 @@ from example_results import HOSTILE, HOUR, PERSONS, START, row_of, write
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines import cli
 from privstream.pipelines.command import UsageError
+from privstream.pipelines.report.page import section
 from privstream.pipelines.report.result import ledger_of, output_of, read_result, results_of
-from privstream.pipelines.report.section import section
 from privstream.pipelines.serve.serve_command import LivePage
 from privstream.pipelines.sinks.row_files import fingerprint, write_row_file
 from privstream.transforms.rows import AlertState, KeyCount, KeyRise, RatioEstimate
@@ -80,7 +80,8 @@ def test_a_page_has_a_section_for_each_view(output: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(output.parent)
     assert cli.main(["report", "monitor.yaml", "--output", "page.html"]) == 0
     page = Path("page.html").read_text()
-    assert page.count("no cost: a view") == 5 and page.count("<figure") == 7
+    assert page.count("A view of ") == 5 and page.count("<figure") == 7 and "All results together" in page
+    assert "tea, 1 January 02:00 to 1 January 03:00" in page, "alerts are a list"
     assert "<script>document.title" not in page
 
 
@@ -89,9 +90,9 @@ def test_each_view_is_read_and_drawn(output: Path, name: str) -> None:
     """With the guarantee of the whole; a file that has changed is refused."""
     result = read_result(str(output / f"{name}.jsonl"))
     assert sorted(result.rows, key=repr) == sorted(rows_of_views()[name][1], key=repr)
-    assert result.guarantee == PERSONS and result.is_view and result.table.num_rows == len(result.rows)
-    shown = section(result, None)
-    assert "svg" in shown["image"] and shown["view"] and shown["guarantee"] == PERSONS
+    assert result.guarantee == PERSONS and result.made_of and result.table.num_rows == len(result.rows)
+    shown = section(result)
+    assert "svg" in shown["image"] and shown["view"] and shown["sentence"].endswith(".")
     lines = (output / f"{name}.jsonl").read_text().splitlines(keepends=True)
     (output / f"{name}.jsonl").write_text("".join(lines[1:]))
     with pytest.raises(ValueError, match="has changed"):

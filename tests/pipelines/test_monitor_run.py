@@ -14,7 +14,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.run import run as runs
-from privstream.pipelines.serve.folder import WatchedFolder
+from privstream.pipelines.serve.serve_command import LivePage
 
 EXAMPLE = """\
 data: {input: clicks.csv, user: customer, time: ts}
@@ -119,11 +119,11 @@ def test_one_question_is_a_monitor_too(shop: Path, capsys: pytest.CaptureFixture
     found = sorted(path.name for path in Path("out").iterdir())
     assert found == ["_guarantee.json", "present.csv", "present.csv.guarantee.json"]
     assert read_guarantee_file("out/_guarantee.json") == read_guarantee_file("out/present.csv.guarantee.json")
-    assert cli.main(["report", "out", "--output", "page.html", "--key", "noise.key"]) == 0
+    assert cli.main(["report", "out", "--output", "page.html", "--ledger", "noise.key.ledger.jsonl"]) == 0
     page = Path("page.html").read_text()
-    assert "present.csv" in page and "What all results of one monitor promise together" in page
-    assert [Path(path).name for path in WatchedFolder("out").paths()] == ["present.csv"]
-    assert WatchedFolder(".").paths() == []
+    assert "present.csv" in page and "All results together: epsilon" in page
+    assert [Path(path).name for path in LivePage("out").paths()] == ["present.csv"]
+    assert LivePage(".").paths() == []
 
 
 @pytest.mark.slow

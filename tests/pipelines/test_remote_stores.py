@@ -135,23 +135,6 @@ def test_a_client_that_is_not_installed_is_named(scheme, extra, monkeypatch, cap
     assert f"--input of {scheme}:// needs an extra: pip install 'privstream[{extra}]'" in capsys.readouterr().err
 
 
-def test_options_without_which_hdfs_is_not_reached_are_named(monkeypatch, tmp_path, capsys):
-    """Beam says `hdfs_host is not set`, and commands that only read results take no such option."""
-
-    def refuse(path: str) -> None:
-        raise ValueError("hdfs_host is not set")
-
-    monkeypatch.setattr(stores, "find_spec", lambda _: True)
-    monkeypatch.setattr(FileSystems, "get_filesystem", refuse)
-    monkeypatch.setattr(FileSystems, "_pipeline_options", None)
-    needed = "of hdfs:// needs --hdfs_host, --hdfs_port and --hdfs_user"
-    assert cli.main(["report", "hdfs://out/rows.csv", "--output", str(tmp_path / "page.html")]) == 2
-    instead = "which this command does not take: fetch the files, and name them here, got hdfs://out/rows.csv"
-    assert f"RESULT {needed}, {instead}\n" in capsys.readouterr().err
-    assert cli.main([*RUN, "--input", "hdfs://events/in", "--output", "rows.csv"]) == 2
-    assert f"--input {needed}, got hdfs://events/in\n" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_run_from_store_to_store(store, tmp_path, capsys):
     (tmp_path / "key").write_text("0123456789abcdef" * 2)

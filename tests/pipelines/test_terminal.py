@@ -20,9 +20,10 @@ from privstream.pipelines import console as clocks
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.model.catalogue import QUESTIONS, question
+from privstream.pipelines.show.shown import moments
 from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, write_json, write_row_file
-from privstream.pipelines.sinks.terminal_table import moments, print_rows, sparkline
-from privstream.pipelines.terminal import json_text, one_line, printable, say
+from privstream.pipelines.sinks.terminal_table import print_rows
+from privstream.pipelines.terminal import json_text, printable, say
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.rows import HeavyHitter
 from rich.cells import cell_len
@@ -43,11 +44,6 @@ def test_what_cannot_be_seen_is_escaped(one: str) -> None:
     shown = printable(f"é{one}日")
     assert shown.startswith("é\\") and shown.endswith("日")
     assert shown.isprintable()
-
-
-def test_ends_of_lines_stay_or_become_spaces() -> None:
-    assert printable("one\ntwo\r") == "one\ntwo\\r"
-    assert one_line(" one \n  two\r\nthree ") == "one two three"
 
 
 def test_json_says_the_same_with_escapes() -> None:
@@ -186,18 +182,6 @@ def test_long_names_are_cut_and_letters_of_two_columns_fit() -> None:
     assert "-0" not in "".join(lines)
 
 
-def test_no_rows_say_why() -> None:
-    assert "nothing rose" in printed([], "heavy-hitters", nothing="nothing rose").lower()
-
-
-@pytest.mark.parametrize(
-    ("numbers", "blocks"),
-    [([], ""), ([0, 0], "\u2581\u2581"), ([-5, 8], "\u2581\u2588"), ([None, 4.0, 8.0], " \u2585\u2588")],
-)
-def test_blocks_go_from_nothing_to_the_largest(numbers: list[float | None], blocks: str) -> None:
-    assert sparkline(numbers, 8.0 if 8 in numbers else 0.0) == blocks
-
-
 def test_times_are_those_of_the_zone_also_where_clocks_are_put_back() -> None:
     berlin, autumn = Clocks("Europe/Berlin"), 1_729_987_200_000_000  # 27 October 2024, 02:00 summer time
     twice = moments([autumn, autumn + HOUR * 1_000_000], berlin)
@@ -232,13 +216,6 @@ def test_what_takes_long_shows_a_line_that_vanishes(monkeypatch: pytest.MonkeyPa
         time.sleep(0.3)
     assert "adding [bold]up\\x1b" in shown[0] and "0:00:00" in shown[0]
     assert shown[0].endswith("\x1b[2K")  # the line is erased
-
-
-def test_what_is_short_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    with terminal() as shown, clock("adding up"):
-        pass
-    assert "adding" not in shown[0]
 
 
 def test_nothing_is_shown_elsewhere(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,12 +58,6 @@ def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
     assert len(before + after) <= 12 and len(" ".join(before + after).split()) <= 110
 
 
-def test_malformed_rows_are_where_their_file_is() -> None:
-    counted = counters(5, events_late=3, events_malformed=2, events_malformed_user_missing=2)
-    assert "see letters.jsonl" in Records.of(counted).in_words("letters.jsonl")
-    assert {"2 malformed", "3 late"} <= {*re.split(r"[(:;)] ?", Records.of(counted).in_words())}
-
-
 def test_a_fault_of_read_rows_is_counted_once() -> None:
     assert Records.of(counters(100, events_malformed=10, events_malformed_point_type=10)).read == 100
 
@@ -141,11 +135,6 @@ def test_nothing_that_could_be_used_has_its_reasons_by_their_number() -> None:
     assert summary([Asked("", queries, record())], record()["guarantee"]).nothing is not None
 
 
-def test_a_job_without_counters_says_so() -> None:
-    found = summary([Asked("", {}, record())], record()["guarantee"])
-    assert found.before == (words.NO_COUNTERS,) and found.nothing is None
-
-
 def test_names_that_differ_by_case_have_one_note() -> None:
     _, after = said(Asked("", counters(9), record(), alike=3))
     assert [line for line in after if "--fold-case" in line and " 3 " in line] == [after[-2]]
@@ -154,12 +143,6 @@ def test_names_that_differ_by_case_have_one_note() -> None:
 def test_a_dry_run_keeps_nothing() -> None:
     before, after = said(Asked("", counters(9), record()), dry_run=True)
     assert before[0] == words.DRY and "explain" not in " ".join(after)
-
-
-def test_budgets() -> None:
-    assert "--ledger" in Budget().in_words()
-    assert "epsilon 2.1 of 4" in BUDGET.in_words() and "no limit" in BUDGET._replace(limit=None).in_words()
-    assert "epsilon 1;" not in BUDGET._replace(repeats=True).in_words()
 
 
 def test_whose_privacy_it_is() -> None:

@@ -1,0 +1,94 @@
+"""A web address as a destination of alerts: each is posted when it begins, once."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+from urllib.parse import urlsplit
+
+from privstream.mechanisms.views.rules import ALERT
+from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
+from privstream.pipelines.sinks.row_files import json_values, write_once
+from privstream.pipelines.stores import exists, join
+from privstream.pipelines.terminal import json_text
+from privstream.transforms.row_types import ENDED
+from typing_extensions import override
+
+ANSWER_SECONDS = 10.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+TRY_AGAIN = (408, 425, 429)
+"""Answers after which a request may be made again, beside those from 500."""
+
+
+def has_alerts(row_type: Any) -> bool:
+    """Tell whether rows of a type are alerts."""
+    return "since" in row_type._fields and bool({"rule", "state"} & {*row_type._fields})
+
+
+class Webhook(Destination):
+    """Posts the public row with which an alert begins, as JSON, and no later row of the same alert.
+
+    An alert is known by its run, its rule or item, and since when it lasts. What has been posted is marked by a file
+    beside the rows, so that a run that comes again posts it no second time; where a run ends between the answer and the
+    mark, the header `Idempotency-Key` tells the receiver that it knows the alert.
+
+    Args:
+        url: of `http://` or `https://`; it may be a secret, so only its host is ever told.
+        run_id, row_type, key: see `Destination`.
+        folder: for the marks.
+        question: or view, by its name.
+    """
+
+    def __init__(self, url: str, run_id: str, row_type: type, key: Sequence[str], folder: str, question: str) -> None:
+        super().__init__(run_id, row_type, key)
+        self.url, self.folder, self.named = url, folder, {RUN: run_id, "name": question}
+
+    @override
+    def check(self, *, first: bool) -> None:
+        # Nothing is posted that is no alert.
+        if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).hostname:
+            raise ValueError("--output must be posted to an address of the form https://host/path")
+
+    @override
+    def name(self) -> str:
+        return f"{urlsplit(self.url).hostname} (alerts alone)"
+
+    @override
+    def send(self, rows: Sequence[Any]) -> int:
+        for key, row in self._alerts(rows):
+            digest = blake2b(key.encode(), digest_size=16).hexdigest()
+            mark = join(self.folder, f"_notified_{digest}")
+            if not exists(mark):
+                self._post(digest, json_text(self.named | row).encode())
+                write_once(mark, b"")
+        return 0
+
+    def _alerts(self, rows: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield alerts and their keys."""
+        for row in rows:
+            if getattr(row, "state", ALERT) == ALERT and getattr(row, "status", "") != ENDED:
+                values = json_values(self.row_type, row)
+                about = {name: values[name] for name in self.key if name != "window_start"}
+                yield json_text(self.named | {"since": values["since"]} | about), values
+
+    def _post(self, digest: str, body: bytes) -> None:
+        """Post an alert, again and again while nobody takes it."""
+        headers = {"Content-Type": "application/json", "Idempotency-Key": digest}
+        pause, deadline = FIRST_PAUSE, time.monotonic() + self.patience
+        while True:
+            try:
+                request = urllib.request.Request(self.url, body, headers, method="POST")
+                with urllib.request.urlopen(request, timeout=ANSWER_SECONDS):
+                    return
+            except urllib.error.HTTPError as error:
+                reason, again = f"it answers {error.code}", error.code >= 500 or error.code in TRY_AGAIN
+            except OSError as error:
+                reason, again = str(getattr(error, "reason", "") or type(error).__name__), True
+            if not again or time.monotonic() > deadline:
+                raise UnreachableError(f"an alert could not be posted to {urlsplit(self.url).hostname}: {reason}")
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
