@@ -14,8 +14,8 @@ from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import add_layers, given_to
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.questions.asked import parameters_of
 from privstream.pipelines.report.result import Result, read_result
+from privstream.pipelines.run.asked import parameters_of
 from privstream.pipelines.run.places import Places
 from privstream.pipelines.run.plan import arguments_of, fields_of, shared_out
 from privstream.pipelines.run.run import described_views, with_digests
