@@ -374,7 +374,7 @@ QUANTILES = (
         times=4,
         others=all_windows(*MANY_LOW),
         suspect=all_windows(Sent(SUSPECT, "", HIGH), Sent(SUSPECT, "", HIGH)),
-        score=total("estimate"),
+        score=total("value"),
     ),
     Attack(
         name="too many values",
@@ -385,7 +385,7 @@ QUANTILES = (
         control={"epsilon": VALUE_WINDOWS * EPSILON, "max_contributions": VALUE_WINDOWS},
         others=lambda seen: [one._replace(user=one.user + seen.window * len(MANY_LOW)) for one in MANY_LOW],
         suspect=all_windows(Sent(SUSPECT, "", HIGH)),
-        score=largest("estimate"),
+        score=largest("value"),
         windows=VALUE_WINDOWS,
         times=4,
     ),
@@ -452,7 +452,7 @@ def nearly_enough_then_many(seen: Seen) -> Iterable[Sent]:
 
 def changed_when(transform: Any, rows: Sequence[Any]) -> float:
     """Score low where the estimate changes in the second window alone, and becomes large."""
-    first, second = (row.estimate for row in sorted(rows, key=lambda row: row.window_start))
+    first, second = (row.noisy for row in sorted(rows, key=lambda row: row.window_start))
     return FAR_ABOVE if first else -float(second)
 
 
@@ -465,7 +465,7 @@ CARDINALITY = (
         times=4,
         others=THIRTY_INSIDE,
         suspect=ENTERED_TWICE,
-        score=total("estimate"),
+        score=total("noisy"),
     ),
     Attack(
         name="changes that are tested",
@@ -488,7 +488,7 @@ CARDINALITY = (
         control={"epsilon": 2 * EPSILON, "max_contributions": 2},
         others=lambda seen: [] if seen.window else crowd(30, "in"),
         suspect=first_window(Sent(SUSPECT, "in")),
-        score=total("estimate"),
+        score=total("noisy"),
         windows=2,
         times=4,
     ),

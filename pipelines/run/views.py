@@ -33,15 +33,11 @@ VIEWS = "views"
 ESTIMATES = (
     ("people", "lower", "upper"),
     ("ratio", "lower", "upper"),
-    ("smoothed", "lower", "upper"),
-    ("estimate", "lower", "upper"),
+    ("value", "lower", "upper"),
 )
 """Fields of rows with a number and its interval; the first that a row has is its number."""
 
 RISEN = ("window_start", "-rise", "item")
-
-BOUNDED = ("estimate", "error_bound")
-"""Fields of rows that have a number and how far it is off at most."""
 
 HISTORY = 128
 """Windows before those of a sum or a comparison from which smoothed numbers are made where input has no end."""
@@ -458,10 +454,7 @@ def _number(row: Any) -> tuple[float | None, float | None, float | None]:
         if set(names) <= set(row._fields) and getattr(row, names[0]) is not None:
             number, lower, upper = (getattr(row, name) for name in names)
             return (None, None, None) if lower is None else (number, lower, upper)
-    if not set(BOUNDED) <= set(row._fields):
-        return None, None, None
-    number, bound = (float(getattr(row, name)) for name in BOUNDED)
-    return (number, max(0.0, number - bound), number + bound) if bound >= 0 else (None, None, None)  # it has stopped
+    return None, None, None
 
 
 def _windows_of(table: Table) -> list[tuple[Any, Any]]:

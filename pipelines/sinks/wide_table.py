@@ -12,7 +12,7 @@ from privstream.pipelines.sinks.row_formats import arrow_schema, write_csv, writ
 from privstream.transforms.events.item_columns import split_item
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
-NUMBERS = ("people", "estimate")
+NUMBERS = ("people", "value", "estimate")
 """Fields with the number of a row; the first that it has is shown."""
 
 LABELS = ("query", "quantile", "low", "high")

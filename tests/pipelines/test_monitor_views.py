@@ -225,11 +225,11 @@ def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: 
     """With the interval that these have; a set that is followed no longer has no data."""
     views = "  slow: {of: speed, quantile: 0.99, above: 500}\n  empty: {of: present, below: 5}\n"
     quantiles = [
-        QuantileEstimate(*window(number), rank, value, value - 5, value + 5)
+        QuantileEstimate(*window(number), rank, value, value - 5, value + 5, value)
         for number, values in enumerate([(20.0, 400.0), (30.0, 600.0)])
         for rank, value in zip((0.5, 0.99), values, strict=True)
     ]
-    sizes = [CardinalityEstimate(*window(0), 3, 4, 0, 7), CardinalityEstimate(*window(1), 9, -1)]
+    sizes = [CardinalityEstimate(*window(0), 3, 0, 7, 3, 4), CardinalityEstimate(*window(1), 9, None, None, 9, -1)]
     found = answered(tmp_path, SPEED + PRESENT, views, {"speed": quantiles, "present": sizes}, made)
     slow, empty = found["slow"].rows, found["empty"].rows
     assert [(row.item, row.value, row.state) for row in slow[:2]] == [

@@ -80,8 +80,9 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
             start, end = self.steps.bounds(step)
             ends = (None, None) if exhausted else map(float, interval(estimate, bound if spread is None else spread))
             error_bound = NO_BOUND if exhausted else bound
-            shown = max(0, estimate) if spread is None else estimate  # by counts it is unbiased
-            outputs.append((step, CardinalityEstimate(start, end, shown, error_bound, *ends)))
+            people = max(0, estimate)
+            noisy = people if spread is None else estimate  # by counts it is unbiased
+            outputs.append((step, CardinalityEstimate(start, end, float(people), *ends, noisy, error_bound)))
         self.published.inc(len(outputs))
         self.exhausted.inc(int(published.exhausted.sum()))
         return state, outputs
