@@ -150,7 +150,7 @@ class Places:
         for option, folder in folders.items():
             other = taken.setdefault(os.path.realpath(folder), option)
             if other != option:
-                raise ValueError(f"{option} must be another folder than {other}, got {folder}")
+                raise ValueError(f"{option} must be another folder than --{other}, got {folder}")
 
     def make(self) -> None:
         """Make the folders of rows that are missing; a single command is given one that is there.
