@@ -29,7 +29,7 @@ def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:
         known = ", ".join(f".{each}" for each in WIDE_FORMATS)
         raise ValueError(f"wide must be given with a run that ends and an --output of {known}, got {path}")
     fields = field_types(row_type)
-    if "window_start" not in fields or not {*NUMBERS} & {*fields} or "rule" in fields:
+    if "window_start" not in fields or not {*NUMBERS} & {*fields} or {"rule", "state"} & {*fields}:
         raise ValueError(f"wide must be given with rows that have a number in each window, not {row_type.__name__}")
 
 

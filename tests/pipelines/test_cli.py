@@ -371,4 +371,4 @@ def test_input_without_an_end_cannot_be_tried(folder: Path, capsys: pytest.Captu
     (folder / "out").mkdir()
     watch = ["--input=in", "--output=out", "--watch=1", "--run_id=a", "--input_format=parquet"]
     assert run("top-k", *watch, "--dry_run") == 2
-    assert "--dry_run must not be given when the input has no end" in capsys.readouterr().err
+    assert "--dry-run must not be given when the input has no end" in capsys.readouterr().err
