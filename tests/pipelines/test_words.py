@@ -107,7 +107,7 @@ def test_one_warning_stands_first_that_of_lower_bounds_before_others() -> None:
         (dropped(0.2, 0.1, 0.3), False, "20%"),
         (dropped(0.21, 0.1, 0.3), True, "21%"),
         (dropped(0.02, 0.01, None), True, "at least 1%"),
-        (dropped(0.0, 0.0, 0.0), False, "none"),
+        (dropped(0.0, 0.0, 0.0), False, "nothing"),
     ],
 )
 def test_limits_say_what_was_released(found: dict[str, float | None], bound: bool, told: str) -> None:
