@@ -247,21 +247,20 @@ class QuantileEstimate(NamedTuple):
     Attributes:
         window_start, window_end: first moment of the window, and the first one after it.
         quantile: which part of all values is at most as large; 0.5 for the median.
-        estimate: the value that is estimated to be this quantile from the values of the window alone.
-        lower, upper: an interval that contains the quantile of the values that count within their limits, with
+        value: the best estimate of this quantile: of a finished file from all windows.
+        lower, upper: its interval: it contains the quantile of the values that count within their limits, with
             probability 95% in each row by itself. Where it covers (nearly) all values, tables and pictures say "nothing
             is known".
-        smoothed: the number to look at, where it is not `estimate`: of a finished file, from all windows; the interval
-            is its own.
+        noisy: the estimate from the values of the window alone.
     """
 
     window_start: Timestamp
     window_end: Timestamp
     quantile: float
-    estimate: float
+    value: float
     lower: float
     upper: float
-    smoothed: Optional[float] = None
+    noisy: float
 
 
 class HistogramEstimate(NamedTuple):
@@ -314,25 +313,24 @@ class CardinalityEstimate(NamedTuple):
     Attributes:
         window_start: first moment of the window.
         window_end: first moment after the window: the moment that the estimate is about.
-        estimate: how many are in the set, with noise; by counts unbiased, and perhaps negative.
-        error_bound: how far the estimate is at most from the number of people who count within their limits, with
+        people: the best estimate of how many are in the set, at least 0: by counts of a finished file from all windows.
+        lower, upper: its interval: it contains the number of people who count within their limits, with probability
+            95% in each row by itself; with methods that change estimates seldom by `error_bound`, and None where that
+            is -1.
+        noisy: the estimate with the noise of the window alone; by counts unbiased, and perhaps negative.
+        error_bound: how far `noisy` is at most from the number of people who count within their limits, with
             probability 95% for all windows together, while people come and go no more often than `max_updates`, if
             that was given; -1 if the budget for changes of the estimate is used up, so that it no longer follows the
             set.
-        lower, upper: an interval that contains the number of people who count within their limits, with probability
-            95% in each row by itself; with methods that change estimates seldom by `error_bound`, and None where that
-            is -1.
-        smoothed: the number to look at, where it is not `estimate`: by counts of a finished file, from all windows; the
-            interval is its own.
     """
 
     window_start: Timestamp
     window_end: Timestamp
-    estimate: int
+    people: float
+    lower: Optional[float]
+    upper: Optional[float]
+    noisy: int
     error_bound: int
-    lower: Optional[float] = None
-    upper: Optional[float] = None
-    smoothed: Optional[float] = None
 
 
 class RangeCount(NamedTuple):

@@ -17,17 +17,19 @@ WEEK = 7 * DAY
 
 @dataclass(frozen=True)
 class SmoothWindows:
-    """Fills in `smoothed` and its interval, for each value of `by`, in rows of successive windows.
+    """Smooths the shown number of rows of successive windows, and its interval, for each value of `by`.
 
     Privacy: post-processing of what is published.
 
     Attributes:
+        shown: field with the number that is shown; `noisy` has that of the window alone.
         by: fields that tell numbers of a window apart.
         logarithmic: whether numbers are smoothed as logarithms.
         length: of a window, in microseconds: hours repeat themselves by days, and days by weeks.
         ends: of the range of all numbers.
     """
 
+    shown: str
     by: tuple[str, ...] = ()
     logarithmic: bool = False
     length: int = 0
@@ -47,12 +49,12 @@ class SmoothWindows:
             if row.lower is not None and row.upper is not None:
                 places[*(getattr(row, name) for name in self.by),].append(place)
         for of_one in places.values():
-            numbers = [(row.estimate, row.lower, row.upper) for row in map(found.__getitem__, of_one)]
+            numbers = [(row.noisy, row.lower, row.upper) for row in map(found.__getitem__, of_one)]
             columns = np.array(numbers, np.float64).T
             number, lower, upper = np.log(columns) if self.logarithmic else columns
             made = np.array(smooth_row(number, lower, upper, self.period))
             made = np.exp(made) if self.logarithmic else np.maximum(made, np.minimum(columns.min(), 0.0))
             made = meaningful(*made).clip(*self.ends)
-            for place, smoothed, lower, upper in zip(of_one, *made.tolist(), strict=True):
-                found[place] = found[place]._replace(smoothed=smoothed, lower=lower, upper=upper)
+            for place, number, lower, upper in zip(of_one, *made.tolist(), strict=True):
+                found[place] = found[place]._replace(**{self.shown: number, "lower": lower, "upper": upper})
         return found

@@ -19,9 +19,9 @@ from privstream.pipelines.model.catalogue import MODELS, question
 from privstream.pipelines.model.given import Given
 from privstream.pipelines.model.question import METHOD, PUBLIC, Windows
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.questions.asked import parameters_of
-from privstream.pipelines.questions.asked import promise as promise_of
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
+from privstream.pipelines.run.asked import parameters_of
+from privstream.pipelines.run.asked import promise as promise_of
 from privstream.pipelines.run.plan import arguments_of, fields_of, is_unbounded, shared_out
 from privstream.pipelines.yaml_file import read_document
 from privstream.transforms.reading.domain import Domain

@@ -45,7 +45,7 @@ class Histogram(Categories):
         parameters="histograms.parameters.HistogramParameters",
         row="HistogramEstimate",
         order=("window_start", "query", "-estimate", "category"),
-        title="estimates",
+        title="events since the start",
         published="estimates_published",
         user="person, read with --unit person alone",
         item="category",
@@ -79,6 +79,7 @@ class Flags(Categories):
         row="CategoryFlag",
         order=("window_start", "-raised", "category"),
         title="flags",
+        error_unit="events",
         published="flags_published",
         files=("domain", "thresholds"),
         assumed={"thresholds": 1},
@@ -143,7 +144,7 @@ class Ranges(Points):
         parameters="points.parameters.RangesParameters",
         row="RangeCount",
         order=("window_start", "low", "high"),
-        title="counts",
+        title="points in ranges",
         published="counts_published",
         epilog=f"""{POINT_QUERIES}
   {{"low": 1, "high": 50}}
@@ -171,7 +172,7 @@ class Predecessor(Points):
         parameters="points.parameters.PredecessorParameters",
         row="NearestPoints",
         order=("window_start", "query"),
-        title="answers",
+        title="nearest points",
         published="neighbours_published",
         epilog=f"""{POINT_QUERIES}
   {{"point": 50}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
+from privstream.mechanisms.views.rules import Condition
 from privstream.pipelines.model.base import Model, option
 from privstream.pipelines.model.types import Count, Length, Name, Number, OneOrMore, Whole
 from pydantic import BeforeValidator, Field, model_validator
@@ -49,6 +50,17 @@ class ViewModel(Model):
     def kind(self) -> str:
         """What it is."""
         return next(key for key in KINDS if getattr(self, key) is not None)
+
+    @property
+    def condition(self) -> Condition | None:
+        """When an alert begins and ends; None of another view."""
+        if self.kind == "above" and self.above is not None:
+            ends_at = self.above if self.clear_below is None else self.clear_below
+            return Condition(1, self.above, ends_at, self.for_)
+        if self.kind == "below" and self.below is not None:
+            ends_at = self.below if self.clear_above is None else self.clear_above
+            return Condition(-1, self.below, ends_at, self.for_)
+        return None
 
     @property
     def given(self) -> dict[str, Any]:

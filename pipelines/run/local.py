@@ -15,7 +15,7 @@ from privstream.pipelines.console import clock
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import Execution
-from privstream.pipelines.questions.asked import Asked
+from privstream.pipelines.run.asked import Asked
 from privstream.pipelines.run.run import shared_fields
 from privstream.pipelines.sinks.row_files import COMPLETE, check_destination, output_format, sort_rows, write_row_file
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping

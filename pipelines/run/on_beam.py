@@ -9,7 +9,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.options import Execution
-from privstream.pipelines.questions.asked import Asked
+from privstream.pipelines.run.asked import Asked
 from privstream.pipelines.run.pipeline import EventPipeline, PublishedView, letters_to, workers_of
 from privstream.pipelines.run.places import Places
 from privstream.pipelines.run.reading import INPUT, check_query, reader

@@ -12,7 +12,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.questions.asked import READ, Asked
+from privstream.pipelines.run.asked import READ, Asked
 from privstream.pipelines.run.reading import prepare
 from privstream.pipelines.run.shares import LETTERS, Receive, Share, events_for, perform, share_out
 from privstream.pipelines.runners import launch

@@ -13,7 +13,7 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.questions.asked import check_apart
+from privstream.pipelines.run.asked import check_apart
 from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format
 from privstream.pipelines.stores import exists, filesystems, join, scheme_of
 
@@ -150,7 +150,7 @@ class Places:
         for option, folder in folders.items():
             other = taken.setdefault(os.path.realpath(folder), option)
             if other != option:
-                raise ValueError(f"{option} must be another folder than {other}, got {folder}")
+                raise ValueError(f"{option} must be another folder than --{other}, got {folder}")
 
     def make(self) -> None:
         """Make the folders of rows that are missing; a single command is given one that is there.

@@ -22,7 +22,8 @@ from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.public_lists import Reading
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import Execution
-from privstream.pipelines.questions.asked import (
+from privstream.pipelines.run import report
+from privstream.pipelines.run.asked import (
     Asked,
     check_usable,
     head_of,
@@ -32,7 +33,6 @@ from privstream.pipelines.questions.asked import (
     shared_evenly,
     write_guarantee,
 )
-from privstream.pipelines.run import report
 from privstream.pipelines.run.calibration import Paid
 from privstream.pipelines.run.identity import identify
 from privstream.pipelines.run.places import Places

@@ -17,7 +17,7 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.pipelines.questions.asked import READ, stage_label
+from privstream.pipelines.run.asked import READ, stage_label
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.show import words
 
-NUMBERS = ("people", "value", "smoothed", "estimate", "ratio")
+NUMBERS = ("people", "value", "estimate", "ratio")
 """What may be the number of a row, the first one that there is."""
 
 INTERVAL, WINDOW = "95% interval", "window"
@@ -59,9 +59,6 @@ class Shown:
         names = table.column_names
         keys = tuple(name for name in names if _is_key(table, name))
         number = next((name for name in NUMBERS if name in names), None)
-        if number == "smoothed":  # without one, the number is that of the window alone
-            filled = pc.coalesce(table["smoothed"], table["estimate"].cast(pa.float64()))
-            table = table.set_column(names.index("smoothed"), "smoothed", filled).drop_columns(["estimate"])
         rows, windows, last = table, tuple[int, ...](), 0
         several = every or "rule" in keys or not keys
         if "window_start" in names and table.num_rows:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from privstream.mechanisms.privacy.units import in_words
 from privstream.mechanisms.views.corrected import CORRECTED
+from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.show.records import NO_QUERY, OUTSIDE, SEVERAL, UNUSED, Records, fault, listed
 
 WARNING = "WARNING: "
@@ -373,21 +374,6 @@ def window_in_words(window: Any) -> str:
     return {"7 days": "1 week"}.get(text, text).removeprefix("1 ")
 
 
-UNITS = {"histogram": "events", "flags": "events", "quantiles": "values", "ranges": "points", "predecessor": "points"}
-"""What numbers of a question count, if not people."""
-
-TITLES = {
-    "top-k": "largest items",
-    "heavy-hitters": "trending items",
-    "histogram": "events since the start",
-    "cardinality": "people present",
-    "ranges": "points in ranges",
-    "predecessor": "nearest points",
-    "queries": "answers",
-}
-"""What the rows of a question are, if not what it is called."""
-
-
 def word_of(record: Mapping[str, Any]) -> str:
     """Return the question of a guarantee file."""
     return str(record.get("made_by", {}).get("command", "")).removeprefix("privstream ")
@@ -400,7 +386,8 @@ def unit_of(record: Mapping[str, Any]) -> str:
         return "events"
     if word == "counts" and record.get("parameters", {}).get("over", "window") not in ("window", "start"):
         return "contributions"
-    return UNITS.get(word, "people")
+    info = QUESTIONS.get(word)
+    return "people" if info is None else info.error_unit
 
 
 def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",)) -> str:
@@ -409,7 +396,8 @@ def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",)) -> str:
     window = given.get("window")
     length = "" if window is None else window_in_words(window)
     if word != "counts":
-        return f"{TITLES.get(word, word)}{f' by {length}' if length else ''}"
+        title = QUESTIONS[word].title if word in QUESTIONS else word
+        return f"{title}{f' by {length}' if length else ''}"
     over = given.get("over", "window")
     about = f"{unit_of(record)} per {', '.join(keys)}"
     if over == "window":

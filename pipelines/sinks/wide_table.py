@@ -19,7 +19,7 @@ from privstream.pipelines.sinks.row_formats import arrow_schema
 from privstream.transforms.reading.items import split_item
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
-NUMBERS = ("people", "estimate")
+NUMBERS = ("people", "value", "estimate")
 """Fields with the number of a row; the first that it has is shown."""
 
 LABELS = ("query", "quantile", "low", "high")
@@ -36,7 +36,7 @@ def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:
         known = ", ".join(f".{each}" for each in WIDE_FORMATS)
         raise ValueError(f"wide must be given with a run that ends and an --output of {known}, got {path}")
     fields = field_types(row_type)
-    if "window_start" not in fields or not {*NUMBERS} & {*fields} or "rule" in fields:
+    if "window_start" not in fields or not {*NUMBERS} & {*fields} or {"rule", "state"} & {*fields}:
         raise ValueError(f"wide must be given with rows that have a number in each window, not {row_type.__name__}")
 
 

@@ -50,7 +50,7 @@ def test_all_formats_keep_their_promise(building: Path, tmp_path: Path) -> None:
         rows, truth = read(output), truth_of(building)
         assert [row.window_end.micros for row in rows] == sorted(truth)
         (promised,) = {row.error_bound for row in rows}
-        errors = [abs(row.estimate - truth[row.window_end.micros]) for row in rows]
+        errors = [abs(row.noisy - truth[row.window_end.micros]) for row in rows]
         assert 0 < max(errors) <= promised
     promise = json.loads((tmp_path / "parquet.parquet.guarantee.json").read_text())
     assert promise["guarantee"]["unit"] == "one person over the whole run"
@@ -67,7 +67,7 @@ def test_users_have_noise_for_their_whole_life(building, tmp_path, capsys):
     assert command(building, tmp_path / "s.jsonl", *DOORS, "--max_updates", "5", "--method", "sparse_counter") == 0
     rows = read(tmp_path / "s.jsonl")
     assert rows[-1].error_bound == -1
-    assert len({row.estimate for row in rows if row.error_bound == -1}) == 1
+    assert len({row.noisy for row in rows if row.error_bound == -1}) == 1
     assert "--max_updates was passed" in capsys.readouterr().err
 
 
@@ -75,7 +75,7 @@ def test_limits_are_kept(building: Path, tmp_path: Path) -> None:
     asked = ["--max_contributions", "6", "--epsilon", "5"]
     assert command(building, tmp_path / "v.jsonl", *DOORS, *asked) == 0
     free, rows = truth_of(building), read(tmp_path / "v.jsonl")
-    assert free[rows[-1].window_end.micros] > rows[-1].estimate + 2 * rows[-1].error_bound
+    assert free[rows[-1].window_end.micros] > rows[-1].noisy + 2 * rows[-1].error_bound
 
 
 def test_nobody_would_ever_leave(building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

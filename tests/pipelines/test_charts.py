@@ -125,7 +125,7 @@ def test_what_numbers_count() -> None:
         chart = chart_of("counts", rows, parameters=parameters)
         assert chart.title == title and chart.spec()["layer"][1]["encoding"]["y"]["title"] == axis
     latencies = [
-        QuantileEstimate(Timestamp(START + h), Timestamp(START + h + 1), q, 9.0, 5.0, 20.0)
+        QuantileEstimate(Timestamp(START + h), Timestamp(START + h + 1), q, 9.0, 5.0, 20.0, 9.0)
         for h in (0, 1)
         for q in (0.5, 0.99)
     ]

@@ -90,7 +90,7 @@ def test_wide_tables_have_a_row_for_each_item_and_a_column_for_each_window(endin
 def test_days_are_headings_and_quantiles_have_lines_of_their_own(tmp_path: Path) -> None:
     day = 86_400
     rows = [
-        QuantileEstimate(Timestamp(number * day), Timestamp(number * day + day), rank, 10 * number + rank, 0, 9)
+        QuantileEstimate(Timestamp(number * day), Timestamp(number * day + day), rank, 10 * number + rank, 0, 9, 0)
         for number in range(2)
         for rank in (0.5, 0.9)
     ]

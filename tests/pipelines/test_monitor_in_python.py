@@ -85,7 +85,7 @@ def test_a_pipeline_gets_a_table_for_each_question() -> None:
         assert len(rows) == 4 and {row.item for row in rows} == {"de, /a", "fr, /b"}
 
     def sizes(rows: list[Any]) -> None:
-        assert len(rows) == 2 and all(10 < row.estimate < 200 for row in rows)
+        assert len(rows) == 2 and all(10 < row.people < 200 for row in rows)
 
     with beam.Pipeline("FnApiRunner") as pipeline:
         tables = pipeline | beam.Create(clicks()) | monitor

@@ -48,7 +48,7 @@ def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pyt
     assert [row.quantile for row in rows[0]] == [0.1, 0.5, 0.9] * WINDOWS
     for row in rows[0]:  # few people have two values in a window, of which one counts
         assert row.lower * 0.97 <= truth[row.window_end, row.quantile] <= row.upper * 1.03
-        assert abs(np.log(row.estimate / truth[row.window_end, row.quantile])) < 0.1
+        assert abs(np.log(row.value / truth[row.window_end, row.quantile])) < 0.1
     text = capsys.readouterr().err
     assert "of values (exact: guard" in text
     promise = json.loads((tmp_path / "csv.jsonl.guarantee.json").read_text())

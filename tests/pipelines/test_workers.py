@@ -19,7 +19,7 @@ from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.command import RunError
 from privstream.pipelines.model.catalogue import question
-from privstream.pipelines.questions.asked import shared_evenly
+from privstream.pipelines.run.asked import shared_evenly
 from privstream.pipelines.run.shares import evenly
 from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, workers_for

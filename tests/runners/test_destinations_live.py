@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from pathlib import Path
 
 import postgres_server
 import pytest
@@ -299,14 +298,3 @@ def test_each_question_and_view_of_a_monitor_has_a_table_and_a_topic(postgres, b
     assert cli.main(["run", "monitor.yaml", "--overwrite"]) == 0
     assert postgres.ask("SELECT count(*) FROM visitors") == [(2,)]
     assert postgres.ask("SELECT count(*) FROM busy") == [(2,)]
-    text = Path("monitor.yaml").read_text()
-    Path("monitor.yaml").write_text(text.replace("views:", "views:\n  quiet: {of: visitors, below: 5}"))
-    for number in (1, 2):
-        assert cli.main(["views", "monitor.yaml", "--overwrite"]) == 0
-        assert [row["state"] for _, row in messages(broker, "quiet", 2 * number)] == ["clear", "alert"] * number
-        assert postgres.ask("SELECT count(*), min(state) FROM quiet") == [(2, "alert")]
-    assert postgres.ask("SELECT count(*) FROM busy") == [(2,)]
-    assert "2 rows sent to quiet" in capsys.readouterr().err
-    Path("out/_guarantee.json").unlink()
-    assert cli.main(["views", "monitor.yaml", "--overwrite"]) == 2
-    assert "output.path: must have the guarantee of its run" in capsys.readouterr().err

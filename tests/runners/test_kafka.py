@@ -270,7 +270,7 @@ def test_a_monitor_goes_from_a_topic_to_a_topic_for_each_question(broker, tmp_pa
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     assert len(found) >= 2
-    assert rows["pages"]["item"] in ("a", "b") and "noisy" in rows["pages"] and "estimate" in rows["present"]
+    assert rows["pages"]["item"] in ("a", "b") and "noisy" in rows["pages"] and "people" in rows["present"]
     assert Path("out/_guarantee.json").exists()
 
 

@@ -98,6 +98,7 @@ def expected(made: SetCardinality, events) -> list[CardinalityEstimate]:
         spread = made.mechanism.algorithm.spread
         reach = bound if spread is None else spread
         interval = (None, None) if exhausted else (max(0, estimate - reach), max(0, estimate + reach))
-        shown = estimate if made.method == "counts" else max(0, estimate)
-        rows.append(CardinalityEstimate(*ends, shown, -1 if exhausted else bound, *interval))
+        people = max(0, estimate)
+        noisy = estimate if made.method == "counts" else people
+        rows.append(CardinalityEstimate(*ends, people, *interval, noisy, -1 if exhausted else bound))
     return sorted(rows, key=lambda row: row[:2])

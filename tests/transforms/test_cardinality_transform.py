@@ -58,7 +58,7 @@ def test_workloads_are_interesting():
         if made.max_contributions is not None:
             assert sizes(made, events) != sizes(transform(name, max_contributions=WINDOWS), events)
         rows = expected(made, events)
-        assert len({row.estimate for row in rows}) > 1 + (made.mechanism.mode == "sparse")
+        assert len({row.noisy for row in rows}) > 1 + (made.mechanism.mode == "sparse")
         assert (-1 in {row.error_bound for row in rows}) == (name == "doors, used up")
 
 

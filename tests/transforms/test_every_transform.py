@@ -285,7 +285,7 @@ def test_windows_begin_at_the_start_and_have_all_that_lies_in_them(name):
         if name.startswith(("counts", "hitters")) and row.upper:
             assert abs(row.people - PEOPLE) < 60
         if name == "people":
-            assert abs(row.estimate - PEOPLE) < 60, "who came in the last second of a week is still there"
+            assert abs(row.people - PEOPLE) < 60, "who came in the last second of a week is still there"
 
 
 def test_other_starts_have_other_noise():

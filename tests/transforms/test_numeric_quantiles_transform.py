@@ -77,7 +77,7 @@ def reference(made, events):
             counts[min(math.floor(40 * math.log(min(max(value, 1), 1000)) / math.log(1000)), 39)] += 1
         state, found = made.mechanism.step(state, BinnedStep(step=window + 1, counts=counts), noise)
         start, end = (Timestamp(START + (window + more) * WINDOW) for more in (0, 1))
-        for numbers in zip(found.quantiles, found.estimates, found.lower, found.upper, strict=True):
+        for numbers in zip(found.quantiles, found.estimates, found.lower, found.upper, found.estimates, strict=True):
             rows.append(QuantileEstimate(start, end, *map(float, numbers)))
     return sorted(rows)
 

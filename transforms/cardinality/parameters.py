@@ -181,7 +181,7 @@ class CardinalityParameters(Parameters):
     @property
     @override
     def finish(self) -> SmoothWindows | None:
-        return SmoothWindows(length=self.steps.size) if self._to_finish else None
+        return SmoothWindows("people", length=self.steps.size) if self._to_finish else None
 
     @property
     @override

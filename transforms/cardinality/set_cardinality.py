@@ -66,11 +66,13 @@ class PublishCardinality(StepFn, state="publish_cardinality"):
         state, published = self.mechanism.run(state, changes, self.noise_of(step))
         estimate, bound, exhausted = (column.tolist()[0] for column in published)
         spread = self.mechanism.algorithm.spread
-        ends = (None, None) if exhausted else map(float, interval(estimate, bound if spread is None else spread))
-        shown = max(0, estimate) if spread is None else estimate  # by counts it is unbiased
+        lower, upper = interval(estimate, None if exhausted else bound if spread is None else spread)
+        people = max(0, estimate)
+        noisy = people if spread is None else estimate  # by counts it is unbiased
         self.published.inc()
         self.exhausted.inc(int(exhausted))
-        row = CardinalityEstimate(*self.steps.bounds(step), shown, NO_BOUND if exhausted else bound, *ends)
+        start, end = self.steps.bounds(step)
+        row = CardinalityEstimate(start, end, float(people), lower, upper, noisy, NO_BOUND if exhausted else bound)
         return state, [row]
 
 

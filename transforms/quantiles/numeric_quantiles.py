@@ -101,7 +101,7 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
     def _rows(self, step: int, found: QuantileRows) -> Iterator[QuantileEstimate]:
         """Return the rows of one window."""
         start, end = self.steps.bounds(step)
-        columns = (found.quantiles, found.estimates, found.lower, found.upper)
+        columns = (found.quantiles, found.estimates, found.lower, found.upper, found.estimates)
         for numbers in zip(*(column.tolist() for column in columns), strict=True):
             yield QuantileEstimate(start, end, *numbers)
 

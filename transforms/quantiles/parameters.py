@@ -114,7 +114,7 @@ class QuantilesParameters(Parameters):
         if not self._to_finish:
             return None
         made = self.mechanism
-        return SmoothWindows(("quantile",), made.scale == "log", self.steps.size, (made.low, made.high))
+        return SmoothWindows("value", ("quantile",), made.scale == "log", self.steps.size, (made.low, made.high))
 
     @property
     @override

@@ -1,1 +1,0 @@
-"""The questions that people ask, each described once."""
