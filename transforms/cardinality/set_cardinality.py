@@ -66,7 +66,7 @@ class PublishCardinality(StepFn, state="publish_cardinality"):
         state, published = self.mechanism.run(state, changes, self.noise_of(step))
         estimate, bound, exhausted = (column.tolist()[0] for column in published)
         spread = self.mechanism.algorithm.spread
-        lower, upper = interval(estimate, None if exhausted else bound if spread is None else spread)
+        lower, upper = interval(float(estimate), None if exhausted else bound if spread is None else spread)
         people = max(0, estimate)
         noisy = people if spread is None else estimate  # by counts it is unbiased
         self.published.inc()
