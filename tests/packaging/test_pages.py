@@ -129,7 +129,7 @@ def test_the_monitor_of_the_first_page_answers_five_questions(shop: Shop, capfd:
     held = [
         float(row["lower"])
         <= len(shop.customers[starts.index(row["window_start"]), row["item"]])
-        <= float(row["upper"])
+        <= float(row["upper"] or "inf")
         for row in found["customers"]
     ]
     assert len(held) > 130 and sum(held) > 0.87 * len(held)  # 93% in the mean, and three deviations below
@@ -142,12 +142,13 @@ def test_the_monitor_of_the_first_page_answers_five_questions(shop: Shop, capfd:
         ranked = [row["item"] for row in found["leaders"] if row["window_start"] == start]
         assert ranked[0] == shop.leaders(month, 1)[0] and len({*ranked} & {*shop.leaders(month, 5)}) >= 4
     within = [
-        float(row["lower"]) <= len(shop.months[months[row["window_start"]], row["item"]]) <= float(row["upper"])
+        float(row["lower"]) <= len(shop.months[months[row["window_start"]], row["item"]]) <= float(row["upper"] or "inf")
         for row in found["leaders"]
     ]
     assert len(within) == 15 and sum(within) >= 10  # 11 to 15 in seven runs; with six products of a month it was eight
-    rose = found["trending"]
-    assert [(row["item"], starts.index(row["window_start"])) for row in rose] == [(NEW, FIRST_WEEK)]
+    rose = [(row["item"], starts.index(row["window_start"])) for row in found["trending"]]
+    assert (NEW, FIRST_WEEK) in rose and len(rose) <= 3  # of 130 rows
+    assert all(len(shop.customers[week, item]) > len(shop.customers[week - 1, item]) for item, week in rose)
     alerts = {starts.index(row["window_start"]) for row in found["lamps"] if row["state"] == "alert"}
     sure = {week for week in range(WEEKS) if len(shop.customers[week, "Lampen"]) > 360}
     assert sure and sure <= alerts
