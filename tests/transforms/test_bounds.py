@@ -210,7 +210,7 @@ def test_values_are_clipped_at_their_limits_and_a_list_has_as_many_keys_as_it_pa
     assert stage(False, limits=(0, 5))._clip(np.array([-3.0, 4.0, 99.0])).tolist() == [0, 4, 5]
     for contributions in (3, 60):
         mechanism = FoundKeys(epsilon=1.0, delta=1e-6, contributions=contributions, horizon=40)
-        assert lists_of(mechanism) == (min(16, contributions), 40)
+        assert lists_of(mechanism) == (min(32, contributions), 40)
 
 
 def test_limits_start_afresh_with_a_period():
