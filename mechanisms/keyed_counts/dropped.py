@@ -155,9 +155,7 @@ class DroppedShare:
         def share_of(dropped: float) -> float:
             return max(0.0, dropped) / (max(0.0, dropped) + counted)
 
-        surely = people > _SURELY * spread
-        surely[-1] |= bool(surely[-2:-1].any()) and people[-1] > _PERHAPS * spread
-        last = int(np.flatnonzero(surely).max(initial=-1))
+        last = int(np.flatnonzero(people > _SURELY * spread).max(initial=-1))
         some = max(last, 0) + 1
         most = last + 2 if last >= 0 else len(people)
         own, above = self.knots[:some], self.knots[some:most]
@@ -165,7 +163,7 @@ class DroppedShare:
         share = share_of(dropped)
         by_counted = _NORMAL * of_counted / counted * share * (1 - share)
         lower = max(0.0, share - math.hypot(share - share_of(dropped - error), by_counted))
-        if self.clips and last == len(people) - 1:
+        if self.clips and last >= len(people) - 2 and people[-1] > _PERHAPS * spread:
             return Share(share, lower, None) if lower >= _LEAST else None
         hidden = float(above @ people[some:most].clip(0))
         error = math.hypot(error, _NORMAL * spread * float(np.linalg.norm(above)))
