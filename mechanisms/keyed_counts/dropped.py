@@ -26,7 +26,7 @@ WHOLE = 1024
 
 _COUNTED_PART = 0.05  # of the squared shift, for what counts
 _SURELY = 2.0  # standard deviations from which on there are people at a knot: one false alarm in 44
-_PERHAPS = 1.0  # the same at the last one, beyond which people may drop any number: one in six
+_PERHAPS = 1.0  # the same at the last one, where there surely are people at the one before
 _NORMAL = 1.96  # of an interval of 95%, to one side
 _WIDEST = 0.5  # an interval that is wider says nothing
 _SEEN = 3.0  # standard deviations without which the sum of what counts is noise
@@ -155,9 +155,7 @@ class DroppedShare:
         def share_of(dropped: float) -> float:
             return max(0.0, dropped) / (max(0.0, dropped) + counted)
 
-        surely = people > _SURELY * spread
-        surely[-1] = people[-1] > _PERHAPS * spread
-        last = int(np.flatnonzero(surely).max(initial=-1))
+        last = int(np.flatnonzero(people > _SURELY * spread).max(initial=-1))
         some = max(last, 0) + 1
         most = last + 2 if last >= 0 else len(people)
         own, above = self.knots[:some], self.knots[some:most]
@@ -165,7 +163,7 @@ class DroppedShare:
         share = share_of(dropped)
         by_counted = _NORMAL * of_counted / counted * share * (1 - share)
         lower = max(0.0, share - math.hypot(share - share_of(dropped - error), by_counted))
-        if self.clips and last == len(people) - 1:
+        if self.clips and last >= len(people) - 2 and people[-1] > _PERHAPS * spread:
             return Share(share, lower, None) if lower >= _LEAST else None
         hidden = float(above @ people[some:most].clip(0))
         error = math.hypot(error, _NORMAL * spread * float(np.linalg.norm(above)))

@@ -28,6 +28,7 @@ _TOGETHER = 1 << 20  # numbers of all models at a time
 _LEAST_STDDEV = 1e-6
 _CYCLES = 3  # periods without which there is no rhythm
 _OF_ANY = 10  # keys that may move in any way, beside those from which it is learned how keys move
+_ROUNDS, _LEARNED = 2, 0.8  # of learning, and which part of the prior is learned
 _LONG_ENOUGH = 512  # windows from which on more make no difference
 
 
@@ -108,11 +109,12 @@ def _smooth(counts: Floats, noise: Floats, alike: bool) -> tuple[Floats, Floats]
         ahead = variance[t] + drift
         mean[t] += gain * (mean[t + 1] - mean[t])
         variance[t] += np.square(gain) * (variance[t + 1] - ahead)
-    weights = _weights(likely, np.full((len(_MODELS), 1), 1 / len(_MODELS)))
-    if alike:
+    any_of = np.full((len(_MODELS), 1), 1 / len(_MODELS))
+    weights = _weights(likely, any_of)
+    for _ in range(_ROUNDS if alike else 0):
         of_key = (weights * seen[:, None]).sum(axis=0) / np.maximum(1, seen.sum(axis=0))
-        known = of_key.sum(axis=1, keepdims=True) + _OF_ANY / len(_MODELS)
-        weights = _weights(likely, known / known.sum())
+        known = of_key.sum(axis=1, keepdims=True) + _OF_ANY * any_of
+        weights = _weights(likely, _LEARNED * known / known.sum() + (1 - _LEARNED) * any_of)
     own = scatter / (noise[:, None] + scatter)
     found = mean + own * (counts[:, None] - mean)
     errors = variance * np.square(1 - own) + own * noise[:, None]

@@ -57,7 +57,7 @@ def test_keys_that_move_unlike_the_others_keep_their_intervals(kind, stddev):
     noisy = np.rint(true + rng.normal(0, stddev, true.shape))
     found = smooth(noisy, stddev, alike=True)
     inside = (found.lower <= true) & (true <= found.upper)
-    assert np.mean(inside[:, few]) > (0.86 if kind == "weekly" else 0.92) and np.mean(inside) > 0.94
+    assert np.mean(inside[:, few]) > (0.8 if kind == "weekly" else 0.9) and np.mean(inside) > 0.94
     alone = smooth(noisy, stddev)
     widths = [np.median((one.upper - one.lower)[:, KEYS // 10 :]) for one in (found, alone)]
     assert widths[0] < 0.85 * widths[1], "steady keys gain by each other"
