@@ -22,7 +22,7 @@ MISSES = 60
 
 def tree():
     """Return the tree of finished intervals of a mechanism that has no other."""
-    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100, group=1).bounds.finished
+    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100).bounds.finished
 
 
 def levels_of_a_point(universe, height):
@@ -67,9 +67,9 @@ def worst_loss(made):
 
 @pytest.mark.slow
 def test_the_law_is_one_and_that_of_the_code():
-    mechanism = IncrementalPredecessor(epsilon=9.0, universe=WIDE, horizon=4, group=1)
+    mechanism = IncrementalPredecessor(epsilon=9.0, universe=WIDE, horizon=4)
     made, births = mechanism.bounds.finished, np.zeros(1, np.int64)
-    thresholds = [int(mechanism.bounds.finished_thresholds(births, step)[0]) for step in (1, 2, 3)]
+    thresholds = [int(mechanism.bounds.thresholds(births, step)[0]) for step in (1, 2, 3)]
     batches = [thresholds[0], 1, 2]
     law = mark_law(made, np.cumsum(batches), thresholds)
     assert law.sum() == pytest.approx(1, abs=1e-9)
@@ -118,72 +118,3 @@ def test_a_set_that_pays_for_the_larger_noise_alone_falls():
     found = worst_loss(PaysForOne(**dataclasses.asdict(tree())))
     print(f"\nthe larger cost alone: {found:.4f} against 2")
     assert found > 1.2 * 2
-
-
-def plan_of():
-    """Return finished and heavy intervals of a mechanism that has both."""
-    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100, group=2).bounds
-
-
-def loss_of_both(plan):
-    """Return the largest loss of a point by all marks together."""
-    return sum(worst_loss(made) for made in (plan.finished, plan.heavy))
-
-
-class OneNoiseForBoth:
-    """A source of which finished and heavy intervals get the same noise."""
-
-    def __init__(self, source):
-        self.source = source
-
-    def derive(self, *path):
-        return OneNoiseForBoth(self.source.derive(*("finished" if part == "heavy" else part for part in path)))
-
-    def words(self, labels, lanes=1):
-        return self.source.words(labels, lanes)
-
-
-class TestHeavyIntervals:
-    def test_both_kinds_of_marks_lose_epsilon_together_and_no_more(self):
-        found = loss_of_both(plan_of())
-        print(f"\n{found:.4f} of 2")
-        assert 0.75 * 2 < found <= 2
-
-    def test_all_of_epsilon_for_each_kind_falls(self):
-        """As published: epsilon for finished and epsilon for heavy intervals."""
-        plan = dataclasses.replace(plan_of(), heavy_share=1.0)
-        alone = dataclasses.replace(plan_of(), group=1)
-        found = sum(worst_loss(made) for made in (plan.heavy, alone.finished))
-        print(f"\nepsilon twice: {found:.4f} against 2")
-        assert found > 1.4 * 2
-
-    @pytest.mark.slow
-    def test_the_joint_law_of_the_code_is_the_product(self):
-        """When the root is finished and when it is heavy, in many runs; one noise for both would be told."""
-        mechanism = IncrementalPredecessor(epsilon=9.0, universe=WIDE, horizon=4, group=2)
-        plan, births, steps = mechanism.bounds, np.zeros(1, np.int64), (1, 2, 3)
-        high = [int(plan.finished_thresholds(births, step)[0]) for step in steps]
-        low = [int(plan.heavy_thresholds(births, step)[0]) for step in steps]
-        counts = np.cumsum([(low[0] + high[0]) // 2, 2, 2])
-        laws = [mark_law(made, counts, k) for made, k in ((plan.finished, high), (plan.heavy, low))]
-        law = np.outer(*laws)
-
-        def far_off(source_of, runs):
-            """Return by how many standard deviations the frequencies are off, at most."""
-            joint = np.zeros(law.shape)
-            for seed in range(runs):
-                state, when = mechanism.initial_state(), [3, 3]
-                for step, points in enumerate(new_points(np.diff(counts, prepend=0))):
-                    state = mechanism.update(state, Updates(points), source_of(seed))
-                    for kind, made in enumerate((state.finished, state.heavy)):
-                        when[kind] = min(when[kind], step if 1 in made.marked else 3)
-                joint[tuple(when)] += 1
-            likely = law * runs > 120
-            return (np.abs(joint / runs - law) / np.sqrt(law * (1 - law) / runs))[likely].max()
-
-        true, shared = (
-            far_off(SeededNoise, JOINT_RUNS),
-            far_off(lambda seed: OneNoiseForBoth(SeededNoise(seed)), JOINT_RUNS),
-        )
-        print(f"\njoint law off by {true:.1f}, with one noise for both by {shared:.1f} standard deviations")
-        assert true < 7 < shared

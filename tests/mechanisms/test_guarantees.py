@@ -146,7 +146,7 @@ MECHANISMS = [
     RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20),
     RangeCounter(epsilon=1.0, universe=1 << 20),
     DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=6),
-    IncrementalPredecessor(epsilon=1.0, universe=1 << 20, group=3),
+    IncrementalPredecessor(epsilon=1.0, universe=1 << 20),
     KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7),
     KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7, max_value=4),
     FoundKeys(epsilon=1.0, delta=1e-6, contributions=7, horizon=20, min_people=2),

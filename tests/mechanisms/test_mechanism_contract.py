@@ -182,7 +182,7 @@ EXAMPLES = {
         FoundKeys(epsilon=1.0, delta=1e-3, contributions=2, horizon=5, min_people=2, max_value=4), found_steps
     ),
     IncrementalPredecessor: Example(
-        IncrementalPredecessor(epsilon=1.0, universe=1 << 10, group=3), lambda: predecessor_steps(deletions=False)
+        IncrementalPredecessor(epsilon=1.0, universe=1 << 10), lambda: predecessor_steps(deletions=False)
     ),
 }
 
