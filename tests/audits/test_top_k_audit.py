@@ -141,7 +141,7 @@ class TestFalls:
         for held in ([(SUSPECT, 3)], []):
             items = held_only(*held)
             counts = np.array([sum(item == other for _, other in [*OTHERS, *held]) for item in items])
-            mechanism = NoisyTopK(epsilon=1.0, top=1, integer=True, monotone=True)
+            mechanism = NoisyTopK(epsilon=1.0, top=1, monotone=True)
             root = SeededNoise(2)
             codes.append(np.array([items[mechanism.select(counts, root.derive(i)).indices[0]] for i in range(4_500)]))
         assert made.mechanism.epsilon == 1.0
@@ -157,6 +157,6 @@ class TestFalls:
 
     def test_noise_that_does_not_grow_with_what_is_on_top(self, monkeypatch):
         made = ranking(epsilon=1.0, top=3, end=1, max_per_window=4)
-        narrow = NoisyTopK(epsilon=made.mechanism.selection.epsilon * 6, top=3, integer=True, monotone=True)
+        narrow = NoisyTopK(epsilon=made.mechanism.selection.epsilon * 6, top=3, monotone=True)
         made.mechanism.__dict__["selection"] = narrow
         self.caught(made, [(SUSPECT, 2), (SUSPECT, 3)], [], who_and_gap, 1.0)
