@@ -14,7 +14,6 @@ from privstream.mechanisms.histograms.histogram_queries import Histogram, Histog
 from privstream.mechanisms.histograms.mechanism import HistogramMechanism, paper_delta
 from privstream.mechanisms.histograms.partition import FlagPartition, PartitionState, advance
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, noise_caveats
 from typing_extensions import override
 
 LARGEST_THRESHOLD = 2**53
@@ -40,8 +39,7 @@ class ColumnFlags(HistogramMechanism):
     Privacy:
         Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
         `HistogramMechanism`. A third of epsilon each for the counter, for the tests
-        and for the columns one by one. The noise of tests and columns is floating-point noise that is compared in
-        secret, so that the guarantee holds up to rounding.
+        and for the columns one by one.
 
     Accuracy:
         `error(step)`: with probability 1 - beta, at all steps up to `step`, a flag that is up has a sum above its
@@ -81,10 +79,6 @@ class ColumnFlags(HistogramMechanism):
     @override
     def proof(self) -> str:
         return "docs/proofs/anchored.md, section 5"
-
-    @property
-    def _caveats(self) -> tuple[str, ...]:
-        return noise_caveats(False, COMPARED_FLOATS)
 
     @cached_property
     @override

@@ -25,7 +25,7 @@ from privstream.mechanisms.histograms.partition import (
     early_bound,
 )
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import COMPARED_FLOATS, GIVEN_FUNCTIONS, noise_caveats
+from privstream.mechanisms.privacy.guarantee import GIVEN_FUNCTIONS, KEYED_NOISE
 from typing_extensions import override
 
 
@@ -165,8 +165,7 @@ class HistogramQueries(HistogramMechanism):
 
     Privacy:
         Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
-        `HistogramMechanism`. In mode `paper` noise is compared in floating point, and the guarantee holds up to
-        rounding. A query of the caller's (`Monotone`) must keep its promises: the guarantee rests on them.
+        `HistogramMechanism`. A query of the caller's (`Monotone`) must keep its promises: the guarantee rests on them.
 
     Accuracy:
         `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
@@ -304,8 +303,7 @@ class HistogramQueries(HistogramMechanism):
     @property
     def _caveats(self) -> tuple[str, ...]:
         trusted = any(isinstance(query, Monotone) for query in self.queries)
-        found = noise_caveats(self.mode != "paper", COMPARED_FLOATS)
-        return (*found, GIVEN_FUNCTIONS) if trusted else found
+        return (KEYED_NOISE, GIVEN_FUNCTIONS) if trusted else (KEYED_NOISE,)
 
     @property
     def _expected(self) -> int:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.counters.continual_counter import ContinualCounter, CounterState, counter_error
-from privstream.mechanisms.noise.continuous import Gaussian, Laplace
-from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
+from privstream.mechanisms.privacy.accounting import sensitivity_sigma
 from typing_extensions import override
 
 _FIRST_WINDOW, _LARGEST_WINDOW = 16, 4096
@@ -287,7 +287,8 @@ class HenzingerSricharanSteinerPartition(Partition):
 
     The listing has `moves` = 1: one row changes the values of one interval by 1. All its noise is scaled by `moves`.
 
-    What the listing leaves open, or has wrong, is read as in docs/proofs/errata.md. All noise is compared in secret.
+    What the listing leaves open, or has wrong, is read as in docs/proofs/errata.md. All noise is integer noise of the
+    same scale, which exceeds a bound of continuous noise by half of one.
     """
 
     epsilon: float
@@ -303,27 +304,34 @@ class HenzingerSricharanSteinerPartition(Partition):
 
     def mu_bound(self, step: int | Integers) -> Floats:
         """Return alpha_mu^t."""
-        return np.asarray(12 * self.moves / self.epsilon * np.log(2 / self._beta(step)))
+        return np.asarray(12 * self.moves / self.epsilon * np.log(2 / self._beta(step)) + 0.5)
 
     def tau_bound(self, number: int) -> float:
         """Return alpha_tau^j, j = 1, 2, .."""
-        return float(6 * self.moves / self.epsilon * np.log(6 / self._beta(number)))
+        return float(6 * self.moves / self.epsilon * np.log(6 / self._beta(number)) + 0.5)
 
     @property
-    def gamma(self) -> Laplace | Gaussian:
-        """The noise of the comparisons that decide which thresholds rise."""
+    def gamma(self) -> SymmetricNoise:
+        """The noise of the comparisons that decide which thresholds rise: docs/proofs/anchored.md, section 4."""
         if self.delta == 0:
-            return Laplace(3 * self.queries * self.moves / self.epsilon)
-        variance = 18 * self.queries * (math.log(4 / self.delta) + 2 * self.epsilon / 3) / self.epsilon**2
-        return Gaussian(self.moves * math.sqrt(variance))
+            return _laplace(3 * self.queries * self.moves / self.epsilon)
+        published = self.moves * math.sqrt(18 * self.queries * self._spent / self.epsilon**2)
+        share = 1.25 * math.exp(-self._spent)  # of delta, for which that is the classic Gaussian mechanism
+        enough = sensitivity_sigma(self.epsilon / 3, share, self.moves * math.sqrt(self.queries) * (1 + 1e-12))
+        return DiscreteGaussian(max(published, enough))
+
+    @property
+    def _spent(self) -> float:
+        return math.log(4 / self.delta) + 2 * self.epsilon / 3
 
     def gamma_bound(self, number: int) -> float:
         """Return alpha_gamma^j."""
         rest = float(np.log(6 * self.queries / self._beta(number)))
         if self.delta == 0:
-            return 3 * self.queries * self.moves / self.epsilon * rest
-        spent = math.log(4 / self.delta) + 2 * self.epsilon / 3
-        return 6 * self.moves / self.epsilon * math.sqrt(self.queries * spent * (rest + math.log(2)))
+            return 3 * self.queries * self.moves / self.epsilon * rest + 0.5
+        gamma = self.gamma
+        assert isinstance(gamma, DiscreteGaussian)  # which is subgaussian
+        return gamma.sigma * math.sqrt(2 * (rest + math.log(2)))
 
     def counter_beta(self, number: int) -> Floats:
         """Return the failure probability of the counter in interval j = 1, 2, .."""
@@ -365,9 +373,10 @@ class HenzingerSricharanSteinerPartition(Partition):
 
     def _tests(self, steps: Integers, interval: int, gaps: Floats, noise: NoiseSource) -> Floats:
         """Return tau - mu."""
-        tau = Laplace(6 * self.moves / self.epsilon).draw(noise.derive("paper tau"), np.array([interval], np.uint64))
+        tau = _laplace(6 * self.moves / self.epsilon).draw(noise.derive("paper tau"), np.array([interval], np.uint64))
         source = noise.derive("paper mu")
-        return tau - Laplace(12 * self.moves / self.epsilon).draw(source, bound_labels(source, steps, gaps))
+        mu = _laplace(12 * self.moves / self.epsilon).draw(source, bound_labels(source, steps, gaps))
+        return (tau - mu).astype(np.float64)
 
     def _crossed(
         self, thresholds: Floats, values: Integers, step: int, interval: int, noise: NoiseSource
@@ -376,6 +385,10 @@ class HenzingerSricharanSteinerPartition(Partition):
         source = noise.derive("paper gamma", step)
         gamma = self.gamma.draw(source, bound_labels(source, np.arange(len(values)), values))
         return np.asarray(values + gamma > thresholds - self.margin(step, interval + 1))
+
+
+def _laplace(scale: float) -> DiscreteLaplace:
+    return DiscreteLaplace(math.nextafter(scale, math.inf))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,22 +81,29 @@ class KaplanMansourStemmerCalibration(Calibration):
         return PointCurve(self.budget.hits_epsilon, _hits_delta(self.budget))
 
     def _above(self, least: Floats) -> Floats:
-        """Return Pr[w + min(v, Delta) >= least], `least` integer."""
-        s, cut = self.noise_scale, self.integer_cut_off
-        near = np.minimum(least, cut) - 1
-        total = _tail(cut, self.inner_scale) * _tail(least - cut, s)
-        total += _weigh(self.inner_scale, 1 / s, -least / s, -np.inf, near) / (1 + math.exp(-1 / s))
-        total += _weigh(self.inner_scale, 0.0, 0 * least, near + 1, cut - 1)
-        return total - _weigh(self.inner_scale, -1 / s, (least - 1) / s, near + 1, cut - 1) / (1 + math.exp(-1 / s))
+        """Return Pr[w + min(v, Delta) >= least], `least` integer: a sum over all v that can be drawn."""
+        inner, chances = self._inner
+        return np.array([chances @ _tail(one - inner, self.noise_scale) for one in np.ravel(least)]).reshape(
+            np.shape(least)
+        )
 
     def _below(self, most: Floats) -> Floats:
         """Return Pr[w + min(v, Delta) <= most], `most` integer."""
-        s, cut = self.noise_scale, self.integer_cut_off
-        near = np.minimum(most, cut - 1)
-        total = _tail(cut, self.inner_scale) * _tail(cut - most, s)
-        total += _weigh(self.inner_scale, -1 / s, most / s, near + 1, cut - 1) / (1 + math.exp(-1 / s))
-        total += _weigh(self.inner_scale, 0.0, 0 * most, -np.inf, near)
-        return total - _weigh(self.inner_scale, 1 / s, -(most + 1) / s, -np.inf, near) / (1 + math.exp(-1 / s))
+        inner, chances = self._inner
+        return np.array([chances @ _tail(inner - one, self.noise_scale) for one in np.ravel(most)]).reshape(
+            np.shape(most)
+        )
+
+    @functools.cached_property
+    def _inner(self) -> tuple[Floats, Floats]:
+        """The values of min(v, Delta), but those of a probability of e^-45, and how probable each is."""
+        values = np.arange(-math.ceil(_REACH * self.inner_scale), self.integer_cut_off + 1.0)
+        chances = DiscreteLaplace(self.inner_scale).pmf(values)
+        chances[-1] = _tail(self.integer_cut_off, self.inner_scale)
+        return values, chances
+
+
+_REACH = 45.0
 
 
 def _tail(least: ArrayLike, scale: float) -> Floats:
@@ -104,23 +111,6 @@ def _tail(least: ArrayLike, scale: float) -> Floats:
     least, norm = np.asarray(least, dtype=np.float64), 1 + math.exp(-1 / scale)
     far: Floats = np.exp(-np.maximum(least, 1) / scale) / norm
     return np.where(least >= 1, far, 1 - np.exp(-np.maximum(1 - least, 1) / scale) / norm)
-
-
-def _weigh(scale: float, rate: float, offset: Floats, first: ArrayLike, last: ArrayLike) -> Floats:
-    """Return the sum of Pr[X = x] e^(offset + rate x) over first <= x <= last, X discrete Laplace of `scale`."""
-    negative = _geometric(1 / scale + rate, offset, first, np.minimum(last, -1))
-    positive = _geometric(rate - 1 / scale, offset, np.maximum(first, 0), last)
-    return math.tanh(0.5 / scale) * (negative + positive)
-
-
-def _geometric(rate: float, offset: Floats, first: ArrayLike, last: ArrayLike) -> Floats:
-    """Return the sum of e^(offset + rate x) over the integers first <= x <= last; first may be -inf if rate > 0."""
-    first, last = np.broadcast_arrays(np.asarray(first, dtype=np.float64), np.asarray(last, dtype=np.float64))
-    empty = last < first
-    start = np.where(empty, 0.0, last if rate > 0 else first)
-    terms = np.where(empty, 0.0, last - first + 1)
-    top = np.exp(np.where(empty, 0.0, offset + rate * start))
-    return np.where(empty, 0.0, top * np.expm1(-abs(rate) * terms) / math.expm1(-abs(rate)))
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,6 @@ from privstream.mechanisms.points.dynamic_points import (
 )
 from privstream.mechanisms.points.dynamic_predecessor import NO_POINT, Neighbours, PredecessorStep
 from privstream.mechanisms.points.predecessor_tree import (
-    HEAVY_SHARES,
     NOTHING,
     PredecessorBounds,
     TreeState,
@@ -36,12 +35,11 @@ from typing_extensions import override
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IncrementalState:
-    """What outlives a step: steps done, the points (private), and two trees of thresholds."""
+    """What outlives a step: steps done, the points (private), and the tree of thresholds."""
 
     step: int
     points: PointCounts
     finished: TreeState
-    heavy: TreeState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +47,14 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     """Finds points near to queries, below and above, while points are inserted and never deleted.
 
     A dyadic interval becomes *finished* once its count passes a hidden threshold that only an interval with a point
-    passes, and *heavy* once it passes a lower one, so low that only `group` such intervals contain a point for certain.
-    An answer is read from these marks. Intervals are looked at only once the one above is marked, so memory and time
-    grow with the points and not with the universe.
+    passes. An answer is read from these marks. Intervals are looked at only once the one above is marked, so memory and
+    time grow with the points and not with the universe. (The paper's second, lower thresholds, of which several marks
+    contain a point, never have the smaller error bound.)
 
     Privacy:
         Unit: one insertion over the whole run, or `updates_per_unit` of them. Neighbours: one added or removed.
-        epsilon-DP for all marks together: a point is in L = ceil(log2 universe) + 1 intervals, each with two hidden
-        thresholds, and shares of epsilon / L each. Public: all fields and the number of steps; queries are answered
+        epsilon-DP for all marks together: a point is in L = ceil(log2 universe) + 1 intervals, each with a hidden
+        threshold, and a share of epsilon / L each. Public: all fields and the number of steps; queries are answered
         from published marks and may be anything. Insertions may depend on all earlier answers.
 
     Accuracy:
@@ -69,14 +67,13 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         epsilon: finite and > 0.
         universe: points are 1 .. universe, at most 2^60.
         horizon: steps of the whole run at most, or None: thresholds then rise slowly with the steps done.
-        group: k; None for the one with the least predicted error. With 1 there are no heavy intervals.
         queries: number of queries in the whole run that the accuracy is stated for; None for all points at all steps.
         updates_per_unit: insertions that make up a unit, anywhere in the run.
         beta: failure probability of the accuracy.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
-        >>> mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 32, horizon=10, group=1)
+        >>> mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 32, horizon=10)
         >>> step = PredecessorStep(Updates(np.arange(10**6, 10**6 + 10**5)), queries=[10, 3 * 10**6])
         >>> state, near = mechanism.step(mechanism.initial_state(), step, SeededNoise(1))
         >>> bool(near.predecessors[0] == 0), bool(10**6 - 10**5 < near.predecessors[1] < 1.2 * 10**6)
@@ -88,7 +85,6 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     epsilon: float
     universe: int
     horizon: int | None = None
-    group: int | None = None
     queries: int | None = None
     updates_per_unit: int = 1
     beta: float = 0.05
@@ -98,9 +94,8 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         checks.epsilon(self.epsilon)
         checks.probability("beta", self.beta)
         self._check_points()
-        for name, largest in {"group": 64, "queries": 1 << 60}.items():
-            if getattr(self, name) is not None:
-                checks.integer(name, getattr(self, name), minimum=1, maximum=largest)
+        if self.queries is not None:
+            checks.integer("queries", self.queries, minimum=1, maximum=1 << 60)
         _ = self.bounds.finished.mu, self.bounds.finished.tau  # refuses scales beyond what can be drawn
 
     @property
@@ -121,19 +116,14 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
 
     @cached_property
     def bounds(self) -> PredecessorBounds:
-        """Thresholds and error bounds, for the group given or the best one by predicted error."""
-        per_update = self.epsilon / self.updates_per_unit
-        first = PredecessorBounds(
-            epsilon=per_update,
+        """Thresholds and error bounds."""
+        return PredecessorBounds(
+            epsilon=self.epsilon / self.updates_per_unit,
             universe=self.universe,
             horizon=self.horizon,
             queries=self.queries,
             beta=self.beta,
-            group=1,
         )
-        groups = range(1, max(2, tree_height(self.universe))) if self.group is None else (self.group,)
-        options = [replace(first, group=k, heavy_share=share) for k in groups for share in HEAVY_SHARES]
-        return min(options, key=lambda option: option.rough_error())
 
     def error(self, step: int, points: int | None = None) -> int:
         """Return the error of the class docstring at steps 1 .. `step`.
@@ -150,7 +140,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
 
     @override
     def initial_state(self) -> IncrementalState:
-        return IncrementalState(step=0, points=PointCounts(), finished=TreeState.nothing(), heavy=TreeState.nothing())
+        return IncrementalState(step=0, points=PointCounts(), finished=TreeState.nothing())
 
     def step(
         self, state: IncrementalState, given: PredecessorStep, noise: NoiseSource
@@ -173,38 +163,24 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         if not inserted.all():
             raise ValueError("updates must be insertions; DynamicPredecessor takes deletions")
         changed = changes(points, inserted, state.points)
-        added, weights, held = changed.keys, changed.values, state.points.add(changed)
-        source = self._source(noise)
-        plan, heavy = self.bounds, state.heavy
-        if plan.heavy is not None:
-            heavy, _ = plan.heavy.grow(
-                heavy,
-                added - 1,
-                weights,
-                held,
-                step,
-                lambda births: plan.heavy_thresholds(births, step),
-                source.derive("heavy"),
-            )
-        finished, _ = plan.finished.grow(
+        held = state.points.add(changed)
+        finished = self.bounds.finished.grow(
             state.finished,
-            added - 1,
-            weights,
+            changed.keys - 1,
+            changed.values,
             held,
             step,
-            lambda births: plan.finished_thresholds(births, step),
-            source.derive("finished"),
+            lambda births: self.bounds.thresholds(births, step),
+            self._source(noise).derive("finished"),
         )
-        return IncrementalState(step=step, points=held, finished=finished, heavy=heavy)
+        return IncrementalState(step=step, points=held, finished=finished)
 
     def answer(self, state: IncrementalState, queries: ArrayLike) -> Neighbours:
         """Answer queries after the last step: a function of what is published."""
         asked = checked_points("queries", queries, self.universe)
         size = np.int64(1) << self._height
-        heavy = None if self.bounds.heavy is None else state.heavy
-        trees: Any = self._height, state.finished, heavy, self.bounds.group
-        starts = nearest_starts(asked, *trees, mirrored=False)
-        ends = nearest_starts(size + 1 - asked, *trees, mirrored=True)
+        starts = nearest_starts(asked, self._height, state.finished, mirrored=False)
+        ends = nearest_starts(size + 1 - asked, self._height, state.finished, mirrored=True)
         predecessors = np.where(starts == NOTHING, NO_POINT, starts + 1)
         successors = np.where(ends == NOTHING, NO_POINT, np.minimum(size - ends, self.universe))
         errors = np.maximum(
@@ -219,23 +195,21 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         first, after = bounds(active.numbers, self._height)
         sizes = after - first
         large = self.bounds.large(sizes, step)
-        most = np.where(large, self.bounds.finished_thresholds(active.births, step), sizes)
+        most = np.where(large, self.bounds.thresholds(active.births, step), sizes)
         sums, numbers = (np.concatenate([[0], np.cumsum(each)]) for each in (most, large))
         low, high = np.searchsorted(after, starts, side="right"), np.searchsorted(first, ends)
-        found = self.bounds.way_errors(step, active.activated, numbers[high] - numbers[low], sums[high] - sums[low])
+        found = self.bounds.way_errors(step, numbers[high] - numbers[low], sums[high] - sums[low])
         within: Integers = np.minimum(found, ends - starts)
         return within
 
     def _fields(self, state: IncrementalState) -> dict[str, Any]:
-        fields: dict[str, Any] = {"step": state.step} | state.points.to_fields()
-        return fields | state.finished.to_fields("finished") | state.heavy.to_fields("heavy")
+        return {"step": state.step} | state.points.to_fields() | state.finished.to_fields()
 
     def _state(self, fields: dict[str, Any]) -> IncrementalState:
         return IncrementalState(
             step=fields["step"],
             points=PointCounts.from_fields(fields),
-            finished=TreeState.from_fields("finished", fields),
-            heavy=TreeState.from_fields("heavy", fields),
+            finished=TreeState.from_fields(fields),
         )
 
     @property

@@ -14,7 +14,6 @@ KEYED_NOISE = (
     "All noise comes from AES-256 and BLAKE2b under a secret key: the guarantee is about observers who do not have the "
     "key and cannot break these."
 )
-COMPARED_FLOATS = "Floating-point noise is compared in secret, and not published: the guarantee holds up to rounding."
 PUBLISHED_FLOATS = (
     "Real numbers are published with floating-point noise, whose low bits may betray more than the guarantee says: "
     "round them first."
@@ -24,11 +23,6 @@ GIVEN_NUMBERS = (
     "to delta."
 )
 GIVEN_FUNCTIONS = "The guarantee rests on what the caller's own `Monotone` functions promise."
-
-
-def noise_caveats(integer: bool, floats: str) -> tuple[str, ...]:
-    """Return the caveats of noise that is exact on integers, and otherwise has those of floating point."""
-    return (KEYED_NOISE,) if integer else (KEYED_NOISE, floats)
 
 
 PEOPLE_HASHED = "People are told apart by keyed 64-bit hashes: with n people add n / 2^64 to delta."

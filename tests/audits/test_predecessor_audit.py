@@ -20,7 +20,7 @@ MISSES = 60
 
 def tree():
     """Return the tree of finished intervals of a mechanism that has no other."""
-    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100, group=1).bounds.finished
+    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100).bounds.finished
 
 
 def levels_of_a_point(universe, height):
@@ -65,9 +65,9 @@ def worst_loss(made):
 
 @pytest.mark.slow
 def test_the_law_is_one_and_that_of_the_code():
-    mechanism = IncrementalPredecessor(epsilon=9.0, universe=WIDE, horizon=4, group=1)
+    mechanism = IncrementalPredecessor(epsilon=9.0, universe=WIDE, horizon=4)
     made, births = mechanism.bounds.finished, np.zeros(1, np.int64)
-    thresholds = [int(mechanism.bounds.finished_thresholds(births, step)[0]) for step in (1, 2, 3)]
+    thresholds = [int(mechanism.bounds.thresholds(births, step)[0]) for step in (1, 2, 3)]
     batches = [thresholds[0], 1, 2]
     law = mark_law(made, np.cumsum(batches), thresholds)
     assert law.sum() == pytest.approx(1, abs=1e-9)
@@ -116,28 +116,3 @@ def test_a_set_that_pays_for_the_larger_noise_alone_falls():
     found = worst_loss(PaysForOne(**dataclasses.asdict(tree())))
     print(f"\nthe larger cost alone: {found:.4f} against 2")
     assert found > 1.2 * 2
-
-
-def plan_of():
-    """Return finished and heavy intervals of a mechanism that has both."""
-    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100, group=2).bounds
-
-
-def loss_of_both(plan):
-    """Return the largest loss of a point by all marks together."""
-    return sum(worst_loss(made) for made in (plan.finished, plan.heavy))
-
-
-class TestHeavyIntervals:
-    def test_both_kinds_of_marks_lose_epsilon_together_and_no_more(self):
-        found = loss_of_both(plan_of())
-        print(f"\n{found:.4f} of 2")
-        assert 0.75 * 2 < found <= 2
-
-    def test_all_of_epsilon_for_each_kind_falls(self):
-        """As published: epsilon for finished and epsilon for heavy intervals."""
-        plan = dataclasses.replace(plan_of(), heavy_share=1.0)
-        alone = dataclasses.replace(plan_of(), group=1)
-        found = sum(worst_loss(made) for made in (plan.heavy, alone.finished))
-        print(f"\nepsilon twice: {found:.4f} against 2")
-        assert found > 1.4 * 2

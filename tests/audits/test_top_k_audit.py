@@ -137,6 +137,6 @@ class TestFalls:
 
     def test_noise_that_does_not_grow_with_what_is_on_top(self, monkeypatch):
         made = ranking(epsilon=1.0, top=3, end=1, max_per_window=4)
-        narrow = NoisyTopK(epsilon=made.mechanism.selection.epsilon * 6, top=3, integer=True, monotone=True)
+        narrow = NoisyTopK(epsilon=made.mechanism.selection.epsilon * 6, top=3, monotone=True)
         made.mechanism.__dict__["selection"] = narrow
         self.caught(made, [(SUSPECT, 2), (SUSPECT, 3)], [], who_and_gap, 1.0)

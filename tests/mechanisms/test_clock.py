@@ -170,11 +170,6 @@ def test_beyond_its_reach_a_miss_is_less_likely_than_a_table_can_say(changes):
     assert found.miss_probability(found.reach, step=1 << LAST_OCTAVE) == pytest.approx(2.0**-128, rel=1e-6)
 
 
-def test_the_proof_is_that_of_the_domain():
-    proofs = [clock.calibrate(budget(**changes)).proof for changes in ({}, {"domain": "unknown"})]
-    assert proofs == [f"docs/proofs/clock.md, Theorem {number}" for number in (1, 2)]
-
-
 def test_absent_items_are_reported_with_half_of_beta_at_most():
     found = clock.calibrate(budget())
     assert MILLION * float(found.absent_hit_probability()) <= 0.005 * (1 + 1e-9)
@@ -194,25 +189,3 @@ def test_thresholds_without_a_bound_on_tests_rise_once_an_octave():
     assert found.threshold_at(1) < found.threshold_at(2) == found.threshold_at(3) < found.threshold_at(4)
     assert found.threshold_at(2**20) - found.threshold_at(1) < found.noise_scale * (math.log(2**20) + 6)
     assert found.threshold_law(step=6) is found.threshold_law(step=5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"epsilon": 0.0}, "epsilon must be finite and > 0, got 0.0"),
-        ({"epsilon": math.nan}, "epsilon must be finite and > 0, got nan"),
-        ({"epsilon": 20_000.0}, r"epsilon must be in \[1e-09, 10000\], got 20000.0"),
-        ({"delta": 1.0}, r"delta must be in \(0, 1\), got 1.0"),
-        ({"max_hits": 0}, "max_hits must be >= 1, got 0"),
-        ({"domain": "open"}, "domain must be one of known, unknown, got 'open'"),
-        ({"count_share": 1.0}, r"count_share must be in \[0, 1\), got 1.0"),
-    ],
-)
-def test_budgets_out_of_range_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        budget(**changes)
-
-
-def test_a_budget_too_small_for_the_tables_is_refused_by_the_name_of_epsilon():
-    with pytest.raises(ValueError, match="epsilon must be large enough for thresholds of at most 1,048,576 people"):
-        clock.calibrate(budget(epsilon=1e-5, max_hits=64))

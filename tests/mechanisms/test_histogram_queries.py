@@ -1,6 +1,5 @@
 """Histogram queries and flags: queries, slow references, error bounds, the published figures, refusals."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.histograms.flags import AnchoredFlags, ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import (
     Histogram,
@@ -62,19 +60,6 @@ class TestQueries:
         for q, rank in ((0.01, 1), (1 / 6, 1), (0.5, 3), (0.51, 4), (1.0, 6)):
             assert Quantile(q).values(sums).tolist() == [[ordered[rank - 1]]]
         assert TopK(4).values(sums)[0].tolist() == ordered[::-1][:4].tolist()
-
-    def test_refusals(self):
-        for build, message in (
-            (lambda: Quantile(0.0), r"q must be in \(0, 1\], got 0.0"),
-            (lambda: Quantile(1.1), r"q must be in \(0, 1\], got 1.1"),
-            (lambda: TopK(0), "k must be >= 1, got 0"),
-            (lambda: TopK(7).check(6), "k must be <= columns 6, got 7"),
-            (lambda: Monotone(lambda sums: sums.sum(axis=1) * 2, "twice").check(6), "twice must be 0 at 0 and from 0"),
-            (lambda: Monotone(lambda sums: sums.sum(axis=1) + 1, "one").check(6), "one must be 0 at 0"),
-            (lambda: Monotone(lambda sums: sums, "all").check(6), r"all must return shape \(7,\)"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                build()
 
 
 def mechanism(mode, **changes):
@@ -184,40 +169,6 @@ class TestRuns:
         assert np.mean(before == other) < 0.5
         assert abs(np.corrcoef(np.diff(before), np.diff(other))[0, 1]) < 0.2
 
-    @pytest.mark.parametrize("mode", MODES)
-    def test_refusals(self, mode):
-        tested = mechanism(mode, horizon=3, epsilon=2.0, columns=3)
-        noise, state = SeededNoise(1), tested.initial_state()
-        for bad, error, message in (
-            ([1, 2], ValueError, r"vector must have shape \(3,\), got \(2,\)"),
-            ([1.0, 2.0, 3.0], TypeError, "matrix must contain integers, got float64"),
-            ([-1, 2, 3], ValueError, "matrix must contain integers between 0 and"),
-        ):
-            with pytest.raises(error, match=message):
-                tested.step(state, bad, noise)
-        with pytest.raises(HorizonExceeded, match="step must be <= horizon 3, got 4"):
-            tested.run(state, np.zeros((4, 3), np.int64), noise)
-        with pytest.raises(SnapshotError, match="equal parameters"):
-            dataclasses.replace(tested, epsilon=1.0).restore(tested.snapshot(state))
-        for change in (
-            {"mode": "x"},
-            {"epsilon": 1e12},
-            {"beta": 1.0},
-            {"slack": 0},
-            {"counter_share": 1.0},
-            {"queries": ()},
-            {"largest": 0},
-        ):
-            with pytest.raises(ValueError, match=f"^{next(iter(change))} must be "):
-                dataclasses.replace(tested, **change)
-
-    def test_the_gaussian_paper_mode_needs_small_epsilon(self):
-        with pytest.raises(ValueError, match=r"epsilon must be < 3 in mode paper with delta > 0, got 3\.0"):
-            mechanism("paper", epsilon=3.0, delta=1e-6)
-        assert mechanism("paper", epsilon=3.0).counter.epsilon == pytest.approx(1.0)
-        counter = mechanism("paper", epsilon=1.5, delta=1e-6).counter
-        assert counter.delta == pytest.approx(1e-6 / 2 / math.e)
-
 
 def worst_end(partition, moves):
     """Return the largest log ratio of the probabilities of miss, hit between worlds whose growth differs by `moves`."""
@@ -273,12 +224,12 @@ class TestBudget:
             (mechanism("paper", **options), mechanism("paper", rows_per_unit=5, **options)),
             (ColumnFlags(**options, **flags), ColumnFlags(rows_per_unit=5, **options, **flags)),
         ):
-            assert many.partition.gamma.scale == pytest.approx(moves * one.partition.gamma.scale)
+            assert many.partition.gamma.variance == pytest.approx(moves**2 * one.partition.gamma.variance, rel=0.01)
             tests = [p._tests(np.arange(1, 9), 0, np.zeros(8), SeededNoise(1)) for p in (one.partition, many.partition)]
-            assert tests[1] == pytest.approx(moves * tests[0])
-            assert many.partition.mu_bound(3) == pytest.approx(moves * one.partition.mu_bound(3))
-            assert many.partition.tau_bound(3) == pytest.approx(moves * one.partition.tau_bound(3))
-            assert many.partition.gamma_bound(3) == pytest.approx(moves * one.partition.gamma_bound(3))
+            assert np.abs(tests[1] - moves * tests[0]).max() <= 2 * moves  # rounded noise
+            for bound in ("mu_bound", "tau_bound", "gamma_bound"):
+                less, more = (float(getattr(made.partition, bound)(3)) for made in (one, many))
+                assert moves * less - moves / 2 <= more <= moves * less * (1 + 1e-9)
             assert many.counter.rows_per_unit == 5
 
     def test_shares_of_beta(self):
@@ -355,12 +306,6 @@ class TestBudget:
         assert (bounds / former)[:3].max() < 0.95
         assert np.mean(bounds / former) < 0.97
 
-    def test_steps_count_where_the_horizon_is_unknown(self):
-        tested = mechanism("anchored", horizon=None)
-        assert tested.error(1000) == tested.error(1000, 1000) < tested.error(1000, 10**6) < tested.error(1000, 10**12)
-        with pytest.raises(HorizonExceeded, match="step must be <= horizon 2000, got 2001"):
-            mechanism("anchored").error(10, 2001)
-
 
 class TestErrors:
     @pytest.mark.parametrize(("delta", "horizon"), [(0.0, None), (1e-6, 1500)])
@@ -379,20 +324,6 @@ class TestErrors:
             bound = tested.error(int(sums.max()))
             failures += int(np.abs(published - all_values(tested.queries, sums)).max() > bound)
         assert stats.binom.sf(failures - 1, runs, tested.beta) > FALSE_ALARM
-
-    @pytest.mark.slow
-    def test_anchored_needs_few_intervals(self):
-        tested = HistogramQueries(epsilon=1.0, columns=4, mode="anchored", horizon=50_000, largest=5000)
-        rows = (np.random.default_rng(0).random((50_000, 4)) < 0.1).astype(np.int64)
-        state, _ = tested.run(tested.initial_state(), rows, SeededNoise(1))
-        assert 3 <= state.interval <= 1 + 4 * 5200 // tested.partition.slack
-
-    @pytest.mark.slow
-    def test_a_quiet_stream_publishes_one_answer(self):
-        tested = HistogramQueries(epsilon=1.0, columns=4, mode="anchored", horizon=50_000)
-        state, published = tested.run(tested.initial_state(), np.zeros((50_000, 4), np.int64), SeededNoise(1))
-        assert state.interval == 0
-        assert len(np.unique(published)) == 1
 
     @pytest.mark.slow
     def test_figures_of_independent_columns(self):
@@ -463,13 +394,3 @@ class TestFlags:
             failures += int(early.any() or late.any())
             assert flags[-1, 0]
         assert stats.binom.sf(failures - 1, runs, 0.05) > FALSE_ALARM
-
-    def test_refusals(self):
-        for thresholds, message in (
-            ((1, 2), "thresholds must be a tuple of 3"),
-            ((1, 2, 0), "thresholds must be >= 1"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                ColumnFlags(epsilon=1.0, columns=3, thresholds=thresholds)
-        with pytest.raises(ValueError, match="epsilon must be < 3"):
-            ColumnFlags(epsilon=3.5, delta=1e-6, columns=1, thresholds=(1,))

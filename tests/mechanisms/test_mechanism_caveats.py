@@ -14,7 +14,6 @@ RUN = {"delta": 1e-6, "max_hits": 4, "horizon": 100}
 FLAGS = {"columns": 1, "thresholds": (9,)}
 MONOTONE = (privstream.mechanisms.Monotone(lambda sums: sums.max(axis=1)),)
 EXACT = (caveats.KEYED_NOISE,)
-COMPARED = (caveats.KEYED_NOISE, caveats.COMPARED_FLOATS)
 PUBLISHED = (caveats.KEYED_NOISE, caveats.PUBLISHED_FLOATS)
 NUMBERS = (caveats.KEYED_NOISE, caveats.GIVEN_NUMBERS)
 
@@ -37,9 +36,9 @@ EXAMPLES = {
     "HistogramQueries": [
         (COLUMNS | {"mode": "anchored"}, EXACT),
         (COLUMNS | {"mode": "anchored", "queries": MONOTONE}, (*EXACT, caveats.GIVEN_FUNCTIONS)),
-        (COLUMNS | {"mode": "paper", "queries": MONOTONE}, (*COMPARED, caveats.GIVEN_FUNCTIONS)),
+        (COLUMNS | {"mode": "paper", "queries": MONOTONE}, (*EXACT, caveats.GIVEN_FUNCTIONS)),
     ],
-    "ColumnFlags": [(FLAGS, COMPARED)],
+    "ColumnFlags": [(FLAGS, EXACT)],
     "AnchoredFlags": [(FLAGS, EXACT)],
     "SetCardinality": [({"mode": "sparse"}, EXACT), ({"horizon": 9}, EXACT)],
     "KeyedCounts": [
@@ -108,5 +107,5 @@ def test_counts_that_one_person_changes_move_together():
 
 def test_compositions_keep_all_caveats():
     whole = privstream.mechanisms.SparseVector(epsilon=0.5).guarantee
-    real = replace(whole, caveats=COMPARED)
-    assert whole.compose(real, delta=1e-9).caveats == COMPARED
+    real = replace(whole, caveats=PUBLISHED)
+    assert whole.compose(real, delta=1e-9).caveats == PUBLISHED

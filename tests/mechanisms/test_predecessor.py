@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms import (
@@ -17,7 +16,7 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.points.dynamic_points import bounds, cover, tree_height
+from privstream.mechanisms.points.dynamic_points import bounds, tree_height
 from privstream.mechanisms.points.dynamic_predecessor import NO_POINT
 from privstream.mechanisms.points.predecessor_tree import (
     NOTHING,
@@ -38,62 +37,32 @@ def tree_of(marked):
     return TreeState(numbers=empty, counts=empty, levels=empty, births=empty, marked=marks, activated=0)
 
 
-def literal(end, height, finished, heavy, group):
-    """Answer for [0, end) by the four cases of the paper, the group being the k-th nearest heavy interval."""
+def literal(end, height, finished):
+    """Answer for [0, end): the start of the last finished interval within it."""
     start_of = {n: int(bounds(np.array([n]), height)[0][0]) for n in range(1, 2 << height)}
     end_of = {n: int(bounds(np.array([n]), height)[1][0]) for n in range(1, 2 << height)}
     candidates = [n for n in finished if end_of[n] <= end]
     x = max(candidates, key=lambda n: (start_of[n], n), default=None)  # of one start, the larger number is deeper
-    left = 0 if x is None else end_of[x]
-    _, levels, places = cover(np.array([left]), np.array([end]), 2)
-    nodes = ((1 << (height - levels)) + places).tolist()
-    heavies = sorted((start_of[n] for n in nodes if n in heavy), reverse=True)
-    if len(heavies) >= group:
-        return heavies[group - 1]
     return NOTHING if x is None else start_of[x]
 
 
 @st.composite
 def marks(draw):
-    """Draw a height, and two sets of intervals that hold with each interval the one above."""
+    """Draw a height, and a set of intervals that holds with each interval the one above."""
     height = draw(st.integers(0, 4))
-    trees = []
-    for _ in range(2):
-        chosen = set(draw(st.lists(st.integers(1, (2 << height) - 1), max_size=8)))
-        trees.append({n >> i for n in chosen for i in range(n.bit_length())})
-    return height, *trees
+    chosen = set(draw(st.lists(st.integers(1, (2 << height) - 1), max_size=8)))
+    return height, {n >> i for n in chosen for i in range(n.bit_length())}
 
 
-class TestWalk:
-    @given(tree=marks(), group=st.integers(1, 4))
-    def test_it_follows_the_cases_of_the_paper(self, tree, group):
-        height, finished, heavy = tree
-        ends = np.arange(1, (1 << height) + 1)
-        found = nearest_starts(ends, height, tree_of(finished), tree_of(heavy), group, mirrored=False)
-        assert found.tolist() == [literal(int(end), height, finished, heavy, group) for end in ends]
-        without = nearest_starts(ends, height, tree_of(finished), None, group, mirrored=False)
-        assert without.tolist() == [literal(int(end), height, finished, set(), group) for end in ends]
-
-    @settings(max_examples=50, deadline=None)
-    @given(tree=marks(), group=st.integers(1, 4))
-    @pytest.mark.slow
-    def test_mirrored(self, tree, group):
-        def turn(numbers):
-            return {3 * (1 << (n.bit_length() - 1)) - 1 - n for n in numbers}
-
-        height, finished, heavy = tree
-        ends = np.arange(1, (1 << height) + 1)
-        found = nearest_starts(ends, height, tree_of(finished), tree_of(heavy), group, mirrored=True)
-        assert found.tolist() == [literal(int(end), height, turn(finished), turn(heavy), group) for end in ends]
-
-    def test_the_nearest_heavy_intervals_are_taken(self):
-        """Golden: 16 points, q = 15 (the first 15 points): cover 0-7, 8-11, 12-13, 14; all but the last are heavy."""
-        heavy = tree_of({1, 2, 3, 6, 7, 14})
-        found = [
-            int(nearest_starts(np.array([15]), 4, tree_of(set()), heavy, group, mirrored=False)[0])
-            for group in (1, 2, 3, 4)
-        ]
-        assert found == [12, 8, 0, NOTHING]  # the farthest ones would be 0, 8, 12
+@given(tree=marks())
+def test_the_walk_follows_the_cases_of_the_paper(tree):
+    height, finished = tree
+    ends = np.arange(1, (1 << height) + 1)
+    found = nearest_starts(ends, height, tree_of(finished), mirrored=False)
+    assert found.tolist() == [literal(int(end), height, finished) for end in ends]
+    turned = {3 * (1 << (n.bit_length() - 1)) - 1 - n for n in finished}
+    found = nearest_starts(ends, height, tree_of(finished), mirrored=True)
+    assert found.tolist() == [literal(int(end), height, turned) for end in ends]
 
 
 class TestThresholds:
@@ -113,35 +82,21 @@ class TestThresholds:
         spent = 1 / mu + 1 / tau
         assert 3.0 / 11 * (1 - 1e-9) < spent <= 3.0 / 11
 
-    def test_epsilon_is_spread_over_all_levels_and_both_trees(self):
+    def test_epsilon_is_spread_over_all_levels(self):
         for universe, levels in ((1, 1), (1000, 11), (1 << 32, 33)):
-            mechanism = IncrementalPredecessor(epsilon=2.0, universe=universe, group=2, updates_per_unit=5)
-            trees = mechanism.bounds.finished, mechanism.bounds.heavy
-            assert sum(tree.epsilon for tree in trees) == pytest.approx(2.0 / 5)
-            for tree in trees:
-                assert 1 / tree.mu.scale + 1 / tree.tau.scale == pytest.approx(tree.epsilon / levels)
+            mechanism = IncrementalPredecessor(epsilon=2.0, universe=universe, updates_per_unit=5)
+            tree = mechanism.bounds.finished
+            assert tree.epsilon == pytest.approx(2.0 / 5)
+            assert 1 / tree.mu.scale + 1 / tree.tau.scale == pytest.approx(tree.epsilon / levels)
 
     def test_thresholds_rise_with_births_and_steps_and_failures_add_up(self):
-        plan = PredecessorBounds(epsilon=1.0, universe=1 << 16, horizon=None, queries=None, beta=0.05, group=1)
+        plan = PredecessorBounds(epsilon=1.0, universe=1 << 16, horizon=None, queries=None, beta=0.05)
         births, steps = np.arange(2000), np.arange(1, 2001)
-        one = plan.finished_thresholds(births, 1)
+        one = plan.thresholds(births, 1)
         assert np.all(np.diff(one) >= 0)
-        assert np.all(plan.finished_thresholds(births, 100) > one)
+        assert np.all(plan.thresholds(births, 100) > one)
         total = sum(np.exp(plan._finished_failure(births, int(step))).sum() for step in steps)
         assert 0.02 / 2 < total < 0.05 / 2
-
-    def test_heavy_groups_fail_rarely_enough(self):
-        for queries, horizon, pairs in (
-            (None, 100, (2 << 16) * 100),
-            (50, 100, 100),
-            (None, None, (1 << 16) * 32768.5),
-        ):
-            plan = PredecessorBounds(
-                epsilon=1.0, universe=1 << 16, horizon=horizon, queries=queries, beta=0.03, group=4
-            )
-            false = math.exp(plan._heavy_failure(1) - plan._log_step_share(1))
-            assert false**4 * math.comb(30, 4) * pairs <= 0.03 / 4 * (1 + 1e-9)
-            assert false <= 0.25
 
 
 def exact_neighbours(members, queries, universe):
@@ -157,11 +112,9 @@ class TestBoth:
     @given(
         universe=st.integers(1, 40),
         data=st.data(),
-        group=st.integers(1, 3),
     )
-    def test_without_noise_they_are_right(self, kind, universe, data, group):
-        only = {"group": group} if kind is IncrementalPredecessor else {}
-        mechanism = kind(epsilon=EXACT, universe=universe, horizon=9, **only)
+    def test_without_noise_they_are_right(self, kind, universe, data):
+        mechanism = kind(epsilon=EXACT, universe=universe, horizon=9)
         state, members = mechanism.initial_state(), set()
         queries = np.arange(1, universe + 1)
         for _ in range(3):
@@ -175,13 +128,10 @@ class TestBoth:
             updates = Updates(np.array(points, np.int64), np.array(inserted, bool))
             state, near = mechanism.step(state, PredecessorStep(updates, queries), SeededNoise(1))
             below, above = exact_neighbours(members, queries.tolist(), universe)
-            if group == 1:
-                assert near.predecessors.tolist() == below
-                assert near.successors.tolist() == above
-                distances = [min((abs(x - q) for x in members), default=-1) for q in queries.tolist()]
-                assert near.distances.tolist() == distances
-            else:  # any heavy interval in a group may be the one with the point: never too near
-                assert all(0 <= x <= y for x, y in zip(near.predecessors.tolist(), below, strict=True))
+            assert near.predecessors.tolist() == below
+            assert near.successors.tolist() == above
+            distances = [min((abs(x - q) for x in members), default=-1) for q in queries.tolist()]
+            assert near.distances.tolist() == distances
 
     @pytest.mark.slow
     def test_the_promise_is_kept(self, kind):
@@ -282,10 +232,8 @@ class TestIncremental:
         assert 10 < state.finished.activated < 1000
         assert len(mechanism.snapshot(state)) < 17 * 100_000 + 100_000
 
-    @some_quick("group", [1, 3], 1)
-    @pytest.mark.slow
-    def test_errors_of_answers_are_at_most_that_of_any_answer(self, group):
-        mechanism = IncrementalPredecessor(epsilon=8.0, universe=1 << 16, group=group)
+    def test_errors_of_answers_are_at_most_that_of_any_answer(self):
+        mechanism = IncrementalPredecessor(epsilon=8.0, universe=1 << 16)
         state = mechanism.initial_state()
         assert mechanism.answer(state, [5]).errors.tolist() == [1]
         rng = np.random.default_rng(1)
@@ -299,19 +247,7 @@ class TestIncremental:
         mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100)
         assert mechanism.error(100, 1000) < mechanism.error(100)
         assert mechanism.error(100, 10**9) == mechanism.error(100)
-        assert IncrementalPredecessor(epsilon=1.0, universe=1, horizon=5, group=2).error(1) > 0
-
-    @pytest.mark.slow
-    def test_a_group_is_chosen_and_declared_queries_help(self):
-        chosen = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100).bounds
-        others = [
-            IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100, group=k).bounds for k in (1, 2, 5, 9)
-        ]
-        assert chosen.rough_error() <= min(other.rough_error() for other in others)
-        for plan in others:
-            assert plan.error(100, 1024) == pytest.approx(plan.rough_error(), rel=0.4)
-        few = IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100, queries=10)
-        assert few.error(100) < IncrementalPredecessor(epsilon=1.0, universe=1 << 20, horizon=100).error(100)
+        assert IncrementalPredecessor(epsilon=1.0, universe=1, horizon=5).error(1) > 0
 
     def test_steps_without_points_are_tested_too(self):
         """Nothing that is published tells an empty step from one whose points change nothing."""
@@ -414,7 +350,7 @@ class TestLargeIntervals:
 
     @pytest.mark.parametrize(("height", "depth"), [(4, 0), (4, 1), (5, 2), (5, 3), (6, 3)])
     def test_sets_of_large_intervals_are_as_few_and_as_small_as_bounds_assume(self, height, depth):
-        bounds = IncrementalPredecessor(epsilon=1.0, universe=1 << height, horizon=1, group=1).bounds
+        bounds = IncrementalPredecessor(epsilon=1.0, universe=1 << height, horizon=1).bounds
         sets, most, rest = set(), 0, 0
         for _, way in self.ways(height):
             large = frozenset(each for each in way if each[0] <= depth)

@@ -151,35 +151,6 @@ def test_snapshots_change_nothing_and_equal_input_gives_equal_bits():
     assert any(whole)
 
 
-def test_more_charges_need_more_noise():
-    assert ONE_RULE.margin < replace(ONE_RULE, max_hits=16).margin
-    assert replace(ONE_RULE, count_share=0.0).margin < ONE_RULE.margin
-    assert replace(ONE_RULE, count_share=0.0).count_stddev == 0
-
-
-def test_without_a_share_there_are_no_counts():
-    monitor = replace(ONE_RULE, count_share=0.0)
-    _, rows = monitor.step(monitor.initial_state(), given(0, 900), SeededNoise(1))
-    assert rows.status.tolist() == [STARTED]
-    assert rows.counts.shape == (0,)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"ends": (600,)}, "ends must not be above starts for a rule of many people, got 600 and 500"),
-        ({"many": (False,), "ends": (400,)}, "ends must not be below starts for a rule of few people, got 400 and 500"),
-        ({"starts": (-1,), "ends": (-1,)}, "starts must be >= 0"),
-        ({"starts": (), "ends": (), "many": ()}, "starts, ends and many must be of equal length, at least one"),
-        ({"ends": (1, 2)}, "starts, ends and many must be of equal length, at least one"),
-        ({"epsilon": 1e-7}, "epsilon must be large enough for"),
-    ],
-)
-def test_bad_fields_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        replace(ONE_RULE, **fields)
-
-
 def test_a_person_who_may_meet_more_rules_than_there_are_charges_is_refused():
     with pytest.raises(ValueError, match="max_hits must be >= the number of rules, got 2 < 3"):
         replace(MONITOR, max_hits=2)

@@ -17,7 +17,7 @@ from privstream.mechanisms.postprocess import blue_from_gaps, combine_by_varianc
 from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import PureComposition
 from privstream.mechanisms.selection.queries import difference_tail, excess_quantile, leaders
-from privstream.mechanisms.selection.sparse_vector import Progress, SparseVector, optimal_share
+from privstream.mechanisms.selection.sparse_vector import SparseVector, optimal_share
 from privstream.mechanisms.selection.top_k import (
     ExponentialMechanismWithGap,
     MeasuredTopK,
@@ -467,7 +467,3 @@ def test_ratios_hold_as_often_as_stated(denominator):
     holds = (found.lower[known] <= 10 / denominator) & (10 / denominator <= found.upper[known])
     assert holds.mean() > 0.92
     assert np.all(known == (below > 1.959963984540054 * 3))
-
-
-def test_progress_is_a_function_of_what_was_published():
-    assert vars(Progress()) == {"asked": 0, "hits": 0, "units": 0}

@@ -198,21 +198,3 @@ def test_accuracy(changes):
         most = found.ends_with(beta)
         assert found.stay_probability(most) <= beta < found.stay_probability(most + 1)
     assert found.ends_with(1e-300) >= -1
-
-
-def test_more_steps_that_are_up_lower_the_threshold_at_which_items_end_and_no_other():
-    few, many = (status.calibrate(budget(), up_steps) for up_steps in (100, 10_000))
-    lowered = few.end_threshold - many.end_threshold
-    assert lowered == pytest.approx(many.noise_scale * math.log(100))
-    assert few.threshold == many.threshold
-    assert few.detection_threshold(MILLION, 0.01) == many.detection_threshold(MILLION, 0.01)
-
-
-def test_at_most_so_many_charges_are_accounted_for():
-    with pytest.raises(ValueError, match=r"max_hits must be <= 16,384 for statuses, got 16,385"):
-        status.calibrate(budget(max_hits=16_385), 1000)
-
-
-def test_a_budget_too_small_for_the_tables_is_refused_by_the_name_of_epsilon():
-    with pytest.raises(ValueError, match="epsilon must be large enough for thresholds of at most 1,048,576 people"):
-        status.calibrate(budget(epsilon=1e-5, max_hits=64), 1000)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from item_streams import DOMAIN, check_order_and_snapshots, holdings, ids, run, streams
-from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
 from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED, StatusMonitor, StatusState, UpItems
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
@@ -210,11 +209,6 @@ def test_a_lasting_favourite_stays():
     assert lasting(200) == (200, 4)
 
 
-@pytest.mark.slow
-def test_a_lasting_favourite_stays_for_two_thousand_windows():
-    assert lasting(2000) == (2000, 4)
-
-
 def test_detection_thresholds():
     """At most 3% above the clock's, which reads 330 and 512 (epsilon 1, delta 1e-6, a million tests, beta 0.01)."""
     found = [
@@ -224,20 +218,6 @@ def test_detection_thresholds():
         for hits in (4, 16)
     ]
     assert found == [337, 520]
-
-
-def test_no_more_steps_up_than_tests_count():
-    """On a short public list the threshold would else be that of items that are up in 100,000 windows."""
-    made = StatusMonitor(epsilon=1.0, delta=1e-6, max_hits=4, domain_size=100, tests=1200, beta=0.05, count_share=0.0)
-    assert made.detection_threshold == replace(made, up_steps=1200).detection_threshold
-    assert made.detection_threshold < replace(made, tests=120_000).detection_threshold - 50
-
-
-def test_steps_up_is_the_mean_of_a_geometric_law():
-    for count in (0, 2, 5):
-        end = float(KNOWN.calibrated.end_probability(count))
-        assert KNOWN.steps_up(count) == pytest.approx(1 / end)
-    assert KNOWN.steps_up(10**6) == np.inf
 
 
 class TestRefusals:
@@ -253,31 +233,6 @@ class TestRefusals:
         with pytest.raises(ValueError, match="step must be 3 while an item is up, got 4"):
             UNKNOWN.step(UNKNOWN.restore(UNKNOWN.snapshot(state)), holdings(4, []), SeededNoise(1))
         UNKNOWN.step(state, holdings(3, []), SeededNoise(1))
-
-    def test_horizon(self):
-        monitor = replace(UNKNOWN, first_step=5)
-        for step in (4, 11):
-            with pytest.raises(HorizonExceeded, match=f"step must be >= 5 and < 11, got {step}"):
-                monitor.step(monitor.initial_state(), holdings(step, []), SeededNoise(1))
-
-    def test_other_parameters(self):
-        data = KNOWN.snapshot(KNOWN.initial_state())
-        for other in (replace(KNOWN, max_hits=4), replace(KNOWN, up_steps=2), UNKNOWN):
-            with pytest.raises(SnapshotError, match="equal parameters"):
-                other.restore(data)
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"up_steps": 0}, "up_steps must be >= 1, got 0"),
-            ({"max_hits": 0}, "max_hits must be >= 1, got 0"),
-            ({"domain_size": None}, "horizon must be given unless first_step is public"),
-            ({"beta": 1.0}, r"beta must be in \(0, 1\), got 1.0"),
-        ],
-    )
-    def test_parameters(self, changes, message):
-        with pytest.raises(ValueError, match=message):
-            replace(KNOWN, **changes)
 
     def test_holdings_that_break_the_bound(self):
         with pytest.raises(ValueError, match="ranks must be < items_per_step 3"):

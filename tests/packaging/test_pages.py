@@ -142,7 +142,9 @@ def test_the_monitor_of_the_first_page_answers_five_questions(shop: Shop, capfd:
         ranked = [row["item"] for row in found["leaders"] if row["window_start"] == start]
         assert ranked[0] == shop.leaders(month, 1)[0] and len({*ranked} & {*shop.leaders(month, 5)}) >= 4
     within = [
-        float(row["lower"]) <= len(shop.months[months[row["window_start"]], row["item"]]) <= float(row["upper"] or "inf")
+        float(row["lower"])
+        <= len(shop.months[months[row["window_start"]], row["item"]])
+        <= float(row["upper"] or "inf")
         for row in found["leaders"]
     ]
     assert len(within) == 15 and sum(within) >= 10  # 11 to 15 in seven runs; with six products of a month it was eight
