@@ -20,8 +20,8 @@ from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, UNREAD, DeadLetter
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames
-from privstream.transforms.reading.items import MOST_COLUMNS
 from privstream.transforms.reading.local_times import zone_clock
+from privstream.transforms.reading.texts import MOST_COLUMNS
 from privstream.transforms.reading.times import PER_SECOND, TimeForm
 from privstream.transforms.timing.keyed_state import KeyedState, check_runner
 from privstream.transforms.timing.on_time import apart_in_time

@@ -9,7 +9,7 @@ import pyarrow as pa
 from privstream.pipelines.local_time import Clocks
 from privstream.pipelines.sinks.row_files import field_types, item_field, layout_of, output_format, whole_file
 from privstream.pipelines.sinks.row_formats import arrow_schema, write_csv, write_parquet, write_xlsx
-from privstream.transforms.reading.items import split_item
+from privstream.transforms.reading.texts import split_item
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
 NUMBERS = ("people", "estimate")

@@ -34,8 +34,7 @@ from privstream.transforms.cardinality.parameters import (
     PresenceRules,
 )
 from privstream.transforms.people.bounding import LimitCounter, to_people
-from privstream.transforms.people.split import CodedEvents
-from privstream.transforms.people.split_stages import SplitCodes
+from privstream.transforms.people.split_stages import CodedEvents, SplitCodes
 from privstream.transforms.reading.dead_letters import late_letter
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform

@@ -26,8 +26,7 @@ from privstream.transforms.batches import (
 from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import ChargesInOrder, LimitCounter, to_people
-from privstream.transforms.people.split import CodedEvents
-from privstream.transforms.people.split_stages import ReadEvents, SplitCodes
+from privstream.transforms.people.split_stages import CodedEvents, ReadEvents, SplitCodes
 from privstream.transforms.reading.dead_letters import late_letter
 from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
