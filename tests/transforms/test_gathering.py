@@ -55,7 +55,7 @@ class Locked:
 
 class Silent:
     def __getattr__(self, name):
-        raise RuntimeError(SECRET)
+        raise (RuntimeError if name.startswith(("_fields", "__arrow")) else AttributeError)(SECRET)
 
 
 class NoUser(NamedTuple):
