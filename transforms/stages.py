@@ -196,22 +196,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
 
 
-class SharedTransform(PrivateTransform):
-    """A transform of several segments, which it builds one after the other."""
-
-    @property
-    @abstractmethod
-    @override
-    def segments(self) -> tuple[Segment, ...]: ...
-
-    @override
-    def build(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        for segment in self.segments:
-            events = segment.stages(events, apply_dofn)
-        return cast(PCollection[Any], events)
-
-
-class PeopleTransform(SharedTransform):
+class PeopleTransform(PrivateTransform):
     """Events in; they are split, bounded and published: a segment each."""
 
     steps: Steps
@@ -220,6 +205,12 @@ class PeopleTransform(SharedTransform):
     @override
     def segments(self) -> tuple[Segment, ...]:
         return Segment(self._split, KeyedBatch), Segment(self._bound, Keyed), Segment(self._publish)
+
+    @override
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        for segment in self.segments:
+            events = segment.stages(events, apply_dofn)
+        return events
 
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to batches of them by window and shard of people."""
