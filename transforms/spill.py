@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 import tempfile
 import threading
@@ -26,10 +27,10 @@ DISK = Path("/var/tmp")
 HOLE = 0x01 | 0x02
 """What Linux calls FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE."""
 _REFERENCE = b"PSREF1"
+_FORM = struct.Struct(">6s4sHQQ")
+"""A reference: its mark, a checksum, the number of its file, and where in that begin how many bytes."""
+
 _HEAD = 64  # bytes of a snapshot, its own checksum among them
-_CHECK_BYTES = 4
-_NUMBER, _WORD = 2, 8
-_FILE = len(_REFERENCE) + _CHECK_BYTES  # where a reference has the number of its file
 
 
 class SpillError(RuntimeError):
@@ -80,8 +81,7 @@ class SpillFile:
                 written += os.pwrite(self._file.fileno(), memoryview(data)[written:], start + written)
         except OSError as error:
             raise SpillError(_failed("write", self.folder, error)) from None
-        place = ((self.number, _NUMBER), (start, _WORD), (len(data), _WORD))
-        return _REFERENCE + _checksum(data) + b"".join(value.to_bytes(size, "big") for value, size in place)
+        return _FORM.pack(_REFERENCE, _checksum(data), self.number, start, len(data))
 
     def get(self, reference: bytes) -> bytes:
         """Return what a reference stands for.
@@ -89,7 +89,7 @@ class SpillFile:
         Raises:
             SpillError: the disk fails, or it has been freed.
         """
-        start, length = _place(reference)
+        _, checksum, _, start, length = _FORM.unpack(reference)
         parts = []
         try:
             while length > 0 and (part := os.pread(self._file.fileno(), length, start)):
@@ -100,14 +100,14 @@ class SpillFile:
         if length:
             raise SpillError(f"the file of waiting events in {self.folder} must be whole, {length} bytes are missing")
         data = b"".join(parts)
-        if _checksum(data) != reference[len(_REFERENCE) : _FILE]:
+        if _checksum(data) != checksum:
             raise SpillError(f"waiting events in {self.folder} must be as they were written, and not be freed yet")
         return data
 
     def release(self, reference: bytes) -> None:
         """Free the disk under what a reference stands for, where the system can; to read it again is an error then."""
         if _punch is not None:
-            _punch(self._file.fileno(), HOLE, *_place(reference))
+            _punch(self._file.fileno(), HOLE, *_FORM.unpack(reference)[3:])
 
     def close(self) -> None:
         """Free the disk."""
@@ -116,14 +116,7 @@ class SpillFile:
 
 def _checksum(data: bytes) -> bytes:
     """Return what tells a snapshot from others, and from the zeros where the disk has been freed."""
-    return zlib.crc32(data[:_HEAD]).to_bytes(_CHECK_BYTES, "big")
-
-
-def _place(reference: bytes) -> tuple[int, int]:
-    """Return where in its file begins what a reference stands for, and how many bytes it has."""
-    at = _FILE + _NUMBER
-    start, length = (int.from_bytes(reference[i : i + _WORD], "big") for i in (at, at + _WORD))
-    return start, length
+    return zlib.crc32(data[:_HEAD]).to_bytes(4, "big")
 
 
 def _hole_maker() -> Callable[[int, int, int, int], int] | None:
@@ -249,7 +242,7 @@ def fetch(data: bytes) -> bytes:
 
 def size_of(data: bytes) -> int:
     """Return how many bytes `fetch` gives."""
-    return _place(data)[1] if data.startswith(_REFERENCE) else len(data)
+    return int(_FORM.unpack(data)[4]) if data.startswith(_REFERENCE) else len(data)
 
 
 def release(data: bytes) -> None:
@@ -264,7 +257,7 @@ def _file_of(reference: bytes) -> SpillFile:
     Raises:
         SpillError: it is that of another run.
     """
-    number = int.from_bytes(reference[_FILE : _FILE + _NUMBER], "big")
+    number: int = _FORM.unpack(reference)[2]
     if number >= len(_Shared.files):
         raise SpillError("batches that wait on disk must be read in the run that wrote them")
     return _Shared.files[number]

@@ -21,8 +21,8 @@ from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, UNREAD, DeadLetter
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames
-from privstream.transforms.reading.items import MOST_COLUMNS
 from privstream.transforms.reading.local_times import zone_clock
+from privstream.transforms.reading.texts import MOST_COLUMNS
 from privstream.transforms.reading.times import PER_SECOND, TimeForm
 from privstream.transforms.timing.closing import CloseWindows
 from privstream.transforms.timing.runner_rule import check_runner
@@ -198,22 +198,7 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         return Published(rows, dead | "DeadLetters" >> beam.Flatten()) if self._dead_letters else rows
 
 
-class SharedTransform(PrivateTransform):
-    """A transform of several segments, which it builds one after the other."""
-
-    @property
-    @abstractmethod
-    @override
-    def segments(self) -> tuple[Segment, ...]: ...
-
-    @override
-    def build(self, events: Any, apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        for segment in self.segments:
-            events = segment.stages(events, apply_dofn)
-        return cast(PCollection[Any], events)
-
-
-class PeopleTransform(SharedTransform):
+class PeopleTransform(PrivateTransform):
     """Events in; they are split, bounded and published: a segment each."""
 
     steps: Steps
@@ -233,6 +218,12 @@ class PeopleTransform(SharedTransform):
     def item_shards(self) -> tuple[bytes, ...]:
         """The keys of the shards of items that are handled here."""
         return tuple(map(shard_key, self._shared.of(self.shards)))
+
+    @override
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        for segment in self.segments:
+            events = segment.stages(events, apply_dofn)
+        return events
 
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to batches of them by window and shard of people."""

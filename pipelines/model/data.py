@@ -144,7 +144,7 @@ class Data(Model):
             WrongKeyError, ValueError, TypeError: naming the key.
         """
         from privstream.pipelines.sources.fields import FieldMapping  # noqa: PLC0415 - late: it takes a second
-        from privstream.transforms.reading.items import column_names  # noqa: PLC0415
+        from privstream.transforms.reading.texts import column_names  # noqa: PLC0415
 
         info = question.info
         item = (question.item or self.item) if info.item and question.reads_items else ""

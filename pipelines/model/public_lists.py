@@ -17,8 +17,7 @@ from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import encoding_of, read_lines
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.reading.domain import Domain
-from privstream.transforms.reading.items import listed_item
-from privstream.transforms.reading.spelling import AS_WRITTEN, Spelling
+from privstream.transforms.reading.texts import AS_WRITTEN, Spelling, listed_item
 
 FIELDS = tuple(field.name for field in dataclasses.fields(AlertRule))
 

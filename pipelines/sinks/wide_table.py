@@ -16,7 +16,7 @@ from privstream.pipelines.sinks.row_files import (
     write_tables,
 )
 from privstream.pipelines.sinks.row_formats import arrow_schema
-from privstream.transforms.reading.items import split_item
+from privstream.transforms.reading.texts import split_item
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
 NUMBERS = ("people", "value", "estimate")

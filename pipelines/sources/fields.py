@@ -13,10 +13,9 @@ from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
 from privstream.transforms.reading.columns import is_known_as_text, is_text
 from privstream.transforms.reading.filters import Filter
-from privstream.transforms.reading.items import column_names
 from privstream.transforms.reading.kinds import NUMBER, TEXT, TRUTH
 from privstream.transforms.reading.local_times import check_form, forms_of, has_zone, zone_clock
-from privstream.transforms.reading.spelling import Spelling
+from privstream.transforms.reading.texts import Spelling, column_names
 from privstream.transforms.reading.times import TimeForm
 from pyarrow import types
 

@@ -44,9 +44,9 @@ from privstream.transforms.reading.fields import (
     Marks,
 )
 from privstream.transforms.reading.filters import Filter
-from privstream.transforms.reading.items import join_columns
 from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, column_of_kind, read_as, with_nulls, wrong_kind
 from privstream.transforms.reading.local_times import forms_of
+from privstream.transforms.reading.texts import join_columns
 from privstream.transforms.reading.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, read_micros, read_times
 
 TIME = pa.timestamp("us", "UTC")

@@ -17,7 +17,7 @@ from privstream.pipelines.sources.event_files import Damage, InputFileError, Par
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.first_records import unusable
 from privstream.pipelines.sources.found_files import files_with
-from privstream.transforms.reading.items import join_item
+from privstream.transforms.reading.texts import join_item
 from privstream.transforms.rows import AlertState, KeyCount, QuantileEstimate
 
 HOUR = 3600

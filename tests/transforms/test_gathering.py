@@ -53,6 +53,11 @@ class Locked:
         raise RuntimeError(SECRET)
 
 
+class Silent:
+    def __getattr__(self, name):
+        raise (RuntimeError if name.startswith(("_fields", "__arrow")) else AttributeError)(SECRET)
+
+
 class NoUser(NamedTuple):
     item: str
     time: int
@@ -127,6 +132,7 @@ class Mute:
         (None, "event_type", f"{FORM} NoneType"),
         (Mute(), "event_type", f"{FORM} Mute"),
         (Locked(), "event_type", UNREADABLE),
+        (Silent(), "event_type", UNREADABLE),
         (Click(SECRET, "b", datetime.datetime(2024, 1, 1, tzinfo=Zone())), "event_type", UNREADABLE),
         (Click(SECRET, "b", np.timedelta64(5, "s")), "time_type", f"{TIME} timedelta64"),
         ((np.timedelta64(5, "s"), SECRET), "user_type", "user must be text or an integer, got timedelta64"),

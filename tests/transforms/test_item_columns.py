@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.reading.items import (
+from privstream.transforms.reading.texts import (
     column_names,
     join_columns,
     join_item,

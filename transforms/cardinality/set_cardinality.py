@@ -34,8 +34,8 @@ from privstream.transforms.cardinality.parameters import (
     PresenceRules,
 )
 from privstream.transforms.people.bounding import LimitCounter
-from privstream.transforms.people.split import CodedEvents, people_key
-from privstream.transforms.people.split_stages import SplitCodes
+from privstream.transforms.people.split import people_key
+from privstream.transforms.people.split_stages import CodedEvents, SplitCodes
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform
 from privstream.transforms.timing.clock import WithClock, on_clock, stepped

@@ -27,8 +27,8 @@ from privstream.transforms.batches import (
 from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import ChargesInOrder, LimitCounter
-from privstream.transforms.people.split import CodedEvents, people_key
-from privstream.transforms.people.split_stages import ReadEvents, SplitCodes
+from privstream.transforms.people.split import people_key
+from privstream.transforms.people.split_stages import CodedEvents, ReadEvents, SplitCodes
 from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
 from privstream.transforms.timing.clock import WithClock, on_clock, stepped

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from abc import abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -152,7 +150,7 @@ class EventSplitter(EventReader):
             held = distinct_in_order(codes[part])
             names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
             some = None if values is None else values[part]
-            yield _encoded(to, EventBatch(users[part], items[codes[part]], times[part], names, some))
+            yield encoded(to, EventBatch(users[part], items[codes[part]], times[part], names, some))
 
     def _clip(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the values of some rows within the limits; a row that counts in several windows is counted once."""
@@ -176,38 +174,8 @@ class EventSplitter(EventReader):
         return code_of[encoded.indices.to_numpy()], items[order], texts
 
 
-class CodedEvents(NamedTuple):
-    """Events that count in a batch: row of the batch, a public code of the item (uint64), and step."""
-
-    rows: np.ndarray
-    codes: np.ndarray
-    steps: np.ndarray
-
-
-class CodeSplitter(EventReader):
-    """Turn Arrow batches into `EventBatch`es per step and shard of people, without names.
-
-    People become keyed 64-bit hashes, and items public codes.
-    """
-
-    @abstractmethod
-    def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        """Return the events that count in a batch, with their codes; count the others."""
-
-    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
-        """Split a batch of checked events."""
-        self.events.inc(batch.num_rows)
-        rows, codes, steps = self.code(batch)
-        if not len(rows):
-            return
-        users, times = self.users(batch["user"])[rows], batch["time"].to_numpy()[rows]
-        order, parts = by_step_and_shard(steps, users, self.shards)
-        users, codes, times = users[order], codes[order], times[order]
-        for to, part in parts:
-            yield _encoded(to, EventBatch(users[part], codes[part], times[part], Names.none()))
-
-
-def _encoded(key: StepKey, batch: EventBatch) -> KeyedBatch:
+def encoded(key: StepKey, batch: EventBatch) -> KeyedBatch:
+    """Return a batch under its key, as bytes with the number of its events."""
     return key.to_bytes(), (len(batch.users), encode(batch))
 
 

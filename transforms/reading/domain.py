@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
-from privstream.transforms.reading.spelling import AS_WRITTEN, Spelling
+from privstream.transforms.reading.texts import AS_WRITTEN, Spelling
 
 COMPRESSED = (".bz2", ".deflate", ".gz", ".lzma", ".xz", ".zst", ".zstd")
 """How names of files end whose contents Beam decompresses."""

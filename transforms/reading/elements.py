@@ -31,7 +31,7 @@ from privstream.transforms.reading.fields import (
     too_long,
 )
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, Unusable, batches_of, usable_batches
-from privstream.transforms.reading.items import join_item
+from privstream.transforms.reading.texts import join_item
 from privstream.transforms.reading.times import micros_of, read_micros
 from privstream.transforms.timing.closing import NO_TIME
 from privstream.transforms.timing.steps import MILLISECOND
@@ -174,7 +174,8 @@ class GatherRows(beam.DoFn):
     def process(
         self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
     ) -> Iterator[Any]:
-        if hasattr(element, "__arrow_c_stream__") or hasattr(element, "__arrow_c_array__"):
+        kind = type(element)  # what an object itself says may raise anything
+        if hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__"):
             yield from self._frame(element)
             return
         LOG.read(1)

@@ -32,8 +32,8 @@ from privstream.transforms.reading.fields import (
     Marks,
 )
 from privstream.transforms.reading.filters import Filter
-from privstream.transforms.reading.items import join_columns
 from privstream.transforms.reading.kinds import column_of_kind
+from privstream.transforms.reading.texts import join_columns
 from privstream.transforms.reading.times import TimeForm, read_times
 
 BYTES_SHOWN = 4 * LONGEST_RECORD

@@ -77,7 +77,7 @@ def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
     elif isinstance(value, Decimal):
         micros = int(value.scaleb(DIGITS[unit], CUT))
     else:
-        micros = math.floor(_nearest(value) * Fraction(MICROS, PER_SECOND[unit]))
+        micros = math.floor(Fraction(repr(value)) * Fraction(MICROS, PER_SECOND[unit]))  # 0.1 is a tenth
     if not 0 <= micros < SECONDS * MICROS:
         raise _out_of_range(name)
     return micros
@@ -244,6 +244,8 @@ def _at_once(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks] | 
     process down (pyarrow 25.0). Floats would round over a window's end.
     """
     forms: list[pa.DataType] = [pa.timestamp("ns", "UTC"), pa.timestamp("ns")]
+    if pa.types.is_string_view(column.type):
+        return None
     if written.unit is not None and pc.all(pc.match_substring_regex(column, DIGITS_ALONE)).as_py():
         forms = [pa.decimal128(38, 9)]
     for form in forms:
@@ -287,18 +289,13 @@ def _from_decimals(column: pa.Array, nulls: np.ndarray, per_second: int) -> tupl
     return micros, marked((nulls, partial(missing, NAME)), (outside, partial(_out_of_range, NAME)))
 
 
-def _nearest(value: float) -> Fraction:
-    """Return the shortest decimal that a float stands for: 0.1 is a tenth, also where it is cut down."""
-    return Fraction(repr(value))
-
-
 def _floored(values: np.ndarray, per_second: int) -> np.ndarray:
     """Return numbers in microseconds, cut down; those that are near a whole one are decided by their decimals."""
     micros = values * (MICROS / per_second)
     found = np.floor(micros).astype(np.int64)
     near = np.abs(micros - np.rint(micros)) <= np.spacing(np.abs(micros)) * 2
     for row in np.flatnonzero(near & (values != np.floor(values))).tolist():
-        found[row] = math.floor(_nearest(float(values[row])) * Fraction(MICROS, per_second))
+        found[row] = math.floor(Fraction(repr(float(values[row]))) * Fraction(MICROS, per_second))
     whole = values == np.floor(values)
     if per_second <= MICROS:
         found[whole] = values[whole].astype(np.int64) * (MICROS // per_second)
