@@ -5,8 +5,9 @@ import pytest
 from attacks import falls, stands
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import AlertRule, SparseVectorAlerts
-from privstream.transforms.alerts.threshold_tests import CountMeeting, MeetRules, TestCounts
+from privstream.transforms.alerts.threshold_tests import MeetRules, TestCounts
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.holders import CountHolders
 
 pytestmark = pytest.mark.slow
 
@@ -23,11 +24,11 @@ def alerts(rules, **others):
 
 def counts_of(made, people, meet=None):
     """Count people through the stages: so many in each window, each with nine events of every item there is."""
-    fn = MeetRules(rules=made.rules, steps=made.steps, timer_offset=1, noise=made.noise)
+    fn = MeetRules(rules=made.rules, steps=made.steps, noise=made.noise)
     fn.setup()
     if meet is not None:
         fn._met.meet = meet
-    count = CountMeeting(len(made.rules))
+    count = CountHolders()
     counted = []
     for window, number in enumerate(people):
         users = np.repeat(np.arange(number, dtype=np.uint64), 9)
@@ -53,7 +54,7 @@ def outcomes(made, batches, seed, runs=RUNS):
         fn.noise = SeededNoise(seed).derive(run)
         state, gap = fn.initial(b""), 0
         for window, batch in enumerate(batches):
-            state, rows = fn.advance(b"", window, [batch], state)
+            state, rows = fn.step(b"", window, [batch], state)
             codes[run] = codes[run] * 16 + len(rows)
             gap = min(7, int(rows[-1].estimate - rows[-1].threshold)) if rows else gap
         codes[run] = codes[run] * 8 + gap * (len(made.rules) == 1)
@@ -101,7 +102,7 @@ def test_noise_of_one_window_used_in_all_is_caught():
         for run in range(RUNS):
             for window, batch in enumerate(batches):
                 fn.noise = SeededNoise(people).derive(run, window)
-                _, rows = fn.advance(b"", window, [batch], fn.initial(b""))
+                _, rows = fn.step(b"", window, [batch], fn.initial(b""))
                 codes[run] += len(rows)
         seen.append(codes)
     falls(seen, CLAIMED)

@@ -9,10 +9,11 @@ from attacks import falls, stands
 from counts_chain import Chain
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms import Domain
-from privstream.transforms.batches import HolderBatch, StepKey
-from privstream.transforms.counts.contributions import CountContributions, by_shard
+from privstream.transforms.batches import HolderBatch, decode
+from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.counts.transform import KeyedCounts
+from privstream.transforms.events.bounding import PartOfPeople
 from tiny_runner import dofns_of
 
 pytestmark = pytest.mark.slow
@@ -27,12 +28,13 @@ NAMES = np.array([f"run {i:04}" for i in range(RUNS)])
 class ForgetfulAtRandom(CountRandomContributions):
     """Chooses of each window by itself, and forgets what has counted before."""
 
-    def due(self, decoded, last):
-        for step, batches in CountContributions.due(self, decoded, last):
-            held = HolderBatch.join([batch for _, batch in batches])
+    def _counted(self, records):
+        counted = {}
+        for step, each in records.items():
+            held = HolderBatch.join([decode(HolderBatch, PartOfPeople.split_off(record)[1]) for record in each])
             for _, chosen in self.choose({step: held}):
-                counted = self._count(chosen.held, chosen.rows, chosen.new)
-                yield step, [(StepKey(step, 0), [*by_shard(step, counted, self.key_shards)])]
+                counted[step] = self._count(chosen.held, chosen.rows, chosen.new)
+        return counted, np.zeros(3, np.int64)
 
 
 class Forgetful(CountContributions):

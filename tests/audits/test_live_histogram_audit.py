@@ -51,12 +51,12 @@ def last_anchor(mechanism, suspects, seed):
     publish.setup()
     state = publish.initial(b"")
     for window in range(ROUNDS):
-        matrix = np.full((1, RUNS), SURE + (suspects if window == 0 else 0))
-        publish.matrix = lambda first, last, batches, matrix=matrix: matrix
-        state, rows = publish.walk(b"", window, window, {}, state)
+        row = np.full(RUNS, SURE + (suspects if window == 0 else 0))
+        publish.counts = lambda batches, row=row: row
+        state, rows = publish.step(b"", window, [], state)
     reset = type(mechanism) is HistogramQueries
     total = SURE * (ROUNDS if reset else ROUNDS * (ROUNDS + 1) // 2)
-    found = np.array([row.estimate for _, row in rows]) - total
+    found = np.array([row.estimate for row in rows]) - total
     return np.clip(found, -20, 30)
 
 
