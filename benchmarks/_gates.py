@@ -56,13 +56,12 @@ OPTIONS = {
 
 SHOWN = (
     ("people", "lower", "upper"),
-    ("smoothed", "lower", "upper"),
     ("estimate", "lower", "upper"),
 )
 """Columns of the number of a row that is shown, and of its interval: the first ones that are not empty. An empty upper
 end is that of a lower bound."""
 
-RANKED = ("people", "smoothed", "estimate")
+RANKED = ("people", "estimate")
 """Columns by which items are ranked, the first one that there is."""
 
 TOLD = (

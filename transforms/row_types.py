@@ -251,8 +251,6 @@ class QuantileEstimate(NamedTuple):
         lower, upper: an interval that contains the quantile of the values that count within their limits, with
             probability 95% in each row by itself. Where it covers (nearly) all values, tables and pictures say "nothing
             is known".
-        smoothed: the number to look at, where it is not `estimate`: of a finished file, from all windows; the interval
-            is its own.
     """
 
     window_start: Timestamp
@@ -261,7 +259,6 @@ class QuantileEstimate(NamedTuple):
     estimate: float
     lower: float
     upper: float
-    smoothed: Optional[float] = None
 
 
 class HistogramEstimate(NamedTuple):
@@ -322,8 +319,6 @@ class CardinalityEstimate(NamedTuple):
         lower, upper: an interval that contains the number of people who count within their limits, with probability
             95% in each row by itself; with methods that change estimates seldom by `error_bound`, and None where that
             is -1.
-        smoothed: the number to look at, where it is not `estimate`: by counts of a finished file, from all windows; the
-            interval is its own.
     """
 
     window_start: Timestamp
@@ -332,7 +327,6 @@ class CardinalityEstimate(NamedTuple):
     error_bound: int
     lower: Optional[float] = None
     upper: Optional[float] = None
-    smoothed: Optional[float] = None
 
 
 class RangeCount(NamedTuple):

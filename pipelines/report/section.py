@@ -121,7 +121,7 @@ def _cells(row: Any, columns: list[tuple[str, str]], result: Result) -> list[str
     """Return the values of a row as texts; of a quantile of which nothing is known, that."""
     unknown = hasattr(row, "quantile") and says_nothing(row.lower, row.upper, result.parameters)
     texts = {name: cell(getattr(row, name), result.promise.clocks) for name, _ in columns}
-    return ["unknown" if unknown and name in ("estimate", "smoothed") else text for name, text in texts.items()]
+    return ["unknown" if unknown and name == "estimate" else text for name, text in texts.items()]
 
 
 def cell(value: Any, clocks: Clocks = UTC) -> str:

@@ -33,7 +33,6 @@ VIEWS = "views"
 ESTIMATES = (
     ("people", "lower", "upper"),
     ("ratio", "lower", "upper"),
-    ("smoothed", "lower", "upper"),
     ("estimate", "lower", "upper"),
 )
 """Fields of rows with a number and its interval; the first that a row has is its number."""

@@ -49,7 +49,7 @@ TIMES |= {name: "%-d %b" for name in ("date", "day", "week", "month", "quarter")
 AT_END = (HistogramEstimate, CategoryFlag, CardinalityEstimate, RangeCount, NearestPoints)
 """Rows about the moment at which a window ends; all others are about the window."""
 
-NUMBERS = ("people", "smoothed", "estimate", "value", "ratio")
+NUMBERS = ("people", "estimate", "value", "ratio")
 """Fields with the number of a row; the first that it has is shown."""
 
 FONTS = "Arial, Helvetica, Liberation Sans, sans-serif"

@@ -28,7 +28,7 @@ MOST_ROWS = 20
 LEAST_TEXT, LONGEST_TEXT, WIDEST = 20, 80, 10_000
 """Cells of a column of texts at least, of a text at most, and of a table that is measured."""
 
-NUMBERS = ("people", "value", "smoothed", "estimate")
+NUMBERS = ("people", "value", "estimate")
 """What may be the number of a row, the first one that there is."""
 
 INTERVAL = "95% interval"
@@ -141,9 +141,6 @@ class View:
         clocks = Clocks.of(record.get("parameters", {}))
         keys = tuple(name for name in names if _is_key(table, name))
         number = next((name for name in NUMBERS if name in names), None)
-        if number == "smoothed":  # without one, the number is that of the window alone
-            filled = pc.coalesce(table["smoothed"], table["estimate"].cast(pa.float64()))
-            table = table.set_column(names.index("smoothed"), "smoothed", filled).drop_columns(["estimate"])
         windows, last = tuple[int, ...](), 0
         several, items = "rule" in keys or not keys, bool({*keys} - {"rule", *POINTS})
         rows = table

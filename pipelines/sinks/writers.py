@@ -38,8 +38,6 @@ class WriteRows(beam.PTransform[Any, Any]):
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
         option: the option to name in errors.
         private: whether the file is for its owner alone.
-        finish: what is done to all rows before they are sorted and written; None for nothing.
-        unfinished: a NamedTuple, what rows are before that; None if they are `row_type`.
         finish_table: what is done to all rows where tables come in place of rows: pairs of an encoded `StepKey` and an
             Arrow stream of tables, times in microseconds; None where rows come.
 
@@ -55,13 +53,10 @@ class WriteRows(beam.PTransform[Any, Any]):
         order: Sequence[str] = (),
         option: str = "--output",
         private: bool = False,
-        finish: Callable[[Sequence[Any]], list[Any]] | None = None,
-        unfinished: type | None = None,
         finish_table: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
         super().__init__()
         self.finish_table = finish_table
-        self.finish, self.unfinished = finish, unfinished or row_type
         self.path, self.row_type, self.order, self.private = path, row_type, tuple(order), private
         self.format = output_format(path, option)
         fields = field_types(row_type)
@@ -88,8 +83,6 @@ class WriteRows(beam.PTransform[Any, Any]):
             self.row_type,
             self.order,
             AsIter(together),
-            finish=self.finish,
-            unfinished=self.unfinished,
             **told,
         )
 
@@ -136,14 +129,10 @@ def _write(
     parts: Iterable[bytes],
     *,
     private: bool,
-    finish: Callable[[Sequence[Any]], list[Any]] | None,
-    unfinished: type,
 ) -> None:
     """Write the file."""
-    make: Callable[[Any], Any] = unfinished._make  # type: ignore[attr-defined]  # of a NamedTuple
+    make: Callable[[Any], Any] = row_type._make  # type: ignore[attr-defined]  # of a NamedTuple
     rows: Iterable[Any] = map(make, chain.from_iterable(map(pickle.loads, parts)))
-    if finish is not None:
-        rows = finish(list(rows))
     place, names = item_field(row_type), set()
 
     def noted(rows: Iterable[Any]) -> Iterator[Any]:

@@ -114,7 +114,7 @@ def test_t3_the_weekly_dip_is_plain_to_see(tmp_path: Path) -> None:
     held = np.array([float(row["lower"]) <= n <= float(row["upper"]) for row, n in zip(found, present, strict=True)])
     dip = np.array(present) == 14
     assert held.mean() >= 0.9 and held[dip].mean() >= 0.85
-    estimates = np.array([float(row["smoothed"]) for row in found])
+    estimates = np.array([float(row["estimate"]) for row in found])
     assert estimates[~dip].mean() > 5 * estimates[dip].mean()
     assert np.all(estimates[~dip] > np.median(estimates[dip]))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,6 @@ from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuaran
 from privstream.transforms.events.coverage import FIRST, WHOLE_RUN, people_who_count
 from privstream.transforms.events.event_fields import EventFields
 from privstream.transforms.events.parameters import Parameters, check_shards, check_texts
-from privstream.transforms.smoothed import SmoothWindows
 from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, to_micros
 from typing_extensions import Unpack, override
 
@@ -128,8 +126,6 @@ class CardinalityParameters(Parameters):
     Source: Henzinger, Sricharan, Steiner (2023), section 5; docs/proofs/cardinality.md.
     """
 
-    _to_finish = False
-
     def __init__(
         self,
         *,
@@ -171,17 +167,6 @@ class CardinalityParameters(Parameters):
             mode=mode,
         )
         self.noise = noise
-
-    @override
-    def to_finish(self) -> Self:
-        made = copy.copy(self)
-        made._to_finish = self.method == "counts"
-        return made
-
-    @property
-    @override
-    def finish(self) -> SmoothWindows | None:
-        return SmoothWindows(length=self.steps.size) if self._to_finish else None
 
     @property
     @override

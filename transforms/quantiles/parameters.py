@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
@@ -14,7 +13,6 @@ from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuaran
 from privstream.transforms.events.coverage import FIRST_WINDOWS, WHOLE_RUN
 from privstream.transforms.events.event_fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.events.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards
-from privstream.transforms.smoothed import SmoothWindows
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override
 
@@ -51,8 +49,6 @@ class QuantilesParameters(Parameters):
 
     Source: derived here, docs/proofs/numeric_quantiles.md.
     """
-
-    _to_finish = False
 
     def __init__(
         self,
@@ -101,20 +97,6 @@ class QuantilesParameters(Parameters):
             per_step=1 if unit == "event" else in_window,
             unit=unit,
         )
-
-    @override
-    def to_finish(self) -> Self:
-        made = copy.copy(self)
-        made._to_finish = True
-        return made
-
-    @property
-    @override
-    def finish(self) -> SmoothWindows | None:
-        if not self._to_finish:
-            return None
-        made = self.mechanism
-        return SmoothWindows(("quantile",), made.scale == "log", self.steps.size, (made.low, made.high))
 
     @property
     @override
