@@ -52,7 +52,6 @@ def row_of(word: str, hour: int, name: str) -> Any:
         "window_end": Timestamp(START + (hour + 1) * HOUR),
     }
     fixed |= {"error_bound": 9, "lower": 90.0, "upper": 200.0, "quantile": 0.5, "rank": 1}
-    fixed |= {"smoothed": None}
     fixed = {field: value for field, value in fixed.items() if field in values}
     whole = {field: int(value) for field, value in fixed.items() if type(values[field]) is int and value is not None}
     return row_type(**(values | fixed | whole))

@@ -128,10 +128,16 @@ class CountedParameters(Parameters):
     def unfinished(self) -> type | None:
         return self.counts.row_type if self.counts is not None and self._ended else None
 
+    @override
+    def in_columns(self) -> Self:
+        made = copy.copy(self)
+        made.counts = self.counts.in_columns() if self.counts is not None and self._ended else self.counts
+        return made
+
     @property
     @override
-    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        return self.counts.finish if self.counts is not None and self._ended else None
+    def finish_table(self) -> Callable[[Any], Any] | None:
+        return None if self.counts is None else self.counts.finish_table
 
     @property
     @override

@@ -32,7 +32,7 @@ class CountedTransform(CountedParameters, PeopleTransform):
         counts = cast(KeyedCounts, copy.copy(self.counts))
         counts._shared = self._shared
         *first, last = counts.segments
-        if not self._ended:
+        if not self._ended:  # else the view is one of the whole run
             last = Segment(partial(viewed, last, self.view, self.steps))
         return *first, last
 

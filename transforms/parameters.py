@@ -88,19 +88,14 @@ class Parameters:
         return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
 
     @property
-    def finish(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        """What may be done to all rows of a run that has ended, before they are written; post-processing."""
-        return None
-
-    @property
     def unfinished(self) -> type | None:
-        """What the rows are that `finish` gets, if they are others than those that it returns."""
+        """What the rows are that `finish_table` gets, if they are others than those that are shown."""
         return None
 
     @property
     def finish_table(self) -> Callable[[Any], Any] | None:
-        """The same as `finish` where rows are tables (see `in_columns`), with times in microseconds: of one it makes
-        another; None where rows are rows."""
+        """What is done to the table of a run that has ended (see `in_columns`), with times in microseconds, before it
+        is written; None where rows are rows."""
         return None
 
     @property
@@ -110,11 +105,11 @@ class Parameters:
         return None
 
     def in_columns(self) -> Self:
-        """Return this transform with tables as its output, each under an encoded `StepKey`, if `finish` takes them."""
+        """Return this transform with tables as its output, each under a `StepKey`, if there is a view of them."""
         return self
 
     def to_finish(self) -> Self:
-        """Return this transform for a run whose rows `finish` gets: in another form, with all that it may leave out."""
+        """Return this transform for input that ends: its rows are as they were released, and all of them."""
         return self
 
     @property

@@ -122,8 +122,6 @@ class EventPipeline:
             row_type,
             order=() if asked.transform.explained is not None else asked.spec.order,
             option="output",
-            finish=asked.transform.finish,
-            unfinished=asked.transform.unfinished,
             finish_table=asked.transform.finish_table,
         )
 

@@ -39,8 +39,6 @@ class WriteRows(beam.PTransform[Any, Any]):
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
         option: the option to name in errors.
         private: whether the file is for its owner alone.
-        finish: what is done to all rows before they are sorted and written; None for nothing.
-        unfinished: a NamedTuple, what rows are before that; None if they are `row_type`.
         finish_table: what is done to all rows where tables come in place of rows: pairs of an encoded `StepKey` and an
             Arrow stream of tables, times in microseconds; None where rows come.
 
@@ -56,8 +54,6 @@ class WriteRows(beam.PTransform[Any, Any]):
         order: Sequence[str] = (),
         option: str = "--output",
         private: bool = False,
-        finish: Callable[[Sequence[Any]], list[Any]] | None = None,
-        unfinished: type | None = None,
         finish_table: Callable[[pa.Table], pa.Table] | None = None,
     ) -> None:
         super().__init__()
@@ -66,7 +62,7 @@ class WriteRows(beam.PTransform[Any, Any]):
         if unknown:
             raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(unknown)}")
         check_destination(path, option)
-        self.write: Callable[..., None] = partial(_write_rows, finish=finish, unfinished=unfinished or row_type)
+        self.write: Callable[..., None] = _write_rows
         self.of_tables = finish_table is not None
         if finish_table is not None:
             self.write = partial(_write_tables, finish=finish_table)
@@ -125,12 +121,10 @@ def _write_rows(
     row_type: type,
     order: tuple[str, ...],
     private: bool,
-    finish: Callable[[Sequence[Any]], list[Any]] | None,
-    unfinished: Any,
 ) -> None:
     """Write the file, of rows."""
-    rows: Iterable[Any] = map(unfinished._make, chain.from_iterable(map(pickle.loads, parts)))
-    rows = rows if finish is None else finish(list(rows))
+    make: Callable[[Any], Any] = row_type._make  # type: ignore[attr-defined]  # of a NamedTuple
+    rows: Iterable[Any] = map(make, chain.from_iterable(map(pickle.loads, parts)))
     item, names = item_field(row_type), set[str]()
 
     def noted() -> Iterator[Any]:

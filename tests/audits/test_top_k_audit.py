@@ -13,9 +13,10 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.selection.top_k import NoisyTopK
 from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
+from privstream.transforms.holders import CountHolders
 from privstream.transforms.people.bound import Kept
 from privstream.transforms.people.bounding import BoundPerWindow
-from privstream.transforms.top_k.gaps import CountHolders, RankItems
+from privstream.transforms.top_k.gaps import RankItems
 
 pytestmark = pytest.mark.slow
 
@@ -45,10 +46,8 @@ def stages(made: TopKWithGap) -> tuple[BoundPerWindow, CountHolders, RankItems]:
     common = {"steps": made.steps, "noise": made.noise}
     bound = BoundPerWindow(
         **common,
-        timer_offset=1,
         items_per_step=made.max_per_window,
         item_shards=1,
-        domain=made.domain,
     )
     rank = RankItems(**common, mechanism=made.mechanism, domain=made.domain, timer_offset=3)
     return bound, CountHolders(), rank
@@ -71,9 +70,7 @@ def outcomes(made: TopKWithGap, held: list[tuple[int, int]], windows: int, encod
         records.append(counted)
     for run in range(runs):
         rank.noise = SeededNoise(1).derive(run)
-        codes.append(
-            encode([row for step in range(windows) for row in rank.advance(b"", step, records[step], None)[1]])
-        )
+        codes.append(encode([row for step in range(windows) for row in rank.step(b"", step, records[step], None)[1]]))
     return np.array(codes)
 
 

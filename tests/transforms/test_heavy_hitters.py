@@ -140,7 +140,7 @@ def test_by_counts_rows_are_those_counts_that_are_surely_above_the_threshold(thr
     """The same noise, and the same interval, as `KeyedCounts` with the same arguments."""
     made = ShiftingHeavyHitters(**RUN, noise=NOISE, threshold=threshold).to_finish()
     counts = KeyedCounts(**RUN, noise=NOISE).to_finish()
-    found = made.explained(made.finish(published(made)))
+    found = made.explained(made.counts.finish(published(made)))
     counted = counts.finish(published(counts))
     numbers = {(row.item, row.window_start): shown(row) for row in counted}
     assert found and all((row.people, row.lower, row.upper) == numbers[row.item, row.window_start] for row in found)

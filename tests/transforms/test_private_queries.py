@@ -16,13 +16,13 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
+from privstream.transforms.holders import encode_counts
 from privstream.transforms.queries.answering import (
     LATE,
     AnswerQueries,
     Answers,
     SparseQuery,
     data_first,
-    encode_counts,
 )
 from privstream.transforms.timing.clock import ONE_KEY, on_clock
 from tiny_runner import Stage
@@ -226,6 +226,10 @@ def test_whether_a_query_is_late_is_decided_by_when_it_came_even_if_nothing_has_
     assert results.counters["privstream:queries_late"] == 2
 
 
+def counts_of(counts) -> bytes:
+    return encode_counts(np.arange(len(counts)), np.array(counts))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_crashes_and_timers_in_any_order_change_nothing(seed):
     chance = random.Random(seed)
@@ -238,7 +242,7 @@ def test_crashes_and_timers_in_any_order_change_nothing(seed):
     sparse = [as_sparse(query) for query in queries]
     elements = [((query.step + 1) * 1000, on_clock(query.step, query.to_bytes())) for query in sparse]
     elements.sort(key=lambda pair: pair[0] + chance.randrange(10_000))
-    stage.feed([data_first((ONE_KEY, encode_counts(true_counts(made, data))))])
+    stage.feed([data_first((ONE_KEY, [counts_of(true_counts(made, data))]), len(ITEMS))])
     for number in range(0, 25, 5):
         stage.feed([element for _, element in elements[number : number + 5]])
         if number + 5 < 25:
@@ -254,7 +258,7 @@ def test_pending_queries_are_rewritten_at_amortised_cost():
     made = make("plain")
     fn = AnswerQueries(Answers(made.mechanism, made.noise, made.queries))
     stage = Stage(fn, random.Random(1))
-    stage.feed([data_first((ONE_KEY, encode_counts(np.zeros(len(ITEMS)))))])
+    stage.feed([data_first((ONE_KEY, []), len(ITEMS))])
     queries = [SparseQuery(f"q{i}", i * 1000, np.array([1])) for i in range(400)]
     stage.feed([on_clock(query.step, query.to_bytes()) for query in queries])
     size = sum(len(query.to_bytes()) for query in queries)

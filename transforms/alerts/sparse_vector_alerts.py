@@ -10,10 +10,11 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.alerts.parameters import AlertsParameters, RuleCountsParameters
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.status_tests import DecideRules, rank_rules
-from privstream.transforms.alerts.threshold_tests import CountMeeting, MeetRules, TestCounts, ToRules
+from privstream.transforms.alerts.threshold_tests import MeetRules, TestCounts, ToRules
 from privstream.transforms.batches import Keyed, KeyedBatch
 from privstream.transforms.counted_transform import CountedTransform
 from privstream.transforms.counts.transform import KeyedCounts
+from privstream.transforms.holders import CountHolders
 from privstream.transforms.people.split_stages import SplitEvents
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import Alert
@@ -65,6 +66,6 @@ class SparseVectorAlerts(AlertsParameters, CountedTransform):  # noqa: D101 - it
             clocked = ranked | "WithClock" >> WithClock(self.steps)
             return apply_dofn(clocked, DecideRules(**last, monitor=self.monitor), Alert)
         assert self.sparse_vector is not None
-        counts = met | "CountMeeting" >> beam.ParDo(CountMeeting(len(self.rules))).with_output_types(Keyed)
+        counts = met | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
         clocked = counts | "WithClock" >> WithClock(self.steps)
         return apply_dofn(clocked, TestCounts(**last, mechanism=self.sparse_vector), Alert)

@@ -28,9 +28,10 @@ from privstream.transforms.batches import (
     first_of_run,
     string_buffers,
 )
+from privstream.transforms.holders import add_counts
 from privstream.transforms.people.bounding import BoundEvents
 from privstream.transforms.rows import CONTINUES, STARTED, Alert
-from privstream.transforms.timing.clock import STEP, on_clock
+from privstream.transforms.timing.clock import on_clock
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -106,24 +107,6 @@ class MeetRules(BoundEvents):
             yield on_clock(key.step, encode(held))
 
 
-class CountMeeting(beam.DoFn):
-    """Count who meets each rule; a person is in one batch of a step only, so counts of batches may be added."""
-
-    def __init__(self, rules: int) -> None:
-        self.rules = rules
-
-    @override
-    def process(self, element: Keyed) -> Iterator[Keyed]:
-        (step,), held = STEP.unpack_from(element[1]), decode(HolderBatch, element[1][STEP.size :])
-        counts = np.bincount(held.items.astype(np.int64), minlength=self.rules)
-        yield on_clock(step, encode_counts(counts))
-
-
-def encode_counts(counts: np.ndarray) -> bytes:
-    """Encode how many people meet each rule."""
-    return pack("alert counts", 3, {"counts": counts.astype(np.int64)})
-
-
 NEVER = -1
 PARTS = 10**6  # of epsilon, to which what is left is rounded down
 
@@ -189,10 +172,7 @@ class TestCounts(StepFn, state="test_counts"):
     def step(self, key: bytes, step: int, batches: list[bytes], state: Runs) -> tuple[Runs, list[Alert]]:
         if self.mechanism.halted(state.progress):
             return state, []
-        counts = np.zeros(len(self.rules), np.int64)
-        for batch in batches:
-            found: dict[str, Any] = unpack("alert counts", 3, batch)
-            counts += found["counts"]
+        counts = add_counts(batches, len(self.rules))
         signs, thresholds = (np.array([getattr(rule, of) for rule in self.rules]) for of in ("sign", "threshold"))
         noise = self.steps.renewed(self.noise, step)
         progress, answers = self.mechanism.step(state.progress, signs * counts, noise, thresholds=signs * thresholds)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -128,8 +127,6 @@ class CardinalityParameters(Parameters):
     Source: Henzinger, Sricharan, Steiner (2023), section 5; docs/proofs/cardinality.md.
     """
 
-    _to_finish = False
-
     def __init__(
         self,
         *,
@@ -172,16 +169,10 @@ class CardinalityParameters(Parameters):
         )
         self.noise = noise
 
-    @override
-    def to_finish(self) -> Self:
-        made = copy.copy(self)
-        made._to_finish = self.method == "counts"
-        return made
-
     @property
     @override
-    def finish(self) -> SmoothWindows | None:
-        return SmoothWindows("people", length=self.steps.size) if self._to_finish else None
+    def explained(self) -> SmoothWindows | None:
+        return SmoothWindows("people", length=self.steps.size) if self.method == "counts" else None
 
     @property
     @override

@@ -13,7 +13,6 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
@@ -25,6 +24,7 @@ from privstream.transforms.batches import (
     encode,
 )
 from privstream.transforms.histograms.parameters import Categories
+from privstream.transforms.holders import add_counts, encode_counts
 from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import ChargesInOrder, LimitCounter
 from privstream.transforms.people.split import people_key
@@ -110,17 +110,6 @@ def count(categories: Categories, steps: np.ndarray, positions: np.ndarray) -> I
     for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
         some = totals[start:end]
         yield first + int(groups[start]), int(some.sum()), encode_counts(columns[start:end], some)
-
-
-def encode_counts(columns: np.ndarray, counts: np.ndarray) -> bytes:
-    """Encode how often some columns were counted."""
-    return pack("counts", 1, {"columns": columns.astype(np.uint32), "counts": counts.astype(np.int64)})
-
-
-def decode_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct columns and their counts."""
-    found = unpack("counts", 1, data)
-    return np.asarray(found["columns"]), np.asarray(found["counts"])
 
 
 class SplitRows(SplitCodes, ReadCategories):
@@ -222,10 +211,7 @@ class CountedSteps(StepFn):
 
     def counts(self, batches: list[bytes]) -> np.ndarray:
         """Return the counts of a step, int64 (columns,)."""
-        found = np.zeros(len(self.categories.domain), np.int64)
-        for columns, counts in map(decode_counts, batches):
-            found[columns] += counts  # columns are distinct
-        return found
+        return add_counts(batches, len(self.categories.domain))
 
 
 class CountedCategories(PeopleTransform):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
@@ -51,8 +50,6 @@ class QuantilesParameters(Parameters):
 
     Source: derived here, docs/proofs/numeric_quantiles.md.
     """
-
-    _to_finish = False
 
     def __init__(
         self,
@@ -102,17 +99,9 @@ class QuantilesParameters(Parameters):
             unit=unit,
         )
 
-    @override
-    def to_finish(self) -> Self:
-        made = copy.copy(self)
-        made._to_finish = True
-        return made
-
     @property
     @override
-    def finish(self) -> SmoothWindows | None:
-        if not self._to_finish:
-            return None
+    def explained(self) -> SmoothWindows:
         made = self.mechanism
         return SmoothWindows("value", ("quantile",), made.scale == "log", self.steps.size, (made.low, made.high))
 

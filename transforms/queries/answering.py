@@ -22,6 +22,7 @@ from privstream.mechanisms.selection.multiplicative_weights import (
 )
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, decode
+from privstream.transforms.holders import add_counts, encode_counts
 from privstream.transforms.people.bound import distinct_pairs, last_of_each
 from privstream.transforms.people.bounding import LimitCounter
 from privstream.transforms.queries.parameters import BETA
@@ -57,8 +58,7 @@ def without_number(keyed_batch: KeyedBatch) -> Keyed:
 class CountRecords(beam.DoFn):
     """Per shard of people: take the last record of each person, and count them by item."""
 
-    def __init__(self, domain_size: int) -> None:
-        self.domain_size = domain_size
+    def __init__(self) -> None:
         self.limited = LimitCounter("items")
 
     @override
@@ -67,59 +67,36 @@ class CountRecords(beam.DoFn):
         rows = last_of_each(events.users, events.items, events.times)
         records = distinct_pairs(events.users, events.items)
         self.limited.add(records, records - len(rows))
-        yield ONE_KEY, encode_counts(np.bincount(events.items[rows].astype(np.int64), minlength=self.domain_size))
+        yield ONE_KEY, encode_counts(*np.unique(events.items[rows], return_counts=True))
 
 
-class NoRecords(beam.DoFn):
-    """The counts of nobody."""
-
-    def __init__(self, domain_size: int) -> None:
-        self.domain_size = domain_size
-
-    @override
-    def process(self, _: bytes) -> Iterator[Keyed]:
-        yield ONE_KEY, encode_counts(np.zeros(self.domain_size, np.int64))
+def no_records(_: bytes) -> Keyed:
+    """Return the counts of nobody."""
+    return ONE_KEY, encode_counts(np.empty(0), np.empty(0))
 
 
 def add_up_all(counts: PCollection[Keyed], size: int) -> PCollection[Keyed]:
-    """Add up the counts of all shards, `size` numbers each, also where there are none.
+    """Add up the counts of all shards, `size` numbers, also where there are none.
 
     Whether something is published must not depend on the data. The sum has the least time there is, so that no clock
     runs ahead of it.
     """
     once = counts.pipeline | "Once" >> beam.Impulse()
-    none = once | "NoRecords" >> beam.ParDo(NoRecords(size)).with_output_types(Keyed)
+    none = once | "NoRecords" >> beam.Map(no_records).with_output_types(Keyed)
     total: PCollection[Keyed] = (
         (counts, none)
         | "AllCounts" >> beam.Flatten()
         | "HoldTime" >> beam.WindowInto(GlobalWindows(), timestamp_combiner=TimestampCombiner.OUTPUT_AT_EARLIEST)
         | "Together" >> beam.GroupByKey()
-        | "SumRecords" >> beam.Map(sum_records).with_output_types(Keyed)
+        | "DataFirst" >> beam.Map(data_first, size).with_output_types(Keyed)
     )
     return total
 
 
-def sum_records(element: tuple[bytes, Iterable[bytes]]) -> Keyed:
-    """Add up the counts of all shards."""
-    key, parts = element
-    total: np.ndarray = sum(map(decode_counts, parts), start=np.zeros((), np.int64))
-    return key, encode_counts(total)
-
-
-def data_first(element: Keyed) -> Keyed:
-    """Send the counts to the first step."""
+def data_first(element: tuple[bytes, Iterable[bytes]], size: int) -> Keyed:
+    """Add up the counts of all shards, and send them to the first step."""
     assert MOMENTS.first is not None
-    return on_clock(MOMENTS.first, element[1])
-
-
-def encode_counts(counts: np.ndarray) -> bytes:
-    """Encode counts."""
-    return pack("record counts", 1, {"counts": counts.astype(np.int64)})
-
-
-def decode_counts(data: bytes) -> np.ndarray:
-    """Decode counts."""
-    return np.asarray(unpack("record counts", 1, data)["counts"])
+    return on_clock(MOMENTS.first, encode_counts(np.arange(size), add_counts(element[1], size)))
 
 
 MOMENTS = Steps(size=MILLISECOND, first=-(1 << 53))
@@ -338,11 +315,11 @@ class AnswerQueries(StepFn, state="answer_queries"):
         if not segments:
             return self.initial(key)
         fields: dict[str, Any] = unpack("answering", 1, segments[-1])
-        return Answering(decode_counts(segments[0]), self.method.restore(fields["hypothesis"]), fields["answered"])
+        return Answering(self._data(segments[0]), self.method.restore(fields["hypothesis"]), fields["answered"])
 
     @override
     def encode(self, state: Answering) -> list[bytes]:
-        return [encode_counts(state.data), self._learnt(state)]
+        return [encode_counts(np.arange(len(state.data)), state.data), self._learnt(state)]
 
     @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
@@ -355,7 +332,7 @@ class AnswerQueries(StepFn, state="answer_queries"):
     def step(self, key: bytes, step: int, batches: list[bytes], state: Answering) -> Stepped:
         if step == self.steps.first:
             (data,) = batches
-            return Stepped(replace(state, data=decode_counts(data)))
+            return Stepped(replace(state, data=self._data(data)))
         if state.data is None:
             raise ValueError("data must come before all queries")
         pairs = sorted(((SparseQuery.from_bytes(batch), batch) for batch in batches), key=_place)
@@ -365,6 +342,9 @@ class AnswerQueries(StepFn, state="answer_queries"):
         self.refused.inc(sum(row.source == REFUSED for row in rows))
         after = replace(state, learnt=learnt, answered=state.answered + len(queries))
         return Stepped(after, rows, lambda: self._learnt(after))
+
+    def _data(self, data: bytes) -> np.ndarray:
+        return add_counts([data], self.method.mechanism.domain_size)
 
     def _learnt(self, state: Answering) -> bytes:
         """Encode what changes with answers."""

@@ -17,7 +17,6 @@ from privstream.transforms.queries.answering import (
     CountRecords,
     KeyQueries,
     add_up_all,
-    data_first,
     without_number,
 )
 from privstream.transforms.queries.parameters import QueriesParameters
@@ -40,7 +39,7 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
             keyed_batches
             | "WithoutNumber" >> beam.Map(without_number).with_output_types(Keyed)
             | "ByPeople" >> beam.GroupByKey()
-            | "CountRecords" >> beam.ParDo(CountRecords(size)).with_output_types(Keyed)
+            | "CountRecords" >> beam.ParDo(CountRecords()).with_output_types(Keyed)
         )
         asked = apply_dofn(
             queries | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows()),
@@ -48,7 +47,7 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
             Keyed,
         )
         apart = (
-            (add_up_all(counts, size) | "DataFirst" >> beam.Map(data_first).with_output_types(Keyed), asked)
+            (add_up_all(counts, size), asked)
             | "DataAndQueries" >> beam.Flatten()
             | "ApartFromOthers" >> beam.Reshuffle()
         )

@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.selection.top_k import MeasuredTopK
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import HolderBatch, Keyed, decode
+from privstream.transforms.batches import Keyed
+from privstream.transforms.holders import CountHolders, add_counts
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import RankedItem
 from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clock import STEP, WithClock, on_clock
+from privstream.transforms.timing.clock import WithClock
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from privstream.transforms.top_k.parameters import TopKParameters
-
-
-class CountHolders(beam.DoFn):
-    """Count the people with each item in a batch: each person is in one batch of a step, with an item at most once."""
-
-    def __init__(self) -> None:
-        self.counted = Metrics.counter("privstream", "holdings_counted")
-
-    def process(self, element: Keyed) -> Iterator[Keyed]:
-        """Count one batch."""
-        (step,), data = STEP.unpack_from(element[1]), element[1][STEP.size :]
-        held = decode(HolderBatch, data)
-        self.counted.inc(len(held.items))
-        items, counts = np.unique(held.items, return_counts=True)
-        yield on_clock(step, pack("counts", 1, {"items": items, "counts": counts}))
-
-
-def read_counts(data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions of items (uint64) and how many people have them (int64)."""
-    fields: dict[str, Any] = unpack("counts", 1, data)
-    return fields["items"], fields["counts"]
 
 
 class RankItems(StepFn, state="rank_items"):
@@ -67,10 +44,7 @@ class RankItems(StepFn, state="rank_items"):
 
     def step(self, key: bytes, step: int, batches: list[bytes], state: None) -> tuple[None, list[Any]]:
         """Rank the items of one step."""
-        totals = np.zeros(len(self.domain), np.int64)
-        for items, counts in map(read_counts, batches):
-            totals[items.astype(np.int64)] += counts
-        found = self.mechanism.release(totals, self.noise.derive("step", step))
+        found = self.mechanism.release(add_counts(batches, len(self.domain)), self.noise.derive("step", step))
         start, end = self.steps.bounds(step)
         columns = (found.indices, found.gaps.astype(float), found.estimates, found.lower, found.upper)
         rows = [
