@@ -89,7 +89,7 @@ GATES = (
     Gate("long tail, epsilon 2: true top ten", "39%"),
     Gate("long tail, epsilon 4: true top ten", "61.5%", 0.55),
     Gate("long tail: more items found with more budget, at least", "0", 0, None, True, "items"),
-    Gate("each comes once: what is said of the share is true", "4% of 50%", 1.0),
+    Gate("each comes once: what is said of the share is true", "4% of 50%", 1.0, None, False),
     Gate("each comes once: intervals of the top ten that hold", "16 to 23%", 0.99),
     Gate("DP-SQLP, 1,000,000 people: keys", "10,304", 9_789, None, True, ""),
     Gate("DP-SQLP, 1,000,000 people: l1", "2.21 M", None, 2.32e6, True, ""),
