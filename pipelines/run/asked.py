@@ -118,7 +118,7 @@ class Asked:
         if self.transform.explained is None:
             return path, self.row_type
         folder, slash, name = path.rpartition("/")
-        return f"{folder}{slash}.{name}.all.parquet", self.transform.unfinished or self.transform.row_type
+        return f"{folder}{slash}.{name}.all.parquet", self.transform.unfinished or self.spec.row_type_of(self.transform)
 
     def explain(self, path: str, counted: Counters) -> Counters:
         """Write the rows of a finished run as they are shown, corrected where limits drop much of them.
