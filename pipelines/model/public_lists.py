@@ -50,7 +50,13 @@ def rules(name: str, value: Any, reading: Reading = AS_UTF_8) -> tuple[AlertRule
     """Return the rules that mappings, or the lines of a file, describe."""
     if isinstance(value, str):
         return read_rules(value, reading)
-    lists = [{key: [*map(str, each)] if key == "items" else each for key, each in rule.items()} for rule in value]
+    lists = [
+        {
+            key: [*map(str, each)] if key == "items" and isinstance(each, list | tuple) else each
+            for key, each in rule.items()
+        }
+        for rule in value
+    ]
     return tuple(_spelled(AlertRule.from_fields(each), reading) for each in lists)
 
 
