@@ -86,13 +86,13 @@ def events(people: int = 400, path: str = "a.csv") -> None:
 
 
 @cache
-def drawn(word: str, options: tuple[str, ...]) -> tuple[str, str, bool, dict[str, float]]:
+def drawn(word: str, options: tuple[str, ...], ledger: str = "ledger") -> tuple[str, str, bool, dict[str, float]]:
     """Run a question; return label and digest of the run, whether it was charged, and its noisy cells."""
     usual, column = USUAL[word]
     path = f"{word}{abs(hash(options))}.jsonl"
     words = [part for option in options for part in option.split(maxsplit=1)]
-    known = 0 if not Path("ledger").exists() else len(_releases())
-    line = [word, "--input", "a.csv", *usual.split(), "--key", "key", "--ledger", "ledger"]
+    known = len(_releases(ledger)) if Path(ledger).exists() else 0
+    line = [word, "--input", "a.csv", *usual.split(), "--key", "key", "--ledger", ledger]
     assert cli.main([*line, *words, "--output", path, "--overwrite"]) == 0
     rows = [json.loads(row) for row in Path(path).read_text().splitlines()]
     names = ("window_start", "item", "rule", "category", "quantile", "low", "point")
@@ -101,12 +101,12 @@ def drawn(word: str, options: tuple[str, ...]) -> tuple[str, str, bool, dict[str
         for row in rows
         if column and row.get(column) is not None
     }
-    last = Ledger("ledger").read()[-1]
-    return last.label, last.digest, len(_releases()) > known, cells
+    last = Ledger(ledger).read()[-1]
+    return last.label, last.digest, len(_releases(ledger)) > known, cells
 
 
-def _releases() -> set[tuple[str, ...]]:
-    return {entry.release for entry in Ledger("ledger").read()}
+def _releases(ledger: str) -> set[tuple[str, ...]]:
+    return {entry.release for entry in Ledger(ledger).read()}
 
 
 def option_sets(word: str) -> st.SearchStrategy[tuple[str, ...]]:
@@ -143,12 +143,12 @@ def test_p1_many_pairs(word: str, data: st.DataObject) -> None:
 
 
 def test_p1_what_draws_nothing_is_free_and_all_else_is_charged() -> None:
-    plain = drawn("counts", ())
+    plain = drawn("counts", (), "own")
     for option in (*VIEWS["counts"][:3], *FREE[:2]):
-        label, _, charged, _ = drawn("counts", (option,))
+        label, _, charged, _ = drawn("counts", (option,), "own")
         assert (label, charged) == (plain[0], False), option
     for option in ("--max_contributions 3", "--max_per_window 1", "--end 2026-01-01T18:00:00Z", SOME[0]):
-        label, _, charged, _ = drawn("counts", (option,))
+        label, _, charged, _ = drawn("counts", (option,), "own")
         assert charged and label != plain[0], option
 
 
