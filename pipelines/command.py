@@ -139,6 +139,11 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     group.add_argument(f"--{option.name}", type=kind, metavar=metavar, default=option.default, help=text)
 
 
+def without_dashes(message: str) -> str:
+    """Return a message about options as one about keys: `--max-value must be ..` becomes `max_value must be ..`."""
+    return WITH_DASHES.sub(lambda found: found[1].replace("-", "_"), message)
+
+
 def spelled(message: str, names: Mapping[str, str]) -> str:
     """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max-hits must be >= 1`.
 
