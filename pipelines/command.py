@@ -70,8 +70,6 @@ class Command:
 
 NARROW, WIDE = 60, 100
 LONGEST_NAME = 28
-LIST_LINE = re.compile(r"( +\S+(?: \S+)*?  +)\S")
-CONTINUES = " " * 8
 SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
 LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
 WITH_DASHES = re.compile(r"(?<![\w-])--([a-z][a-z_-]*)")
@@ -83,29 +81,16 @@ NUMBERS: Mapping[Callable[[str], Any], str] = {int: "must be a whole number", fl
 
 
 class HelpPage(argparse.HelpFormatter):
-    """Help of at most 100 columns; paragraphs are wrapped, lines that begin with spaces stay lines."""
+    """Help of at most 100 columns; paragraphs are wrapped, but for those with lines that begin with spaces."""
 
     def __init__(self, prog: str, **given: Any) -> None:
         width = max(NARROW, min(WIDE, shutil.get_terminal_size().columns - 2))
         super().__init__(prog, **({"width": width, "max_help_position": LONGEST_NAME} | given))
 
     @override
-    def add_argument(self, action: argparse.Action) -> None:
-        # The names of commands are set in a step deeper than argparse reckons.
-        super().add_argument(action)
-        if isinstance(action, argparse._SubParsersAction):
-            self._action_max_length += self._indent_increment
-
-    @override
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        # Paragraphs are wrapped; explanations in a list keep to the right of what they explain.
-        lines: list[str] = []
-        for line in text.splitlines():
-            if lines and (line.startswith(CONTINUES) or _goes_on(lines[-1], line)):
-                lines[-1] += f" {line.strip()}"
-            else:
-                lines.append(line)
-        return "\n".join(_wrap(line, width, indent) for line in lines)
+        paragraphs = (part.strip("\n") for part in text.split("\n\n"))
+        return "\n\n".join(part if "\n " in part else textwrap.fill(part, width) for part in paragraphs)
 
     @override
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
@@ -154,6 +139,11 @@ def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     group.add_argument(f"--{option.name}", type=kind, metavar=metavar, default=option.default, help=text)
 
 
+def without_dashes(message: str) -> str:
+    """Return a message about options as one about keys: `--max-value must be ..` becomes `max_value must be ..`."""
+    return WITH_DASHES.sub(lambda found: found[1].replace("-", "_"), message)
+
+
 def spelled(message: str, names: Mapping[str, str]) -> str:
     """Return a message about arguments as one about options: `max_hits must be >= 1` becomes `--max-hits must be >= 1`.
 
@@ -173,22 +163,6 @@ def spelled(message: str, names: Mapping[str, str]) -> str:
         return names.get(found[0], found[0])
 
     return re.sub(r"\w+", named, rule[:end]) + LONG_NAME.sub(named, rule[end:]) + got + value
-
-
-def _goes_on(line: str, following: str) -> bool:
-    """Tell whether two lines are of one paragraph: neither is empty or of a list, and the first announces none."""
-    return bool(line and following) and not (line[0].isspace() or following[0].isspace() or line.endswith(":"))
-
-
-def _wrap(paragraph: str, width: int, indent: str) -> str:
-    """Wrap one paragraph or one line of a list."""
-    listed = LIST_LINE.match(paragraph)
-    if paragraph.startswith(" ") and not listed:
-        return f"{indent}{paragraph}"
-    hanging = indent + " " * (len(listed[1]) if listed else 0)
-    return textwrap.fill(
-        paragraph, width, initial_indent=indent, subsequent_indent=hanging, drop_whitespace=True, break_on_hyphens=False
-    )
 
 
 class Help(argparse.Action):

@@ -7,14 +7,13 @@ import dataclasses
 import io
 import logging
 import os
-import re
 import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from privstream.pipelines.command import NothingUsableError, RunError, UsageError
+from privstream.pipelines.command import NothingUsableError, RunError, UsageError, without_dashes
 from privstream.pipelines.model.base import meant
 from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.data import OF_FILES
@@ -181,19 +180,19 @@ def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
                 paths = run(folder)
         except UsageError as error:
             kind = TypeError if isinstance(error.__cause__, TypeError) else ValueError
-            raise kind(_without_dashes(str(error))) from None
+            raise kind(without_dashes(str(error))) from None
         except (ValueError, TypeError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(_without_dashes(str(error))) from None
+            raise kind(without_dashes(str(error))) from None
         except NothingUsableError as error:
-            raise ValueError(_without_dashes(str(error))) from None
+            raise ValueError(without_dashes(str(error))) from None
         except RunError as error:
             raise RuntimeError(str(error)) from None
         results: dict[str, Any] = {name: read(path) if path else DryRun() for name, path in paths.items()}
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
         if line.startswith(NOTE):  # advice by public parameters alone
-            warnings.warn(_without_dashes(line.removeprefix(NOTE)), stacklevel=3)
+            warnings.warn(without_dashes(line.removeprefix(NOTE)), stacklevel=3)
         elif line.startswith(WARNING):
             warnings.warn(WARNED, stacklevel=3)
     log = "\n".join(lines)
@@ -214,11 +213,6 @@ def _loggers_kept() -> Iterator[None]:
         logging.root.handlers[:] = handlers
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
-
-
-def _without_dashes(message: str) -> str:
-    """Return a message about options as one about keywords: `--max-value must be ..` becomes `max_value must be ..`."""
-    return re.sub(r"(?<![\w-])--([a-z][a-z_-]*)", lambda found: found[1].replace("-", "_"), message)
 
 
 def _kind(word: str) -> type[Question]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from privstream.pipelines.command import UsageError
+from privstream.pipelines.command import UsageError, without_dashes
 
 LARGEST_FILE = 1 << 20  # bytes
 CORE = (
@@ -69,7 +69,7 @@ class Document:
 
     def words(self, message: str) -> str:
         """Return a message about options as one about keys."""
-        return re.sub(r"(?<![\w-])--([a-z][a-z_-]*)", lambda found: found[1].replace("-", "_"), message)
+        return without_dashes(message)
 
     def at(self, keys: Path) -> Any:
         """Return what stands at a key; None where it is not there."""

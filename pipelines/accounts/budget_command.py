@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,18 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which ledger it is."""
     parser.add_argument("--ledger", metavar="PATH", help="file, or table of PostgreSQL, in which runs are recorded")
     parser.add_argument("--key", metavar="PATH", help=f"the noise key of the runs; their ledger is PATH{ENDING}")
+
+
+def limit(text: str) -> tuple[float, float]:
+    """Return the largest epsilon and the largest delta that are allowed."""
+    try:
+        epsilon, delta = (float(part) for part in text.split(","))
+    except ValueError:
+        epsilon = delta = math.nan
+    if not (0 < epsilon < math.inf and 0 <= delta < 1):
+        rule = "must be EPSILON,DELTA with a finite epsilon > 0 and a delta in [0, 1), such as 4,1e-5"
+        raise argparse.ArgumentTypeError(f"{rule}, got {text!r}")
+    return epsilon, delta
 
 
 def ledger_of(arguments: argparse.Namespace) -> Ledger:

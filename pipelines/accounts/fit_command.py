@@ -10,9 +10,8 @@ from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
-from privstream.pipelines.accounts.budget_command import add_place, ledger_of
+from privstream.pipelines.accounts.budget_command import add_place, ledger_of, limit
 from privstream.pipelines.accounts.entries import Contents, Entry, Limit
-from privstream.pipelines.accounts.limit_options import limit
 from privstream.pipelines.accounts.spending import MOST_RUNS, standings
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET

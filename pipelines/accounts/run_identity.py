@@ -155,7 +155,10 @@ def noise_source(file: str | None, variable: str | None, run_id: str) -> KeyedNo
     if file is not None and variable is not None:
         raise ValueError("key and key_variable must not both be given")
     if file is not None:
-        return KeyedNoise.from_file(file, run_id)
+        try:
+            return KeyedNoise.from_file(file, run_id)
+        except ValueError as error:
+            raise ValueError(str(error).replace("noise_key_file", "key", 1)) from None
     if variable is not None:
         return KeyedNoise.from_environment(variable, run_id)
     return KeyedNoise.random(run_id)

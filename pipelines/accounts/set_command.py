@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from privstream.pipelines.accounts.budget_command import add_place, ledger_of
+from privstream.pipelines.accounts.budget_command import add_place, ledger_of, limit
 from privstream.pipelines.accounts.entries import Limit
-from privstream.pipelines.accounts.limit_options import limit
 from privstream.pipelines.accounts.spending import standings_of
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.terminal import NOTE, say

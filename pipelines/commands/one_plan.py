@@ -80,8 +80,6 @@ class Plan:
             if info.has_windows:
                 windows = _counted(windows, getattr(arguments, "windows", None), zone)
             known = question.arguments(windows, zone=zone)
-            if windows.end is None and info.has_windows and "start" in info.arguments:
-                known["start"] = known.get("start", 0)
         return cls(question, known, privacy.spent_delta, given, bool(getattr(arguments, "unbounded", False)))
 
     def run(self, arguments: argparse.Namespace) -> None:
@@ -173,7 +171,8 @@ def _counted(windows: Windows, number: int | None, zone: str | None) -> Windows:
         ValueError: a window, or a start, is missing.
     """
     if number is None and windows.end is None:
-        return windows.model_copy(update={"window": windows.window or 1.0})
+        start = 0.0 if windows.start is None else windows.start
+        return windows.model_copy(update={"window": windows.window or 1.0, "start": start})
     if windows.end is not None:
         for name in ("window", "start"):
             if getattr(windows, name) is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from privstream.pipelines.locations import ARRIVAL, DATABASE, DUCKDB, POSTGRESQL, SCHEME
 from privstream.pipelines.model.base import Model, WrongKeyError, option
-from privstream.pipelines.model.types import Columns, Name, Number, OneOrMore, PathText
+from privstream.pipelines.model.types import Columns, Name, Number, OneOrMore, PathText, Positive
 from pydantic import Field
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Data(Model):
     input_format: Literal["avro", "parquet", "jsonl", "csv", "xlsx"] | None = option(
         None, "format of the input (default: by the ending of the name)", seldom=True
     )
-    watch: Annotated[Number, Field(gt=0)] | None = option(
+    watch: Positive | None = option(
         None,
         "poll the input folder for new files every so many seconds, without an end: --output and --dead-letter are "
         "folders then",

@@ -49,8 +49,13 @@ def rules(name: str, value: Any, reading: Reading = AS_UTF_8) -> tuple[AlertRule
     """Return the rules that mappings, or the lines of a file, describe."""
     if isinstance(value, str):
         return read_rules(value, reading)
-    lists = [{key: [*map(str, each)] if key == "items" else each for key, each in rule.items()} for rule in value]
-    return tuple(_spelled(AlertRule.from_fields(each), reading) for each in lists)
+    return tuple(_spelled(AlertRule.from_fields(_with_texts(rule)), reading) for rule in value)
+
+
+def _with_texts(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a rule whose items are texts, as those of events are; what is no list stays, to be refused."""
+    items = rule.get("items")
+    return {**rule, "items": [*map(str, items)]} if isinstance(items, list | tuple) else dict(rule)
 
 
 def read_rules(path: str, reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:

@@ -7,11 +7,10 @@ import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from privstream.pipelines.model.base import Model, WrongKeyError, option
-from privstream.pipelines.model.types import Columns, Length, Moment, Name, Number, Seconds
-from pydantic import Field
+from privstream.pipelines.model.types import Columns, Length, Moment, Name, Number, Positive, Seconds
 
 PIPELINES, TRANSFORMS = "privstream.pipelines", "privstream.transforms"
 METHOD = "method"
@@ -196,9 +195,7 @@ class Question(Model):
     info: ClassVar[QuestionInfo]
 
     question: str
-    share: Annotated[Number, Field(gt=0)] = option(
-        1.0, "of the budget of a monitor, beside the shares of its other questions", hidden=True
-    )
+    share: Positive = option(1.0, "of the budget of a monitor, beside the shares of its other questions", hidden=True)
     user: Name | None = option(None, "field with the person, in place of that of the data", hidden=True)
     item: Columns | None = option(None, "field with the item, or several, in place of that of the data", hidden=True)
     value: Name | None = option(None, "field with the number, in place of that of the data", hidden=True)
@@ -266,6 +263,8 @@ class Question(Model):
             if given.window is None:
                 raise WrongKeyError(("windows", "window"), "must be given")
             own |= {name: value for name, value in given.arguments(zone).items() if name in known}
+            if "start" in known and "start" not in own and known["start"].default is inspect.Parameter.empty:
+                raise WrongKeyError(("windows", "start"), "must be given")
         return {name: value for name, value in (own | self.further(reading)).items() if name in known}
 
     def transform(self, given: Mapping[str, Any], *, unbounded: bool, plan: bool = False) -> Any:

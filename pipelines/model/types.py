@@ -179,8 +179,10 @@ def _thresholds(value: Any) -> Any:
     if isinstance(value, str | os.PathLike):
         text = os.fspath(value)
         return check_whole(int(text)) if re.fullmatch(r"[-+]?\d+", text) else text
-    if isinstance(value, bool) or not isinstance(value, int | Mapping):
-        raise ValueError(f"must be a whole number, or a file with a JSON object, got {type(value).__name__}")
+    if isinstance(value, Mapping) and all(isinstance(one, int) and not isinstance(one, bool) for one in value.values()):
+        return {str(item): number for item, number in value.items()}
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"must be a whole number, one for each item, or a file with these, got {type(value).__name__}")
     return value
 
 
@@ -207,9 +209,11 @@ TEXT_OR_NUMBER = {"type": ["string", "number"]}
 TEXTS = {"type": ["string", "array"], "items": {"type": ["string", "integer"]}}
 
 Whole = Annotated[int, BeforeValidator(_no_truth), AfterValidator(check_whole), _known({"type": ["integer", "string"]})]
-Count = Annotated[Whole, Field(ge=1)]
+Count = Annotated[Whole, Field(ge=1), _known({"type": ["integer", "string"], "minimum": 1})]
 Number = Annotated[float, BeforeValidator(_no_truth), _known({"type": ["number", "string"]})]
-Epsilon = Annotated[Number, AfterValidator(check_epsilon)]
+POSITIVE = {"type": ["number", "string"], "exclusiveMinimum": 0}
+Positive = Annotated[Number, Field(gt=0), _known(POSITIVE)]
+Epsilon = Annotated[Number, AfterValidator(check_epsilon), _known(POSITIVE)]
 Seconds = Annotated[float, BeforeValidator(_of_time(seconds)), _known(TEXT_OR_NUMBER)]
 Length = Annotated[str | float, BeforeValidator(_of_time(length)), _known(TEXT_OR_NUMBER)]
 Span = Annotated[str | float, BeforeValidator(_of_time(span)), _known(TEXT_OR_NUMBER)]
@@ -231,6 +235,6 @@ Thresholds = Annotated[
 METAVARS: Mapping[Any, str] = {
     Seconds: "DURATION", Length: "DURATION", Span: "window|start|DURATION", Moment: "TIME", PathText: "PATH",
     Texts: "A,B,..", Numbers: "X,Y,..", Items: "PATH", Rules: "PATH", Thresholds: "N|PATH", Columns: "NAME",
-    Whole: "N", Count: "N", Number: "X", Epsilon: "X", Name: "NAME",
+    Whole: "N", Count: "N", Number: "X", Positive: "X", Epsilon: "X", Name: "NAME",
 }  # fmt: skip
 """What stands for values on help pages, by their types; METAVARS of others are their choices or NAME."""

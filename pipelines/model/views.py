@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from privstream.mechanisms.views.rules import Condition
 from privstream.pipelines.model.base import Model, option
-from privstream.pipelines.model.types import Count, Length, Name, Number, OneOrMore, Whole
+from privstream.pipelines.model.types import Count, Length, Name, Number, OneOrMore
 from pydantic import BeforeValidator, Field, model_validator
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -43,7 +43,7 @@ class ViewModel(Model):
     below: Number | None = option(None, "an alert begins where the number is below this")
     clear_below: Number | None = option(None, "an alert ends at this number, or below")
     clear_above: Number | None = option(None, "an alert ends at this number, or above")
-    for_: Annotated[Whole, Field(ge=1)] = Field(1, alias="for", description="windows in a row that an alert needs")
+    for_: Count = Field(1, alias="for", description="windows in a row that an alert needs")
     largest: Count | None = option(None, "rows of a window at most, those with the largest numbers")
 
     @property

@@ -258,7 +258,8 @@ def check_apart(read: Iterable[tuple[str, str]], ledger: str | None, written: It
     ledgers = [] if ledger is None or "://" in ledger else [("--ledger", ledger)]
     for option, path in (*ledgers, *written):
         if path and (other := taken.setdefault(os.path.realpath(path), option)) != option:
-            raise ValueError(f"{option} must not be written over {other}, got {path}")
+            named = other if " " in other or other.startswith("--") else f"--{other}"
+            raise ValueError(f"{option} must not be written over {named}, got {path}")
 
 
 def check_usable(parameters: Mapping[str, Any], files: Sequence[EventFile], fields: AnyFields) -> None:

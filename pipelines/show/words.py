@@ -318,6 +318,8 @@ def percent(share: float) -> str:
 
 def number(value: float) -> str:
     """Write a number with the digits that are of use: three of a small one."""
+    if abs(value) < 0.005:
+        return "0"
     return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.2g}"
 
 

@@ -91,7 +91,7 @@ def drawn(word: str, options: tuple[str, ...], ledger: str = "ledger") -> tuple[
     usual, column = USUAL[word]
     path = f"{word}{abs(hash(options))}.jsonl"
     words = [part for option in options for part in option.split(maxsplit=1)]
-    known = 0 if not Path(ledger).exists() else len(_releases(ledger))
+    known = len(_releases(ledger)) if Path(ledger).exists() else 0
     line = [word, "--input", "a.csv", *usual.split(), "--key", "key", "--ledger", ledger]
     assert cli.main([*line, *words, "--output", path, "--overwrite"]) == 0
     rows = [json.loads(row) for row in Path(path).read_text().splitlines()]

@@ -138,47 +138,25 @@ def test_delta_follows_from_the_number_of_people(key: Path) -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"epsilon": None}, "epsilon must be given"),
-        ({"epsilon": "x"}, "argument epsilon: must be a number, got 'x'"),
-        ({"delta": 2}, "delta must be in [0, 1), got 2.0"),
-        ({"unit": "people"}, "argument unit: invalid choice: 'people'"),
-        ({"window": "1 day"}, "argument window: must be a number of seconds, or"),
-        ({"domain": ["a\nb"]}, "domain must be texts without line breaks"),
-        ({"domain": []}, "domain must name at least one item"),
+        ({"epsilon": "x"}, "epsilon must be a number, got x"),
+        ({"unit": "people"}, "unit must be one of"),
         ({"key": None}, "key must be given, so that"),
         ({"key": "none"}, "key must be a readable file"),
-        (
-            {"user_field": "Who"},
-            "user_field must name a field of the frame: no `Who` there, only: at, query, who; did ",
-        ),
-        ({"user_field": "query"}, "user, item, time, stream and value must be different fields"),
+        ({"user": "Who"}, "user must name a field of the frame"),
+        ({"user": "query"}, "user, item, time and value must be different fields"),
         ({"output": "-"}, "output must be a file, or None"),
-        ({"output": "x.txt"}, "output must end in .avro"),
         ({"run_id": "a\0b"}, "run_id must be valid UTF-8 text"),
+        ({"user_field": "who"}, "counts has no option `user_field`; did you mean `user`?"),
+        ({"watch": 1}, "counts has no option `watch` for frames"),
+        ({"domain": [b"x"]}, "domain must be a list of texts"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_wrong_options_are_refused_in_the_words_of_the_command(keywords, message, key):
-    with pytest.raises(ValueError) as refused:
-        ask("counts", searches(), **(FIELDS | RUN | {"key": key} | keywords))
-    assert str(refused.value).startswith(message)
-    assert not Path(f"{key}.ledger.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"epsilom": 1}, "counts has no option `epsilom`; did you mean `epsilon`?"),
-        ({"watch": 1}, "counts has no option `watch` for frames"),
-        ({"input": "x"}, "counts has no option `input` for frames"),
-        ({"epsilon": {1}}, "epsilon must be a number, got set"),
-        ({"domain": [b"x"]}, "domain must be a list of texts"),
-    ],
-)
-def test_options_that_are_none_are_refused(keywords: dict[str, Any], message: str, key: Path) -> None:
+def test_wrong_options_are_refused_by_their_names(keywords: dict[str, Any], message: str, key: Path) -> None:
     with pytest.raises((TypeError, ValueError)) as refused:
         ask("counts", searches(), **(FIELDS | RUN | {"key": key} | keywords))
     assert str(refused.value).startswith(message)
+    assert not Path(f"{key}.ledger.jsonl").exists()
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,6 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"epsilon": "much"}, "epsilon must be a number, got much"),
         ({"delta": "2e0"}, "delta must be in"),
         ({"max_contributions": True}, "max_contributions must be a number, got true"),
-        ({"start": datetime(2024, 1, 1, tzinfo=UTC)}, "start must be"),
         ({"start": "noon"}, f"start must be {NO_TIME}"),
         ({"end": START + 1, "start": START}, "end must leave room"),
         ({"domain": ["tea", "tea"]}, "domain must hold distinct items"),
@@ -263,7 +262,6 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     [
         ("KeyedCounts", {"over": "often"}, "over must be a number of seconds, or a number with"),
         ("KeyedCounts", {"over": 90}, "over must be a multiple of window, got 90 seconds with windows of 1 minute"),
-        ("NumericQuantiles", {"quantiles": 0.5}, "quantiles"),
         ("NumericQuantiles", {"quantiles": [0.9, 0.5]}, "quantiles must increase, got 0.9, 0.5"),
         ("TopKWithGap", {"top": 3}, "top must be < 3, the number of items in domain, got 3"),
         ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a readable file: cannot read rules.jsonl"),
@@ -274,11 +272,10 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
         ),
         ("SparseVectorAlerts", {"rules": [{"at_least": 3}]}, "rule must have a name"),
         ("SparseVectorAlerts", {"rules": [RULES[0] | {"items": "tea"}]}, "items must be a list, got str"),
-        ("ContinualHistogram", {"queries": "max"}, "queries must be among"),
         ("ThresholdFlags", {"thresholds": {"tea": 3}}, "thresholds must name every category of the domain"),
-        ("ThresholdFlags", {"categories_per_row": 2, "separator": ""}, "separator must be a text"),
+        ("ThresholdFlags", {"thresholds": {"tea": "x"}}, "thresholds must be a whole number"),
         ("SetCardinality", {"leave_values": ""}, "leave_values must be texts"),
-        ("SetCardinality", {"start": None}, "start must be given, got null"),
+        ("SetCardinality", {"start": None}, "start must be given"),
         ("SetCardinality", {"period": 30}, "unexpected argument 'period'"),
     ],
 )
@@ -295,7 +292,7 @@ def test_keys_and_defaults_are_those_of_the_transform(name: str) -> None:
     keys = inspect.signature(transforms.TRANSFORMS[name]).parameters
     shared = inspect.signature(transforms.TRANSFORMS[name].kind.info.transform_class).parameters
     given = {name for name in keys if name in shared}
-    hidden = {"noise", "shards", "delta"}
+    hidden = {"noise", "shards", "delta", "windows"}
     assert shared.keys() - given <= hidden
     known = {name for name in given - hidden if shared[name].default is not inspect.Parameter.empty}
     assert all(keys[name].default == shared[name].default for name in known)
