@@ -128,7 +128,7 @@ class TestTrials:
         assert measure(*trials.run(), trials.guarantee, WRONG).violated
 
 
-def written(path, word="counts", method=None, **options):
+def written(path, word="counts", **options):
     """Write the guarantee file of a run."""
     given = {"window": 60, "start": 0, "end": 240, "epsilon": 1.0, "max_contributions": 2} | options
     spec = question(word)
@@ -136,9 +136,8 @@ def written(path, word="counts", method=None, **options):
     asked = MODELS[word].read({name: given[name] for name in MODELS[word].options() if name in given})
     budget = {name: given[name] for name in ("epsilon", "delta") if name in given}
     made = spec.transform_class(**asked.arguments(windows), **budget, noise=SeededNoise(1))
-    parameters = {name: value for name, value in given.items() if value is not None}
-    said = {"made_by": {"command": f"privstream {word}"}, "parameters": parameters}
-    path.write_text(json.dumps(said | guarantee_record(made.guarantee)))
+    content = {"made_by": {"command": f"privstream {word}"}, "parameters": given, "accuracy": {}}
+    path.write_text(json.dumps({**content, "guarantee": guarantee_record(made.guarantee)}))
     return str(path)
 
 
