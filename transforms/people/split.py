@@ -129,17 +129,18 @@ class EventSplitter(EventReader):
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         """Split a batch of checked events."""
         self.events.inc(batch.num_rows)
-        if self.domain is not None:
-            public = batch.filter(self.domain.contains(batch["item"]))
-            self.other_items.inc(batch.num_rows - public.num_rows)
-            batch = public
+        places = None if self.domain is None else self.domain.positions(batch["item"])
+        if places is not None:
+            public = places >= 0
+            self.other_items.inc(len(places) - int(public.sum()))
+            batch, places = batch.filter(pa.array(public)), places[public]
         times = batch["time"].to_numpy()
         rows, steps = self.steps.assign(times)
         self.usable.inc(len(rows))
         self.outside.inc(len(times) - len(rows))
         if not len(rows):
             return
-        codes, items, texts = self._items(batch["item"])
+        codes, items, texts = self._items(batch["item"], places)
         users = (self.users(batch["user"]) if "user" in batch.schema.names else items[codes])[rows]
         values = self._clip(batch["value"].to_numpy(), rows) if "value" in batch.schema.names else None
         order, parts = by_step_and_shard(steps, users, self.shards)
@@ -161,10 +162,10 @@ class EventSplitter(EventReader):
         self.clipped.add(values[once], within[once], self.limits)
         return np.asarray(within[rows])
 
-    def _items(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
+    def _items(self, texts: pa.Array, places: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
         """Return a code per row, and per code the item (increasing) and perhaps its text."""
-        if self.domain is not None and self.positions:
-            return self.domain.positions(texts), np.arange(len(self.domain), dtype=np.uint64), None
+        if self.domain is not None and places is not None and self.positions:
+            return places, np.arange(len(self.domain), dtype=np.uint64), None
         encoded = texts.dictionary_encode()
         items = self._item_hash.hash_bytes(*reversed(string_buffers(encoded.dictionary)))
         order = np.argsort(items)

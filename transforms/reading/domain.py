@@ -121,9 +121,8 @@ class Domain:
         return pc.is_in(texts, self.texts)
 
     def positions(self, texts: pa.Array) -> np.ndarray:
-        """Return the position (int64) of each text, all of which must be in the domain."""
-        found: np.ndarray = pc.index_in(texts, self.texts).to_numpy().astype(np.int64)
-        return found
+        """Return the position (int64) of each text; -1 for one that is not in the domain."""
+        return np.asarray(pc.fill_null(pc.index_in(texts, self.texts), -1).to_numpy(), np.int64)
 
 
 Place = tuple[str, str, str, str, Spelling]
