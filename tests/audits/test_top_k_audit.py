@@ -83,14 +83,14 @@ def who_and_gap(rows) -> int:
 
 def total(rows) -> int:
     """How large everything seems together."""
-    return int(np.clip(np.rint(sum(row.estimate for row in rows)) + 40, 0, 1000))
+    return int(np.clip(np.rint(sum(row.people for row in rows)) + 40, 0, 1000))
 
 
 def levels(rows) -> int:
     """Which items, and how large they seem, in steps of one."""
     code = 0
     for row in rows:
-        code = (code * 4 + ITEMS.index(row.item)) * 16 + int(np.clip(np.rint(row.estimate) + 6, 0, 15))
+        code = (code * 4 + ITEMS.index(row.item)) * 16 + int(np.clip(np.rint(row.people) + 6, 0, 15))
     return code
 
 

@@ -577,9 +577,7 @@ def test_bare_blocks_pass_as_seldom_as_stated(fields, law):
     above, slack = tails(noise, scales), mechanism.law.curve.slack
     assert [scale.windows for scale in scales] == [1, 4, 16, 64][: len(scales)]
     for scale, tail in zip(scales, above, strict=True):
-        share = slack / (
-            bounds.people * bounds.contributions * (len(scales) + (mechanism.listed > 0)) * min(scale.windows, 4)
-        )
+        share = slack / (bounds.contributions * (len(scales) + (mechanism.listed > 0)) * min(scale.windows, 4))
         most = min(bounds.contributions, scale.windows)
         chances = [tail(scale.threshold - (scale.least - 1) - own) for own in range(1, most + 1)]
         lower = [tail(scale.threshold - (scale.least - 1) - own - 1) for own in range(1, most + 1)]
@@ -591,8 +589,8 @@ def test_bare_blocks_pass_as_seldom_as_stated(fields, law):
         keys, rest = divmod(bounds.contributions, own)
         blocks = keys * bare_blocks(mechanism, own) + (bare_blocks(mechanism, rest) if rest else [])
         total = sum(above[n](scales[n].threshold - (scales[n].least - 1) - i) for n, i in blocks)
-        assert total <= slack / bounds.people * (1 + 1e-6) + MISSED * len(blocks)
-        assert own > 1 or total > 0.25 * slack / bounds.people
+        assert total <= slack * (1 + 1e-6) + MISSED * len(blocks)
+        assert own > 1 or total > 0.25 * slack
 
 
 @pytest.mark.parametrize(("fields", "law"), LAWS)

@@ -125,10 +125,7 @@ def expected_rows(folder: Path, name: str) -> list[dict]:
 
 def comparable(rows: list[dict]) -> list[dict]:
     """Leave out what is smoothed over all windows of a file when it ends, and its interval."""
-    return [
-        {name: value for name, value in row.items() if "noisy" not in row or name not in SMOOTHED}
-        for row in rows
-    ]
+    return [{name: value for name, value in row.items() if "noisy" not in row or name not in SMOOTHED} for row in rows]
 
 
 def hours(events: Path) -> list[tuple[int, object]]:
