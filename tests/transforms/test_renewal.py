@@ -173,7 +173,7 @@ def test_a_person_counts_anew_in_each_period():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"renew_every": 15}, "renew_every must be a multiple of 10 seconds, by which windows follow each other"),
+        ({"renew_every": 15}, "renew_every must be a multiple of window, 10 seconds, got 15 seconds"),
         ({"renew_every": 0}, "renew_every must be > 0 and a whole number of milliseconds"),
         ({"start": None, "end": None}, "start must be given with renew_every, which counts from it"),
     ],
