@@ -78,7 +78,7 @@ class Counts(Question):
 
 
 class HeavyHitters(Question):
-    """Reports the items that surely more than --threshold people have in a window, such as trending searches, by the
+    """Reports the items that surely more people have in a window than a threshold, such as trending searches, by the
     numbers that counts publishes. The items need not be known before.
     """
 

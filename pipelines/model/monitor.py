@@ -85,7 +85,7 @@ class Output(Model):
         metavar="ADDRESS", seldom=True,
     )  # fmt: skip
     notify: str | None = option(
-        None, "post each alert when it begins, as JSON, to https://host/path", metavar="URL", seldom=True
+        None, "post each alert when it begins, as JSON, to https://example.com/path", metavar="URL", seldom=True
     )
     wide: bool = option(
         False, "write one row for each item and one column for each window, into .csv, .xlsx or .parquet", seldom=True
@@ -106,7 +106,7 @@ class Output(Model):
                 rule = f"must be of the form {KAFKA}host:port/topic or {POSTGRESQL}user@host:port/database/table, "
                 raise WrongKeyError(("output", "send"), f"{rule}without a password")
         if self.notify and (self.path == TERMINAL or not self.notify.startswith(WEB)):
-            raise WrongKeyError(("output", "notify"), "must begin with https://, and be given with an output of files")
+            raise WrongKeyError(("output", "notify"), "must begin with https:// and be given with an output of files")
         if self.send and self.path == TERMINAL:
             raise WrongKeyError(("output", "send"), "must be given with an output of files, which are sent from there")
         if self.path.startswith((KAFKA, POSTGRESQL)):

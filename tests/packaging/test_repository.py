@@ -27,6 +27,7 @@ LINKS = {
     "arxiv.org",
     "beam.apache.org",
     "doi.org",
+    "example.com",
     "eprint.iacr.org",
     "flink.apache.org",
     "github.com",
