@@ -27,7 +27,7 @@ from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.sources import PrfNoise
-from privstream.mechanisms.privacy.accounting import GaussianCurve, PrivacyCurve, SlackCurve, largest_shift
+from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, PrivacyCurve, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.runners import launch
 
@@ -252,8 +252,9 @@ def claim_of(guarantee: PrivacyGuarantee) -> Claim:
     inner = curve.curve if isinstance(curve, SlackCurve) else curve
     if isinstance(inner, GaussianCurve):
         return Claim(inner.shift, guarantee.epsilon, tests)
-    shift = largest_shift(guarantee.epsilon, guarantee.delta) if guarantee.delta else 0.0
-    return Claim(shift, guarantee.epsilon, tests or guarantee.delta > 0)
+    delta = inner.at_delta if isinstance(inner, PointCurve) else guarantee.delta  # what is pure has no Gaussian noise
+    shift = largest_shift(guarantee.epsilon, delta) if delta else 0.0
+    return Claim(shift, guarantee.epsilon, tests or delta > 0)
 
 
 def faults(shown: Shown, claim: Claim, *, bare: bool = False) -> list[str]:
