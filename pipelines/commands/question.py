@@ -41,7 +41,7 @@ def run_command(kind: type[Question]) -> Command:
             monitor = given.monitor()
             with clock("checking options and input"):
                 prepared = loaded("run.run.Run").prepare(monitor, execution)
-        with prepared, given.errors():
+        with prepared, given.errors(running=True):
             prepared.execute()
 
     return Command(

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         monitor = given.monitor()
         with clock("sharing out the budget, checking input"):
             prepared = loaded("run.run.Run").prepare(monitor, execution)
-    with prepared, given.errors():
+    with prepared, given.errors(running=True):
         prepared.execute()
 
 

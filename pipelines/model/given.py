@@ -118,8 +118,8 @@ class Given:
             return Monitor.of(question, **rest)
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Let errors be said in the words of those who gave what is wrong."""
+    def errors(self, *, running: bool = False) -> Iterator[None]:
+        """Let errors be said in the words of those who gave what is wrong; once it is `running`, not the system's."""
         try:
             yield
         except WrongKeyError as error:
@@ -127,6 +127,8 @@ class Given:
         except CommandError:
             raise
         except (ValueError, TypeError, OSError, OverflowError) as error:
+            if running and isinstance(error, OSError):
+                raise
             raise self._about(error) from error
 
     def error(self, error: WrongKeyError) -> Exception:
@@ -141,7 +143,7 @@ class Given:
         questions = self.content.get("questions", {})
         if colon and name in questions and self.single is None:
             key, _, rule = message.removeprefix("--").partition(" ")
-            place = self._whole((key.replace("-", "_"),), name)
+            place = self._whole((key.rstrip(",").replace("-", "_"),), name)
             return self.error(WrongKeyError(place, rule if len(place) > 2 or place[0] != "questions" else message))
         made = self.main.error((), str(error))
         return TypeError(str(made)) if isinstance(error, TypeError) and not isinstance(made, CommandError) else made

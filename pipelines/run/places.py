@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,10 +127,9 @@ class Places:
             if not self.unbounded and not overwrite:
                 for what, path in rows:
                     check_new(path, what)
-            if monitor.single and self.unbounded:
-                loaded("sinks.window_files.check_folder")(self.folder, "output")
-            elif monitor.single:
-                check_destination(self.folder, "output")
+            if monitor.single:
+                check = loaded("sinks.window_files.check_folder") if self.unbounded else check_destination
+                _checked(check, self.folder)
         self._check_streams(written)
         check_apart(read, ledger, written)
 
@@ -173,9 +172,9 @@ class Places:
                     ("output", "path"), f"must be one that can be made, got {folder}: {reason}"
                 ) from None
             if self.unbounded:
-                loaded("sinks.window_files.check_folder")(folder, "output")
+                _checked(loaded("sinks.window_files.check_folder"), folder)
         if not monitor.single:
-            check_destination(self.whole, "output")
+            _checked(check_destination, self.whole)
 
     def check_same_views(self, described: Mapping[str, Mapping[str, Any]]) -> None:
         """Refuse views of which files were published as other ones; a run that starts again has the same."""
@@ -185,3 +184,11 @@ class Places:
             if name in before and before[name].get("view") != json.loads(json.dumps(each["view"])):
                 rule = f"must be as it was when {self.rows(name)} was begun: take another name"
                 raise WrongKeyError(("views", name), rule)
+
+
+def _checked(check: Callable[[str, str], None], path: str) -> None:
+    """Check a place by a function that names the option."""
+    try:
+        check(path, "output")
+    except ValueError as error:
+        raise WrongKeyError(("output", "path"), str(error).removeprefix("output ")) from None

@@ -131,7 +131,7 @@ def test_the_example_is_answered_as_by_single_commands(shop: Path, monkeypatch: 
     """Counts of two columns, quantiles and a set, with renewal."""
     write_clicks(shop, 4000)
     assert run(EXAMPLE) == 0
-    assert Path("out/pages.csv").read_text().startswith("stream,window_start,window_end,country,page,count")
+    assert Path("out/pages.csv").read_text().startswith("window_start,window_end,country,page,people")
     whole = json.loads(Path("out/_guarantee.json").read_text())
     assert whole["guarantee"]["epsilon"] == 8 and whole["guarantee"]["delta"] == 1e-6
     assert "2 hours" in json.dumps(whole["guarantee"]) or "renew" in json.dumps(whole["guarantee"])
