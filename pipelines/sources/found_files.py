@@ -28,7 +28,10 @@ FORMATS = {
     "csv": cast(EventFormat, csv_events),
     "xlsx": cast(EventFormat, xlsx_events),
 }
-ENDINGS = {**{name: name for name in FORMATS}, "ndjson": "jsonl", "tsv": "csv"}
+ENDINGS = {
+    **{"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl"},
+    **{"csv": "csv", "tsv": "csv", "xlsx": "xlsx"},
+}
 TEXT_FORMATS = ("jsonl", "csv")
 
 

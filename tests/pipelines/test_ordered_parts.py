@@ -191,7 +191,7 @@ def test_runners_that_move_watermarks_read_in_order(tmp_path, runner, options, m
     _ = pipeline | ReadEvents(str(tmp_path / "*"))
     labels = " ".join(sorted(pipeline.applied_labels))
     assert ("In order" in labels) is moves
-    assert "Side by side" in labels
+    assert "Read parts" in labels
 
 
 def test_a_job_that_is_restored_with_other_files_refuses(tmp_path):
