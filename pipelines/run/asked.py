@@ -271,7 +271,7 @@ def check_usable(parameters: Mapping[str, Any], files: Sequence[EventFile], fiel
     found = unusable(files, fields)
     if not found:
         return
-    first = next(iter(fields.readings.values())) if isinstance(fields, SharedFields) else fields
+    first = fields.first if isinstance(fields, SharedFields) else fields
     wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "value"}
     named = [f"--{name} {field}" for name in sorted(wanted) if (field := getattr(first, name))]
     reasons = listed({fault(code, parameters.get("time_format")): number for code, number in found.items()})

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from decimal import Context, Decimal
 from itertools import islice
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -27,6 +27,7 @@ from privstream.pipelines.sources.event_files import (
     TextForm,
     describe_row,
     open_file,
+    places,
 )
 
 BLOCK_BYTES = 1 << 24
@@ -37,19 +38,10 @@ GROUP_BYTES, GROUP_RECORDS = 1 << 20, 1 << 14
 
 MOST_DECIMAL, EXACT = 10**38, Context(prec=38)
 UUID_BYTES = 16
-CRC_BYTES, LENGTH_BYTES = 4, 4  # behind what snappy, and before what lz4 has compressed
 
 
 class UnfitError(ValueError):
     """A rule that a file breaks; the message quotes nothing of its records."""
-
-
-def _inflate(data: bytes) -> bytes:
-    return _whole(zlib.decompressobj(-zlib.MAX_WBITS), data)
-
-
-def _bunzip(data: bytes) -> bytes:
-    return _whole(bz2.BZ2Decompressor(), data)
 
 
 def _whole(stream: Any, data: bytes) -> bytes:
@@ -60,30 +52,14 @@ def _whole(stream: Any, data: bytes) -> bytes:
     return found
 
 
-def _unzstd(data: bytes) -> bytes:
-    return bytes(pa.CompressedInputStream(pa.BufferReader(data), "zstd").read(BLOCK_BYTES + 1))
-
-
 def _unsnappy(data: bytes) -> bytes:
-    size = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(_varint(data)))
-    text = _sized("snappy", data[:-CRC_BYTES], size)
-    if zlib.crc32(text) != int.from_bytes(data[-CRC_BYTES:], "big"):
+    """Decompress what begins with its size, a number of variable length, and has a checksum behind it."""
+    ends = next((place for place, byte in enumerate(data[:5], 1) if byte < 0x80), 0)
+    size = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(data[:ends]))
+    text = bytes(pa.Codec("snappy").decompress(data[:-4], _checked(size), asbytes=True))
+    if zlib.crc32(text) != int.from_bytes(data[-4:], "big"):
         raise UnfitError("a block must have the checksum that stands behind it")
     return text
-
-
-def _varint(data: bytes) -> bytes:
-    """Return the bytes of the number of variable length at the beginning."""
-    return data[: next((place for place, byte in enumerate(data[:5], 1) if byte < 0x80), 0)]
-
-
-def _unlz4(data: bytes) -> bytes:
-    return _sized("lz4_raw", data[LENGTH_BYTES:], int.from_bytes(data[:LENGTH_BYTES], "little"))
-
-
-def _sized(codec: str, data: bytes, size: int) -> bytes:
-    """Decompress to so many bytes."""
-    return bytes(pa.Codec(codec).decompress(data, _checked(size), asbytes=True))
 
 
 def _checked(size: int) -> int:
@@ -94,11 +70,10 @@ def _checked(size: int) -> int:
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": bytes,
-    "deflate": _inflate,
-    "bzip2": _bunzip,
-    "zstandard": _unzstd,
+    "deflate": lambda data: _whole(zlib.decompressobj(-zlib.MAX_WBITS), data),
+    "bzip2": lambda data: _whole(bz2.BZ2Decompressor(), data),
+    "zstandard": lambda data: bytes(pa.CompressedInputStream(pa.BufferReader(data), "zstd").read(BLOCK_BYTES + 1)),
     "snappy": _unsnappy,
-    "lz4": _unlz4,
 }
 
 
@@ -117,98 +92,73 @@ def _block_reader(decompress: Callable[[bytes], bytes]) -> Callable[[Any], io.By
 BLOCK_READERS.update({codec: _block_reader(decompress) for codec, decompress in CODECS.items()})
 
 PRIMITIVES = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-    "enum": pa.string(),
-    "fixed": pa.binary(),
-    "array": pa.list_(pa.null()),
-    "map": pa.map_(pa.string(), pa.null()),
-    "record": pa.struct([]),
-    "error": pa.struct([]),
+    **{"null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32()},
+    **{"double": pa.float64(), "bytes": pa.binary(), "string": pa.string(), "enum": pa.string(), "fixed": pa.binary()},
+    **{"array": pa.list_(pa.null()), "map": pa.map_(pa.string(), pa.null())},
+    **{"record": pa.struct([]), "error": pa.struct([])},
 }
-
+UNITS = {"millis": "ms", "micros": "us", "nanos": "ns"}
 LOGICAL = {
-    "timestamp-millis": pa.timestamp("ms", "UTC"),
-    "timestamp-micros": pa.timestamp("us", "UTC"),
-    "timestamp-nanos": pa.timestamp("ns", "UTC"),
-    "local-timestamp-millis": pa.timestamp("ms"),
-    "local-timestamp-micros": pa.timestamp("us"),
-    "local-timestamp-nanos": pa.timestamp("ns"),
-    "date": pa.date32(),
-    "time-millis": pa.time32("ms"),
-    "time-micros": pa.time64("us"),
+    **{f"timestamp-{name}": pa.timestamp(unit, "UTC") for name, unit in UNITS.items()},
+    **{f"local-timestamp-{name}": pa.timestamp(unit) for name, unit in UNITS.items()},
+    **{"date": pa.date32(), "time-millis": pa.time32("ms"), "time-micros": pa.time64("us")},
     "duration": pa.duration("ms"),
 }
 
-
-class Named(NamedTuple):
-    """A named type of a schema: what it is in Arrow, and whether each value takes a byte or more."""
-
-    kind: pa.DataType
-    takes_bytes: bool
+Kind = tuple[pa.DataType, bool]
+"""What a type is in Arrow, of nested ones only the kind; and whether each value takes a byte or more."""
 
 
 def arrow_schema(record: dict[str, Any]) -> pa.Schema:
-    """Return the types of a record's fields; of nested types only the kind.
+    """Return the types of a record's fields.
 
     Raises:
         UnfitError: some bytes of this type could not be decoded within bounds. A record within a record of its own type
             may go deeper than the stack of the decoder, which then takes the process down; items that take no bytes may
             be without end.
     """
-    named: dict[str, Named] = {}
-    fields = [(field["name"], _read_type(field["type"], named)) for field in record["fields"]]
-    if not any(found.takes_bytes for _, found in fields):
+    named: dict[str, Kind] = {}
+    fields = [(field["name"], *_kind_of(field["type"], named)) for field in record["fields"]]
+    if not any(takes_bytes for _, _, takes_bytes in fields):
         raise UnfitError("its records must have fields that take bytes")
-    return pa.schema([(name, found.kind) for name, found in fields])
+    return pa.schema([(name, kind) for name, kind, _ in fields])
 
 
-def _read_type(kind: Any, named: dict[str, Named]) -> Named:
-    """Return what an Avro type is."""
+def _kind_of(kind: Any, named: dict[str, Kind]) -> Kind:
+    """Return what an Avro type is, after a look at all that is within."""
     if isinstance(kind, list):
-        return _read_union([_read_type(branch, named) for branch in kind if branch != "null"])
+        return _union([_kind_of(branch, named)[0] for branch in kind if branch != "null"]), True  # it has a number
     if isinstance(kind, str):
         if kind not in PRIMITIVES and kind not in named:
             raise UnfitError("a record must not be within a record of its own type")
-        return named[kind] if kind in named else Named(PRIMITIVES[kind], kind != "null")
+        return named[kind] if kind in named else (PRIMITIVES[kind], kind != "null")
     base = kind["type"]
     if base not in PRIMITIVES:
-        return _read_type(base, named)
-    found = Named(_logical_type(kind), _takes_bytes(kind, named))
+        return _kind_of(base, named)
+    takes_bytes = base != "null" and kind.get("size", 1) > 0
+    if base in ("array", "map"):
+        inner = _kind_of(kind.get("items", kind.get("values")), named)
+        if base == "array" and not inner[1]:
+            raise UnfitError("items of an array must not be of a type without any bytes")
+    elif base in ("record", "error"):
+        takes_bytes = any([_kind_of(field["type"], named)[1] for field in kind["fields"]])
+    found = _logical(kind), takes_bytes
     if "name" in kind:
         named[kind["name"]] = found
     return found
 
 
-def _read_union(branches: list[Named]) -> Named:
+def _union(kinds: list[pa.DataType]) -> pa.DataType:
     """Return the type besides null, or text if there are several that may be users or items."""
-    kinds = [branch.kind for branch in branches] or [pa.null()]
-    if len(kinds) == 1:
-        return Named(kinds[0], True)  # the number of its branch is a byte
-    if any(map(_is_plain, kinds)) and not any(map(pa.types.is_timestamp, kinds)):
-        return Named(pa.string(), True)  # each record is taken as it comes
-    return Named(pa.dense_union([pa.field(str(place), kind) for place, kind in enumerate(kinds)]), True)
+    if len(kinds) < 2:
+        return kinds[0] if kinds else pa.null()
+    plain = any(kind in (pa.string(), pa.binary()) or pa.types.is_integer(kind) for kind in kinds)
+    if plain and not any(map(pa.types.is_timestamp, kinds)):
+        return pa.string()  # each record is taken as it comes
+    return pa.dense_union([pa.field(str(place), kind) for place, kind in enumerate(kinds)])
 
 
-def _takes_bytes(kind: Any, named: dict[str, Named]) -> bool:
-    """Tell whether each value takes a byte or more, after a look at all that is within."""
-    base = kind["type"]
-    if base in ("array", "map"):
-        if not _read_type(kind.get("items", kind.get("values")), named).takes_bytes and base == "array":
-            raise UnfitError("items of an array must not be of a type without any bytes")
-        return True
-    if base in ("record", "error"):
-        return any([_read_type(field["type"], named).takes_bytes for field in kind["fields"]])
-    return base != "null" and bool(kind.get("size", 1) > 0)
-
-
-def _logical_type(kind: Any) -> pa.DataType:
+def _logical(kind: Any) -> pa.DataType:
     """Return the Arrow type of a type that is described."""
     logical, base = kind.get("logicalType"), kind["type"]
     if logical == "decimal":
@@ -218,20 +168,17 @@ def _logical_type(kind: Any) -> pa.DataType:
     return LOGICAL.get(logical, PRIMITIVES[base])
 
 
-def _is_plain(kind: pa.DataType) -> bool:
-    """Tell whether values of a type may be users and items."""
-    return kind in (pa.string(), pa.binary()) or bool(pa.types.is_integer(kind))
-
-
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
     """Return the types of a file's fields."""
     with _opened(path) as (found, _):
         return found
 
 
-def parts(path: str, size: int) -> Iterator[Part]:
-    """Return the file as one part."""
-    yield Part(0, size)
+def check(path: str) -> None:
+    """Refuse a file with a block that is cut short, or cannot be decompressed."""
+    with _opened(path) as (_, blocks):
+        for _ in blocks:
+            pass
 
 
 def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents]:
@@ -241,10 +188,10 @@ def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -
         InputFileError: the file is no Avro, is damaged, or ends within a block.
     """
     with _opened(path) as (types, blocks):
-        first = 0
+        first = 1
         for rows in _groups(blocks):
             columns = {name: _column(types.field(name).type, list(map(itemgetter(name), rows))) for name in fields}
-            yield RawEvents(columns, _Position(first), describe_row(columns))
+            yield RawEvents(columns, places("record", range(first, first + len(rows))), describe_row(columns))
             first += len(rows)
 
 
@@ -265,16 +212,6 @@ def _groups(blocks: Iterator[Any]) -> Iterator[list[Any]]:
             raise UnfitError("a block must have the bytes of its records and no others")
     if held:
         yield held
-
-
-class _Position:
-    """Names the rows of a file, from one of its records on."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-
-    def __call__(self, row: int) -> str:
-        return f"record {self.first + row + 1}"
 
 
 @contextmanager

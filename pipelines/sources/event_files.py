@@ -1,4 +1,6 @@
-"""What every file format offers to the reader of events."""
+"""What every file format offers to the reader of events, and how records are quoted."""
+
+from __future__ import annotations
 
 import json
 import os
@@ -7,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 from privstream.pipelines.stores import opened, scheme_of
 
@@ -17,9 +18,7 @@ MAX_RECORD_CHARACTERS = 1 << 12
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".deflate": "gzip"}
 """Endings of compressed text, and Arrow's name of what reads it: its gzip knows the header of zlib, too."""
 
-
 UTF_8 = "utf-8"
-
 
 MANY_LINES = 20
 """Records of more lines are counted: a quote that is no quotation mark may have made one of many."""
@@ -73,16 +72,15 @@ class RawEvents:
     position: Callable[[int], str]
     record: Callable[[int], str]
 
-    def take(self, rows: np.ndarray) -> "RawEvents":
-        """Return some of the rows, by their numbers, of columns that are Arrow arrays."""
-        columns: dict[str, Any] = self.columns
-        columns = {name: column.take(pa.array(rows)) for name, column in columns.items()}
-        return RawEvents(columns, lambda row: self.position(int(rows[row])), lambda row: self.record(int(rows[row])))
-
-    def slice(self, first: int, last: int) -> "RawEvents":
+    def slice(self, first: int, last: int) -> RawEvents:
         """Return the rows from `first` on, those from `last` on not."""
         columns = {name: column[first:last] for name, column in self.columns.items()}
         return RawEvents(columns, lambda row: self.position(first + row), lambda row: self.record(first + row))
+
+
+def places(what: str, numbers: Sequence[int]) -> Callable[[int], str]:
+    """Return where rows stand, by their numbers among some: a name and the number in the file."""
+    return lambda row: f"{what} {numbers[row]}"
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,8 @@ class EventFormat(Protocol):
     def schema(self, path: str, form: TextForm = PLAIN) -> pa.Schema | None:
         """Return the types of a file's fields as its producer states them, or None if the file does not say."""
 
-    def parts(self, path: str, size: int) -> Iterator[Part]:
-        """Cut a file of `size` bytes into pieces that may be read side by side."""
+    def check(self, path: str) -> None:
+        """Refuse a file that is cut short or damaged, as far as that shows without decoding its records."""
 
     def read(
         self, path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN
@@ -140,18 +138,21 @@ def open_file(path: str) -> BinaryIO:
     """Open a file on any of Beam's filesystems, as it stands there."""
     check_regular(path)
     try:
-        stream = opened(path)
+        return opened(path)
     except OSError as error:
-        raise InputFileError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or type(error).__name__}"
-        ) from None
-    return stream
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise InputFileError(f"cannot read {path}: {reason}") from None
 
 
 def cut(text: str) -> str:
     """Make a record fit to be quoted: shortened if it is too long, and without what UTF-8 cannot say."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= MAX_RECORD_CHARACTERS else text[:MAX_RECORD_CHARACTERS] + "…"
+
+
+def quote(text: Any) -> str:
+    """Quote a piece of a file, bytes that need not be UTF-8, for its dead letter."""
+    return cut(bytes(text[: 4 * MAX_RECORD_CHARACTERS + 4]).decode("utf-8", "backslashreplace"))
 
 
 def describe_row(columns: dict[str, Any]) -> Callable[[int], str]:
@@ -173,18 +174,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, pa.DictionaryScalar):
         return _plain(value.dictionary[value.index.as_py()]) if value.is_valid else None
     if isinstance(value, pa.StringScalar | pa.BinaryScalar) and value.is_valid:
-        return _start(value.as_buffer())
+        return quote(value.as_buffer())
     if pa.types.is_timestamp(value.type) or pa.types.is_date(value.type):  # Python has fewer years
         return value.cast(pa.string()).as_py()
     return value.as_py()
 
 
-def _start(text: pa.Buffer) -> str:
-    """Return the beginning of UTF-8, or of bytes that are none."""
-    start: bytes = text[: 4 * MAX_RECORD_CHARACTERS + 4].to_pybytes()
-    return start.decode("utf-8", "backslashreplace")
-
-
 def _text(value: Any) -> str:
     """Write bytes, and whatever else JSON does not know, as text."""
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    return quote(value) if isinstance(value, bytes) else str(value)

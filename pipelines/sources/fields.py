@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, one_of, positive
@@ -12,6 +13,7 @@ from privstream.pipelines.locations import QUOTES, TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
 from privstream.transforms.reading.columns import is_known_as_text, is_text
+from privstream.transforms.reading.fields import LONGEST_TEXT
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.kinds import NUMBER, TEXT, TRUTH
 from privstream.transforms.reading.local_times import check_form, forms_of, has_zone, zone_clock
@@ -141,9 +143,10 @@ class FieldMapping:
         """How texts are read."""
         return Spelling(null=self.null, trim=self.trim, normalize=self.normalize, fold_case=self.fold_case)
 
-    def names(self) -> tuple[str, ...]:
-        """Return the fields to be read from a file."""
-        return tuple(dict.fromkeys([*self.contents().values(), *self.filtered()]))
+    @property
+    def longest(self) -> int:
+        """The bytes that a user or an item has at most."""
+        return min(self.max_item_bytes, LONGEST_TEXT)
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -155,16 +158,18 @@ class FieldMapping:
         """The names of the fields with the item, if there are several."""
         return self.items if len(self.items) > 1 else ()
 
+    def names(self) -> tuple[str, ...]:
+        """Return the fields to be read from a file."""
+        return tuple(dict.fromkeys([*chain.from_iterable(self.contents().values()), *self.filtered()]))
+
     def filtered(self) -> dict[str, str | None]:
         """Return the fields that the condition reads, and what it reads them as."""
         return {} if self.where is None else _kinds(self.where)
 
-    def contents(self) -> dict[str, str]:
-        """Return the fields to be read, by what they contain."""
-        several = self.several
-        items = {content_of(number): name for number, name in enumerate(several)} or {"item": self.items[0]}
-        fields = {"user": self.user} | items | {"time": self.time, "value": self.value}
-        return {content: name for content, name in fields.items() if name}
+    def contents(self) -> dict[str, tuple[str, ...]]:
+        """Return the fields to be read, by what they contain: several for an item of several columns."""
+        fields = {"user": (self.user,), "item": self.items, "time": (self.time,), "value": (self.value,)}
+        return {content: names for content, names in fields.items() if any(names)}
 
     def check(self, schema: pa.Schema, source: str) -> None:
         """Check that a file has the fields and that their types can be used.
@@ -177,7 +182,7 @@ class FieldMapping:
             ValueError: a field is missing; the message names the option and the fields that exist.
             TypeError: a field has a type that cannot be used.
         """
-        options = {name: content.partition(" ")[0] for content, name in self.contents().items()}
+        options = {name: content for content, names in self.contents().items() for name in names}
         if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
             names = ", ".join(options)
             rule = f"must be a header with the fields {names} (or those named by --user and so on)"
@@ -185,37 +190,27 @@ class FieldMapping:
         for name, option in options.items():
             _check_name(name, f"--{option}", schema, source)
             kind = schema.field(name).type
-            if option == "time":
-                self._check_time(kind, source)
-            elif option == "value":
-                self._check_value(kind, source)
+            if option in ("time", "value"):
+                self._check_number(name, option, kind, source)
             elif not is_known_as_text(kind):
                 raise TypeError(f"field `{name}` of {source} must be text or an integer, got {kind}")
         for name, read in self.filtered().items():
             _check_name(name, "--where", schema, source)
             _check_kind(name, read, schema.field(name).type, source)
 
-    def _check_value(self, kind: pa.DataType, source: str) -> None:
-        """Check the type of the field with numbers; text may have them."""
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-        if not number and not is_text(kind) and not types.is_null(kind):
-            raise TypeError(f"field `{self.value}` of {source} must be a number, got {kind}")
-
-    def _check_time(self, kind: pa.DataType, source: str) -> None:
-        """Check the type of the time field."""
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-        moment = types.is_timestamp(kind) or types.is_date(kind)
-        if not number and not is_text(kind) and not moment and not types.is_null(kind):
-            rule = "must be a timestamp, ISO 8601 text or an epoch number"
-            raise TypeError(f"field `{self.time}` of {source} {rule}, got {kind}")
-        if moment and getattr(kind, "tz", None) is None and self.time_zone is None:
+    def _check_number(self, name: str, option: str, kind: pa.DataType, source: str) -> None:
+        """Check the type of the field with numbers or with times; text may have either."""
+        plain = kind.value_type if types.is_dictionary(kind) else kind
+        moment = option == "time" and (types.is_timestamp(plain) or types.is_date(plain))
+        if not (_is_number(plain) or moment or is_text(plain) or types.is_null(plain)):
+            rule = "a timestamp, ISO 8601 text or an epoch number" if option == "time" else "a number"
+            raise TypeError(f"field `{name}` of {source} must be {rule}, got {kind}")
+        if moment and getattr(plain, "tz", None) is None and self.time_zone is None:
             rule = "must be given, such as Europe/Berlin or UTC"
-            raise ValueError(f"--time-zone {rule}: field `{self.time}` of {source} has local times, without a zone")
-        if number and self.time_unit is None:
+            raise ValueError(f"--time-zone {rule}: field `{name}` of {source} has local times, without a zone")
+        if option == "time" and _is_number(plain) and self.time_unit is None:
             units = ", ".join(TIME_UNITS)
-            raise ValueError(f"--time-unit must be one of {units}: field `{self.time}` of {source} has plain numbers")
+            raise ValueError(f"--time-unit must be one of {units}: field `{name}` of {source} has plain numbers")
 
 
 @dataclass(frozen=True)
@@ -236,14 +231,6 @@ class SharedFields:
             for what in ("time", *FORMS):
                 if getattr(fields, what) != getattr(first, what):
                     raise ValueError(f"{other}: {what} must be as in {name}, for the records are read once")
-
-    @property
-    def readings(self) -> dict[str, FieldMapping]:
-        """The different ones of what questions read, by the names of their questions."""
-        names: dict[FieldMapping, list[str]] = {}
-        for name, fields in self.questions:
-            names.setdefault(fields, []).append(name)
-        return {",".join(each): fields for fields, each in names.items()}
 
     @property
     def first(self) -> FieldMapping:
@@ -296,15 +283,14 @@ FORMS = (
 AnyFields = FieldMapping | SharedFields
 
 
-def content_of(number: int) -> str:
-    """Return what a field is called that contains a part of the item, by its number."""
-    return f"item {number}"
-
-
 @lru_cache(maxsize=16)
 def _kinds(where: str) -> dict[str, str | None]:
     """Return the fields that a condition reads, and what it reads them as."""
     return Filter(where).kinds
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def _check_name(name: str, option: str, schema: pa.Schema, source: str) -> None:
@@ -328,7 +314,7 @@ def _check_kind(name: str, read: str | None, kind: pa.DataType, source: str) -> 
     if is_text(kind) or types.is_null(kind):
         return
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    number = _is_number(kind)
     fits = {NUMBER: number, TEXT: is_known_as_text(kind), TRUTH: types.is_boolean(kind)}
     present = number or types.is_timestamp(kind) or is_known_as_text(kind)
     if not (present if read is None else fits[read]):

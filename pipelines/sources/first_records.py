@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import fastavro
-from privstream.pipelines.sources.event_files import Damage, InputFileError, Part, RawEvents, open_file
+from privstream.pipelines.sources.event_files import Damage, Part, RawEvents
 from privstream.pipelines.sources.fields import AnyFields
-from privstream.pipelines.sources.found_files import FORMATS, TEXT_FORMATS, EventFile, check_file, list_parts
-from privstream.pipelines.sources.normalise import normaliser_of, pieces
+from privstream.pipelines.sources.found_files import FORMATS, EventFile, parts_of
+from privstream.pipelines.sources.normalise import Normaliser, pieces
 from privstream.pipelines.stores import scheme_of
 from privstream.transforms.counters import counted
 
@@ -19,24 +18,23 @@ FIRST = 1000
 MOST = 1_000_000
 """After so many records that a condition leaves out, nothing is known of the others."""
 
-SYNC_BYTES = 16
-
 
 def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
     """Return why the first records cannot be used, by the codes of counters; nothing if one of them can.
 
-    Each file of this machine is opened, and the first records of Parquet and Avro are decoded; of others as many as are
-    needed.
+    Each file of this machine is looked through as far as that needs no decoding of its records: compressed text and
+    the blocks of Avro to their end.
 
     Raises:
         InputFileError, ValueError, TypeError: a file cannot be read; names the file, the option or the field.
     """
-    for file in files:
-        if scheme_of(file.path) is None and file.format not in TEXT_FORMATS:
-            _check_first(file, fields)
     found: Counter[str] = Counter()
     with counted():
-        normalise, read = normaliser_of(fields), 0
+        for file in files:
+            if scheme_of(file.path) is None:
+                FORMATS[file.format].check(file.path)
+                next(_records([file], fields), None)
+        normalise, read = Normaliser(fields), 0
         for each in _records(files, fields):
             if isinstance(each, Damage):
                 found[each.code] += 1
@@ -55,20 +53,5 @@ def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
 def _records(files: Sequence[EventFile], fields: AnyFields) -> Iterator[RawEvents | Damage]:
     """Read files, one after the other."""
     for file in files:
-        for part in list_parts(file):
+        for part in parts_of(file):
             yield from FORMATS[file.format].read(file.path, Part(part.start, part.end), fields.names(), fields.text)
-
-
-def _check_first(file: EventFile, fields: AnyFields) -> None:
-    """Refuse a file whose beginning or end cannot be read."""
-    check_file(file, fields)
-    for part in list_parts(file):
-        place = Part(part.start, part.end)
-        next(FORMATS[file.format].read(file.path, place, fields.names(), fields.text), None)
-        break
-    if file.format == "avro":
-        with open_file(file.path) as stream:
-            sync = fastavro.block_reader(stream)._header["sync"]
-            stream.seek(-SYNC_BYTES, 2)
-            if stream.read(SYNC_BYTES) != sync:
-                raise InputFileError(f"{file.path} must end with a whole block: it is damaged, or ends early")

@@ -1,15 +1,14 @@
 """The files that match a pattern: what they are, whether they stay so, and the parts that they are read in."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from typing import NamedTuple, cast
 
 from privstream.pipelines.sources import avro_events, csv_events, json_events, parquet_events, xlsx_events
 from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
-from privstream.pipelines.sources.parquet_events import row_groups
-from privstream.pipelines.sources.text_lines import CompressionError
 from privstream.pipelines.stores import (
     GLOB,
     FileFacts,
@@ -30,13 +29,8 @@ FORMATS = {
     "xlsx": cast(EventFormat, xlsx_events),
 }
 ENDINGS = {
-    "avro": "avro",
-    "parquet": "parquet",
-    "jsonl": "jsonl",
-    "ndjson": "jsonl",
-    "csv": "csv",
-    "tsv": "csv",
-    "xlsx": "xlsx",
+    **{"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl"},
+    **{"csv": "csv", "tsv": "csv", "xlsx": "xlsx"},
 }
 TEXT_FORMATS = ("jsonl", "csv")
 
@@ -72,18 +66,37 @@ class FilePart(NamedTuple):
 
 
 def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
-    """List the files that match, in the order of their paths.
+    """List the files that match, in the order of their paths, as they are now, so that a later change can be seen.
 
     Raises:
         InputFileError: none matches, a format is unknown, one is no file, or a file that needs a header is empty.
     """
     if format is not None and format not in FORMATS:
         raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
+    found = _found(pattern)
+    for file in found:
+        check_regular(file.path)
+    files = [EventFile(file.path, file.size, format or format_of(file.path), marks=file.marks) for file in found]
+    for each in files:
+        if each.size == 0 and each.format not in TEXT_FORMATS:
+            rule = f"it has 0 bytes, but even without events {each.format} has a header"
+            raise InputFileError(f"{each.path} is empty: {rule}")
+    return sorted(files)
+
+
+def _found(pattern: str) -> list[FileFacts]:
+    """Return what matches: a file whatever signs of a pattern are in its name, the files of a folder, or of a glob."""
     if os.path.isdir(pattern):
-        return _files_in(pattern, format)
-    if os.path.exists(pattern):  # whatever signs of a pattern are in its name
+        paths = [os.path.join(pattern, name) for name in os.listdir(pattern) if not name.startswith((".", "_"))]
+        paths = [path for path in sorted(paths) if not os.path.isdir(path)]
+        if not paths:
+            raise InputFileError(f"--input must have at least one file: there is none in the folder {pattern}")
+        for path in paths:
+            check_regular(path)
+        return [facts_of(path) for path in paths]
+    if os.path.exists(pattern):
         check_regular(pattern)
-        return _checked([facts_of(pattern)], format)
+        return [facts_of(pattern)]
     if any(sign in pattern for sign in GLOB) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
     check_store(pattern, "--input")
@@ -91,7 +104,7 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
     found = _of_store(pattern) if remote else _matching(pattern)
     if not found:
         raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
-    return _checked(found, format)
+    return found
 
 
 def _matching(pattern: str) -> list[FileFacts]:
@@ -107,48 +120,13 @@ def _matching(pattern: str) -> list[FileFacts]:
 
 
 def _of_store(path: str) -> list[FileFacts]:
-    """Return a file that is not of this machine or, if it is none, the files of a folder, as `_files_in` does.
-
-    Raises:
-        InputFileError: it cannot be listed.
-    """
+    """Return a file that is not of this machine or, if it is none, the files of a folder, as of a local one."""
     if not path.endswith("/") and (found := _matching(path)):
         return found
     if has_folders(path) and not exists(path):
         return []  # which it would refuse to list
     found = _matching(f"{path.rstrip('/')}/*")
     return [file for file in found if not filesystems().split(file.path)[1].startswith((".", "_"))]
-
-
-def _files_in(folder: str, format: str | None) -> list[EventFile]:
-    """List the files of a folder, but not of folders within it, and none whose name begins with a point or `_`.
-
-    Raises:
-        InputFileError: as `match_files`.
-    """
-    names = sorted(name for name in os.listdir(folder) if not name.startswith((".", "_")))
-    paths = [path for name in names if not os.path.isdir(path := os.path.join(folder, name))]
-    if not paths:
-        raise InputFileError(f"--input must have at least one file: there is none in the folder {folder}")
-    for path in paths:
-        check_regular(path)
-    return _checked([facts_of(path) for path in paths], format)
-
-
-def _checked(found: list[FileFacts], format: str | None) -> list[EventFile]:
-    """Return files in the order of their paths, as they are now, so that a later change can be seen.
-
-    Raises:
-        InputFileError: one is no file, or is empty where a header is needed.
-    """
-    files = [EventFile(file.path, file.size, format or format_of(file.path), marks=file.marks) for file in found]
-    for file in files:
-        check_regular(file.path)
-        if file.size == 0 and file.format not in TEXT_FORMATS:
-            raise InputFileError(
-                f"{file.path} is empty: it has 0 bytes, but even without events {file.format} has a header"
-            )
-    return sorted(files)
 
 
 def check_unchanged(file: EventFile | FilePart) -> None:
@@ -189,41 +167,19 @@ def check_file(file: EventFile | FilePart, fields: AnyFields) -> None:
         fields.check(schema, file.path)
 
 
-def check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
-    """Refuse options about text where no file is text.
-
-    Raises:
-        ValueError: naming the option.
-    """
-    if fields.delimiter is not None and "csv" not in formats:
-        raise ValueError("--delimiter must be given with CSV only: no file of --input is CSV")
-    if not fields.text.quote and "csv" not in formats:
-        raise ValueError("--quote must be given with CSV only: no file of --input is CSV")
-    if fields.text.encoding != UTF_8 and not set(formats) & set(TEXT_FORMATS):
-        raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
-
-
-def list_parts(file: EventFile) -> Iterator[FilePart]:
-    """Cut a file into parts."""
-    for part in FORMATS[file.format].parts(file.path, file.size):
-        yield FilePart(file.path, file.format, part.start, part.end, file.size, file.marks)
-
-
-def timed_parts(fields: AnyFields, file: EventFile) -> Iterator[FilePart]:
-    """Cut a file into parts, with the least time of each if the file states it.
+def parts_of(file: EventFile, fields: AnyFields | None = None) -> Iterator[FilePart]:
+    """Cut a file into parts; with `fields`, with the least time of each if the file states it.
 
     Raises:
         InputFileError: the file has changed since it was found, or cannot be read.
     """
-    check_unchanged(file)
-    if file.format != "parquet":
-        yield from list_parts(file)
-        return
-    check_file(file, fields)
-    for number, group in enumerate(row_groups(file.path, fields)):
-        yield FilePart(
-            file.path, file.format, number, number + 1, file.size, file.marks, least=group.least, rows=group.rows
-        )
+    if fields is not None:
+        check_unchanged(file)
+    if file.format == "parquet":
+        for number, (rows, least) in enumerate(parquet_events.row_groups(file.path, fields)):
+            yield FilePart(file.path, file.format, number, number + 1, file.size, file.marks, least, rows)
+    else:
+        yield FilePart(file.path, file.format, 0, file.size, file.size, file.marks)
 
 
 def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:
@@ -233,8 +189,21 @@ def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> li
         InputFileError, ValueError, TypeError: naming the option, the file or the field.
     """
     files = match_files(pattern, format)
-    check_text_options(fields, [file.format for file in files])
-    for file in files[:1] + [file for file in files[1:] if scheme_of(file.path) is None]:
-        with suppress(CompressionError):  # the run fails with it, wherever in the file the damage is
+    _check_text_options(fields, {file.format for file in files})
+    for number, file in enumerate(files):
+        if number == 0 or scheme_of(file.path) is None:
             check_file(file, fields)
     return files
+
+
+def _check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
+    """Refuse options about text where no file is text.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for name, given in {"delimiter": fields.delimiter is not None, "quote": not fields.text.quote}.items():
+        if given and "csv" not in formats:
+            raise ValueError(f"--{name} must be given with CSV only: no file of --input is CSV")
+    if fields.text.encoding != UTF_8 and not set(formats) & set(TEXT_FORMATS):
+        raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
 from confluent_kafka import (
@@ -23,13 +23,13 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks, snapshots
 from privstream.pipelines.locations import LAUNCH_SECONDS, SCHEME, parse_url
-from privstream.pipelines.sources.event_files import MAX_RECORD_CHARACTERS, RawEvents, cut
+from privstream.pipelines.sources.event_files import Damage, RawEvents, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.json_events import REASON, parse_block, parse_line
-from privstream.pipelines.sources.normalise import count_refusal, normaliser_of
+from privstream.pipelines.sources.json_events import REASON, parse_all
+from privstream.pipelines.sources.normalise import Normaliser, usable
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.pipelines.sources.readers import EVENTS, EventsRead
+from privstream.pipelines.sources.readers import EventsRead, read_by
 from privstream.pipelines.sources.steady_clock import clock_of
 from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
@@ -59,15 +59,14 @@ class ReadKafka(beam.PTransform[Any, Any]):
     to the topic while the run goes on are not read.
 
     The watermark is the time of arrival: the greatest time, in quarters of a second, at which the broker has appended
-    a record to a partition; where a partition has been read to its end, the time of day less one second. So an idle
-    partition holds nothing back. A worker whose clock is put forward while it runs does not follow it before a broker
-    has stamped a record of the topic as late as that, or 10 to 20 minutes have passed. An event is in time if its
-    record arrives before its window is decided: the allowed lateness of a transform must cover the way of an event to
-    the broker, and clocks of brokers must not be a second behind those of workers.
+    a record to a partition; where a partition has been read to its end, the time of day less one second, as
+    `SteadyClock` has it. So an idle partition holds nothing back. An event is in time if its record arrives before its
+    window is decided: the allowed lateness of a transform must cover the way of an event to the broker, and clocks of
+    brokers must not be a second behind those of workers.
 
     Brokers stamp the records of a topic with `message.timestamp.type=LogAppendTime`; other topics are refused. Where
-    the settings of a topic may not be read, the run goes on: a record with the time of its producer, there or from
-    before the setting was changed, counts as arrived at the time that its partition had reached, and moves no time.
+    the settings of a topic may not be read, the run goes on: a record with the time of its producer counts as arrived
+    at the time that its partition had reached, and moves no time.
 
     Records that cannot be used are dead letters, those of more than 1 MiB too. Counters: `events_read`,
     `events_malformed` (and by reason), and `kafka_records_lost`: gone from the broker before they were read.
@@ -111,10 +110,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
         """Ask for records, and parse them where they arrive."""
         parts = [str(partition).encode() for partition in self.partitions]
         source = AskKafka(self.brokers, self.topic, self.settings, self.seconds)
-        read = poll_parts(pbegin, parts, source, Records) | "Parse" >> beam.ParDo(
-            ParseRecords(self.fields)
-        ).with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter}).with_outputs(DEAD_LETTERS, main=EVENTS)
-        return EventsRead(read[EVENTS], read[DEAD_LETTERS])
+        return read_by(ParseRecords(self.fields), poll_parts(pbegin, parts, source, Records), "Parse")
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
@@ -180,7 +176,7 @@ class AskKafka(PolledSource):
         first_after = self._end(consumer, part)
         messages, passed = self._consume(consumer, offset, first_after)
         found = []
-        for arrived, group in itertools.groupby(self._stamped(messages, reached), key=_arrival):
+        for arrived, group in groupby(self._stamped(messages, reached), key=itemgetter(1)):
             records = [message for message, _ in group]
             offsets = [int(message.offset() or 0) for message in records]
             values = [message.value() or b"" for message in records]
@@ -275,11 +271,6 @@ def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
         raise ValueError(f"kafka_setting must be one that librdkafka knows: {error.args[0].str()}") from None
 
 
-def _arrival(stamped: tuple[Message, int]) -> int:
-    """Return when a record arrived."""
-    return stamped[1]
-
-
 RECORD_BYTES = 1 << 20
 """Longer records are not looked at."""
 
@@ -300,58 +291,39 @@ class ParseRecords(beam.DoFn):
 
     def __init__(self, fields: AnyFields) -> None:
         self.fields = fields
-        self.normalise = normaliser_of(fields)
+        self.normalise = Normaliser(fields)
 
     def process(self, element: Records) -> Iterator[Any]:
         """Parse records, so many bytes at a time; those that are too long are not looked at."""
-        first = 0
-        for last in _ends(element.values):
-            yield from self._parse(Records(element.place, element.offsets[first:last], element.values[first:last]))
-            first = last
+        for first, last in pairwise([*_starts(element.values), len(element.values)]):
+            for found in self._parse(element.offsets[first:last], element.values[first:last]):
+                for each in usable(found, element.place, self.normalise):
+                    yield TaggedOutput(DEAD_LETTERS, each) if isinstance(each, DeadLetter) else each
 
-    def _parse(self, records: Records) -> Iterator[Any]:
-        """Parse all at once or, if that fails, one by one."""
-        place, offsets, values = records
+    def _parse(self, offsets: Sequence[int], values: Sequence[bytes]) -> Iterator[RawEvents | Damage]:
+        """Parse some records, or one that may be too long."""
         long = len(values) == 1 and len(values[0]) > RECORD_BYTES
-        rows: Sequence[dict[str, Any] | None] | None = [None] if long else parse_block(values)
-        if rows is None:
-            rows = [parse_line(value) for value in values]
-        good = [number for number, row in enumerate(rows) if row is not None]
-
-        def record(row: int) -> str:
-            return _quote(values[good[row]])
-
-        def position(row: int) -> str:
-            return f"offset {offsets[good[row]]}"
-
-        for number in sorted(set(range(len(rows))) - set(good)):
-            reason = f"record must be at most {RECORD_BYTES:,} bytes" if long else REASON.replace("line", "record")
-            letter = DeadLetter(reason, place, f"offset {offsets[number]}", _quote(values[number]))
-            count_refusal("malformed_record")
-            yield TaggedOutput(DEAD_LETTERS, letter)
-        if not good:
-            return
-        columns = {name: [rows[number].get(name) for number in good] for name in self.fields.names()}  # type: ignore[union-attr]
-        batch, refusals = self.normalise(RawEvents(columns, position, record))
-        for refusal in refusals:
-            count_refusal(refusal.code, refusal.by)
-            letter = DeadLetter(refusal.reason, place, position(refusal.row), record(refusal.row))
-            yield TaggedOutput(DEAD_LETTERS, letter)
-        if batch.num_rows:
-            yield batch
+        reason = f"record must be at most {RECORD_BYTES:,} bytes" if long else REASON.replace("line", "record")
+        good, rows = [], []
+        for number, row in enumerate([None] if long else parse_all(values)):
+            if row is None:
+                yield Damage("malformed_record", reason, f"offset {offsets[number]}", quote(values[number]))
+            else:
+                good.append(number)
+                rows.append(row)
+        if rows:
+            yield RawEvents(
+                {name: [row.get(name) for row in rows] for name in self.fields.names()},
+                lambda row: f"offset {offsets[good[row]]}",
+                lambda row: quote(values[good[row]]),
+            )
 
 
-def _ends(values: Sequence[bytes]) -> Iterator[int]:
-    """Cut values into runs of `PARSED_BYTES` at most, or of one; give the number behind each run."""
-    first = bytes_ = 0
+def _starts(values: Sequence[bytes]) -> Iterator[int]:
+    """Cut values into runs of `PARSED_BYTES` at most, or of one; give the number at which each run starts."""
+    size = PARSED_BYTES + 1
     for number, value in enumerate(values):
-        if number > first and bytes_ + len(value) > PARSED_BYTES:
+        if size + len(value) > PARSED_BYTES:
             yield number
-            first, bytes_ = number, 0
-        bytes_ += len(value)
-    yield len(values)
-
-
-def _quote(value: bytes) -> str:
-    """Quote a record for its dead letter."""
-    return cut(value[: 4 * MAX_RECORD_CHARACTERS + 4].decode("utf-8", "backslashreplace"))
+            size = 0
+        size += len(value)

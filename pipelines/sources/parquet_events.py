@@ -52,12 +52,10 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
         return pq.read_schema(stream)
 
 
-def parts(path: str, size: int) -> Iterator[Part]:
-    """Return one part for each row group."""
+def check(path: str) -> None:
+    """Refuse a file whose footer cannot be read."""
     with open_parquet(path) as stream:
-        groups = pq.read_metadata(stream).num_row_groups
-    for group in range(groups):
-        yield Part(group, group + 1)
+        stored_types(stream)
 
 
 def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents]:
@@ -172,34 +170,21 @@ PHYSICAL = {"INT32": pa.int32(), "INT64": pa.int64()}
 """Types whose order is that of time: text has another one, and a NaN among floats may spoil what is stated."""
 
 
-class RowGroup(NamedTuple):
-    """What is stated of a row group: its rows, and microseconds before which it has no event; None if not stated."""
-
-    rows: int
-    least: int | None
-
-
-def row_groups(path: str, fields: AnyFields) -> list[RowGroup]:
-    """Return what the footer of a file states of its row groups.
+def row_groups(path: str, fields: AnyFields | None) -> list[tuple[int, int | None]]:
+    """Return the rows of each row group, and microseconds before which its footer states that it has no event.
 
     Raises:
         InputFileError: the file is no Parquet, or is damaged.
     """
     with open_parquet(path) as stream:
         metadata = stored_types(stream)
-        column = _time_column(metadata, fields.time)
-        kind = metadata.schema.to_arrow_schema().field(fields.time).type
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        return [
-            RowGroup(group.num_rows, None if column is None else _least(group.column(column), kind, fields.times))
-            for group in groups
-        ]
-
-
-def _time_column(metadata: pq.FileMetaData, name: str) -> int | None:
-    """Return the number of the one column that is called so; of two, nothing is known."""
-    numbers = [number for number in range(metadata.num_columns) if metadata.schema.column(number).path == name]
-    return numbers[0] if len(numbers) == 1 else None
+        paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+        if fields is None or paths.count(fields.time) != 1:  # of two such columns, nothing is known
+            return [(group.num_rows, None) for group in groups]
+        kind = metadata.schema.to_arrow_schema().field(fields.time).type
+        column = paths.index(fields.time)
+        return [(group.num_rows, _least(group.column(column), kind, fields.times)) for group in groups]
 
 
 def _least(chunk: pq.ColumnChunkMetaData, kind: pa.DataType, written: TimeForm) -> int | None:

@@ -26,24 +26,140 @@ from privstream.pipelines.sources.found_files import (
     check_file,
     check_unchanged,
     files_with,
-    timed_parts,
+    parts_of,
 )
-from privstream.pipelines.sources.normalise import normaliser_of, read_part
+from privstream.pipelines.sources.normalise import Normaliser, read_part
 from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
 EVENTS = "events"
+ROWS_AT_ONCE = 1 << 17
+"""Small parts are read together until they have so many rows: each time costs a bundle."""
+
+FILES_AT_ONCE = 16
+"""Footers that are read at the same time, at launch."""
 
 
 class EventsRead(NamedTuple):
-    """What a reader gives.
-
-    Attributes:
-        events: Arrow record batches.
-        dead_letters: records, and whole files, that could not be read.
-    """
+    """What a reader gives: Arrow record batches, and records and whole files that could not be read."""
 
     events: PCollection[Any]
     dead_letters: PCollection[Any]
+
+
+def read_by(reader: beam.DoFn, found: Any, label: str) -> EventsRead:
+    """Return what a reader makes of elements."""
+    typed = beam.ParDo(reader).with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
+    read = found | label >> typed.with_outputs(DEAD_LETTERS, main=EVENTS)
+    return EventsRead(read[EVENTS], read[DEAD_LETTERS])
+
+
+class ReadEvents(beam.PTransform[Any, Any]):
+    """Reads Avro, Parquet, JSON lines, CSV and XLSX.
+
+    The output `events` has Arrow record batches, without nulls, with those of `user`, `item`, `time` (a timestamp in
+    microseconds, UTC) and `value` (float64) that `fields` names. The output `dead_letters` has a
+    `DeadLetter` for every record that cannot be made so. Counters: `events_read`, `events_malformed`, and
+    `events_malformed_<reason>`.
+
+    The files are listed when the transform is made, and looked at: all files of this machine, elsewhere the first one.
+    So most errors show at launch, before a run is written down and paid for. A file that cannot be read at all or to
+    its end, or whose header does not have the fields, ends the run with an error that names it; a malformed record
+    does not.
+
+    *Privacy*: what one person's record looks like decides only about that record: which fields are read is
+    decided by `fields`. Errors and logs name files and fields, never values.
+
+    Args:
+        pattern: a path or glob on any of Beam's filesystems, or a folder of this machine.
+        fields: which fields contain what.
+        format: avro, parquet, jsonl, csv or xlsx; by the ending of each path if None.
+
+    Raises:
+        InputFileError, ValueError, TypeError: at once, naming the option, the file or the field.
+
+    Example:
+        >>> events = pipeline | ReadEvents("events-*.parquet", FieldMapping(item="query"))  # doctest: +SKIP
+        >>> events.events, events.dead_letters  # doctest: +SKIP
+    """
+
+    def __init__(self, pattern: str, fields: AnyFields | None = None, format: str | None = None) -> None:
+        super().__init__()
+        self.pattern = pattern
+        self.fields = fields or FieldMapping()
+        self.files = files_with(self.fields, pattern, format)
+
+    def expand(self, pbegin: Any) -> Any:
+        """Read the parts of all files: in the order of their least times where windows can be decided meanwhile."""
+        timed: list[FilePart] = []
+        others: Sequence[EventFile] = self.files
+        if moves_watermarks(pbegin.pipeline):
+            parts = self.parts()
+            timed = [part for part in parts if part.least is not None]
+            untimed = {part.path for part in parts if part.least is None}
+            others = [file for file in self.files if file.path in untimed] if timed else self.files
+        read = []
+        if timed:
+            read.append(pbegin | "In order" >> ReadInOrder(timed, self.fields))
+        if others:
+            cut = beam.FlatMap(_stamped_parts, self.fields, not timed).with_output_types(FilePart)
+            listed = pbegin | "List files" >> beam.Create(others).with_output_types(EventFile)
+            read.append(_read_anywhere(listed | "Cut into parts" >> cut, self.fields))
+        if len(read) == 1:
+            return read[0]
+        events, letters = ([each[number] for each in read] for number in range(2))
+        return EventsRead(events | "All events" >> beam.Flatten(), letters | "All dead letters" >> beam.Flatten())
+
+    def parts(self) -> list[FilePart]:
+        """Return the parts of all files.
+
+        Raises:
+            InputFileError: a file has changed since it was found, or cannot be read.
+        """
+        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+            return list(chain.from_iterable(pool.map(partial(_parts, fields=self.fields), self.files)))
+
+    def display_data(self) -> dict[str, Any]:
+        """Show where events come from."""
+        return {"pattern": self.pattern, "files": len(self.files)}
+
+
+class ReadSome(beam.PTransform[Any, Any]):
+    """Reads some parts of files: the share of one process."""
+
+    def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
+        super().__init__()
+        self.parts = parts
+        self.fields = fields
+
+    def expand(self, pbegin: Any) -> Any:
+        """Read the parts."""
+        parts = pbegin | "List parts" >> beam.Create(self.parts).with_output_types(FilePart)
+        return _read_anywhere(parts | "Stamp parts" >> beam.Map(_stamped).with_output_types(FilePart), self.fields)
+
+
+def _parts(file: EventFile, fields: AnyFields) -> list[FilePart]:
+    return list(parts_of(file, fields))
+
+
+def _read_anywhere(parts: PCollection[Any], fields: AnyFields) -> EventsRead:
+    """Read parts in any order, and at once; the watermark stays at the beginning until all are read.
+
+    What is in a part whose least time the file states is stamped with that, so that the same events are late as where
+    parts are read in order: those that are before it, in a window that was to be decided by then.
+    """
+    return read_by(ReadPart(fields), parts | "Spread parts" >> beam.Reshuffle(), "Read parts")
+
+
+def _stamped_parts(file: EventFile, fields: AnyFields, timed: bool) -> Iterator[Any]:
+    """Cut a file into parts; those with a least time come at that time, if they are asked for."""
+    for part in parts_of(file, fields):
+        if timed or part.least is None:
+            yield _stamped(part)
+
+
+def _stamped(part: FilePart) -> Any:
+    """Return a part at its least time, if it has one."""
+    return part if part.least is None else TimestampedValue(part, Timestamp(micros=part.least))
 
 
 class ReadPart(beam.DoFn):
@@ -53,7 +169,7 @@ class ReadPart(beam.DoFn):
 
     def __init__(self, fields: AnyFields) -> None:
         self.fields = fields
-        self.normalise = normaliser_of(fields)
+        self.normalise = Normaliser(fields)
         self.checked: tuple[Any, ...] = ()
 
     def process(self, element: FilePart) -> Iterator[Any]:
@@ -68,10 +184,6 @@ class ReadPart(beam.DoFn):
             yield TaggedOutput(DEAD_LETTERS, found) if isinstance(found, DeadLetter) else found
         if self.unchanged:
             check_unchanged(element)
-
-
-ROWS_AT_ONCE = 1 << 17
-"""Small parts are read together until they have so many rows: each time costs a bundle."""
 
 
 Planned = tuple[int, str]
@@ -95,26 +207,17 @@ class ReadInOrder(beam.PTransform[Any, Any]):
 
     def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
         super().__init__()
-        self.parts = sorted(parts, key=_by_time)
+        self.parts = sorted(parts, key=lambda part: (part.least or 0, part.path, part.start))
         self.fields = fields
 
     def expand(self, pbegin: Any) -> Any:
         """Read in one place, which takes little of the time, and go on everywhere."""
         reader = OrderedParts(self.parts, self.fields)
-        read = (
-            pbegin
-            | "Parts" >> beam.Create([reader.planned])
-            | "Read in order"
-            >> beam.ParDo(reader)
-            .with_output_types(bytes, **{DEAD_LETTERS: DeadLetter})
-            .with_outputs(DEAD_LETTERS, main=EVENTS)
-        )
-        events = (
-            read[EVENTS]
-            | "Spread events" >> beam.Reshuffle()
-            | "Unpack" >> beam.Map(unpack).with_output_types(pa.RecordBatch)
-        )
-        return EventsRead(events, read[DEAD_LETTERS])
+        typed = beam.ParDo(reader).with_output_types(bytes, **{DEAD_LETTERS: DeadLetter})
+        parts = pbegin | "Parts" >> beam.Create([reader.planned])
+        read = parts | "Read in order" >> typed.with_outputs(DEAD_LETTERS, main=EVENTS)
+        spread = read[EVENTS] | "Spread events" >> beam.Reshuffle()
+        return EventsRead(spread | "Unpack" >> beam.Map(unpack).with_output_types(pa.RecordBatch), read[DEAD_LETTERS])
 
 
 class PartsProvider(RestrictionProvider):
@@ -147,15 +250,11 @@ class OrderedParts(beam.DoFn):
 
     def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
         self.parts = parts
-        self.planned = len(parts), _digest(parts)
+        digest = blake2b(repr([tuple(part) for part in parts]).encode(), digest_size=16)
+        self.planned = len(parts), digest.hexdigest()
         self.reader = ReadPart(fields)
 
-    def process(
-        self,
-        element: Planned,
-        tracker: Any = LEFT,
-        watermark: Any = WATERMARK,
-    ) -> Iterator[Any]:
+    def process(self, element: Planned, tracker: Any = LEFT, watermark: Any = WATERMARK) -> Iterator[Any]:
         """Read the next parts; what is in a part comes at its least time, and the watermark follows."""
         if tuple(element) != self.planned:
             raise InputFileError("--input must match the files with which the job was started: these are others")
@@ -189,165 +288,3 @@ def unpack(data: bytes) -> pa.RecordBatch:
     """Decode a batch."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_next_batch()
-
-
-def _by_time(part: FilePart) -> tuple[int, str, int]:
-    """Order parts by their least times."""
-    return part.least or 0, part.path, part.start
-
-
-def _digest(parts: Sequence[FilePart]) -> str:
-    """Return what tells lists of parts apart."""
-    return blake2b(repr([tuple(part) for part in parts]).encode(), digest_size=16).hexdigest()
-
-
-FILES_AT_ONCE = 16
-"""Footers that are read at the same time, at launch."""
-
-
-class ReadEvents(beam.PTransform[Any, Any]):
-    """Reads Avro, Parquet, JSON lines and CSV.
-
-    The output `events` has Arrow record batches, without nulls, with those of `user`, `item`, `time` (a timestamp in
-    microseconds, UTC) and `value` (float64) that `fields` names. The output `dead_letters` has a
-    `DeadLetter` for every record that cannot be made so. Counters: `events_read`, `events_malformed`, and
-    `events_malformed_<reason>`.
-
-    The files are listed when the transform is made, and looked at: all files of this machine, elsewhere the first one.
-    So most errors show at launch, before a run is written down and paid for. A file that cannot be read at all or to
-    its end, or whose header does not have the fields, ends the run with an error that names it; a malformed record or a
-    damaged Avro block does not.
-
-    *Privacy*: what one person's record looks like decides only about that record: which fields are read is
-    decided by `fields`. Errors and logs name files and fields, never values.
-
-    Args:
-        pattern: a path or glob on any of Beam's filesystems, or a folder of this machine.
-        fields: which fields contain what.
-        format: avro, parquet, jsonl or csv; by the ending of each path if None.
-
-    Raises:
-        InputFileError, ValueError, TypeError: at once, naming the option, the file or the field.
-
-    Example:
-        >>> events = pipeline | ReadEvents("events-*.parquet", FieldMapping(item="query"))  # doctest: +SKIP
-        >>> events.events, events.dead_letters  # doctest: +SKIP
-    """
-
-    def __init__(self, pattern: str, fields: AnyFields | None = None, format: str | None = None) -> None:
-        super().__init__()
-        self.pattern = pattern
-        self.fields = fields or FieldMapping()
-        self.files = files_with(self.fields, pattern, format)
-
-    def expand(self, pbegin: Any) -> Any:
-        """Read the parts of all files: in the order of their least times where windows can be decided meanwhile."""
-        if not moves_watermarks(pbegin.pipeline):
-            return pbegin | "Side by side" >> ReadSideBySide(self.files, self.fields)
-        parts = self.parts()
-        timed = [part for part in parts if part.least is not None]
-        untimed = {part.path for part in parts if part.least is None}
-        read = []
-        if timed:
-            read.append(pbegin | "In order" >> ReadInOrder(timed, self.fields))
-        if untimed or not timed:
-            others = [file for file in self.files if file.path in untimed or not timed]
-            read.append(pbegin | "Side by side" >> ReadSideBySide(others, self.fields, timed=not timed))
-        if len(read) == 1:
-            return read[0]
-        events, letters = ([each[number] for each in read] for number in range(2))
-        return EventsRead(events | "All events" >> beam.Flatten(), letters | "All dead letters" >> beam.Flatten())
-
-    def parts(self) -> list[FilePart]:
-        """Return the parts of all files.
-
-        Raises:
-            InputFileError: a file has changed since it was found, or cannot be read.
-        """
-        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            return list(chain.from_iterable(pool.map(partial(_parts_of, self.fields), self.files)))
-
-    def display_data(self) -> dict[str, Any]:
-        """Show where events come from."""
-        return {"pattern": self.pattern, "files": len(self.files)}
-
-
-def _parts_of(fields: AnyFields, file: EventFile) -> list[FilePart]:
-    """Return the parts of a file."""
-    return list(timed_parts(fields, file))
-
-
-class ReadSideBySide(beam.PTransform[Any, Any]):
-    """Reads parts of files in any order, and at once; the watermark stays at the beginning until all are read.
-
-    What is in a part whose least time the file states is stamped with that, so that the same events are late as where
-    parts are read in order: those that are before it, in a window that was to be decided by then.
-
-    Args:
-        files: what is read.
-        fields: which fields contain what.
-        timed: whether parts with a least time are read, too.
-    """
-
-    def __init__(self, files: Sequence[EventFile], fields: AnyFields, timed: bool = True) -> None:
-        super().__init__()
-        self.files = files
-        self.fields = fields
-        self.timed = timed
-
-    def expand(self, pbegin: Any) -> Any:
-        """Cut the files into parts, and read these wherever there is room."""
-        parts = (
-            pbegin
-            | "List files" >> beam.Create(self.files).with_output_types(EventFile)
-            | "Cut into parts" >> beam.FlatMap(_stamped_parts, self.fields, self.timed).with_output_types(FilePart)
-        )
-        return _read_anywhere(parts, self.fields)
-
-
-class ReadSome(beam.PTransform[Any, Any]):
-    """Reads some parts of files as `ReadSideBySide` does: the share of one process.
-
-    Args:
-        parts: what is read.
-        fields: which fields contain what.
-    """
-
-    def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
-        super().__init__()
-        self.parts = parts
-        self.fields = fields
-
-    def expand(self, pbegin: Any) -> Any:
-        """Read the parts."""
-        parts = (
-            pbegin
-            | "List parts" >> beam.Create(self.parts).with_output_types(FilePart)
-            | "Stamp parts" >> beam.Map(_stamped).with_output_types(FilePart)
-        )
-        return _read_anywhere(parts, self.fields)
-
-
-def _read_anywhere(parts: PCollection[Any], fields: AnyFields) -> EventsRead:
-    """Read parts wherever there is room."""
-    read = (
-        parts
-        | "Spread parts" >> beam.Reshuffle()
-        | "Read parts"
-        >> beam.ParDo(ReadPart(fields))
-        .with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
-        .with_outputs(DEAD_LETTERS, main=EVENTS)
-    )
-    return EventsRead(read[EVENTS], read[DEAD_LETTERS])
-
-
-def _stamped_parts(file: EventFile, fields: AnyFields, timed: bool) -> Iterator[Any]:
-    """Cut a file into parts; those with a least time come at that time, if they are asked for."""
-    for part in timed_parts(fields, file):
-        if timed or part.least is None:
-            yield _stamped(part)
-
-
-def _stamped(part: FilePart) -> Any:
-    """Return a part at its least time, if it has one."""
-    return part if part.least is None else TimestampedValue(part, Timestamp(micros=part.least))

@@ -18,10 +18,10 @@ from privstream.pipelines.locations import ARRIVAL, CLOCKS, MARKS
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.folder_polls import FolderPolls, check_watched, list_folder, marked
-from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, format_of, list_parts
+from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, format_of, parts_of
 from privstream.pipelines.sources.normalise import dead_letter
 from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
-from privstream.pipelines.sources.readers import EVENTS, EventsRead, ReadPart
+from privstream.pipelines.sources.readers import EventsRead, ReadPart, read_by
 from privstream.pipelines.sources.steady_clock import clock_of
 from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
@@ -33,7 +33,7 @@ UNREADABLE = (InputFileError, ValueError, TypeError, OSError, BeamIOError, pa.Ar
 
 
 class WatchEvents(beam.PTransform[Any, Any]):
-    """Reads Avro, Parquet, JSON lines and CSV files that come into a folder, each once, as `ReadEvents` does.
+    """Reads files that come into a folder, each once, as `ReadEvents` does.
 
     Files are taken in the order in which they came, each when two polls have found it unchanged, and should get their
     name when they are complete. What has been taken is kept with the state of the pipeline: two numbers for each file
@@ -42,18 +42,16 @@ class WatchEvents(beam.PTransform[Any, Any]):
 
     The watermark comes from `watermark`:
 
-    - `arrival`: it is the time of day (a clock that is put forward while the run goes on is not followed before a file
-      has come that is as late, or 10 to 20 minutes have passed), held back by files that came and have not been taken.
+    - `arrival`: it is the time of day (as `SteadyClock` has it), held back by files that came and have not been taken.
       An event is in time if its file comes before its window is decided, so the allowed lateness of a transform must
       cover the way of an event into a complete file. A folder to which nothing comes holds nothing back.
     - `marks`: whoever writes the files says how far they are complete, by an empty file `_UNTIL_20300101T120000Z`: no
       event before that time will come. This is for the past, or for a clock that is not the time of day.
 
-    A file `_END` ends the stream when all files before it have been taken.
-
-    A file that cannot be read, is gone or has grown when its turn comes, or whose fields differ in a way that matters
-    is one dead letter; the run goes on. Counters as `ReadEvents`, and `files_taken`, `files_unreadable`,
-    `files_changed` (polls that found a file changed after it was taken; it is not read again), `listings_failed`.
+    A file `_END` ends the stream when all files before it have been taken. A file that cannot be read, is gone or has
+    grown when its turn comes, or whose fields differ in a way that matters is one dead letter; the run goes on.
+    Counters as `ReadEvents`, and `files_taken`, `files_unreadable`, `files_changed` (polls that found a file changed
+    after it was taken; it is not read again), `listings_failed`.
 
     *Privacy*: the times at which files come, and their names, must not depend on single persons. The watermark never
     follows the times of events, so no one person's event decides when a window closes, or whether others are late.
@@ -61,16 +59,12 @@ class WatchEvents(beam.PTransform[Any, Any]):
     Args:
         pattern: a folder on any of Beam's filesystems, or a folder and a glob for the names in it.
         fields: which fields contain what.
-        format: avro, parquet, jsonl or csv; by the ending of each path if None.
+        format: avro, parquet, jsonl, csv or xlsx; by the ending of each path if None.
         seconds: pause between two polls, > 0.
         watermark: arrival or marks.
 
     Raises:
         InputFileError, ValueError, TypeError: at once, if there is no such folder, or none of its files can be used.
-
-    Example:
-        >>> events = pipeline | WatchEvents("incoming", seconds=5)  # doctest: +SKIP
-        >>> events.events, events.dead_letters  # doctest: +SKIP
     """
 
     def __init__(
@@ -93,22 +87,14 @@ class WatchEvents(beam.PTransform[Any, Any]):
         self._check_one()
 
     def expand(self, pbegin: Any) -> EventsRead:
-        """Poll the folder, and read their parts side by side."""
+        """Poll the folder, and read the parts of files side by side."""
         folder = PollFolder(self.pattern, self.format, self.seconds, self.watermark)
         found = poll_parts(pbegin, [FOLDER], folder, EventFile)
-        cut = found | "Cut into parts" >> beam.ParDo(_CutFile()).with_output_types(
-            FilePart, **{DEAD_LETTERS: DeadLetter}
-        ).with_outputs(DEAD_LETTERS, main="parts")
-        read = (
-            cut.parts
-            | "Spread file parts" >> beam.Reshuffle()
-            | "Read parts"
-            >> beam.ParDo(_ReadWatchedPart(self.fields))
-            .with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
-            .with_outputs(DEAD_LETTERS, main=EVENTS)
-        )
-        letters = (cut[DEAD_LETTERS], read[DEAD_LETTERS]) | "Unread" >> beam.Flatten()
-        return EventsRead(read[EVENTS], letters)
+        typed = beam.ParDo(_CutFile()).with_output_types(FilePart, **{DEAD_LETTERS: DeadLetter})
+        cut = found | "Cut into parts" >> typed.with_outputs(DEAD_LETTERS, main="parts")
+        spread = cut.parts | "Spread file parts" >> beam.Reshuffle()
+        read = read_by(_ReadWatchedPart(self.fields), spread, "Read parts")
+        return read._replace(dead_letters=(cut[DEAD_LETTERS], read.dead_letters) | "Unread" >> beam.Flatten())
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
@@ -165,16 +151,11 @@ class PollFolder(PolledSource):
         self.taken.inc(len(found))
         self.changed.inc(polls.changed)
         by_marks = self.watermark == MARKS
-        files = [
-            (
-                EventFile(seen.path, seen.size, self.format or "", seen.came),
-                marked(listing, seen.came) if by_marks else seen.came,
-            )
-            for seen in found
-        ]
+        came = [marked(listing, seen.came) if by_marks else seen.came for seen in found]
+        files = [EventFile(seen.path, seen.size, self.format or "", seen.came) for seen in found]
         if reached is not None:
             reached = polls.until if by_marks else reached - self.behind
-        return Answer(files, polls.to_bytes(), reached)
+        return Answer(list(zip(files, came, strict=True)), polls.to_bytes(), reached)
 
 
 class TakeFile(beam.DoFn):
@@ -210,7 +191,7 @@ class _CutFile(TakeFile):
         """Cut it."""
         format = file.format or format_of(file.path)
         check_as_found(file.path, file.size)
-        return list_parts(file._replace(format=format)) if file.size else ()
+        return parts_of(file._replace(format=format)) if file.size else ()
 
 
 class _ReadWatchedPart(ReadPart):

@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import date, datetime, time, timedelta
-from functools import partial
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from privstream.pipelines.sources.event_files import (
     TextForm,
     describe_row,
     open_file,
+    places,
 )
 
 ROWS = 1 << 14
@@ -39,11 +39,16 @@ MOMENT = pa.timestamp("us")
 
 
 class Record(NamedTuple):
-    """A row of the sheet: its number, its values, and whether a cell has an error."""
+    """A row of the sheet: its number and its values."""
 
     number: int
     values: list[Any]
-    damaged: bool
+
+
+class _CellError(str):
+    """What a cell shows in place of a value, such as #N/A."""
+
+    __slots__ = ()
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
@@ -54,9 +59,16 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
     return pa.schema([(name, MOMENT if name in dates else pa.string()) for name in names])
 
 
-def parts(path: str, size: int) -> Iterator[Part]:
-    """Return the file as one part."""
-    yield Part(0, size)
+def check(path: str) -> None:
+    """Refuse a workbook with a part that is damaged."""
+    with open_file(path) as stream:
+        try:
+            with zipfile.ZipFile(stream) as packed:
+                broken = packed.testzip()
+        except Exception as error:  # zipfile raises whatever the bytes lead it to
+            broken = type(error).__name__
+    if broken is not None:
+        raise InputFileError(f"{path} must be a workbook of Excel (.xlsx) that is not damaged ({broken})")
 
 
 def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents | Damage]:
@@ -66,24 +78,19 @@ def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -
         places = [names.index(name) for name in fields]
         while chunk := list(islice(rows, ROWS)):
             good = []
-            for row in chunk:
-                beyond = [value for value in row.values[len(names) :] if value is not None]
-                padded = [*row.values, *[None] * (len(names) - len(row.values))]
-                some = [padded[place] for place in places]
-                if beyond:
-                    rule = f"row must have no more cells than the {len(names)} with names"
-                    yield _damage("malformed_line", rule, row.number, fields, some)
-                elif row.damaged and any(isinstance(value, _CellError) for value in some):
-                    yield _damage("malformed_cell", "cells must have no error", row.number, fields, some)
+            for number, values in chunk:
+                padded = [*values, *[None] * (len(names) - len(values))]
+                some, fault = [padded[place] for place in places], None
+                if any(value is not None for value in values[len(names) :]):
+                    fault = "malformed_line", f"row must have no more cells than the {len(names)} with names"
+                elif any(isinstance(value, _CellError) for value in some):
+                    fault = "malformed_cell", "cells must have no error"
+                if fault:
+                    record = {name: [str(value)] for name, value in zip(fields, some, strict=True)}
+                    yield Damage(*fault, f"row {number}", describe_row(record)(0))
                 elif any(value is not None for value in padded):
-                    good.append(Record(row.number, some, False))
+                    good.append(Record(number, some))
             yield from _alike(good, fields)
-
-
-def _damage(code: str, rule: str, number: int, fields: Sequence[str], values: Sequence[Any]) -> Damage:
-    """Report a row."""
-    record = {name: [str(value)] for name, value in zip(fields, values, strict=True)}
-    return Damage(code, rule, f"row {number}", describe_row(record)(0))
 
 
 def _alike(rows: Sequence[Record], fields: Sequence[str]) -> Iterator[RawEvents]:
@@ -91,24 +98,12 @@ def _alike(rows: Sequence[Record], fields: Sequence[str]) -> Iterator[RawEvents]
     dates = [tuple(isinstance(value, date) for value in row.values) for row in rows]
     cuts = [number for number, (one, other) in enumerate(pairwise(dates), start=1) if one != other]
     for first, last in pairwise([0, *cuts, len(rows)]) if rows else ():
-        some = rows[first:last]
-        columns = {name: [row.values[place] for row in some] for place, name in enumerate(fields)}
-        for name, is_date in zip(fields, dates[first], strict=True):
-            if is_date:
-                columns[name] = pa.array(columns[name], MOMENT)
-        numbers = [row.number for row in some]
-        yield RawEvents(columns, partial(_position, numbers), describe_row(columns))
-
-
-def _position(numbers: Sequence[int], row: int) -> str:
-    """Say where a record stands."""
-    return f"row {numbers[row]}"
-
-
-class _CellError(str):
-    """What a cell shows in place of a value, such as #N/A."""
-
-    __slots__ = ()
+        numbers, values = zip(*rows[first:last], strict=True)
+        columns: dict[str, Any] = dict(zip(fields, map(list, zip(*values, strict=True)), strict=True))
+        columns |= {
+            name: pa.array(columns[name], MOMENT) for name, moment in zip(fields, dates[first], strict=True) if moment
+        }
+        yield RawEvents(columns, places("row", numbers), describe_row(columns))
 
 
 def _names(path: str, rows: Iterator[Record]) -> list[str]:
@@ -117,15 +112,12 @@ def _names(path: str, rows: Iterator[Record]) -> list[str]:
     Raises:
         InputFileError: there are none, or two are equal.
     """
-    values = list(next(rows, Record(0, [], False)).values)
+    values = list(next(rows, Record(0, [])).values)
     while values and values[-1] is None:
         values.pop()
-    if not values or any(value is None for value in values):
-        raise InputFileError(f"the first row of {path} must have a name in each column")
-    names = [str(value) for value in values]
-    if len(set(names)) < len(names):
-        raise InputFileError(f"the first row of {path} must have a different name in each column")
-    return names
+    if not values or None in values or len(set(map(str, values))) < len(values):
+        raise InputFileError(f"the first row of {path} must have a name in each column, and no name twice")
+    return [str(value) for value in values]
 
 
 def _rows(path: str) -> Generator[Record]:
@@ -140,7 +132,6 @@ def _rows(path: str) -> Generator[Record]:
         raise InputFileError("--input of .xlsx needs an extra: pip install 'privstream[xlsx]'") from None
     with open_file(path) as stream:
         data = io.BytesIO(stream.read())
-    rule = f"{path} must be a workbook of Excel (.xlsx) without a password"
     try:
         with zipfile.ZipFile(data) as packed:
             if sum(part.file_size for part in packed.infolist()) > LARGEST:
@@ -149,13 +140,13 @@ def _rows(path: str) -> Generator[Record]:
         sheet = book.worksheets[0]
         sheet.reset_dimensions()  # which may be wrong in the file
         for number, cells in enumerate(sheet.iter_rows(), start=1):
-            values = [_value(cell) for cell in cells]
-            yield Record(number, values, any(isinstance(value, _CellError) for value in values))
+            yield Record(number, [_value(cell) for cell in cells])
         book.close()
     except InputFileError:
         raise
     except Exception as error:  # each part of such a file has its own, and they may quote cells
-        raise InputFileError(f"{rule} ({type(error).__name__})") from None
+        rule = "must be a workbook of Excel (.xlsx) without a password"
+        raise InputFileError(f"{path} {rule} ({type(error).__name__})") from None
 
 
 def _value(cell: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from datetime import date
 from decimal import Decimal
 
 import fastavro
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -244,6 +247,47 @@ def test_p3_a_codec_of_avro_that_is_not_read_is_named_and_nothing_is_charged(tmp
         fastavro.writer(stream, {"type": "record", "name": "event", "fields": fields}, rows, codec="xz")
     found = run("--input", "a.avro", "--ledger", "spent.jsonl", items=["rain"])
     assert found.status == 2 and "codec xz" in found.said and not os.path.exists("spent.jsonl")
+
+
+DAMAGE = {
+    "a.csv.gz": lambda data: data[:-3],
+    "b.csv.gz": lambda data: data[: len(data) // 2] + bytes(9) + data[len(data) // 2 + 9 :],
+    "a.jsonl.bz2": lambda data: data[: len(data) // 2],
+    "a.avro": lambda data: data[:-40],
+    "b.avro": lambda data: data[:-900] + bytes(20) + data[-880:],
+    "a.parquet": lambda data: data[:-100],
+    "a.xlsx": lambda data: data[: len(data) // 2],
+    "b.xlsx": lambda data: data.replace(b"xl/worksheets", b"xl/worksheetz", 1),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_file_that_is_cut_short_or_damaged_is_refused_whole_and_nothing_is_charged(name, tmp_path, run):
+    rows, path = (
+        [{"user": f"u{number}", "item": f"i{number**3}", "time": TIME} for number in range(900)],
+        tmp_path / name,
+    )
+    if ".csv" in name:
+        text = lines([row["item"] for row in rows]).encode()
+        path.write_bytes(gzip.compress(text))
+    elif ".jsonl" in name:
+        path.write_bytes(bz2.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    elif ".avro" in name:
+        fields = [{"name": key, "type": "string"} for key in rows[0]]
+        with path.open("wb") as stream:
+            schema = {"type": "record", "name": "event", "fields": fields}
+            fastavro.writer(stream, schema, rows, codec="deflate", sync_interval=4000)
+    elif ".parquet" in name:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        book = openpyxl.Workbook()
+        for row in [list(rows[0]), *(list(row.values()) for row in rows)]:
+            book.active.append(row)
+        book.save(path)
+    path.write_bytes(DAMAGE[name](path.read_bytes()))
+    found = run("--input", name, "--ledger", "spent.jsonl", items=["rain"])
+    assert found.status == 2 and name in found.said and "Traceback" not in found.said
+    assert not found.rows and not os.path.exists("spent.jsonl")
 
 
 def test_e6_numbers_in_text_have_no_digits_of_binary_fractions(tmp_path, run):

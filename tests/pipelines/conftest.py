@@ -11,7 +11,7 @@ from apache_beam.pvalue import TaggedOutput
 from privstream.pipelines.sinks.row_files import COMPLETE, read_row_file
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import list_parts
+from privstream.pipelines.sources.found_files import parts_of
 from privstream.pipelines.sources.readers import ReadEvents, ReadPart
 from privstream.transforms.reading.fields import DeadLetter
 
@@ -82,7 +82,7 @@ def read_all() -> Callable[..., Found]:
 
     def read_all(pattern: object, **fields: object) -> Found:
         reader = ReadEvents(str(pattern), FieldMapping(**({"time_zone": "UTC"} | fields)))
-        parts = [part for file in reader.files for part in list_parts(file)]
+        parts = [part for file in reader.files for part in parts_of(file)]
         found = [each for part in parts for each in ReadPart(reader.fields).process(part)]
         batches = [in_microseconds(each) for each in found if isinstance(each, pa.RecordBatch)]
         rows = [row for batch in batches for row in batch.to_pylist()]

@@ -5,14 +5,13 @@ import json
 import os
 import re
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines.cli import main
-from privstream.pipelines.sources import avro_events, csv_events, json_events
+from privstream.pipelines.sources import avro_events
 from privstream.pipelines.sources.event_files import InputFileError, Part
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files
@@ -62,11 +61,6 @@ def test_an_unknown_ending_is_an_error_at_launch(name, tmp_path):
         launch(tmp_path / name)
 
 
-def test_an_unknown_filesystem_is_an_error_at_launch():
-    with pytest.raises(ValueError, match=r"--input must be on a filesystem that Beam knows, got nofs://x/e\.avro"):
-        launch("nofs://x/e.avro")
-
-
 @pytest.mark.parametrize("format", ["avro", "parquet"])
 def test_zero_bytes_are_no_avro_and_no_parquet(format, tmp_path):
     (tmp_path / f"a.{format}").write_bytes(b"")
@@ -86,18 +80,6 @@ def test_text_without_events_is_no_error(format, content, tmp_path, read):
     assert read(tmp_path / f"a.{format}") == ([], [], {})
 
 
-@pytest.mark.parametrize("format", ["avro", "parquet"])
-def test_files_without_rows_are_no_error(format, tmp_path, read):
-    if format == "avro":
-        write_avro(tmp_path / "a.avro", [])
-    else:
-        pq.write_table(
-            pa.table({"user": pa.array([], pa.string()), "item": pa.array([], pa.string()), "time": [1][:0]}),
-            tmp_path / "a.parquet",
-        )
-    assert read(tmp_path / f"a.{format}", time_unit="s") == ([], [], {})
-
-
 @pytest.mark.parametrize(
     "content",
     [b"no such thing" * 20, b"Obj\x01", b"PAR1", b"Obj\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"PAR1" * 50],
@@ -114,24 +96,6 @@ def test_avro_of_other_things_than_records_is_refused(tmp_path):
         fastavro.writer(stream, "string", ["secret"])
     with pytest.raises(InputFileError, match=r"a\.avro cannot be read: it must have records"):
         launch(tmp_path / "a.avro")
-
-
-def test_a_truncated_parquet_file_is_named(tmp_path):
-    pq.write_table(pa.Table.from_pylist(many(1000)), tmp_path / "a.parquet")
-    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-100])
-    with pytest.raises(InputFileError, match=r"b\.parquet is not a Parquet file, or is damaged"):
-        launch(tmp_path / "b.parquet", time_unit="s")
-
-
-def test_a_damaged_page_in_parquet_ends_the_run_and_names_the_file(tmp_path, read):
-    events = [event | {"item": f"secret {number}"} for number, event in enumerate(many(1000))]
-    pq.write_table(pa.Table.from_pylist(events), tmp_path / "a.parquet", compression="snappy", use_dictionary=False)
-    content = bytearray((tmp_path / "a.parquet").read_bytes())
-    content[40:2000] = b"\xff" * 1960
-    (tmp_path / "a.parquet").write_bytes(bytes(content))
-    with pytest.raises(InputFileError, match=r"a\.parquet is not a Parquet file, or is damaged") as error:
-        read(tmp_path / "a.parquet", time_unit="s")
-    assert "secret" not in str(error.value)
 
 
 def test_a_damaged_page_ends_the_command_with_one_line_and_nothing_half_written(tmp_path, capfd):
@@ -197,20 +161,6 @@ def test_avro_text_that_is_not_utf_8_costs_only_its_record(tmp_path, read):
     assert json.loads(letter.record)["user"] == "u"
 
 
-@pytest.mark.parametrize("format", ["avro", "parquet", "csv"])
-def test_unknown_fields_are_named_at_launch(format, tmp_path):
-    path = tmp_path / f"a.{format}"
-    if format == "avro":
-        write_avro(path, [GOOD])
-    elif format == "parquet":
-        pq.write_table(pa.Table.from_pylist([GOOD]), path)
-    else:
-        path.write_text("user,item,time\nu,i,1\n")
-    message = rf"--item must name a field of .*a\.{format}: no `query` there, only: item, time, user"
-    with pytest.raises(ValueError, match=message):
-        launch(path, item="query", time_unit="s")
-
-
 @pytest.mark.parametrize(
     ("header", "rule"),
     [
@@ -242,19 +192,6 @@ def test_a_csv_without_header_is_not_quoted(time, tmp_path):
     assert "secret" not in str(error.value)
 
 
-@pytest.mark.parametrize("format", ["avro", "parquet"])
-def test_columns_of_numbers_without_a_unit_are_an_error_at_launch(format, tmp_path):
-    path = tmp_path / f"a.{format}"
-    if format == "avro":
-        write_avro(path, [GOOD])
-    else:
-        pq.write_table(pa.Table.from_pylist([GOOD]), path)
-    with pytest.raises(
-        ValueError, match=r"--time-unit must be one of s, ms, us, ns: field `time` of .* has plain numbers"
-    ):
-        launch(path)
-
-
 @pytest.mark.parametrize("format", ["jsonl", "csv"])
 def test_numbers_without_a_unit_in_text_are_dead_letters(format, tmp_path, read):
     path = tmp_path / f"a.{format}"
@@ -262,21 +199,6 @@ def test_numbers_without_a_unit_in_text_are_dead_letters(format, tmp_path, read)
     outcome = read(path)
     assert [letter.reason for letter in outcome.letters] == ["time must not be a plain number without --time_unit"]
     assert outcome.counters == {"events_malformed": 1, "events_malformed_time_unit": 1}
-
-
-@pytest.mark.parametrize("value", [1.5, ["x"], {"x": 1}])
-def test_columns_that_cannot_be_users_are_an_error_at_launch(value, tmp_path):
-    pq.write_table(pa.Table.from_pylist([GOOD | {"user": value}]), tmp_path / "a.parquet")
-    with pytest.raises(TypeError, match=r"field `user` of .* must be text or an integer, got"):
-        launch(tmp_path / "a.parquet", time_unit="s")
-
-
-def test_unions_without_text_or_integers_are_refused_at_launch(tmp_path):
-    fields = [{"name": "user", "type": ["boolean", "double"]}, *SCHEMA["fields"][1:]]
-    with (tmp_path / "a.avro").open("wb") as stream:
-        fastavro.writer(stream, SCHEMA | {"fields": fields}, [GOOD | {"user": True}])
-    with pytest.raises(TypeError, match=r"field `user` of .*a\.avro must be text or an integer, got dense_union"):
-        launch(tmp_path / "a.avro", time_unit="s")
 
 
 @pytest.mark.parametrize("format", ["parquet", "csv"])
@@ -327,30 +249,6 @@ def test_a_bad_json_line_costs_only_itself(line, tmp_path, read):
     assert outcome.counters["events_malformed"] == 1
 
 
-def test_a_json_file_whose_first_line_is_null_is_read(tmp_path, read):
-    (tmp_path / "a.jsonl").write_text(f"null\n{json.dumps(GOOD)}\n")
-    assert len(read(tmp_path / "a.jsonl", time_unit="s").rows) == 1
-
-
-def test_json_lines_in_another_encoding_are_refused_line_by_line(tmp_path, read):
-    latin = json.dumps(GOOD | {"item": "é"}, ensure_ascii=False).encode("latin-1")
-    (tmp_path / "a.jsonl").write_bytes(json.dumps(GOOD).encode() + b"\n" + latin + b"\n")
-    outcome = read(tmp_path / "a.jsonl", time_unit="s")
-    assert len(outcome.rows) == 1
-    assert outcome.letters[0].record == '{"user": "u", "item": "\\xe9", "time": 1}'
-
-
-@pytest.mark.parametrize("line", ["u,i", "u,i,1,2", "x"])
-def test_a_bad_csv_line_costs_only_itself(line, tmp_path, read):
-    good = "u,i,1\n" * 50
-    (tmp_path / "a.csv").write_text(f"user,item,time\n{good}{line}\n{good}")
-    outcome = read(tmp_path / "a.csv", time_unit="s")
-    assert len(outcome.rows) == 100
-    (letter,) = outcome.letters
-    assert letter.reason == "line must be one CSV record with 3 fields"
-    assert (letter.record, letter.position) == (line, "line 52")
-
-
 def test_csv_text_that_is_not_utf_8_costs_only_its_line(tmp_path, read):
     (tmp_path / "a.csv").write_bytes(b"user,item,time\nu,caf\xe9,1\nu,i,1\n,i,1\n")
     outcome = read(tmp_path / "a.csv", time_unit="s")
@@ -379,24 +277,6 @@ def test_huge_records_are_cut_in_their_dead_letter(tmp_path, read):
     outcome = read(tmp_path / "a.jsonl", time_unit="s")
     assert outcome.letters[0].reason == "item must be at most 16384 bytes"
     assert len(outcome.letters[0].record) == (1 << 12) + 1
-
-
-def test_a_file_that_vanishes_after_launch_is_named(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps(GOOD))
-    for module in (json_events, csv_events, avro_events):
-        with pytest.raises(InputFileError, match=r"cannot read .*gone: No such file"):
-            list(module.read(str(tmp_path / "gone"), Part(0, 1), ["user"]))
-
-
-def test_a_timestamp_column_with_bad_rows_keeps_the_good_ones(tmp_path, read):
-    times = pa.array(
-        [datetime(1960, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=UTC), None, datetime(2300, 1, 1, tzinfo=UTC)]
-    )
-    pq.write_table(pa.table({"user": ["u"] * 4, "item": ["i"] * 4, "time": times}), tmp_path / "a.parquet")
-    outcome = read(tmp_path / "a.parquet")
-    assert len(outcome.rows) == 1
-    counters = {name: count for name, count in outcome.counters.items() if name.startswith("events_malformed_")}
-    assert counters == {"events_malformed_time_range": 2, "events_malformed_time_missing": 1}
 
 
 NAMED_GOOD = json.dumps({"user": "u", "item": "a", "time": "2024-01-01"}) + "\n"
@@ -476,14 +356,6 @@ def test_a_glob_passes_over_folders_and_names_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "c.jsonl")
     with pytest.raises(InputFileError, match=rf"c\.jsonl: {NO_FILE}"):
         match_files(f"{tmp_path}/*.jsonl")
-
-
-@pytest.mark.parametrize("format", ["avro", "parquet"])
-def test_a_file_of_no_bytes_without_a_header_is_named(format, tmp_path, run):
-    (tmp_path / f"a.{format}").touch()
-    status, said = run(tmp_path / f"a.{format}")
-    assert status == 2
-    assert f"{tmp_path}/a.{format} is empty: it has 0 bytes" in said
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv"])

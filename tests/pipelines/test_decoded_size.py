@@ -3,11 +3,10 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines.sources import normalise, parquet_events
+from privstream.pipelines.sources import normalise
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import list_parts, match_files
+from privstream.pipelines.sources.found_files import match_files, parts_of
 from privstream.pipelines.sources.readers import ReadPart
-from privstream.transforms.reading.times import TIME_TEXT
 
 MEBIBYTE = 1 << 20
 LONGEST = 1 << 14
@@ -37,7 +36,7 @@ def batches_of(path, **fields):
         (file,) = match_files(str(path))
         found = [
             each
-            for part in list_parts(file)
+            for part in parts_of(file)
             for each in ReadPart(FieldMapping(**({"time_zone": "UTC"} | fields))).process(part)
         ]
     finally:
@@ -92,19 +91,6 @@ def test_long_values_that_all_differ_are_decoded_few_at_a_time(options, tmp_path
     assert most < 300 * MEBIBYTE
 
 
-@pytest.mark.slow
-def test_where_batches_end_changes_nothing(tmp_path, monkeypatch, read):
-    items = coded(["tea", "x" * 3000, "y" * 4000], [0, 1, 2, 1, 0, 2, 2, 1] * 50)
-    write(tmp_path / "a.parquet", items)
-    whole = read(tmp_path / "a.parquet")
-    assert len(whole.rows) == 400
-    for bytes_ in (1, 3000, 10_000):
-        monkeypatch.setattr(normalise, "TEXT_PER_BATCH", bytes_)
-        monkeypatch.setattr(parquet_events, "BATCH_BYTES", bytes_)
-        monkeypatch.setattr(parquet_events, "GROUP_BYTES", 1 << 27 if bytes_ == 3000 else 0)
-        assert read(tmp_path / "a.parquet") == whole
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -127,15 +113,3 @@ def test_rows_that_break_a_rule_are_refused_alone_in_every_type_of_text(kind, lo
     outcome = read(tmp_path / "a.parquet")
     assert [(row["user"], row["item"]) for row in outcome.rows] == [("a", "tea"), ("e", "café")]
     assert [letter.position for letter in outcome.letters] == [f"row group 1, row {row}" for row in (2, 3, 4, 6)]
-
-
-@pytest.mark.parametrize("long", [10, 20_000])
-def test_times_in_a_dictionary_are_read_once_each(long, tmp_path, read):
-    texts = ["2024-01-01", None, "x" * long, "2024-01-01T00:00:01Z"]
-    write(tmp_path / "a.parquet", ["tea"] * 8, times=pa.array(texts * 2))
-    outcome = read(tmp_path / "a.parquet")
-    assert [row["time"] for row in outcome.rows] == [1704067200000000] * 2 + [1704067201000000] * 2
-    assert [letter.reason for letter in outcome.letters] == [
-        "time must be present and not empty",
-        f"time must be {TIME_TEXT}",
-    ] * 2

@@ -14,7 +14,7 @@ from confluent_kafka import (
 )
 from privstream.pipelines.sources import kafka_events
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.kafka_events import RECORD_BYTES, AskKafka, ParseRecords, ReadKafka, Records
+from privstream.pipelines.sources.kafka_events import AskKafka, ParseRecords, ReadKafka, Records
 from privstream.pipelines.sources.steady_clock import SteadyClock
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'
@@ -105,20 +105,6 @@ def test_the_stamps_of_the_broker_never_run_backwards(monkeypatch):
     assert arrivals(answer) == [NOW, NOW, NOW + 1]
 
 
-def test_arrivals_are_known_to_a_quarter_of_a_second(monkeypatch):
-    answer = ask(monkeypatch, [Message(number, second=NOW + number / 8) for number in range(9)], end=10)
-    assert [arrived / MICROS - NOW for _, arrived in answer.found] == [0, 0.25, 0.5, 0.75, 1]
-    assert [len(records.offsets) for records, _ in answer.found] == [2, 2, 2, 2, 1]
-    assert answer.watermark == (NOW + 1) * MICROS
-
-
-def test_a_question_ends_when_it_has_brought_many_bytes(monkeypatch):
-    monkeypatch.setattr(kafka_events, "RECORDS_AT_ONCE", 2)
-    monkeypatch.setattr(kafka_events, "QUESTION_BYTES", 3 * len(GOOD))
-    answer = ask(monkeypatch, [Message(offset) for offset in range(9)])
-    assert [offset for records, _ in answer.found for offset in records.offsets] == [0, 1, 2, 3]
-
-
 def parse(*values):
     """Return the users read, and reason by offset of the others."""
     found = list(
@@ -158,16 +144,6 @@ def test_one_hostile_record_is_one_dead_letter(value, place):
     assert users == ["u", "u"]
     assert list(letters) == [f"offset {place}"]
     assert len(letters[f"offset {place}"].record) < 10_000
-
-
-def test_long_records_are_named_by_their_rule():
-    long, longest = b" " * (RECORD_BYTES + 1 - len(GOOD)) + GOOD, b" " * (RECORD_BYTES - len(GOOD)) + GOOD
-    users, letters = parse(b"", long, longest, GOOD, longest)
-    assert len(users) == 3
-    assert {place: letter.reason for place, letter in letters.items()} == {
-        "offset 0": "record must be one JSON object",
-        "offset 1": "record must be at most 1,048,576 bytes",
-    }
 
 
 class Answer:

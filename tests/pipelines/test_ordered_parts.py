@@ -16,9 +16,9 @@ from privstream.pipelines.runners.local_runner import moves_watermarks
 from privstream.pipelines.sources import readers
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import match_files, timed_parts
+from privstream.pipelines.sources.found_files import match_files, parts_of
 from privstream.pipelines.sources.parquet_events import row_groups
-from privstream.pipelines.sources.readers import OrderedParts, PartsProvider, ReadEvents, ReadInOrder, pack, unpack
+from privstream.pipelines.sources.readers import OrderedParts, ReadEvents, ReadInOrder, unpack
 
 HOUR = 3_600_000_000
 START = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * 10**6
@@ -33,14 +33,12 @@ def write(path, times, kind=MICROS, group=2, **options):
 
 
 def least(path, unit=None, **fields):
-    return [
-        group.least for group in row_groups(path, FieldMapping(**({"time_zone": "UTC", "time_unit": unit} | fields)))
-    ]
+    return [least for _, least in row_groups(path, FieldMapping(**({"time_zone": "UTC", "time_unit": unit} | fields)))]
 
 
-def parts_of(pattern, **fields):
+def cut(pattern, **fields):
     fields = FieldMapping(**({"time_zone": "UTC"} | fields))
-    return [part for file in match_files(str(pattern)) for part in timed_parts(fields, file)]
+    return [part for file in match_files(str(pattern)) for part in parts_of(file, fields)]
 
 
 @pytest.mark.parametrize(
@@ -90,24 +88,6 @@ def test_a_least_time_that_is_none_counts_as_the_beginning(tmp_path, times, kind
     assert least(write(tmp_path / "e.parquet", times, kind), unit) == [0]
 
 
-def test_nulls_hide_no_least_time(tmp_path):
-    assert least(write(tmp_path / "null.parquet", [None, START], MICROS)) == [START]
-
-
-def test_two_columns_of_one_path_state_nothing(tmp_path):
-    times = pa.array([START], MICROS)
-    inner = pa.StructArray.from_arrays([times], ["b"])
-    pq.write_table(pa.table({"a": inner, "a.b": times}), tmp_path / "e.parquet")
-    assert least(str(tmp_path / "e.parquet"), time="a.b") == [None]
-
-
-def test_parts_of_several_files_come_by_time(tmp_path):
-    write(tmp_path / "a.parquet", [START + hour * HOUR for hour in (0, 1, 8, 9)])
-    write(tmp_path / "b.parquet", [START + hour * HOUR for hour in (6, 7, 2, 3)])
-    order = ReadInOrder(parts_of(tmp_path / "*.parquet"), FieldMapping()).parts
-    assert [(part.path[-9], part.start) for part in order] == [("a", 0), ("b", 1), ("b", 0), ("a", 1)]
-
-
 class Tracker:
     """As much of a runner's tracker as a reader asks for."""
 
@@ -146,7 +126,7 @@ def test_the_watermark_is_the_least_time_of_what_is_unread(tmp_path, monkeypatch
     monkeypatch.setattr(readers, "ROWS_AT_ONCE", 2)
     hours = [5, 1, 9, 7, 8, 2]
     write(tmp_path / "e.parquet", [START + hour * HOUR for hour in hours])
-    parts = ReadInOrder(parts_of(tmp_path / "e.parquet"), FieldMapping()).parts
+    parts = ReadInOrder(cut(tmp_path / "e.parquet"), FieldMapping()).parts
     steps = steps_of(parts)
     assert [[(time - START) // HOUR for time, _ in found] for found, _ in steps] == [[5, 1], [8, 2], [9, 7]]
     assert [(reached - START) // HOUR for _, reached in steps] == [2, 7, 7]
@@ -155,14 +135,14 @@ def test_the_watermark_is_the_least_time_of_what_is_unread(tmp_path, monkeypatch
 
 def test_small_parts_are_read_together(tmp_path):
     write(tmp_path / "e.parquet", [START + number for number in range(20)])
-    steps = steps_of(parts_of(tmp_path / "e.parquet"))
+    steps = steps_of(cut(tmp_path / "e.parquet"))
     assert [len(found) for found, _ in steps] == [20]
 
 
 def test_an_old_event_only_delays(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "ROWS_AT_ONCE", 2)
     write(tmp_path / "e.parquet", [START, START + 1, START + HOUR, 5, START + 2 * HOUR, START + 2 * HOUR])
-    parts = ReadInOrder(parts_of(tmp_path / "e.parquet"), FieldMapping()).parts
+    parts = ReadInOrder(cut(tmp_path / "e.parquet"), FieldMapping()).parts
     assert [part.start for part in parts] == [1, 0, 2]
     assert [reached for _, reached in steps_of(parts)] == [START, START + 2 * HOUR, START + 2 * HOUR]
 
@@ -171,14 +151,14 @@ def test_an_event_before_its_parts_least_time_is_stamped_with_that(tmp_path):
     path = tmp_path / "e.parquet"
     write(path, [START, START + HOUR])
     lie(path, START, START + 3 * HOUR)
-    ((found, _),) = steps_of(parts_of(path))
+    ((found, _),) = steps_of(cut(path))
     assert found == [(START, START + 3 * HOUR), (START + HOUR, START + 3 * HOUR)]
 
 
 def test_dead_letters_come_with_the_part(tmp_path):
     path = tmp_path / "e.parquet"
     write(path, [START, None])
-    reader = OrderedParts(parts_of(path), FieldMapping())
+    reader = OrderedParts(cut(path), FieldMapping())
     found = list(reader.process(reader.planned, Tracker(0, 1), ManualWatermarkEstimator(None)))
     (letter,) = [each for each in found if isinstance(each, TaggedOutput)]
     assert letter.value.timestamp.micros == START
@@ -188,20 +168,10 @@ def test_dead_letters_come_with_the_part(tmp_path):
 def test_a_file_that_grows_while_it_is_read_ends_the_run(tmp_path):
     path = tmp_path / "e.parquet"
     write(path, [START, START + HOUR])
-    parts = parts_of(path)
+    parts = cut(path)
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(InputFileError, match="must not change while a run reads it; start the run again"):
         steps_of(parts)
-
-
-def test_batches_are_packed_whole():
-    batch = pa.RecordBatch.from_pydict({"user": ["u", "日本"], "time": pa.array([START, START + 1], MICROS)})
-    assert unpack(pack(batch.slice(1))).equals(batch.slice(1))
-
-
-def test_what_is_left_is_told_by_number():
-    planned = 5, "digest"
-    assert PartsProvider().restriction_size(planned, PartsProvider().initial_restriction(planned)) == 5
 
 
 @pytest.mark.parametrize(
@@ -221,11 +191,11 @@ def test_runners_that_move_watermarks_read_in_order(tmp_path, runner, options, m
     _ = pipeline | ReadEvents(str(tmp_path / "*"))
     labels = " ".join(sorted(pipeline.applied_labels))
     assert ("In order" in labels) is moves
-    assert "Side by side" in labels
+    assert "Read parts" in labels
 
 
 def test_a_job_that_is_restored_with_other_files_refuses(tmp_path):
     path = write(tmp_path / "events.parquet", [START, START + 1], MICROS)
-    started, reader = (OrderedParts(parts, FieldMapping()) for parts in (parts_of(path), parts_of(path)[:1]))
+    started, reader = (OrderedParts(parts, FieldMapping()) for parts in (cut(path), cut(path)[:1]))
     with pytest.raises(InputFileError, match="--input must match the files with which the job was started"):
         next(reader.process((2, started.planned[1]), Tracker(0, 2), ManualWatermarkEstimator(None)))

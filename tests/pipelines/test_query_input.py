@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ from privstream.pipelines.run.run import Run
 from privstream.pipelines.sources import frame_files
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.frame_files import save_rows, write_events
+from privstream.pipelines.sources.frame_files import save_rows
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -77,11 +76,6 @@ def test_how_batches_come_does_not_matter(monkeypatch):
     assert [table.num_rows for table in frame_files._tables(iter([rows.slice(0, 0)]))] == [0]
 
 
-def test_a_query_without_rows_has_columns(shop, tmp_path):
-    saved(shop, "SELECT * FROM visits WHERE who = 5000", tmp_path)
-    assert pq.read_table(tmp_path / "saved.parquet").num_rows == 0
-
-
 @pytest.mark.parametrize(
     ("query", "message"),
     [
@@ -114,19 +108,6 @@ def test_what_is_no_database_is_named(tmp_path):
         with pytest.raises(WrongKeyError, match="query must be given"):
             data.check()
     Data(input="postgresql://me@host/shop", query="SELECT 1").check()
-
-
-def test_frames_are_written_as_before(tmp_path):
-    table = pa.table({"who": [1, 2], "page": ["a", "b"]})
-    write_events([table], ["who", "page"], str(tmp_path / "one.parquet"))
-    write_events([table.slice(0, 1), table.slice(1)], ["who", "page"], str(tmp_path / "two.parquet"))
-    pq.write_table(
-        table.cast(pa.schema([("who", pa.int64()), ("page", pa.large_string())])),
-        tmp_path / "three.parquet",
-        store_schema=False,
-    )
-    one, two, three = ((tmp_path / f"{name}.parquet").read_bytes() for name in ("one", "two", "three"))
-    assert one == three != two
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -173,21 +154,6 @@ def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypat
     )
     assert "a repetition" in run("SELECT who, page, seen FROM visits ORDER BY who, page, seen, amount")
     assert "this run: epsilon" in run("SELECT * FROM visits WHERE who > 0 ORDER BY ALL")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--watch", "1"], "--watch must not be given with a query"),
-        (["--input_format", "csv"], "--input_format must not be given with a query"),
-        (["--delimiter", ";"], "--delimiter must not be given with a query"),
-        (["--runner=FlinkRunner", "--flink_master=127.0.0.1:1"], "query must not be given with a cluster|flink"),
-    ],
-)
-def test_options_that_a_query_has_no_use_for_are_refused(options, message, shop, tmp_path, capsys):
-    words = ["--input", shop, "--query", "SELECT * FROM visits", "--output", str(tmp_path / "rows.jsonl")]
-    assert cli.main([*RUN, *words, *options]) == 2
-    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.slow

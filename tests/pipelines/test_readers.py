@@ -7,10 +7,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines.sources import text_lines
-from privstream.pipelines.sources.event_files import Damage, Part
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import FORMATS, format_of, list_parts, match_files
+from privstream.pipelines.sources.found_files import match_files
 from privstream.pipelines.sources.readers import ReadEvents
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -89,12 +87,6 @@ def test_fields_may_have_other_names_and_streams(format, tmp_path, read):
     assert outcome.rows == [{"user": str(n), "item": f"i{n}", "time": n * 1000} for n in range(3)]
 
 
-@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2"])
-def test_avro_codecs_and_many_blocks(codec, tmp_path, read):
-    write_avro(tmp_path / "e.avro", codec=codec, sync_interval=100)
-    assert read(tmp_path / "e.avro").rows == WIRE
-
-
 @pytest.mark.parametrize("unit", ["millis", "micros", "nanos"])
 def test_avro_timestamps_keep_their_unit(unit, tmp_path, read):
     times = {"millis": 1_704_067_200_000, "micros": START_MICROS, "nanos": START_MICROS * 1000}
@@ -116,87 +108,10 @@ def test_avro_enums_fixed_and_bytes_are_text(tmp_path, read):
     assert rows == [{"user": "u1", "item": "tea", "time": START_MICROS}]
 
 
-@pytest.mark.slow
-def test_parquet_is_cut_into_row_groups_and_long_rows_into_small_batches(tmp_path):
-    write_parquet(tmp_path / "e.parquet", row_group_size=10, use_dictionary=False)
-    (file,) = match_files(str(tmp_path / "e.parquet"))
-    assert [(part.start, part.end) for part in list_parts(file)] == [(n, n + 1) for n in range(6)]
-    wide = pa.table({"item": ["x" * (1 << 20)] * 200})
-    pq.write_table(wide, tmp_path / "wide.parquet", use_dictionary=False)
-    batches = list(FORMATS["parquet"].read(str(tmp_path / "wide.parquet"), Part(0, 1), ["item"]))
-    assert [len(batch.columns["item"]) for batch in batches] == [128, 72]
-
-
-def test_a_parquet_footer_is_parsed_once_until_the_file_is_another_one(tmp_path, monkeypatch):
-    parsed = []
-    read_metadata = pq.read_metadata
-    monkeypatch.setattr(pq, "read_metadata", lambda stream: parsed.append(1) or read_metadata(stream))
-
-    def items(path):
-        parts = [Part(number, number + 1) for number in range(6)]
-        found = [batch for part in parts for batch in FORMATS["parquet"].read(path, part, ["item"])]
-        return [item for batch in found for item in batch.columns["item"].to_pylist()]
-
-    path = tmp_path / "footer.parquet"
-    write_parquet(path, row_group_size=10)
-    assert items(str(path)) == [event["item"] for event in EVENTS]
-    assert len(parsed) == 1
-    write_parquet(path, EVENTS[::-1], row_group_size=10)
-    assert items(str(path)) == [event["item"] for event in EVENTS[::-1]]
-    assert len(parsed) == 2
-
-
-def test_lines_are_numbered_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 7)
-    (tmp_path / "e.txt").write_bytes(b"\xef\xbb\xbffirst\r\n\n  \nfourth line\nfifth\n\n\nlast")
-    blocks = list(text_lines.read_lines(str(tmp_path / "e.txt")))
-    assert [number for block in blocks for number in block.numbers] == [1, 4, 5, 8]
-    assert [text for block in blocks for text in block.texts] == [b"first", b"fourth line", b"fifth", b"last"]
-
-
-@pytest.mark.parametrize("block_bytes", [10, 100, 1 << 20])
-@pytest.mark.parametrize("format", ["jsonl", "csv"])
-def test_text_gives_the_same_events_whatever_the_blocks(format, block_bytes, tmp_path, monkeypatch):
-    path = tmp_path / f"e.{format}"
-    short = [event for event in EVENTS if len(event["item"]) < 100]
-    WRITERS[format](path, short)
-    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block_bytes)
-    found = []
-    for events in FORMATS[format].read(str(path), Part(0, 0), ["item"]):
-        assert not isinstance(events, Damage)
-        column = events.columns["item"]
-        found += column if isinstance(column, list) else [value.decode() for value in column.to_pylist()]
-    assert found == [event["item"] for event in short]
-
-
 def test_csv_users_keep_their_leading_zeros(tmp_path, read):
     (tmp_path / "e.csv").write_text("time,user,item\n1,007,1.50\n2,7,true\n")
     rows = read(tmp_path / "e.csv", time_unit="s").rows
     assert [(row["user"], row["item"]) for row in rows] == [("007", "1.50"), ("7", "true")]
-
-
-def test_json_numbers_are_their_decimal_text(tmp_path, read):
-    (tmp_path / "e.jsonl").write_text(
-        '{"user":5,"item":"a","time":1.5}\n{"user":"5","item":12345678901234567890,"time":2}\n'
-    )
-    assert read(tmp_path / "e.jsonl", time_unit="s").rows == [
-        {"user": "5", "item": "a", "time": 1_500_000},
-        {"user": "5", "item": "12345678901234567890", "time": 2_000_000},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("path", "format"),
-    [
-        ("a.avro", "avro"),
-        ("a.PARQUET", "parquet"),
-        ("b.c.ndjson", "jsonl"),
-        ("a.jsonl.gz", "jsonl"),
-        ("a.csv.zst", "csv"),
-    ],
-)
-def test_formats_by_ending(path, format):
-    assert format_of(path) == format
 
 
 def test_display_data_and_logs_show_no_values(tmp_path, read, caplog):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.pipelines.sources.event_files import RawEvents
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.sources.normalise import Normaliser, SharedNormaliser, TakeReading
+from privstream.pipelines.sources.normalise import Normaliser, TakeReading
 
 FORMS: dict[str, Any] = {"user": "who", "time": "at", "time_unit": "s", "null": ("NA",), "trim": True}
 READINGS = {
@@ -17,7 +17,6 @@ READINGS = {
     "sums": FieldMapping(item="page", value="ms", whole=True, optional_value=True, value_unit=0.5, **FORMS),
     "latency": FieldMapping(item="", value="ms", where='ms > 1 and land == "de"', **FORMS),
     "events": FieldMapping(item="page", **(FORMS | {"user": ""})),
-    "again": FieldMapping(item="page", **FORMS),
 }
 SHARED = SharedFields(tuple(READINGS.items()))
 TEXTS = st.sampled_from(["a", " b ", "", "NA", None, "de", "\ud800"])
@@ -45,12 +44,12 @@ def raw(rows: list[dict[str, Any]]) -> RawEvents:
 @given(ROWS)
 def test_each_question_reads_what_it_would_by_itself(rows: list[dict[str, Any]]) -> None:
     """Rows and values are the same, and records are refused for the same reasons."""
-    wide, refusals = SharedNormaliser(SHARED)(raw(rows))
+    wide, refusals = Normaliser(SHARED)(raw(rows))
     for name, fields in READINGS.items():
         alone, refused = Normaliser(fields)(raw(rows))
         taken = list(TakeReading(SHARED, name).take(wide))
         assert (taken or [alone.slice(0, 0)])[0].select(alone.schema.names).equals(alone)
-        own = [each for each in refusals if any(name in by.split(",") for by in each.by)]
+        own = [each for each in refusals if name in each.by]
         assert [(each.row, each.code) for each in own] == [(each.row, each.code) for each in refused]
         assert all(each.reason.startswith(one.reason) for each, one in zip(own, refused, strict=True))
 
@@ -58,11 +57,11 @@ def test_each_question_reads_what_it_would_by_itself(rows: list[dict[str, Any]])
 def test_a_reason_says_for_which_questions_it_is_one() -> None:
     """One dead letter for all that refuse a record alike."""
     row = {"who": "a", "page": "p", "land": "de", "at": 1, "ms": None}
-    _, refusals = SharedNormaliser(SHARED)(raw([row, row | {"page": None}, row | {"at": None, "ms": 5}]))
+    _, refusals = Normaliser(SHARED)(raw([row, row | {"page": None}, row | {"at": None, "ms": 5}]))
     assert [(each.row, each.reason, each.by) for each in refusals] == [
         (1, "item `page` must be present and not empty (for places)", ("places",)),
-        (1, "item must be present and not empty (for pages, again, sums, events)", ("pages,again", "sums", "events")),
-        (2, "time must be present and not empty", ("pages,again", "places", "sums", "latency", "events")),
+        (1, "item must be present and not empty (for pages, sums, events)", ("pages", "sums", "events")),
+        (2, "time must be present and not empty", ("pages", "places", "sums", "latency", "events")),
     ]
 
 

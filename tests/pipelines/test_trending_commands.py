@@ -84,7 +84,10 @@ def test_pictures_and_reports_are_made(name, folder):
         ("top-k --items 50 --max_contributions 20", {"stddev"}),
         ("top-k --items 50 --max_per_window 2", {"selection_error", "stddev"}),
         ("alerts --rules 3", {"stddev"}),
-        ("alerts --rules 3 --method sparse_vector --delta 1e-6 --min_alerts 5", {"start_margin", "min_alerts", "max_alerts"}),
+        (
+            "alerts --rules 3 --method sparse_vector --delta 1e-6 --min_alerts 5",
+            {"start_margin", "min_alerts", "max_alerts"},
+        ),
     ],
 )
 def test_plans_say_what_runs_promise(line, numbers, capsys):

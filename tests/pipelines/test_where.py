@@ -1,17 +1,14 @@
 """Filters on files: a filtered run is a run on a file that was filtered before, in every format, whatever is in it."""
 
 import json
-from datetime import UTC, datetime
 
 import fastavro
-import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.pipelines import cli
-from privstream.pipelines.frames import ask
 from privstream.pipelines.sources.event_files import RawEvents
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.normalise import Normaliser
@@ -63,12 +60,6 @@ def test_a_field_of_another_kind_is_a_dead_letter_and_decides_nothing_for_others
         ("line 3", "field `status`, which where reads, must be a finite number"),
         ("line 5", "user must be present and not empty"),
     ]
-
-
-def test_numbers_are_read_by_the_options_of_the_input(tmp_path, read_all):
-    (tmp_path / "a.csv").write_text(f'user;item;time;sum\na;x;{TIME};"1.234,50"\nb;x;{TIME};NA\nc;x;{TIME};1,5\n')
-    outcome = read_all(tmp_path / "a.csv", where="sum > 1000", decimal=",", null=("NA",))
-    assert [row["user"] for row in outcome.rows] == ["a"] and not outcome.letters
 
 
 def test_names_and_types_are_checked_before_a_run(tmp_path, read_all):
@@ -131,23 +122,6 @@ def test_a_condition_is_public_and_another_run_and_the_run_says_what_it_left_out
         said = capsys.readouterr().err
         assert ("4 events do not pass --where" in said) == (where == WHERE)
     assert ids[0] == ids[1] and len(set(ids)) == 3
-
-
-def test_a_frame_is_filtered(tmp_path):
-    rows = [(user, item, status, country, datetime(2030, 1, 1, tzinfo=UTC)) for user, item, status, country in ROWS]
-    frame = polars.DataFrame(rows, schema=[*NAMES, "time"], orient="row")
-    options = {
-        "epsilon": 1,
-        "delta": 1e-6,
-        "window": "1d",
-        "start": "2030-01-01",
-        "end": "2030-01-02",
-        "max_contributions": 1,
-    }
-    found = ask("counts", frame, **options, ledger="none", where=WHERE)
-    assert "2 of 2 rows used (4 do not pass --where)" in found.log
-    with pytest.raises(ValueError, match="where, character 8"):
-        ask("counts", frame, **options, ledger="none", where="status = 500")
 
 
 @pytest.mark.parametrize("where", ["ref is not null", "not (ref is null)", 'ref is not null or item == "b"'])
