@@ -78,11 +78,13 @@ class PublishCardinality(MechanismSteps, state="publish_cardinality"):
         columns, spread = (column.tolist() for column in published), self.mechanism.algorithm.spread
         for step, (estimate, bound, exhausted) in enumerate(zip(*columns, strict=True), start=first):
             start, end = self.steps.bounds(step)
-            ends = (None, None) if exhausted else map(float, interval(estimate, bound if spread is None else spread))
+            lower, upper = (
+                (None, None) if exhausted else map(float, interval(estimate, bound if spread is None else spread))
+            )
             error_bound = NO_BOUND if exhausted else bound
             people = max(0, estimate)
             noisy = people if spread is None else estimate  # by counts it is unbiased
-            outputs.append((step, CardinalityEstimate(start, end, float(people), *ends, noisy, error_bound)))
+            outputs.append((step, CardinalityEstimate(start, end, float(people), lower, upper, noisy, error_bound)))
         self.published.inc(len(outputs))
         self.exhausted.inc(int(published.exhausted.sum()))
         return state, outputs
