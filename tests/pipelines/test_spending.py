@@ -78,8 +78,8 @@ def test_what_is_spent_is_never_less_than_the_exact_composition(costs):
     slack = sum(one.slack for one in costs if one.slack != one.delta)
     if found.delta > slack and found.epsilon < sum(one.epsilon for one in costs):
         assert found.epsilon >= loss.get_epsilon_for_delta(found.delta) * (1 - 1e-2)
-    limit = Limit(found.epsilon * 1.5 + 0.01, min(0.5, found.delta * 4 + 1e-9))
-    assert standing(*costs, limit=limit).kept
+    sums = sum(one.epsilon for one in costs), sum(one.delta for one in costs)
+    assert standing(*costs, limit=Limit(sums[0], 4 * sums[1] + 1e-9)).kept
 
 
 def pair_of(one: Cost, bins: int = 24) -> tuple[np.ndarray, np.ndarray]:
