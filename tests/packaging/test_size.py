@@ -20,19 +20,23 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (15_700, 81),
-    "transforms": (15_520, 86),
-    "pipelines": (24_900, 139),
-    "tests": (46_050, 233),
-    "benchmarks": (1_730, 7),
+    "mechanisms": (14_400, 73),
+    "transforms": (13_970, 90),
+    "pipelines": (22_520, 135),
+    "tests": (39_520, 221),
+    "benchmarks": (1_700, 7),
     "deploy": (460, 3),
 }
-"""Lines of Python, and files of Python, in each folder."""
+"""Lines of Python, and files of Python, in each folder.
 
-WORDS = 80_000
+Files rose with fewer lines: one description of each question and one run have rooms of their own (pipelines), and
+reading and people took the place of events, in files of at most 350 lines (transforms).
+"""
+
+WORDS = 72_300
 """Of all pages, *.md."""
 
-WALK = (380, 52)
+WALK = (323, 53)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
 
 LARGE = {

@@ -118,10 +118,10 @@ def test_a_frame_has_items_of_several_columns():
 
 
 def test_two_thousand_streams_are_keys_with_noise_of_their_own():
-    people = {f"s{stream}": 20 + stream % 7 for stream in range(2_000)}
+    people = {f"s{stream}": 40 + stream % 7 for stream in range(2_000)}
     rows = [(f"{stream} {n}", stream, "x", TIME) for stream, number in people.items() for n in range(number)]
     frame = polars.DataFrame(rows, schema=["user", "stream", "page", "time"], orient="row")
-    options = {"epsilon": 4, "delta": 1e-6, "window": "1h", "start": "2030-01-01", "end": "2030-01-01T01:00Z"}
+    options = {"epsilon": 2, "delta": 1e-6, "window": "1h", "start": "2030-01-01", "end": "2030-01-01T01:00Z"}
     result = ask("counts", frame, **options, max_contributions=1, item=["stream", "page"], ledger="none")
     found, stddev = result.table, result.promise.number("accuracy", "stddev")
     assert sorted(found["stream"].to_pylist()) == sorted(people)
