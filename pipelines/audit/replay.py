@@ -185,13 +185,14 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
     """
     squares = epsilon = 0.0
     largest = 0
-    running = defaultdict[tuple[int, Any], dict[int, int]](dict)
-    for label in one.draws.keys() & other.draws.keys():
+    running, sources = defaultdict[tuple[int, Any], dict[int, int]](dict), dict[bytes, int]()
+    for label in (label for label in one.draws if label in other.draws):
         for here, there in zip(one.draws[label], other.draws[label], strict=False):
             moved = [a - b for a, b in zip(here.totals, there.totals, strict=True)]
             largest = max(largest, *map(abs, moved))
-            if (whose := _running(noises, here.law)) is not None:
-                running[whose, label[:3]][label[3]] = moved[-1]
+            if of_law := _running(noises, here.law):
+                place = sources.setdefault(label[0], len(sources))  # counts draw first, and then sums
+                running[of_law[place % len(of_law)], label[:3]][label[3]] = moved[-1]
             elif isinstance(here.law, DiscreteLaplace):
                 epsilon += sum(map(abs, moved)) / here.law.scale
             else:
@@ -218,12 +219,13 @@ def running_noises(transform: Any) -> list[Any]:
     return [each for each in getattr(law, "noises", ()) if isinstance(each, ToeplitzNoise) and each.span is None]
 
 
-def _running(noises: Sequence[Any], law: Any) -> int | None:
-    """Return which of these draws from a law, at one of its steps."""
-    for number, noise in enumerate(noises):
-        if law == noise.law or any(law == noise._law(step + 1) for step in range(noise.factor.horizon)):
-            return number
-    return None
+def _running(noises: Sequence[Any], law: Any) -> list[int]:
+    """Return which of these draw from a law, at one of their steps."""
+    found = (
+        (number, {noise.law, *map(noise._law, range(1, noise.factor.horizon + 1))})
+        for number, noise in enumerate(noises)
+    )
+    return [number for number, laws in found if law in laws]
 
 
 def _correlated(noise: Any, moved: dict[int, int]) -> Floats:
