@@ -27,7 +27,6 @@ def with_shards(name: str, shards: int) -> ShiftingHeavyHitters:
 FORMS = {
     "plain": as_rows,
     "many items": as_arrow,
-    "no end": as_rows,
     "known domain": as_rows,
     "status": as_arrow,
     "status, known domain": as_arrow,
