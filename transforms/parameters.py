@@ -15,6 +15,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.release import plain, released
@@ -23,9 +24,6 @@ from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 USUAL_CONTRIBUTIONS = 100
 """Of a person to counts or quantiles where nobody says how many."""
 
-
-MOST_SHARDS = 32_768
-"""As many as Flink has groups of keys: more cannot work side by side, and a stage goes through them for each batch."""
 
 DOMAIN = "domain"
 

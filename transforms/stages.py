@@ -13,9 +13,8 @@ from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
-from privstream.transforms.batches import Keyed, KeyedBatch, shard_key
+from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_key
 from privstream.transforms.parameters import Parameters
-from privstream.transforms.people.split import people_key
 from privstream.transforms.reading.dead_letters import LogSetAside
 from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, UNREAD, DeadLetter

@@ -172,7 +172,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     @property
     @override
     def curve(self) -> PrivacyCurve:
-        if self.publish == GAPS:
+        if self.publish == GAPS or (self.publish == VALUES and self.delta == 0):
             return PureDp(self.epsilon)
         tests = PureComposition(rounds=self.max_hits, round_epsilon=2 / self.threshold_scale)
         if self.publish == HITS:

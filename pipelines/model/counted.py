@@ -120,7 +120,7 @@ class HeavyHitters(Question):
 
 class TopK(Question):
     """Ranks items by the number of people who have them, in every window, as counts publishes it, and says by how much
-    each item is ahead of the next one. With --domain all items of a public list compete.
+    each item is ahead of the next one. With a public list all of its items compete.
     """
 
     question: Literal["top-k"] = "top-k"

@@ -32,9 +32,10 @@ from privstream.pipelines.sources.first_records import unusable
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.stores import filesystems
+from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.counters import Counters, summed
 from privstream.transforms.counts.finished import corrected_rows
-from privstream.transforms.parameters import MOST_SHARDS, Parameters
+from privstream.transforms.parameters import Parameters
 
 if TYPE_CHECKING:
     from privstream.pipelines.sinks.destination import Destination

@@ -46,7 +46,7 @@ DRAWN = {
     "top-k": ("--max_contributions 3", "--window 3h"),
     "alerts": ("--max_contributions 3", "--window 3h"),
     "histogram": ("--largest 8", "--window 3h"),
-    "flags": ("--largest 8", "--thresholds 7"),
+    "flags": ("--epsilon 3", "--thresholds 7"),
     "queries": ("--alpha 0.4", "--records 3000"),
     "cardinality": ("--timeout 4h", "--epsilon 3"),
     "quantiles": ("--high 90", "--max_contributions 2", "--epsilon 3"),

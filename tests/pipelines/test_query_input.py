@@ -80,7 +80,7 @@ def test_how_batches_come_does_not_matter(monkeypatch):
     ("query", "message"),
     [
         ("SELECT who, page FROM visits", "--time must name a field of the query: no `seen` there, only: page"),
-        ("SELECT who, page, seen::TIMESTAMP AS seen FROM visits", "--time_zone must be given, .* field `seen` of the"),
+        ("SELECT who, page, seen::TIMESTAMP AS seen FROM visits", "--time-zone must be given, .* field `seen` of the"),
         ("SELECT who, who, page, seen FROM visits", "called `who`|Binder"),
         ("SELECT who FRM visits", "query must be one that DuckDB can answer: Parser Error: syntax error"),
         ("SELECT * FROM sales", "query must be one that DuckDB can answer: Catalog Error: Table with name sales do"),
@@ -164,7 +164,7 @@ def test_a_monitor_reads_a_query_once(shop, tmp_path, monkeypatch):
         "windows: {window: 1d, start: 2024-01-01, end: 2024-01-03}\nprivacy: {epsilon: 2, delta: 1e-6}\n"
         "questions:\n  pages: {question: counts, max_contributions: 4}\n"
         "  money: {question: quantiles, value: amount, low: 0, high: 1000, max_contributions: 4}\n"
-        "output: {path: answers}\nledger: none\n"
+        "output: {path: answers}\naccount: {ledger: none}\n"
     )
     asked = []
     monkeypatch.setattr(reading, "save_rows", lambda *given: (asked.append(given[1]), save_rows(*given)))

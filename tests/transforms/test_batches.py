@@ -22,6 +22,7 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import spill
 from privstream.transforms.batches import (
+    EVENLY_SPREAD,
     CountBatch,
     EventBatch,
     HolderBatch,
@@ -29,9 +30,9 @@ from privstream.transforms.batches import (
     StepKey,
     decode,
     encode,
+    people_key,
 )
 from privstream.transforms.parameters import MOST_SHARDS
-from privstream.transforms.people.split import EVENLY_SPREAD, people_key
 from privstream.transforms.people.split_stages import SplitEvents
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields

@@ -25,6 +25,7 @@ from privstream.transforms.batches import (
     decode,
     encode,
     first_of_run,
+    people_key,
     totals,
 )
 from privstream.transforms.cardinality.parameters import (
@@ -34,7 +35,6 @@ from privstream.transforms.cardinality.parameters import (
     PresenceRules,
 )
 from privstream.transforms.people.bounding import LimitCounter
-from privstream.transforms.people.split import people_key
 from privstream.transforms.people.split_stages import CodedEvents, SplitCodes
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform

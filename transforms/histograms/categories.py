@@ -22,12 +22,12 @@ from privstream.transforms.batches import (
     StepKey,
     decode,
     encode,
+    people_key,
 )
 from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.holders import add_counts, encode_counts
 from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import ChargesInOrder, LimitCounter
-from privstream.transforms.people.split import people_key
 from privstream.transforms.people.split_stages import CodedEvents, ReadEvents, SplitCodes
 from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment

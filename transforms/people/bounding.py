@@ -22,12 +22,12 @@ from privstream.transforms.batches import (
     decode,
     encode,
     named,
+    people_key,
     rows_of,
     shard_key,
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
-from privstream.transforms.people.split import people_key
 from privstream.transforms.spill import release
 from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.timing.clock import WithClock, stepped
