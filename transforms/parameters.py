@@ -24,7 +24,6 @@ from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 USUAL_CONTRIBUTIONS = 100
 """Of a person to counts or quantiles where nobody says how many."""
 
-
 DOMAIN = "domain"
 
 

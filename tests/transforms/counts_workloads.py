@@ -110,12 +110,13 @@ def contributions(made: KeyedCounts, events) -> list[Contribution]:
     own = made.noise.derive("contribution")
     times, known, kept = Counter(), defaultdict(set), []
     chosen = random_ones(made, found) if made.chooses_randomly else None
+    in_window = limit if made.dropped_share is None else limit + made.dropped_share.clip
     for step in sorted(found):
         order = item_order(made, step)
         for user, items in found[step].items():
             person = people[user]
             coded = {code(item): item for item in items}
-            possible = sorted(coded, key=lambda key: lot(order, person, key))[:limit]
+            possible = sorted(coded, key=lambda key: lot(order, person, key))[:in_window]
             if made.mechanism.over == "start":
                 possible = [key for key in possible if key not in known[user]]
             possible.sort(key=lambda key: lot(own, person, key))
