@@ -193,17 +193,6 @@ def test_budgets_need_no_beam(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_limits_are_suggested_without_beam(tmp_path: Path) -> None:
-    """Also where something can be suggested, and where a line cannot be used."""
-    lines = [f"u{user},i{item},2024-01-01T0{item}:00:00Z,{item}" for user in range(300) for item in range(3)]
-    (tmp_path / "events.csv").write_text("\n".join(["user,item,time,value", *lines, "u,i,never,1"]))
-    options = "--window 1h --start 2024-01-01 --end 2024-01-02 --epsilon 2 --input events.csv"
-    files = "--output limits.jsonl --dead_letter letters.jsonl --ledger ledger"
-    assert loaded_by(tmp_path, "suggest", *shlex.split(f"{options} {files}")) <= {"pyarrow", "scipy"}
-    assert len((tmp_path / "letters.jsonl").read_text().splitlines()) == 1
-
-
-@pytest.mark.slow
 def test_no_plan_needs_beam(tmp_path: Path) -> None:
     write_folder(tmp_path)
     plans = [f"plan {word} {example.plan}" for word, example in EXAMPLES.items()]
