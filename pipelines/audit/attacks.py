@@ -143,11 +143,11 @@ POINT = [Sent(1, "in")]
 
 RANGES = (
     Attack(
-        name="a point in two ranges",
-        text="the unit is an event. With D, one point of two is inserted; with D', none. The adversary sees the counts "
-        "of a range with both and of one with that point.",
-        options={"epsilon": EPSILON, "universe": 2, "standing": ((1, 1), (1, 2))},
-        control={"epsilon": 2 * EPSILON},
+        name="one point",
+        text="the unit is an event. With D, one point is inserted; with D', none. The adversary sees the count. "
+        "Noise is for a point that comes and goes, of which one window shows half.",
+        options={"epsilon": EPSILON, "universe": 1, "standing": ((1, 1),)},
+        control={"epsilon": 4 * EPSILON},
         suspect=POINT,
         score=moved("estimate"),
         times=4,

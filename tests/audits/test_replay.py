@@ -135,7 +135,7 @@ def bound_with(**more):
 
 def listed_pair():
     """Few people have some items, enough to be tested and too few to be found; the person has these, and found ones."""
-    few, many = [f"few {number}" for number in range(16)], [f"many {number}" for number in range(29)]
+    few, many = [f"few {number}" for number in range(32)], [f"many {number}" for number in range(25)]
     others = [Sent(f"another {number}", item, 0) for number in range(20) for item in few] + crowd(300, many, 0)
     own = [Sent("suspect", item, 0) for item in few]
     own += [Sent("suspect", item, window) for window in range(1, 6) for item in many]

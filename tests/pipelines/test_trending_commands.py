@@ -80,9 +80,9 @@ def test_pictures_and_reports_are_made(name, folder):
     ("line", "numbers"),
     [
         ("heavy-hitters --delta 1e-6 --max_contributions 20", {"detection_threshold", "stddev"}),
-        ("heavy-hitters --delta 1e-6 --max_hits 3", {"clock", "status", "counts", "threshold"}),
+        ("heavy-hitters --method clock --delta 1e-6 --max_hits 3", {"threshold"}),
         ("top-k --items 50 --max_contributions 20", {"stddev"}),
-        ("top-k --items 50 --max_per_window 2", {"selection_error", "stddev"}),
+        ("top-k --items 50 --method gaps --max_per_window 2", {"selection_error", "stddev"}),
         ("alerts --rules 3", {"stddev"}),
         (
             "alerts --rules 3 --method sparse_vector --delta 1e-6 --min_alerts 5",

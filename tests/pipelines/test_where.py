@@ -120,7 +120,7 @@ def test_a_condition_is_public_and_another_run_and_the_run_says_what_it_left_out
         assert found["parameters"].get("where") == where
         ids.append(found["parameters"]["run_id"])
         said = capsys.readouterr().err
-        assert ("4 events do not pass --where" in said) == (where == WHERE)
+        assert ("4 do not pass --where" in said) == (where == WHERE)
     assert ids[0] == ids[1] and len(set(ids)) == 3
 
 
