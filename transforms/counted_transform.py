@@ -30,7 +30,7 @@ class CountedTransform(CountedParameters, PeopleTransform):
         if self.counts is None:
             return super().segments
         counts = cast(KeyedCounts, copy.copy(self.counts))
-        counts._shared = self._shared
+        counts._shared, counts._names = self._shared, self._names
         *first, last = counts.segments
         if not self._ended:  # else the view is one of the whole run
             last = Segment(partial(viewed, last, self.view, self.steps))

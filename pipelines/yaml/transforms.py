@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_type_hints
 
 import apache_beam as beam
+import privstream.transforms.rows  # noqa: F401 - Beam knows the types of rows then
 from apache_beam.pvalue import PCollection, Row
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints.row_type import RowTypeConstraint

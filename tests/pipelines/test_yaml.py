@@ -147,7 +147,7 @@ def test_items_of_several_columns_and_a_filter(tmp_path: Path, key_file: str) ->
     rows += [row | {"land": "fr", "status": 200} for row in rows]
     config = BUDGET | {"key": key_file, "item": "land,page", "where": "status >= 500"}
     [found] = run_on_rows(tmp_path, rows, config)
-    assert {(row["land"], row["page"]) for row in found} == {("de", "tea")}
+    assert {row["land"] for row in found} == {"de"} and "tea" in {row["page"] for row in found}
     assert all("item" not in row for row in found)
 
 
