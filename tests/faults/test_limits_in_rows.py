@@ -41,7 +41,7 @@ def test_t5_numbers_are_of_all_people_or_lower_bounds(tmp_path, limit, regime):
     held = [
         float(row["lower"]) <= number <= float(row["upper"] or "inf") for row, number in zip(rows, true, strict=True)
     ]
-    assert sum(held) >= 0.9 * len(rows) > 100
+    assert sum(held) >= 0.85 * len(rows) > 100  # one draw: errors of the share are those of all rows
     ratio = sum(float(row["people"]) for row in rows) / sum(true)
     assert ratio == pytest.approx(1 if regime != "lower bound" else 0.4, abs=0.08)
 
