@@ -151,7 +151,7 @@ class RankedItem(NamedTuple):
             no other item.
         people: number of people who had the item: by counts the number that `counts` shows, by which items are
             ranked; with the method "gaps" one made of a count and the gaps.
-        lower: lower end of its interval of 95%, of this row by itself.
+        lower: lower end of its interval of 95%, of this row alone.
         upper: upper end.
     """
 
@@ -177,7 +177,7 @@ class KeyCount(NamedTuple):
         people: the best estimate, at least 0: smoothed over windows where counts are of single ones, and corrected for
             what limits drop where that is much. With the unit "event" of events; over several windows of people in
             each of them.
-        lower: lower end of its 95% interval, of this row by itself.
+        lower: lower end of its 95% interval, of this row alone.
         upper: upper end; None where limits drop so much that `people` is a lower bound.
         noisy: the number that counts within limits, plus integer noise: unbiased, for those who add counts up. May be
             negative.
@@ -193,7 +193,7 @@ class KeyCount(NamedTuple):
 
 
 class KeyRise(NamedTuple):
-    """A count, and how far it is above that of so many windows before.
+    """A count, and how far it is above that of an earlier window.
 
     Attributes:
         window_start, window_end, item, people, lower, upper, noisy: as in `KeyCount`.
@@ -342,7 +342,7 @@ class RangeCount(NamedTuple):
         high: last point of the range.
         estimate: number of points, with integer noise; negative at times.
         error_bound: how far the estimate is from the truth at most, with probability 95% for all rows.
-        lower: the least number of points that is within 95% of this row by itself, by the law of its noise, at least 0.
+        lower: the least number of points that is within 95% of this row alone, by the law of its noise, at least 0.
         upper: the largest one.
     """
 
@@ -390,7 +390,7 @@ class RatioEstimate(NamedTuple):
         item: the item.
         ratio: of the shown numbers, smoothed where they are, at least 0; None where the divisor is not surely above 0.
             Of people, where these are counted.
-        lower: lower end of its interval of 95%, for the noise of both, of this row by itself. It says nothing of what
+        lower: lower end of its interval of 95%, for the noise of both, of this row alone. It says nothing of what
             limits leave out: where they leave out more of one of both counts, the ratio is too small or too large.
         upper: upper end.
     """

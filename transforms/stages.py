@@ -254,7 +254,7 @@ class PeopleTransform(PrivateTransform):
 
 
 def refuse_unbounded(events: PCollection[Any], rule: str, otherwise: str = "with delta = 0") -> None:
-    """Refuse input without an end, for which a rule must hold: otherwise noise does not depend on the data."""
+    """Refuse unbounded input, for which a rule must hold: otherwise noise does not depend on the data."""
     if not events.is_bounded:
         raise ValueError(
             f"{rule}: {otherwise} noise does not depend on the data, and a job that is restored and sees other events "

@@ -131,7 +131,7 @@ class FoundKeys(KeyedCounts):
     def __post_init__(self) -> None:
         if self.over == "start" or (isinstance(self.over, int) and self.over > MOST_SUMMED):
             most = f"at most {MOST_SUMMED:,} windows"
-            raise ValueError(f"over must be 'window' or {most} for keys that stay found, got {self.over!r}")
+            raise ValueError(f"over must be 'window' or {most} for found keys, got {self.over!r}")
         if self.public_keys is True:
             raise ValueError("public_keys must be false: keys that are public need not be found")
         super().__post_init__()
@@ -228,11 +228,11 @@ class FoundKeys(KeyedCounts):
         """What is said of items that are found, as sentences."""
         who = "events" if self.unit == "event" else "people"
         needed = ", ".join(
-            f"{self.needed[name]:,} in each of {int(name.rpartition('_')[2]):,}"
+            f"{self.needed[name]:,} {who} in each of {int(name.rpartition('_')[2]):,}"
             for name in self.needed
             if name.startswith("needed_in_")
         )
-        claim = f"Items stay found. They are found with an even chance by so many {who} in so many windows: {needed}"
+        claim = f"Items stay found. For an even chance to be found an item needs {needed} windows"
         if self.law.people is not None:
             by_others = self.needed[f"needed{OTHERS}_in_{self.horizon}"]
             claim += f"; if others have an item in each window, {by_others:,} in each of {self.horizon:,} are enough"
@@ -328,7 +328,7 @@ class FoundKeys(KeyedCounts):
         return replace(self.initial_state(carried=len(kept)), found_at=found_at), kept
 
     def lasting(self, state: FoundState) -> Integers:
-        """Return the keys, increasing, that a run that starts afresh should carry over: those that are not only noise,
+        """Return the keys, increasing, that the next budget period should carry over: those that are not only noise,
         and those on the public list.
 
         Privacy: post-processing of what was published.

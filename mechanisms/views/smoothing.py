@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -29,7 +28,6 @@ _LEAST_STDDEV = 1e-6
 _CYCLES = 3  # periods without which there is no rhythm
 _OF_ANY = 10  # keys that may move in any way, beside those from which it is learned how keys move
 _ROUNDS, _LEARNED = 2, 0.8  # of learning, and which part of the prior is learned
-_LONG_ENOUGH = 512  # windows from which on more make no difference
 
 
 class Smoothed(NamedTuple):
@@ -154,14 +152,6 @@ def rises(smoothed: Smoothed, counts: ArrayLike, stddev: float, back: int) -> Ri
         up = np.hypot(now.upper - now.estimates, before.estimates - before.lower)
         found[:, back:] = difference, difference - np.minimum(down, most), difference + np.minimum(up, most)
     return Rises(*np.round(found, DIGITS))
-
-
-@functools.lru_cache(maxsize=256)
-def steady_part(windows: int) -> float:
-    """Return which part of the noise a smoothed number has, on the mean of so many windows, that stays what it is."""
-    noise = 1e6  # ends are rounded
-    reach = smooth(np.zeros((max(1, min(windows, _LONG_ENOUGH)), 1)), noise).upper / NORMAL
-    return float(np.sqrt(np.mean(np.square(reach / noise))))
 
 
 def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period: int = 0) -> Smoothed:

@@ -27,9 +27,6 @@ SALT_BYTES = 32
 WATCHED = "watched: "
 """What data begin with that have no end."""
 
-MINUTES = len("2030-01-31T12:00")
-"""Letters of a time that people read; the others are seconds, and that it is in UTC."""
-
 Unit = Annotated[
     PrivacyUnit,
     PlainValidator(lambda value: value if isinstance(value, PrivacyUnit) else PrivacyUnit.from_dict(value)),

@@ -27,7 +27,7 @@ class RunIdentity:
         releases: of each question by name, `release` of its transform; the name of a single question is empty.
         readings: of each question by name, all that says how records are read, as plain values.
         data: digest of the contents of all input files; or the source, if that has no end.
-        place: of the rows of a run without an end. Nothing else distinguishes the data of two such runs: one that
+        place: of the rows of an unbounded run. Nothing else distinguishes the data of two such runs: one that
             starts again finds what it has published, and leaves it; elsewhere it would publish other answers about the
             same windows, so that is another release.
     """

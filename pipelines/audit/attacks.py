@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from privstream.transforms.reading.domain import Domain
 
 PERIOD = ""
-"""What tells trials apart that are periods of one run, in each of which everything starts afresh."""
+"""What tells trials apart that are budget periods of one run."""
 
 SUSPECT = 0
 """The number of the person who is in one of the inputs and not in the other."""

@@ -41,9 +41,9 @@ class Counts(Question):
     min_people: Count = option(1, "people without whom an item is never discovered or published", seldom=True)
     unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
     over: Span = option("window", "what a count is about: a window, all since the start, or such as 7d", seldom=True)
-    top: Count | None = option(None, "view: the largest items of each window, so many")
+    top: Count | None = option(None, "view: this number of largest items in each window")
     rising: Back | None = option(
-        None, "view: only items that surely rose against so many windows before (without a number: 1)"
+        None, "view: only items that surely rose against this number of windows before (without a number: 1)"
     )
     at_least: Count | None = option(None, "view: only rows whose number is so large", seldom=True)
 
@@ -73,7 +73,7 @@ class Counts(Question):
             "simulate.searches.COUNTS",
             "searches of a city, with the people who search for each item in a window or since the start",
         ),
-        audit=Part("audit.attacks.COUNTS", "limits and noise of a person, items that nobody else has"),
+        audit=Part("audit.attacks.COUNTS", "limits and noise per person, unique items"),
     )
 
 
@@ -114,7 +114,7 @@ class HeavyHitters(Question):
         stands=LISTED,
         chart="heavy-hitters",
         simulation=Part("simulate.searches.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
-        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
+        audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
 
@@ -152,7 +152,7 @@ class TopK(Question):
         simulation=Part(
             "simulate.searches.TOP_K", "searches of a city, and the list of everything that can be searched for"
         ),
-        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
+        audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
 
@@ -197,7 +197,7 @@ class Alerts(Question):
         stands={"rules": Stand("rules", "number of rules, all with at_least; or the file with the rules", needed=True)},
         chart="alerts",
         simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
-        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
+        audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
 
@@ -236,7 +236,7 @@ class Quantiles(Question):
         error_unit="values",
         chart="quantiles",
         simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
-        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
+        audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
 
@@ -284,7 +284,7 @@ class Cardinality(Question):
         assumed={"leave_values": ("leave",)},
         chart="cardinality",
         simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
-        audit=Part("audit.attacks.NONE", "limits and noise of a person"),
+        audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
 

@@ -86,8 +86,8 @@ class Data(Model):
     )
     watch: Positive | None = option(
         None,
-        "poll the input folder for new files every so many seconds, without an end: --output and --dead-letter are "
-        "folders then",
+        "poll the input folder for new files at this interval, in seconds, until stopped: --output and --dead-letter "
+        "are folders then",
         metavar="SECONDS",
         seldom=True,
     )

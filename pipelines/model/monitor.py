@@ -106,7 +106,7 @@ class Output(Model):
                 rule = f"must be of the form {KAFKA}host:port/topic or {POSTGRESQL}user@host:port/database/table, "
                 raise WrongKeyError(("output", "send"), f"{rule}without a password")
         if self.notify and (self.path == TERMINAL or not self.notify.startswith(WEB)):
-            raise WrongKeyError(("output", "notify"), "must begin with https:// and be given with an output of files")
+            raise WrongKeyError(("output", "notify"), "must be a web address and be given with an output of files")
         if self.send and self.path == TERMINAL:
             raise WrongKeyError(("output", "send"), "must be given with an output of files, which are sent from there")
         if self.path.startswith((KAFKA, POSTGRESQL)):

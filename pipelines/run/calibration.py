@@ -36,7 +36,7 @@ MIXED = (
     "unit must be the same in questions that share a delta: one that protects persons and one that protects events, or "
     "other neighbours, would need a larger one"
 )
-TOO_SMALL = "epsilon or delta of privacy must be larger for so many questions: no budget is small enough"
+TOO_SMALL = "epsilon or delta of privacy must be larger for this number of questions: no budget is small enough"
 PROOF = "docs/proofs/monitor.md, Theorem 1"
 
 

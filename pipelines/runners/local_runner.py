@@ -136,7 +136,7 @@ def choose_local_runner(options: PipelineOptions) -> None:
     opens = "opens a port on every interface without a password"
     if standard.runner is None or name in SWITCHES:
         if standard.runner is not None:
-            say(f"{standard.runner} would choose a runner by itself: taking {LOCAL_RUNNER}")
+            say(f"{standard.runner} would choose a runner: taking {LOCAL_RUNNER}")
         standard.runner = LOCAL_RUNNER
     refusals = {
         "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files": (

@@ -87,8 +87,9 @@ class Records(NamedTuple):
         outside, unused = (
             {name: counters[name] for name in names if counters.get(name)} for names in (OUTSIDE, UNUSED)
         )
-        used, malformed = counters.get("events_usable", 0), counters.get("events_malformed", 0)
-        return cls(read, used, malformed, counters.get("events_late", 0), faults, outside, unused)
+        malformed, late = counters.get("events_malformed", 0), counters.get("events_late", 0)
+        used = max(0, counters.get("events_usable", 0) - late)  # an event may be late for several windows
+        return cls(read, used, malformed, late, faults, outside, unused)
 
     def in_words(self, dead_letter: str | None = None) -> str:
         """Say how many rows were used, and what became of the others."""

@@ -51,7 +51,7 @@ class Webhook(Destination):
     def check(self, *, first: bool) -> None:
         # Nothing is posted that is no alert.
         if urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).hostname:
-            raise ValueError("--output must be posted to an address of the form https://example.com/path")
+            raise ValueError("--notify must be of the form https://example.com/path")
 
     @override
     def name(self) -> str:

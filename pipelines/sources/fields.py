@@ -21,9 +21,6 @@ from privstream.transforms.reading.texts import Spelling, column_names
 from privstream.transforms.reading.times import TimeForm
 from pyarrow import types
 
-DEFAULT_VALUE = "value"
-"""The field with the number where numbers are asked for and the field is not named."""
-
 MOST_NAMES, LONGEST_NAME = 40, 40
 """So many names of a header an error lists, if none of them is longer."""
 

@@ -70,7 +70,7 @@ def as_utf_8(pieces: Iterator[bytes], encoding: str, path: str) -> Iterator[byte
     """Return text of another encoding as UTF-8."""
     first = next(pieces, b"")
     if first.startswith(BYTE_ORDER_MARK):
-        raise InputFileError(f"--encoding must be utf-8, or left out: {path} begins with the byte order mark of UTF-8")
+        raise InputFileError(f"--encoding must be utf-8, or not given: {path} begins with the byte order mark of UTF-8")
     decoder = codecs.getincrementaldecoder(encoding)(NO_TEXT)
     try:
         for piece in chain([first], pieces):

@@ -1,4 +1,4 @@
-"""Exact privacy of keys that stay found, by `FoundKeys` itself: all noise of a small law is tried, in three windows.
+"""Exact privacy of found keys, by `FoundKeys` itself: all noise of a small law is tried, in three windows.
 
 Key number j of a run has the j-th vector of noise, so one run gives the law of all that may be seen of one key. Delta
 is the largest over neighbouring inputs, both ways; variants that are broken must show more than is promised.

@@ -352,7 +352,7 @@ def test_steps_must_all_be_given():
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"over": "start", "horizon": 4}, "over must be 'window' or at most 1,024 windows"),
-    ({"over": 1025, "horizon": 4}, "over must be 'window' or at most 1,024 windows for keys that stay found, got 1025"),
+    ({"over": 1025, "horizon": 4}, "over must be 'window' or at most 1,024 windows for found keys, got 1025"),
     ({"over": 1, "horizon": 4}, "over must be >= 2"), ({"over": 2, "horizon": None}, "horizon must be given"),
     ({"over": 16, "horizon": 20, "max_value": 1 << 26}, "max_value must be at most 33,554,432 for sums over 16 w"),
     ({"public_keys": True}, "public_keys must be false"), ({"delta": 0.0}, "delta must be > 0"),

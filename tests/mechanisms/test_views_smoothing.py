@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from privstream.mechanisms.views.smoothing import NORMAL, WITHOUT_MODEL, rises, series, smooth, smooth_row, steady_part
+from privstream.mechanisms.views.smoothing import NORMAL, WITHOUT_MODEL, rises, series, smooth, smooth_row
 
 WINDOWS, KEYS = 52, 200
 
@@ -74,11 +74,6 @@ def test_rises_are_known_where_both_windows_are_and_hold_the_truth():
     assert np.mean(found.lower[3:][change == 0] > 0) < 0.02
     assert np.mean(found.lower[3:][change > 120] > 0) > 0.9
     assert np.isnan(rises(smooth(noisy[:2], 20.0), noisy[:2], 20.0, 3).lower).all()
-
-
-def test_the_part_of_noise_that_is_left_falls_with_windows():
-    parts = [steady_part(windows) for windows in (1, 4, 16, 64)]
-    assert parts[0] == pytest.approx(1, abs=0.15) and parts == sorted(parts, reverse=True) and parts[-1] < 0.4
 
 
 def test_values_become_a_matrix_and_come_back():

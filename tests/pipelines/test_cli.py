@@ -161,7 +161,7 @@ def test_the_local_runner_is_chosen_by_name() -> None:
 @pytest.mark.parametrize("name", ["DirectRunner", "directrunner", "apache_beam.runners.SwitchingDirectRunner"])
 def test_no_switch_chooses_a_runner_silently(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = launch.parse_beam_options(["--runner", name])
-    assert f"{name} would choose a runner by itself: taking FnApiRunner" in capsys.readouterr().err
+    assert f"{name} would choose a runner: taking FnApiRunner" in capsys.readouterr().err
     assert options.view_as(beam.options.pipeline_options.StandardOptions).runner == "FnApiRunner"
 
 

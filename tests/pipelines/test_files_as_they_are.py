@@ -57,7 +57,7 @@ def test_a_header_that_can_be_read_in_two_ways_is_refused(tmp_path):
 
 def test_a_file_in_utf_8_is_not_read_as_another_one(tmp_path):
     (tmp_path / "a.csv").write_bytes("user,item,time\n".encode("utf-8-sig"))
-    with pytest.raises(InputFileError, match=r"--encoding must be utf-8, or left out: .*a.csv begins with the byte"):
+    with pytest.raises(InputFileError, match=r"--encoding must be utf-8, or not given: .*a.csv begins with the byte"):
         ReadEvents(str(tmp_path / "a.csv"), FieldMapping(encoding="windows-1252"))
 
 

@@ -62,6 +62,10 @@ def test_a_fault_of_read_rows_is_counted_once() -> None:
     assert Records.of(counters(100, events_malformed=10, events_malformed_point_type=10)).read == 100
 
 
+def test_late_events_are_not_used() -> None:
+    assert Records.of(counters(100, events_late=5)).in_words() == "95 of 100 rows used (5 late)"
+
+
 @pytest.mark.parametrize(
     ("counted", "option"),
     [

@@ -63,7 +63,7 @@ def test_prism_and_its_workers_listen_on_loopback_and_leave_nothing(tmp_path, mo
         (["--direct_running_mode=multi_threading"], "direct_running_mode must be in_memory"),
         (["--direct_num_workers=2"], "direct_num_workers must be 1"),
         (["--direct_num_workers=0"], "direct_num_workers must be 1"),
-        (["--runner=PortableRunner", "--job_endpoint=embed"], "job_endpoint must not be embed: it opens ports"),
+        (["--runner=PortableRunner", "--job_endpoint=embed"], "job_endpoint must not be embed: it opens a port"),
         (
             ["--flink_submit_uber_jar", "--flink_version=1.19"],
             "flink_submit_uber_jar must not be given: it opens a port",

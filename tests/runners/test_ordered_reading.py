@@ -48,7 +48,7 @@ def test_rows_are_those_of_a_reading_in_any_order(tmp_path, monkeypatch, runner,
 
 
 @pytest.mark.parametrize("runner", [pytest.param("fn_api", marks=pytest.mark.slow), pytest.param("prism", marks=PRISM)])
-def test_what_the_statistics_deny_is_late_everywhere(tmp_path, monkeypatch, runner):
+def test_what_the_statistics_deny_is_late_everywhere(tmp_path, monkeypatch, capsys, runner):
     """The first row group states a least time two hours after its first events: those of the first hour are late."""
     monkeypatch.setattr(readers, "ROWS_AT_ONCE", 1)
     on_runner = ["--runner=FnApiRunner"] if runner == "fn_api" else options(runner)
@@ -59,12 +59,10 @@ def test_what_the_statistics_deny_is_late_everywhere(tmp_path, monkeypatch, runn
     pq.write_table(table, path, row_group_size=len(table) // 2)
     start = table["time"].cast("int64")[0].as_py()
     lie(path, start, start + 2 * 3600 * 10**6)
-    letters = tmp_path / "letters.jsonl"
     words = command(tmp_path, name, "lying.parquet", "rows.jsonl")
-    assert cli.main([*words, *on_runner, f"--dead_letter={letters}"]) == 0
-    late = [json.loads(line) for line in letters.read_text().splitlines()]
-    hours = (
-        table["time"].cast("int64").to_numpy()[: len(table) // 2] - start // 3_600_000_000 * 3_600_000_000
-    ) // 3_600_000_000
-    assert len(late) == int((hours < 2).sum()) > 0
-    assert {letter["source"] for letter in late} == {"late event"}
+    assert cli.main([*words, *on_runner]) == 0
+    half, hour = len(table) // 2, 3_600_000_000
+    hours = (table["time"].cast("int64").to_numpy()[:half] - start // hour * hour) // hour
+    late = int((hours < 2).sum())
+    assert late > 0
+    assert f"{len(table) - late:,} of {len(table):,} rows used ({late:,} late)" in capsys.readouterr().err

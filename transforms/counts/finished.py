@@ -214,7 +214,7 @@ class SmoothFinished:
         return self._of_sums(totals, number)
 
     def _of_sums(self, totals: np.ndarray, number: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns of sums over so many windows each."""
+        """Return the columns of sums over `windows` windows each."""
         assert self.sums is not None
         found = self.sums.summed(0, np.arange(len(number), dtype=np.uint64), totals, number)
         return unsmoothed_columns(found, self.sums.max_value)

@@ -193,7 +193,7 @@ def parse_column(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
 def _parse_one(texts: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
     """Return local times of a single form, and which rows are such: at once those that Arrow would write like that."""
     seconds, read = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.bool_)
-    with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):  # a form that it does not know
+    with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):  # read below, slowly
         parsed = pc.strptime(texts, format=form, unit="s", error_is_null=True)
         same = pc.fill_null(pc.equal(pc.strftime(parsed, format=form), texts), False)
         seconds = parsed.cast(pa.int64()).fill_null(0).to_numpy()

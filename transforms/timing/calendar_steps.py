@@ -26,7 +26,7 @@ class CalendarSteps(Steps):
         calendar: how long each is.
         start: of the first one, in microseconds since 1970 UTC.
         until: end of the last one, or None.
-        renews: how long the periods are after which everything starts afresh, or None; `renewal` is the number of steps
+        renews: length of the budget periods, or None; `renewal` is the number of steps
             that end in the longest one.
     """
 
@@ -91,7 +91,7 @@ class CalendarSteps(Steps):
 
     @cached_property
     def periods(self) -> np.ndarray:
-        """The starts of the periods after which everything starts afresh."""
+        """The starts of the budget periods."""
         assert self.renews is not None
         starts: np.ndarray = self.renews.starts(self.start, None)
         return starts[: np.searchsorted(starts, self.starts[-1])]

@@ -35,7 +35,7 @@ class WithClock(beam.PTransform[Any, Any]):
     """Add to keyed records (see `stepped`) what starts the clock of each key; goes before `StepFn`.
 
     Args:
-        steps: with a first step; they may do without an end if the input is unbounded.
+        steps: with a first step; an end may be missing if the input is unbounded.
         names: the keys, which are public.
 
     Raises:

@@ -35,7 +35,7 @@ MICROS = 1_000_000
 HOUR, DAY = 3_600 * MICROS, 86_400 * MICROS
 MILLISECOND = 1_000  # the finest step of event time on every runner
 MOST_WINDOWS = 1 << 20
-"""Of a run, or until everything starts afresh."""
+"""Of a run, or of a budget period."""
 
 STAGES = 10  # more than the dataflow has
 END_OF_TIME = 9_223_371_950_454_774_999  # the last moment at which a timer fires: that of Beam's GlobalWindow
@@ -79,7 +79,7 @@ class WindowOptions(TypedDict, total=False):
     Args:
         window: length of a window in seconds, or so many days, weeks, months or years of a calendar from `start` on,
             such as "1month Europe/Berlin"; without a zone in UTC.
-        renew_every: seconds after which everything starts afresh, counted from `start`: limits, budgets and all that is
+        renew_every: length in seconds of a budget period, counted from `start`: limits, budgets and all that is
             remembered; with windows of a calendar so many days, weeks, months or years of it, such as "1month". The
             guarantee is then for what one person does in one such period.
         allowed_lateness: seconds after its end during which a window still takes late events.
@@ -99,7 +99,7 @@ class Steps:
         origin: start of step 0 in microseconds since 1970 UTC, in [0, size).
         first: number of the first step, or None for no bound.
         end: number after the last step, or None.
-        renewal: number of steps after which everything starts afresh, counted from the first step; None for never.
+        renewal: number of steps of a budget period, counted from the first step; None if there is one period.
         allowed_lateness: microseconds between the end of a window and its decision.
     """
 
@@ -168,7 +168,7 @@ class Steps:
 
     @property
     def count(self) -> int | None:
-        """Number of steps, at most those until everything starts afresh; None if there is no end."""
+        """Number of steps, at most those of a budget period; None if there is no end."""
         found = None if self.first is None or self.end is None else self.end - self.first
         return found if self.renewal is None else min(self.renewal, found or self.renewal)
 
@@ -183,7 +183,7 @@ class Steps:
         return self.first + int(self.renewals(step)) * self.renewal
 
     def last_of_period(self, step: int) -> int:
-        """Return the last step before everything starts afresh."""
+        """Return the last step of the budget period."""
         if self.renewal is None or self.first is None:
             return END_OF_TIME
         return self.first_of_period(step + self.renewal) - 1
@@ -222,12 +222,12 @@ class Steps:
 
     @property
     def renewal_length(self) -> str:
-        """After how long everything starts afresh, in words."""
+        """The length of a budget period in words."""
         return in_words((self.renewal or 0) * self.size)
 
     @property
     def person_in_period(self) -> PrivacyUnit:
-        """What one person sends until everything starts afresh, as a unit."""
+        """What one person sends in a budget period, as a unit."""
         return person_in((self.renewal or 0) * self.size, self.bounds_micros(self.first or 0)[0])
 
     @property
@@ -316,7 +316,7 @@ def _of_clocks(size: int, off: int) -> str:
 
 
 def end_of(windows: int, length: Length) -> float:
-    """Return the end of so many windows that follow each other from 1970 UTC on, in seconds since then."""
+    """Return the end of consecutive windows from 1970 UTC on, in seconds since then."""
     if not isinstance(length, str):
         return windows * length
     return int(Calendar.parse(length).starts(0, None)[windows]) / MICROS
@@ -372,7 +372,7 @@ def _iso(seconds: Any) -> str:
 
 
 def _renewal(renew_every: float, size: int, first: int | None) -> int:
-    """Return after how many steps everything starts afresh."""
+    """Return the number of steps of a budget period."""
     micros = to_micros("renew_every", renew_every)
     if first is None:
         raise ValueError("start must be given with renew_every, which counts from it")
