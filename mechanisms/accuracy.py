@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from privstream.mechanisms import checks
 
-TOGETHER, EACH = "all of them together", "each by itself"
+TOGETHER, EACH = "all of them together", "each alone"
 """Which intervals are right at once."""
 
 OUTSIDE = 0.05

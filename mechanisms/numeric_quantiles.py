@@ -382,7 +382,7 @@ class NumericQuantiles(Mechanism[int]):
             error=float(error),
             failure_probability=BETA,
             claim=f"With probability {1 - BETA:g} an interval contains its quantile, and the number of values "
-            f"below an edge of a bin is off by at most {error:,}, each by itself.",
+            f"below an edge of a bin is off by at most {error:,}, each alone.",
             numbers={"rank_error": error, "rank_stddev": deviation, "levels": self.tree.levels},
         )
 

@@ -53,7 +53,7 @@ COMMANDS: Commands = {
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
     "audit": (
         AUDITS,
-        "attack a question, or a run by its RESULT.guarantee.json or FILE.yaml: what does it show of a person",
+        "attack a question, or a run by its RESULT.guarantee.json or FILE.yaml: what does it show about a person",
     ),
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),

@@ -87,7 +87,7 @@ class Alert(NamedTuple):
             window in which the rule is no longer met.
         epsilon_left: with the method "sparse_vector" what the run has left, rounded down; else None.
         stopped: whether rules are no longer tested from here on: with "sparse_vector" all of them, since the budget is
-            spent; with "status" those with at_most, since people may be used up.
+            spent; with "status" those with at_most, since people may be out of charges.
     """
 
     window_start: Timestamp
@@ -249,7 +249,7 @@ class QuantileEstimate(NamedTuple):
         quantile: which part of all values is at most as large; 0.5 for the median.
         value: the best estimate of this quantile: of a finished file from all windows.
         lower, upper: its interval: it contains the quantile of the values that count within their limits, with
-            probability 95% in each row by itself. Where it covers (nearly) all values, tables and pictures say "nothing
+            probability 95% for each row alone. Where it covers (nearly) all values, tables and pictures say "nothing
             is known".
         noisy: the estimate from the values of the window alone.
     """
@@ -315,12 +315,12 @@ class CardinalityEstimate(NamedTuple):
         window_end: first moment after the window: the moment that the estimate is about.
         people: the best estimate of how many are in the set, at least 0: by counts of a finished file from all windows.
         lower, upper: its interval: it contains the number of people who count within their limits, with probability
-            95% in each row by itself; with methods that change estimates seldom by `error_bound`, and None where that
+            95% for each row alone; with methods that change estimates seldom by `error_bound`, and None where that
             is -1.
         noisy: the estimate with the noise of the window alone; by counts unbiased, and perhaps negative.
         error_bound: how far `noisy` is at most from the number of people who count within their limits, with
             probability 95% for all windows together, while people come and go no more often than `max_updates`, if
-            that was given; -1 if the budget for changes of the estimate is used up, so that it no longer follows the
+            that was given; -1 if the budget for changes of the estimate is spent, so that it no longer follows the
             set.
     """
 
@@ -432,7 +432,7 @@ class AlertState(NamedTuple):
 class LimitShare(NamedTuple):
     """How many people have a number of contributions in a cell of a public grid, and what a limit at its end keeps.
 
-    All numbers are noisy or follow from noisy ones. Each interval by itself holds the truth with probability 0.95.
+    All numbers are noisy or follow from noisy ones. Each interval alone holds the truth with probability 0.95.
     Few people with far more than all others cannot be seen: `kept` is about those in rows with a `limit`, and its
     interval allows for the others. The last row has no limit; its interval says how many people may have more.
 

@@ -204,7 +204,7 @@ class AnchoredPartition(Partition):
     def anchor_bound(self, interval: int) -> int:
         """Return what the error of the anchor of `interval` = 0, 1, .. keeps within: all of these bounds hold.
 
-        Half of the failure probability is for bounds that hold for all anchors up to one, the rest for each by itself.
+        Half of the failure probability is for bounds that hold for all anchors up to one, the rest for each alone.
         """
         if interval == 0:
             return 0

@@ -513,7 +513,7 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
     found += list_told(bounds)
     if bounds.dropped:
         found.append(
-            f"For the share of contributions that limits drop, at most {KNOTS[-1] * bounds.contributions:,} more of a "
+            f"For the share of contributions that limits drop, at most {KNOTS[-1] * bounds.contributions:,} more per "
             "person are counted as dropped (docs/proofs/limits_of_people.md)."
         )
     if bounds.largest is not None:

@@ -25,7 +25,7 @@ MOST_DROPPED = 0.1
 """A limit that is suggested drops at most such a part of all contributions."""
 
 BETA = 0.05
-"""Probability with which an interval may be wrong, each by itself."""
+"""Probability with which an interval may be wrong, each alone."""
 
 _FALSE_ALARM = 0.001  # with which noise alone is taken for people, in all cells together
 _TOGETHER = (1, 2, 4)  # people are looked for in so many cells side by side

@@ -211,7 +211,7 @@ class MeasuredTopK:
 
     Accuracy:
         With probability 95% no count of a release that was not selected exceeds a selected one by more than
-        `selection_error(counts, 0.05)`, and, each by itself, an interval contains the true count, whatever the counts:
+        `selection_error(counts, 0.05)`, and, each alone, an interval contains the true count, whatever the counts:
         it is that of the measure, which does not know what the selection saw, widened until it contains the estimate.
         Where selected counts stand clear of the rest, the variance of an estimate is `estimate_variance`; where the
         noise decides what is selected, gaps and estimates are biased upwards.

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.epilog = EXPLAINED
     add_place(parser)
-    parser.add_argument("--dataset", metavar="NAME", help="only this data set (default: all, each by itself)")
+    parser.add_argument("--dataset", metavar="NAME", help="only this data set (default: all, each alone)")
     parser.add_argument("--json", action="store_true", help="print JSON, with every run")
 
 

@@ -55,7 +55,7 @@ class Histogram(Categories):
         error_unit="events",
         chart="histogram",
         simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
-        audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits of a person"),
+        audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits per person"),
     )
 
 
@@ -199,7 +199,7 @@ class Queries(Question):
         None, "part of --records by which an answer may be wrong before the hypothesis is corrected, in (0, 1)"
     )
     planned: Count | None = option(None, "queries for which errors are bounded (default: 1,000)")
-    selection: Literal["last", "first"] = option("last", "which record of a person counts")
+    selection: Literal["last", "first"] = option("last", "which record of each person counts")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="queries",

@@ -298,7 +298,7 @@ class Suggest(Question):
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="suggest",
-        summary="choose the limit of a person from data, privately",
+        summary="choose the limit per person from data, privately",
         protected="a person over all that is read",
         known_as="histograms of contributions per user, for contribution bounds",
         transform="limits.suggest_limits.SuggestLimits",

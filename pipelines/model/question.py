@@ -161,7 +161,7 @@ class Windows(Model):
     end: Moment | None = option(None, "end of the last window")
     renew_every: Length | None = option(
         None,
-        "time after which everything starts afresh, counted from --start: limits, budgets, and what is remembered; the "
+        "length of a budget period, counted from --start: limits, budgets and what is remembered begin again; the "
         "guarantee is then for one such period",
         seldom=True,
     )

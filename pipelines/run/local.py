@@ -43,7 +43,7 @@ def options_of(monitor: Monitor, execution: Execution) -> None:
         UsageError: an option that nobody knows, or a runner; or the input has no end.
     """
     if any(argument.startswith("--runner") for argument in execution.beam):
-        raise UsageError("--runner must not be given: this command reads the input by itself")
+        raise UsageError("--runner must not be given: this command uses none")
     if execution.beam:
         loaded("runners.launch.parse_beam_options")(list(execution.beam))
     if monitor.data.unbounded:

@@ -166,8 +166,8 @@ def prepare(options: PipelineOptions) -> None:
     standard.streaming = True
     if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
         say(
-            f"{LOCAL_RUNNER} writes windows only when the input has ended, and of questions that publish every window "
-            "without an end the first 512 at most: use PrismRunner or FlinkRunner"
+            f"{LOCAL_RUNNER} writes windows only when the input has ended, and without --end at most the first 512 "
+            "of a question that publishes every window: use PrismRunner or FlinkRunner"
         )
 
 

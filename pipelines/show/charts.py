@@ -338,7 +338,7 @@ def chart_of(
     log = look.title == "Quantiles" and parameters.get("scale") == "log"
     given = Drawn(shown, list(labels.values()), values, at_end, clocks, span, log, true)
     own = any(getattr(row, "lower", None) is not None for row in rows)
-    sure = "95% intervals, each by itself" if own else "error bounds, which hold for all rows together"
+    sure = "95% intervals, each alone" if own else "error bounds, which hold for all rows together"
     meaning = look.shows or f"{'Bands' if kind is lines else 'Lines'}: {sure}."
     return Chart(kind.__name__, title, " ".join([meaning, *told]), partial(kind, given))
 

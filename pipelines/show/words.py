@@ -44,7 +44,7 @@ LIMIT = re.compile(r"each (\w+) counts with at most ([\d,]+ \w+)((?: in (?:a|the
 
 CLIPPED = {
     "values_clipped": ("values are beyond the limits and count as the nearest limit", "--max-value, --low or --high"),
-    "contributions_clipped": ("sums of a person are beyond the limit and count as the limit", "--max-value"),
+    "contributions_clipped": ("sums per person are beyond the limit and count as the limit", "--max-value"),
     "sums_over_limit": ("the sum of all values is beyond the limit and in no sum", "--max-value"),
 }
 

@@ -31,7 +31,7 @@ def add_city(parser: argparse.ArgumentParser, items: int = 1000) -> None:
         "--events_per_user",
         type=float,
         default=0.5,
-        help="average number of events of a person in a window (default: 0.5)",
+        help="average number of events per person in a window (default: 0.5)",
     )
     parser.add_argument(
         "--trends", type=int, default=8, help="number of items that become popular and fade again (default: 8)"

@@ -133,7 +133,7 @@ TRIPS = simulation(
     CategoryCount,
     "counts of each category so far",
     Option("categories", "int", "number of categories", 12),
-    Option("trips", "float", "average number of trips of a person in a window", 0.2),
+    Option("trips", "float", "average number of trips per person in a window", 0.2),
     Option("domain", "Path", "the categories, one per line, as `histogram` reads them"),
     more=lambda arguments: write_lines(arguments.domain, category_names(arguments.categories)),
 )
@@ -174,7 +174,7 @@ REQUESTS = simulation(
     simulate_requests,
     TrueQuantile,
     "quantiles of all values of each window",
-    Option("requests", "float", "average number of requests of a person in a window", 1.0),
+    Option("requests", "float", "average number of requests per person in a window", 1.0),
 )
 
 
@@ -349,7 +349,7 @@ PREDECESSOR = simulation(
     simulate_trades,
     NearestTrue,
     "the nearest levels with trades at each window's end",
-    Option("universe", "int", "levels are 1 to so many", 1 << 20),
+    Option("universe", "int", "number of levels, from 1", 1 << 20),
     Option("queries", "Path", "queries about levels, as `predecessor` reads them"),
     users="trades in each window",
     more=_write_points,

@@ -277,7 +277,7 @@ class TestBudget:
         assert partition.counter_bound(0) == 0
 
     def test_bounds_of_single_anchors_cost_no_more_than_their_share(self, monkeypatch):
-        """Those for all anchors up to one, and those for each by itself, have half of 0.8 beta each."""
+        """Those for all anchors up to one, and those for each alone, have half of 0.8 beta each."""
         partition = mechanism("anchored", slack=100, horizon=5000).partition
         once, up_to = {}, set()
         module = "privstream.mechanisms.histograms.partition"

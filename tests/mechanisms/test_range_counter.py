@@ -207,7 +207,7 @@ class TestNoise:
     def test_variance(self, delta, horizon):
         mechanism = RangeCounter(epsilon=1.0, delta=delta, universe=1 << 20, horizon=horizon)
         state = run(mechanism, [([], [])] * 23)
-        low = 1 + 4 * np.arange(40_000)  # intervals of level 2, each by itself
+        low = 1 + 4 * np.arange(40_000)  # intervals of level 2, each alone
         drawn = mechanism.count(state, low, low + 3, SeededNoise(11)).astype(float)
         expected = mechanism.variance(23)
         kurtosis = 3 if delta else 9  # at most: 6 above normal for one Laplace, less for sums

@@ -9,7 +9,7 @@ A test is a generator here. It yields the pipeline that is to be run, gets the r
 
 Where runners are in other processes, the pipelines of all selected tests with the same `job` stand side by side in one
 pipeline. Its first test runs it. A test that fails with these results is repeated by itself: it says what is wrong
-with its own pipeline, or that it is right alone, and wrong beside the others. FnApiRunner runs each by itself.
+with its own pipeline, or that it is right alone, and wrong beside the others. FnApiRunner runs each alone.
 """
 
 import functools

@@ -211,15 +211,15 @@ def test_a_run_without_an_end(case):
     for now, group in itertools.groupby(sorted(events, key=lambda e: e[2]), key=lambda e: e[2] // SECOND // 8 * 8):
         source = source.add_elements([stamped(event) for event in group]).advance_watermark_to(now)
     results = yield of_stream(source.advance_watermark_to_infinity(), made)
-    windows = max((row.window_end.micros // SECOND - flow.start) // 10 for row in results.elements("rows"))
-    assert 42 <= windows <= 42 + 3 * 256
+    windows = 42  # through the last event; how many more pass before the job ends differs by shard and runner
+    rows = [row for row in results.elements("rows") if row.window_end <= flow.start + 10 * windows]
     if name in ("plain", "anchored"):
         counter = made.mechanism.counter
         assert isinstance(counter, UnknownHorizonCounter)
         assert all(isinstance(counter.epoch(number), TreeCounter) for number in range(3))
     ends.steps = replace(ends.steps, end=ends.steps.first + windows)
     ends._noise = made._noise
-    flow.check(results, ends, events)
+    assert sorted(rows, key=flow.order) == flow.expected(ends, events)
 
 
 @pytest.mark.parametrize(

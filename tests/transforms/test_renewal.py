@@ -150,7 +150,7 @@ def test_the_guarantee_is_about_one_period(name):
         )
         assert "m periods" in found.limits[-1]
     assert not any("whole run" in limit for limit in found.limits)
-    assert "start afresh every 40 seconds, counted from 2023-11-14T22:13:23Z" in found.paragraph()
+    assert "begin again every 40 seconds, counted from 2023-11-14T22:13:23Z" in found.paragraph()
     lasting = MADE[name]()
     lasting.steps = lasting.steps.__class__(**vars(lasting.steps) | {"renewal": None})
     assert lasting.guarantee.unit in (PERSON, EVENT)

@@ -45,7 +45,7 @@ from typing_extensions import Unpack, override
 MOST_IN_WINDOW = 65_535
 UNTIL = "start, and end or renew_every"
 """What items need to stay found."""
-EACH_ROW = "each row by itself"
+EACH_ROW = "each row alone"
 ALLOWED = (
     "Intervals of numbers of {} allow for what limits drop, as far as the run says how much that is; else they are of "
     "what counts"
@@ -71,7 +71,7 @@ class CountsParameters(Parameters):
         arguments but `noise`.
 
     Accuracy:
-        Intervals are of 95%, of each row by itself.
+        Intervals are of 95%, of each row alone.
 
     Args:
         noise: `KeyedNoise`; the same key gives the same rows for the same events.

@@ -89,7 +89,7 @@ class SuggestLimits(Parameters):
         """By how much numbers of people are off."""
         scale = self.mechanism.law.scale
         claim = (
-            f"Each interval by itself holds the truth with probability {1 - BETA:g}. The noise of a number of people "
+            f"Each interval alone holds the truth with probability {1 - BETA:g}. The noise of a number of people "
             f"has the scale {scale:,.1f}; fewer people side by side than some {8 * scale:,.0f} cannot be seen."
         )
         return Accuracy(error=scale, failure_probability=BETA, claim=claim, numbers={"noise_scale": scale})

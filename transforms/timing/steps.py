@@ -391,7 +391,7 @@ def of_period(guarantee: PrivacyGuarantee, steps: Steps) -> PrivacyGuarantee:
         return guarantee
     start = steps.bounds_micros(steps.first or 0)[0]
     limits = [limit.replace("the whole run", "one period") for limit in guarantee.limits]
-    limits.append(f"All limits and budgets start afresh every {steps.renewal_length}, counted from {iso(start)}.")
+    limits.append(f"All limits and budgets begin again every {steps.renewal_length}, counted from {iso(start)}.")
     unit = guarantee.unit
     if unit == PERSON:
         unit = steps.person_in_period
