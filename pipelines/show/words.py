@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from privstream.mechanisms.privacy.units import in_words
@@ -293,9 +293,10 @@ def is_lower_bound(dropped: Mapping[str, float | None]) -> bool:
 def dropped_in_words(dropped: Mapping[str, float | None]) -> str:
     """Write the share that limits drop, as it was released."""
     share, lower, upper = (dropped[name] for name in ("share", "lower", "upper"))
+    least = percent(lower or 0.0, math.floor)
     if upper is None:
-        return f"at least {percent(lower or 0.0)}"
-    return f"about {percent(share or 0.0)} ({percent(lower or 0.0)} to {percent(upper)})"
+        return f"at least {least}"
+    return f"about {percent(share or 0.0)} ({least} to {percent(upper, math.ceil)})"
 
 
 def exact_drop(counters: Mapping[str, int]) -> tuple[float, str, str] | None:
@@ -311,9 +312,10 @@ def exact_drop(counters: Mapping[str, int]) -> tuple[float, str, str] | None:
     return share, found[0][1], max(found)[2]
 
 
-def percent(share: float) -> str:
-    """Write a share; small ones with one digit more."""
-    return f"{100 * share:.0f}%" if share >= 0.095 or not share else f"{100 * share:.1g}%"
+def percent(share: float, towards: Callable[[float], int] = round) -> str:
+    """Write a share, rounded to whole percents or to one digit; the ends of an interval are rounded away from it."""
+    digits = max(0, -math.floor(math.log10(100 * share))) if share else 0
+    return f"{towards(round(100 * share * 10**digits, 6)) / 10**digits:.{digits}f}%"
 
 
 def number(value: float) -> str:

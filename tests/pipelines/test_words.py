@@ -114,6 +114,11 @@ def test_limits_say_what_was_released(found: dict[str, float | None], bound: boo
     assert "lower bound" in promises.regime_in_words(found) or not bound
 
 
+def test_the_ends_of_the_share_are_rounded_away_from_it() -> None:
+    assert words.dropped_in_words(dropped(0.5395, 0.5361, None)) == "at least 53%"
+    assert words.dropped_in_words(dropped(0.0419, 0.0377, 0.0461)) == "about 4% (3% to 5%)"
+
+
 def test_what_limits_drop_is_not_known_before_it_is_released() -> None:
     assert "not known" in words.limits_in_words(record()) and "60 contributions" in words.limits_in_words(record())
 
