@@ -22,9 +22,8 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.item_monitors import StatusMonitor, ThresholdMonitor
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
-from privstream.mechanisms.monitor.status_monitor import StatusMonitor
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
 from privstream.mechanisms.points.dynamic_points import Updates

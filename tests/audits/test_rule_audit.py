@@ -12,11 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from privstream.mechanisms import SeededNoise
-from privstream.mechanisms.monitor import clock
-from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.calibration import MonitorBudget, clock
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
+from privstream.mechanisms.monitor.item_monitors import STARTED
 from privstream.mechanisms.monitor.rule_monitor import INACTIVE, RuleMonitor, RuleState
-from privstream.mechanisms.monitor.status_monitor import STARTED
 from status_attacks import NEGLIGIBLE, best_order, leaked
 
 EPSILON, DELTA, NUMBER = 0.7, 0.05, 200
@@ -58,7 +57,7 @@ class NoiseOfTheClock(Steered):
     @cached_property
     def calibrated(self):
         budget = MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=self.max_hits, tests=self.tests, beta=self.beta)
-        return replace(super().calibrated, eta=clock.calibrate(budget).eta)
+        return replace(super().calibrated, eta=clock(budget).eta)
 
 
 def made(kind=Steered, **changes):

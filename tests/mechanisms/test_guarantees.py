@@ -31,7 +31,6 @@ from privstream.mechanisms import (
     TreeCounter,
 )
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
-from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.privacy.accounting import (
     ComposedCurve,
     GaussianCurve,
@@ -39,6 +38,7 @@ from privstream.mechanisms.privacy.accounting import (
     PureDp,
     SlackCurve,
 )
+from privstream.mechanisms.privacy.clocks import ClockCurve
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 
 MONITOR = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": 100}
@@ -103,7 +103,7 @@ def test_every_kind_of_curve_can_be_written():
         for one in vars(importlib.import_module(module.name)).values():
             if isinstance(one, type) and one.__module__.startswith("privstream.") and hasattr(one, "to_pld"):
                 found.add(one)
-    assert {one.__name__ for one in found} - {"PrivacyCurve", "GridCurve"} == set(CURVES)
+    assert {one.__name__ for one in found} - {"PrivacyCurve", "DivergenceCurve"} == set(CURVES)
 
 
 def test_a_guarantee_without_a_curve_is_its_one_point():

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from item_streams import DOMAIN, check_order_and_snapshots, holdings, ids, run, streams
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer
-from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.calibration import MonitorBudget, clock
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
+from privstream.mechanisms.monitor.paper import paper
 from privstream.mechanisms.noise import discrete
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
@@ -94,7 +94,7 @@ class TestInvariance:
             kept = set(items[monitor.could_exceed(step, items, counts, noise)].tolist())
             fewer = [row for row in rows if row[1] in kept]
             full, hits = monitor.step(full, holdings(step, rows), noise)
-            if fewer or monitor.next_absent_hit(step, step + 1, noise) is not None:
+            if fewer or len(hits.items):
                 pruned, found = monitor.step(pruned, holdings(step, fewer), noise)
                 assert same(hits, found)
             else:
@@ -112,19 +112,6 @@ class TestInvariance:
             pruned_hits += len(absent) < DOMAIN
         assert absent_hits > 100
         assert pruned_hits > 100
-
-    @pytest.mark.slow
-    def test_next_absent_hit(self):
-        monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=2, domain_size=50, tests=10_000, beta=0.9)
-        noise = SeededNoise(3)
-        steps = [s for s in range(6000) if len(monitor.decide(UserCounters(), holdings(s, []), noise)[0].items)]
-        assert steps
-        found, start = [], 0
-        while (step := monitor.next_absent_hit(start, 6000, noise)) is not None:
-            found.append(step)
-            start = step + 1
-        assert found == steps
-        assert UNKNOWN.next_absent_hit(0, 100, noise) is None
 
     @pytest.mark.slow
     def test_streams_and_parameters_have_noise_of_their_own(self):
@@ -478,10 +465,10 @@ def test_one_release_is_at_least_the_divergence_of_its_law():
         assert exact <= CountCurve(sigma=5.0, releases=1).delta(epsilon) <= exact * 1.1
 
 
-@pytest.mark.parametrize("calibrator", [clock, kaplan_mansour_stemmer])
+@pytest.mark.parametrize("calibrator", [clock, paper])
 def test_hits_and_counts_together_use_up_the_budget_and_no_more(calibrator):
     budget = MonitorBudget(delta=1e-6, domain="unknown", tests_per_person=100, **BUDGET)
-    found = calibrator.calibrate(budget)
+    found = calibrator(budget)
     assert found.privacy_curve.delta(1.0) <= 1e-6
     assert found.privacy_curve.delta(0.98) > 1e-6
     assert found.guarantee.curve is found.privacy_curve
