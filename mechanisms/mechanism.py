@@ -56,7 +56,7 @@ class Mechanism(ABC, Generic[State]):
 
     def _described(self) -> Any:
         """Return the parameters as plain values, all numbers as floats: equal mechanisms have equal labels."""
-        return [type(self).__name__, {field.name: _plain(getattr(self, field.name)) for field in fields(self)}]
+        return _fields_of(self)
 
     def _source(self, noise: NoiseSource) -> NoiseSource:
         """Return noise that no mechanism of another kind or with other parameters draws."""
@@ -78,8 +78,14 @@ class Mechanism(ABC, Generic[State]):
 
 def described(mechanism: Any) -> bytes:
     """Return the parameters of a mechanism as bytes, all numbers as floats: equal mechanisms have equal labels."""
-    plain = {field.name: _plain(getattr(mechanism, field.name)) for field in fields(mechanism)}
-    return json.dumps([type(mechanism).__name__, plain], sort_keys=True).encode()
+    return json.dumps(_fields_of(mechanism), sort_keys=True).encode()
+
+
+def _fields_of(mechanism: Any) -> list[Any]:
+    return [
+        type(mechanism).__name__,
+        {field.name: _plain(getattr(mechanism, field.name)) for field in fields(mechanism)},
+    ]
 
 
 def _plain(value: Any) -> Any:

@@ -442,7 +442,7 @@ class NumericQuantiles(Mechanism[int]):
         if isinstance(self.law, WideGaussian):
             return [-float(special.ndtri(tail)) * self.law.sigma * norms for norms in self._norms]
         rates = _RATES / self.law.scale
-        moments = np.array([log_moment(self.law, rate, np.ones(1))[0] for rate in rates.tolist()])
+        moments = np.array([log_moment(self.law, rate) for rate in rates.tolist()])
         # A coefficient w <= 1 has at most w^2 of the log-moment of 1.
         return [((np.square(norms)[:, None] * moments - math.log(tail)) / rates).min(axis=1) for norms in self._norms]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -194,6 +194,16 @@ def digits(base: int, step: int) -> list[int]:
         found.append(digit)
         step = (step - digit) // base
     return found
+
+
+def prefix_nodes(base: int, step: int) -> Iterator[tuple[int, int, int]]:
+    """Return height, position and sign of the nodes that add up to the first `step` steps: balanced digits."""
+    numbers, position = digits(base, step), 0
+    for height in reversed(range(len(numbers))):
+        position, number = position * base, numbers[height]
+        for node in range(min(position, position + number), max(position, position + number)):
+            yield height, node, 1 if number > 0 else -1
+        position += number
 
 
 def total_digits(base: int, horizon: int) -> int:

@@ -11,20 +11,18 @@ from functools import cached_property
 
 import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.counters.trees import best_base, digits, tree_height
+from privstream.mechanisms.counters.trees import best_base, digits, prefix_nodes, tree_height
 from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, whole_counts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import NoiseSum, log_moment, minimal_bound
+from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.accounting import SMOOTHING
 from scipy import special
 
 _TOGETHER = 1 << 18  # numbers that are drawn in one call
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
-_COARSE = 0.03  # relative, to which norms are rounded up where each one needs a bound of its own
-_LEAST_NORM = 1e-3
 
 
 class KeyNoise(ABC):
@@ -63,21 +61,6 @@ class KeyNoise(ABC):
     @abstractmethod
     def tail_bound(self, step: int, tail: float) -> int:
         """Return z >= 0 with Pr[noise at `step` > z] <= tail; the law is symmetric up to the rounding of halves."""
-
-    @abstractmethod
-    def largest_step(self, step: int) -> int:
-        """Return at which of steps 1 .. `step` the noise is largest."""
-
-    @abstractmethod
-    def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
-        """Return the same as `tail_bound` for sums of the noise of several keys, each times a coefficient of at most 1.
-
-        Args:
-            step: 1, 2, ..
-            tail: the probability, in (0, 0.1].
-            norms: L2 norms of the coefficients, shape (n,).
-            absolute: their L1 norms, shape (n,).
-        """
 
 
 @dataclass(frozen=True)
@@ -161,10 +144,6 @@ class ToeplitzNoise(KeyNoise):
         squares = _squares(self.factor, self.span)
         return float(squares[min(step, len(squares)) - 1])
 
-    def largest_step(self, step: int) -> int:
-        """Return at which of steps 1 .. `step` the noise is largest."""
-        return int(np.argmax(_squares(self.factor, self.span)[:step])) + 1
-
     def variance(self, step: int) -> float:
         """Return the variance of the noise on counts at `step`, with that of rounding to whole counts."""
         rounding = ROUNDING_VARIANCE if self.fraction else 0.0
@@ -185,18 +164,6 @@ class ToeplitzNoise(KeyNoise):
         corrections = 0.0 if self.factor.exact else moved * math.sqrt(step)
         rounded = moved * _rounded(tail)
         return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
-
-    def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
-        """Return bounds for sums over keys: docs/proofs/keyed_counts.md, Lemma 5."""
-        square = self._square(step)
-        if isinstance(self.law, DiscreteLaplace):
-            return _laplace_sums(self.law, round(square), tail, norms)
-        spread, moved = math.sqrt(square) * norms, float(self.factor.levels[-1])
-        normal = -float(special.ndtri(tail * (1 - _SMALL_PART))) * self.law.sigma + moved * _rounded(tail)
-        if self.factor.exact:
-            return spread * min(normal, self.law.sigma * math.sqrt(-2 * math.log(tail)))
-        corrections = moved * math.sqrt(square * step)
-        return np.ldexp(spread * normal + corrections * absolute, -self.fraction) + absolute / 2
 
 
 @dataclass(frozen=True)
@@ -219,16 +186,9 @@ class TreeNoise(KeyNoise):
         self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
     ) -> Integers:
         """Return the noise of one step, from at most (k - 1) / 2 nodes of each height."""
-        base, position, noise = best_base(self.horizon), 0, np.zeros(len(keys), np.int64)
-        numbers = digits(base, step)
-        for height in reversed(range(len(numbers))):
-            position *= base
-            number = numbers[height]
-            nodes = range(position, position + number) if number > 0 else range(position + number, position)
-            for node in nodes:
-                drawn = self.law.draw(source, _labels(keys, height << 48 | node))
-                noise += drawn if number > 0 else -drawn
-            position += number
+        noise = np.zeros(len(keys), np.int64)
+        for height, node, sign in prefix_nodes(best_base(self.horizon), step):
+            noise += sign * self.law.draw(source, _labels(keys, height << 48 | node))
         return noise
 
     def _nodes(self, step: int) -> int:
@@ -247,14 +207,6 @@ class TreeNoise(KeyNoise):
     def tail_bound(self, step: int, tail: float) -> int:
         """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
         return _laplace_quantile(self.law, self._most_nodes, tail)
-
-    def largest_step(self, step: int) -> int:
-        """Return `step`: `tail_bound` is about all steps."""
-        return step
-
-    def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
-        """Return bounds for sums over keys, at any step up to the horizon."""
-        return _laplace_sums(self.law, self._most_nodes, tail, norms)
 
 
 def tree_nodes(horizon: int) -> int:
@@ -279,23 +231,6 @@ def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
     if number == 1:
         return max(0, law.tail_quantile(tail))
     return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
-
-
-def _laplace_sums(law: DiscreteLaplace, number: int, tail: float, norms: Floats) -> Floats:
-    """Return z that sums of coefficients, at most 1, times the sum of so many noises exceed with probability `tail`."""
-    steps = np.ceil(np.log(np.maximum(norms, _LEAST_NORM)) / math.log1p(_COARSE))  # few bounds, for rounded norms
-    distinct, places = np.unique(steps, return_inverse=True)
-    bounds = [_laplace_sum(law, number, tail, math.exp(step * math.log1p(_COARSE))) for step in distinct.tolist()]
-    return np.array(bounds)[places]
-
-
-@functools.lru_cache(maxsize=4096)
-def _laplace_sum(law: DiscreteLaplace, number: int, tail: float, norm: float) -> float:
-    largest = np.array([min(1.0, norm)])
-    times = number * (norm / float(largest[0])) ** 2
-    return minimal_bound(
-        lambda rate: times * float(log_moment(law, rate, largest)[0]), law, float(largest[0]), -math.log(tail)
-    )
 
 
 def _rounded(tail: float) -> float:

@@ -89,27 +89,12 @@ def correct(row: Floats, poles: Floats, weights: Floats, buffers: Floats, scratc
 def _recursive(rest: Floats, given: Floats) -> Floats:
     """Return y, column by column, with y_t = given_t - sum over i >= 1 of rest_i y_(t-i), (steps, columns).
 
-    It is that of `scipy.signal.lfilter`, bit for bit, without loading that library, half a second, for few steps.
-
     Args:
         rest: coefficients, (order, columns), from i = 1 on.
         given: (steps, columns).
     """
-    if len(given) > _FEW:
-        columns = [
-            scipy.signal.lfilter([1.0], np.append(1.0, one), column)
-            for one, column in zip(rest.T, given.T, strict=True)
-        ]
-        return np.stack(columns, axis=1)
-    found, waiting = np.empty_like(given), np.zeros((len(rest) + 1, given.shape[1]))
-    for step, row in enumerate(given):
-        found[step] = waiting[0] + row
-        waiting[:-1] = waiting[1:] - found[step] * rest
-    return found
-
-
-_FEW = 1024
-"""Steps."""
+    columns = zip(rest.T, given.T, strict=True)
+    return np.stack([scipy.signal.lfilter([1.0], np.append(1.0, one), column) for one, column in columns], axis=1)
 
 
 @dataclass(frozen=True)

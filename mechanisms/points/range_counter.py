@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
-from privstream.mechanisms.counters.trees import best_base
-from privstream.mechanisms.counters.trees import digits as signed_digits
+from privstream.mechanisms.counters.trees import best_base, prefix_nodes
 from privstream.mechanisms.counters.trees import tree_height as signed_height
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -78,15 +77,8 @@ class Epoch:
                 if done >> level & 1:
                     yield TimeNode(number, level, (done >> level) - 1, 1, before + (done >> level << level))
             return
-        digits = signed_digits(self.base, done)
-        position = 0
-        for level in reversed(range(len(digits))):
-            position *= self.base
-            digit = digits[level]
-            for away in range(abs(digit)):
-                index = position + away if digit > 0 else position - away - 1
-                yield TimeNode(number, level, index, 1 if digit > 0 else -1, 0)
-            position += digit
+        for level, index, sign in prefix_nodes(self.base, done):
+            yield TimeNode(number, level, index, sign, 0)
 
     def most_nodes(self, done: int) -> int:
         """Return how many nodes a prefix of at most `done` steps has at most."""
