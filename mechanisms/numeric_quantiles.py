@@ -450,12 +450,6 @@ class NumericQuantiles(Mechanism[int]):
     def _norms(self) -> list[Floats]:
         return [self.tree.norms(quantile) for quantile in self.quantiles]
 
-    def _fields(self, state: int) -> dict[str, Any]:
-        return {"step": state}
-
-    def _state(self, fields: dict[str, Any]) -> int:
-        return int(fields["step"])
-
     def _described(self) -> Any:
         kind, values = super()._described()
         return [kind, {name: value for name, value in values.items() if name != "quantiles"}]  # they shape no noise

@@ -468,32 +468,6 @@ class FoundKeys(KeyedCounts):
         drawn[place, number] = noise.independent(labels, steps, [true[place, number]], source.derive(ANSWERS[answer]))
         return drawn
 
-    def _fields(self, state: Any) -> dict[str, Any]:
-        answers = len(self.law.noises)
-        nothing = np.zeros(0, np.int64)
-        return {
-            "step": state.step,
-            "found_at": state.found_at,
-            "totals": state.totals,
-            "listed": state.listed,
-            "steps": np.array([window.step for window in state.windows], np.int64),
-            "sizes": np.array([len(window.keys) for window in state.windows], np.int64),
-            "keys": np.concatenate([nothing, *(window.keys for window in state.windows)]),
-            "values": np.concatenate([np.zeros((answers, 0), np.int64), *(w.values for w in state.windows)], axis=1),
-        }
-
-    def _state(self, fields: dict[str, Any]) -> Any:
-        ends = np.cumsum(fields["sizes"])[:-1]
-        parts = zip(
-            fields["steps"].tolist(),
-            np.split(fields["keys"], ends),
-            np.split(fields["values"], ends, axis=1),
-            strict=True,
-        )
-        windows = tuple(WindowCounts(*part) for part in parts) if len(fields["steps"]) else ()
-        known = {name: fields[name] for name in ("step", "found_at", "totals", "listed")}
-        return FoundState(**known, windows=windows)
-
 
 def _extended(column: Integers, number: int, value: int) -> Integers:
     """Return a copy of a column, with so many rows."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -161,15 +160,6 @@ class KeyTable:
         self.totals[:, index] += values
         if len(self.recent):
             self.recent[slot][:, index] += values
-
-    def fields(self, prefix: str) -> dict[str, Any]:
-        """Return the columns by name, for a snapshot."""
-        return {f"{prefix}_{name}": column for name, column in vars(self).items()}
-
-    @classmethod
-    def from_fields(cls, prefix: str, values: Mapping[str, Any]) -> KeyTable:
-        """Return the table that `fields` has written."""
-        return cls(*(values[f"{prefix}_{field.name}"] for field in fields(cls)))
 
 
 @dataclass(frozen=True, eq=False)

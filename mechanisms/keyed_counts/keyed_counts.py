@@ -293,13 +293,6 @@ class KeyedCounts(Mechanism[KeyedState]):
         if np.any(counts > most):
             raise ValueError(f"a key must have at most {most:,} contributions, since their values are up to max_value")
 
-    def _fields(self, state: KeyedState) -> dict[str, Any]:
-        return {"step": state.step} | state.waiting.fields("waiting") | state.counted.fields("counted")
-
-    def _state(self, fields: dict[str, Any]) -> KeyedState:
-        tables = (KeyTable.from_fields(prefix, fields) for prefix in ("waiting", "counted"))
-        return KeyedState(fields["step"], *tables)
-
     def _source(self, noise: NoiseSource) -> NoiseSource:
         """Return noise of its own. What was Gaussian under one label, and is Laplace now, has another."""
         source = super()._source(noise)

@@ -310,15 +310,6 @@ class ItemMonitor(ChargingMonitor[MonitorState]):
                 chosen.add(top if place in chosen else place)
         return np.array(sorted(chosen), np.uint64)
 
-    def _fields(self, state: MonitorState) -> dict[str, Any]:
-        charges, last = state.counters.compact().to_bytes(), -1 if state.last_step is None else state.last_step
-        return {"last": last, "charges": charges, "up": state.up.items, "since": state.up.since}
-
-    def _state(self, fields: dict[str, Any]) -> MonitorState:
-        counters = UserCounters().add(Charges.from_bytes(fields["charges"]))
-        up = UpItems(fields["up"], fields["since"])
-        return MonitorState(counters, up, None if fields["last"] < 0 else fields["last"])
-
 
 @dataclass(frozen=True, kw_only=True)
 class ThresholdMonitor(ItemMonitor):

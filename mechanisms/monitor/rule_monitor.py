@@ -6,7 +6,6 @@ import functools
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -252,14 +251,6 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         few = ~np.array(self.many)[holdings.items.astype(np.int64)]
         if np.any(ranks[few] >= self.many.count(False)):
             raise ValueError("ranks of rules of few people must come first")
-
-    def _fields(self, state: RuleState) -> dict[str, Any]:
-        charges = state.counters.compact().to_bytes()
-        return {"last": state.last_step, "charges": charges, "since": state.since, "changes": state.changes}
-
-    def _state(self, fields: dict[str, Any]) -> RuleState:
-        counters = UserCounters().add(Charges.from_bytes(fields["charges"]))
-        return RuleState(counters, fields["since"], fields["changes"], fields["last"])
 
 
 def _reaches(eta: float, shift: float) -> tuple[int, int]:

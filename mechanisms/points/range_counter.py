@@ -436,19 +436,6 @@ class RangeCounter(PointMechanism[RangeState]):
         """Count the points in ranges after the last step; asking again gives the same answers."""
         return self._count(state, *self._checked_ranges(low, high), noise)
 
-    def _fields(self, state: RangeState) -> dict[str, Any]:
-        fields: dict[str, Any] = {"step": state.step, "digest": state.digest}
-        fields["ends"] = np.array(list(state.history), np.int64)
-        fields["digests"] = b"".join(state.history.values())
-        return fields | state.points.to_fields()
-
-    def _state(self, fields: dict[str, Any]) -> RangeState:
-        digests = fields["digests"]
-        parts = [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
-        history = dict(zip(fields["ends"].tolist(), parts, strict=True))
-        points = PointCounts.from_fields(fields)
-        return RangeState(step=fields["step"], points=points, history=history, digest=fields["digest"])
-
     def _count(self, state: RangeState, starts: Integers, ends: Integers, noise: NoiseSource) -> Integers:
         """Return the counts of [start, end)."""
         if state.step == 0 or not len(starts):

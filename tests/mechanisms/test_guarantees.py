@@ -158,15 +158,6 @@ def test_what_was_not_written_so_is_refused(change, message):
         read_guarantee(guarantee_record(one) | change)
 
 
-def test_equal_curves_compose_as_one_by_one():
-    curve = SlackCurve(curve=PureDp(0.5), slack=1e-9)
-    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=1e-9, curve=curve)
-    other = dataclasses.replace(one, epsilon=0.25, curve=SlackCurve(curve=PureDp(0.25), slack=1e-9))
-    many = one.compose(*[one] * 4, *[other] * 3, delta=1e-6).epsilon
-    step_by_step = one.compose(other, one, delta=1e-6).compose(*[one] * 3, *[other] * 2, delta=1e-6).epsilon
-    assert many == pytest.approx(step_by_step, rel=1e-3)
-
-
 def test_a_file_that_is_no_guarantee_is_named(tmp_path):
     path = tmp_path / "rows.guarantee.json"
     one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5))
@@ -228,13 +219,6 @@ def test_composition_adds_pure_epsilons_and_beats_adding_clocks():
     assert both.epsilon(1e-6) < 2 * clocks.epsilon(5e-7)
     assert both.delta(0.8) == pytest.approx(ClockCurve(eta=0.05, clocks=2).delta(0.8), rel=0.01)
     assert both.delta(0.8) >= ClockCurve(eta=0.05, clocks=2).delta(0.8) * (1 - 1e-6)
-
-
-def test_a_composed_guarantee_keeps_limits_and_the_shortest_horizon():
-    found = guarantee(limits=("a",), horizon=9).compose(guarantee(limits=("a", "b"), horizon=5), delta=1e-9)
-    assert found.limits == ("a", "b")
-    assert found.horizon == 5
-    assert found.curve.delta(found.epsilon) <= found.delta
 
 
 @pytest.mark.parametrize(

@@ -79,14 +79,6 @@ def test_wide_noise_is_as_wide_as_it_says_down_to_the_lowest_bits(sigma):
     assert np.bincount(sample % 8).max() < 1.1 * len(sample) / 8
 
 
-@pytest.mark.parametrize(("law", "scale"), [(Geometric, 1e5), (DiscreteLaplace, 1e4), (DiscreteGaussian, 1500.0)])
-def test_low_digits_are_mixed(law, scale):
-    # For wide laws the residue modulo a small number is uniform up to e^-large: it sees each digit table.
-    sample = law(scale).draw(NOISE.derive("residue"), DRAWS)
-    for modulus in (2, 7, 256):
-        assert stats.chisquare(np.bincount(sample % modulus, minlength=modulus)).pvalue > FALSE_ALARM
-
-
 def exact_cumulative(table):
     return [(int(high) << 64) + int(low) for high, low in zip(table.high, table.low, strict=True)]
 
@@ -197,24 +189,6 @@ def test_quantile_is_bisection_on_128_bits(cumulative, first, others):
     law = IntegerLaw.from_cumulative(first, cumulative)
     assert law.quantile(words).tolist() == [first + bisect_right(cumulative, p) for p in points]
     assert law.quantile(words[:, None, :]).shape == (len(points), 1)
-
-
-@given(cumulative_lists.map(sorted))
-def test_functions_of_a_table_against_fractions(cumulative):
-    law = IntegerLaw.from_cumulative(-3, cumulative)
-    exact = [Fraction(c, ONE) for c in [*cumulative, ONE]]
-    k = np.arange(-5, len(exact) - 2)
-    padded = [0, 0, *exact, 1]
-    steps = [b - a for a, b in zip([0, *padded[:-1]], padded, strict=True)]
-    np.testing.assert_allclose(law.cdf(k), [float(p) for p in padded], rtol=1e-15)
-    np.testing.assert_allclose(law.survival(k), [float(1 - p) for p in padded], rtol=1e-15)
-    np.testing.assert_allclose(law.pmf(k), [float(p) for p in steps], rtol=1e-15)
-    mean = sum(p * int(i) for p, i in zip(steps, k, strict=True))
-    assert law.mean == pytest.approx(float(mean), rel=1e-12, abs=1e-12)
-    assert law.variance == pytest.approx(float(sum(p * (int(i) - mean) ** 2 for p, i in zip(steps, k, strict=True))))
-    for beta in (1e-30, 0.25, 0.75):
-        z = law.tail_quantile(beta)
-        assert law.survival(z) <= beta < law.survival(z - 1)
 
 
 PARAMETERS = [Geometric(5.0), Geometric(1e7), DiscreteLaplace(5.0), DiscreteLaplace(1e7)]

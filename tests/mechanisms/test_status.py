@@ -146,15 +146,6 @@ def test_scales_are_those_of_the_table(hits):
     assert plain.noise_scale < found.noise_scale < 1.03 * plain.noise_scale
 
 
-@pytest.mark.parametrize("hits", [1, 16])
-def test_delta_grows_with_eta_and_the_solver_uses_it_up(hits):
-    deltas = [divergence(eta, hits, 1.0) for eta in np.geomspace(1e-3, 3, 40)]
-    assert np.all(np.diff(deltas) >= 0)
-    found = status(budget(max_hits=hits), 1000)
-    assert found.hits_curve == StatusCurve(eta=found.eta, charges=hits)
-    assert 1e-6 * (1 - 1e-6) < found.hits_curve.delta(1.0) <= 1e-6
-
-
 def test_loss_distribution_is_pessimistic_and_close():
     curve = StatusCurve(eta=0.0656, charges=4)
     pld = curve.to_pld(1e-3)
