@@ -272,9 +272,6 @@ class NumericQuantiles(Mechanism[int]):
         per_step: values of one person in one step at most, >= 1.
         unit: "person" or "event".
 
-    Raises:
-        ValueError, TypeError: a field is out of range or of another type.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> ages = NumericQuantiles(epsilon=1.0, delta=1e-6, low=0, high=100, resolution=100, quantiles=(0.5,))

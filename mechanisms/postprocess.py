@@ -41,9 +41,6 @@ def blue_from_gaps(
     Returns:
         The estimates, shape (k,), and their variance; in time linear in k.
 
-    Raises:
-        ValueError: a shape or a variance is out of range, or a number is not finite.
-
     Example:
         >>> blue_from_gaps([10.0, 4.0], [2.0], measure_variance=1.0, noise_variance=1.0).values.tolist()
         [9.0, 5.0]
@@ -81,9 +78,6 @@ def combine_by_variance(
 
     Returns:
         The combined estimates and their variances.
-
-    Raises:
-        ValueError: a variance is out of range or a number is not finite.
 
     Example:
         >>> combine_by_variance([10.0], 1.0, [4.0], 2.0).values.tolist()

@@ -107,9 +107,6 @@ class FoundKeys(KeyedCounts):
         min_people: without so many people in one window a key is not found; its other windows may have fewer.
         horizon: steps of the run, or None, without a list; it must be given for sums of windows.
 
-    Raises:
-        ValueError, TypeError: a field is out of range or of another type.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> counts = FoundKeys(epsilon=1.0, delta=1e-6, contributions=7, horizon=16)

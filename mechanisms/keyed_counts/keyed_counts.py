@@ -76,9 +76,6 @@ class KeyedCounts(Mechanism[KeyedState]):
         possible: contributions that a person can have, dropped ones too, by public parameters; None if there is no such
             number.
 
-    Raises:
-        ValueError, TypeError: a field is out of range or of another type.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7)

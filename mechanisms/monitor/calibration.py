@@ -54,9 +54,6 @@ class MonitorBudget:
             thresholds then rise with the public step number, and `items_per_step` is used.
         items_per_step: tests of one step that one person takes part in at most.
         count_share: share of epsilon that pays for a noisy count of each hit, in [0, 1); 0 releases no counts.
-
-    Raises:
-        ValueError, TypeError: a field is out of range or of the wrong type.
     """
 
     epsilon: float

@@ -82,9 +82,6 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         count_share: share of epsilon that pays for noisy counts of changes; 0 publishes no counts.
         label: says what the steps and rules are; monitors that differ in any field draw different noise.
 
-    Raises:
-        ValueError, TypeError: a field is out of range.
-
     Example:
         >>> from privstream.mechanisms import SeededNoise
         >>> monitor = RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500,), ends=(500,), many=(True,))

@@ -68,10 +68,6 @@ class PrivacyGuarantee:
         curve: the whole privacy curve, or None if only (epsilon, delta) is known.
         step: what a step is called in sentences, such as "window"; no part of what is promised.
 
-    Raises:
-        ValueError: a field is out of range.
-        TypeError: a field is of the wrong type.
-
     Example:
         >>> from privstream.mechanisms.privacy.units import EVENT
         >>> print(PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=1.0, delta=0.0).paragraph())
