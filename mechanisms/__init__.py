@@ -1,10 +1,8 @@
 """Differentially private mechanisms over streams, on numpy arrays. Never imports Apache Beam."""
 
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
-from privstream.mechanisms.counters.continual_counter import ContinualCounter
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import TreeCounter
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.counters.continual_counter import ContinualCounter, TreeCounter
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, UnknownHorizonCounter
 from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.histograms.flags import AnchoredFlags, ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import (

@@ -17,7 +17,7 @@ from privstream.mechanisms.counters.continual_counter import (
     check_end,
     checked_rows,
 )
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.counters.toeplitz import UnknownHorizonCounter
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve
 from typing_extensions import override

@@ -383,8 +383,8 @@ class FoundKeys(KeyedCounts):
                 passed.append(some[enough & passes])
         return np.unique(np.concatenate(passed))
 
-    def _check_people(self, given: KeyedStep) -> None:
-        super()._check_people(given)
+    def _check_listed(self, given: KeyedStep) -> None:
+        super()._check_listed(given)
         if given.listed is None and self.lists(given.step):
             raise ValueError(f"listed must be given at step {given.step}: a list of different people is kept")
 

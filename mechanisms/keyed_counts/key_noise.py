@@ -11,10 +11,10 @@ from functools import cached_property
 
 import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.counters.trees import best_base, digits, prefix_nodes, tree_height
 from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, whole_counts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.running import best_base, digits, prefix_nodes, tree_height
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.accounting import SMOOTHING

@@ -59,13 +59,12 @@ class KeyedCounts(Mechanism[KeyedState]):
         delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace; for counts since the
             start, if there are many steps, in a k-ary tree, whose noise is not bound to the data: such a run must not
             be repeated on other data.
-        over: "window": each step alone; n >= 2: the last n steps; "start": all steps.
+        over: "window": each step alone; n >= 2: the last n steps, of public keys; "start": all steps, in which a person
+            contributes to a key once.
         horizon: steps of the run, up to 2^20; may be None for "window" alone.
         contributions: of one person in the whole run at most, >= 1.
         contributions_per_window: of one person in one step at most, from 1 to `contributions`. None: as many. It makes
             no noise smaller.
-        contributions_per_key: of one person to one key in the whole run at most: 1 counts different people. None: one
-            in each step. Changes nothing for "window".
         public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
         min_people: people that a key must have to be considered, >= 1: since the start, or for "window" in the window.
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
@@ -96,7 +95,6 @@ class KeyedCounts(Mechanism[KeyedState]):
     horizon: int | None = None
     contributions: int = 1
     contributions_per_window: int | None = None
-    contributions_per_key: int | None = None
     public_keys: bool = False
     min_people: int = 1
     max_value: int | None = None
@@ -119,7 +117,13 @@ class KeyedCounts(Mechanism[KeyedState]):
         checks.boolean("dropped", self.dropped)
         if self.dropped and (self.delta == 0 or self.unit == "event" or self.over == "start"):
             raise ValueError("dropped must be false without delta, since the start, or for the unit of an event")
+        if self.bounds.span not in (1, None) and not self.public_keys:
+            raise ValueError(f"over must be window or start unless the list of items is public, got {self.over}")
         _ = self.law  # noise that cannot be drawn is refused now, not in mid-stream
+
+    def _described(self) -> Any:
+        kind, values = super()._described()
+        return [kind, values | {"contributions_per_key": 1.0 if self.over == "start" else None}]
 
     def _check_over(self) -> None:
         if isinstance(self.over, str):
@@ -144,8 +148,6 @@ class KeyedCounts(Mechanism[KeyedState]):
                 raise ValueError(f"contributions_per_window must be None for the unit of an event, got {most}")
             if checks.integer("contributions_per_window", most, minimum=1) > self.contributions:
                 raise ValueError(f"contributions_per_window must be <= {self.contributions}, contributions, got {most}")
-        if self.contributions_per_key is not None:
-            checks.integer("contributions_per_key", self.contributions_per_key, minimum=1)
         if self.possible is not None:
             checks.integer("possible", self.possible, minimum=1)
         if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
@@ -159,17 +161,12 @@ class KeyedCounts(Mechanism[KeyedState]):
             span={"window": 1, "start": None}.get(self.over) if isinstance(self.over, str) else self.over,
             horizon=self.horizon,
             contributions=self.contributions,
-            per_key=min(self.contributions, steps, self.contributions_per_key or steps),
+            per_key=1 if self.over == "start" else min(self.contributions, steps),
             largest=self.max_value,
             min_people=None if self.public_keys else self.min_people,
             per_window=self.contributions_per_window,
             dropped=self.dropped,
         )
-
-    @property
-    def needs_people(self) -> bool:
-        """Whether steps must state `people`: how many contribute to a key for the first time."""
-        return self.bounds.span != 1 and self.bounds.per_key > 1 and (self.bounds.min_people or 1) > 1
 
     def lists(self, step: int) -> bool:
         """Whether a step must state `listed`: how many people a list of different people counts from this step on."""
@@ -302,7 +299,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError(f"step must be > {state.step}, got {given.step}")
         if self.horizon is not None and given.step > self.horizon:
             raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {given.step}")
-        self._check_people(given)
+        self._check_listed(given)
         if (given.sums is None) != (self.max_value is None):
             raise ValueError("sums must be given where max_value is, and only there")
         if given.sums is None or self.max_value is None:
@@ -313,14 +310,9 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError("sums must be within counts times the limits of values")
         return np.stack([given.counts, given.sums])
 
-    def _check_people(self, given: KeyedStep) -> None:
-        """Refuse numbers of people that would let a key be considered with fewer people than are promised, or later."""
-        if self.bounds.span == 1 and given.people is not None:
-            raise ValueError("people must not be given for counts of one window: all of its contributions are theirs")
+    def _check_listed(self, given: KeyedStep) -> None:
         if given.listed is not None and not self.lists(given.step):
             raise ValueError(f"listed must not be given at step {given.step}: no list of people is kept then")
-        if self.needs_people and given.people is None:
-            raise ValueError("people must be given where a person may contribute to a key again and min_people is > 1")
 
     def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:
         """Return rows with their errors."""
@@ -427,9 +419,8 @@ class ShardSteps:
     ) -> tuple[KeyTable, KeyTable]:
         """Return the tables with what came: first to counted keys, then to those that wait, of which some are ready."""
         slot = given.step % max(1, len(counted.recent))
-        people = given.counts if given.people is None else given.people
         index, here = counted.positions(given.keys)
-        counted.add(index[here], people[here], values[:, here], slot)
+        counted.add(index[here], values[:, here], slot)
         rest = np.flatnonzero(~here) if self._public else np.flatnonzero(~here & (given.counts > 0))
         if not len(rest):
             return waiting, counted
@@ -439,8 +430,8 @@ class ShardSteps:
         unseen = np.sort(given.keys[rest[~here]])
         waiting = waiting.joined(KeyTable.empty(unseen, len(values), len(counted.recent), 0))
         index, _ = waiting.positions(given.keys[rest])
-        waiting.add(index, people[rest], values[:, rest], slot)
-        ready = waiting.people >= (self.law.bounds.min_people or 1)
+        waiting.add(index, values[:, rest], slot)
+        ready = waiting.totals[0] >= (self.law.bounds.min_people or 1)  # a contribution each
         counted = counted.joined(self._remembering(waiting.take(ready), given.step, source))
         return waiting.take(~ready), counted
 

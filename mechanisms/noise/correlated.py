@@ -224,7 +224,13 @@ class BandedFactor(Factor):
 
 @dataclass(frozen=True)
 class BufferedFactor(Factor):
-    """The rational function nearest to (1 - x)^(-1/2), of low degree: a few numbers remember the whole past."""
+    """R D, R the rational function nearest to (1 - x)^(-1/2), of low degree: a few numbers remember the whole past.
+
+    A contribution at step t moves R x by a column of which only horizon - t + 1 entries are left. So the diagonal D
+    multiplies it by |first column| / |that column|, rounded down, and its noise is divided by as much: all columns are
+    nearly as long as the first one, and w = D^-1 R^-1 z. This holds for one contribution per person and key; several
+    columns may then add up to more than those of R do.
+    """
 
     buffers: int = BUFFERS
 
@@ -265,27 +271,12 @@ class BufferedFactor(Factor):
         return np.concatenate([[1.0], rest])
 
     @override
-    def correct(self, values: Floats, memory: Floats, step: int) -> None:
-        poles, _, weights = self.function
-        correct(values, poles[:, None], weights[:, None], memory, np.empty_like(memory))
-
-    @override
     def float_error(self, sigma: float) -> float:
         # Proof: docs/proofs/counters.md, section 4.
         poles, _, weights = self.function
         largest = DEVIATIONS * 4 * sigma / np.sqrt(1 - poles**2)
         lasting = np.minimum(1 / (1 - poles), self.horizon) + self.buffers + 4
         return float(weights @ (2.0**-52 * largest * lasting))
-
-
-@dataclass(frozen=True)
-class LevelledFactor(BufferedFactor):
-    """R D, R the buffered factor and D diagonal: all columns are nearly as long as the first one.
-
-    A contribution at step t moves R x by a column of which only horizon - t + 1 entries are left. So D multiplies it by
-    |first column| / |that column|, rounded down, and its noise is divided by as much: w = D^-1 R^-1 z. This holds for
-    one contribution per person and key; several columns may then add up to more than those of R do.
-    """
 
     @cached_property
     @override

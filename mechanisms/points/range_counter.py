@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
-from privstream.mechanisms.counters.trees import best_base, prefix_nodes
-from privstream.mechanisms.counters.trees import tree_height as signed_height
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
+from privstream.mechanisms.noise.running import best_base, prefix_nodes
+from privstream.mechanisms.noise.running import tree_height as signed_height
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sum_quantile, sum_spread
 from privstream.mechanisms.points.dynamic_points import (

@@ -7,15 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.counters.continual_counter import bound_noise
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import (
-    TreeCounter,
-    plain_digits,
-    prefix_sums,
-)
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.counters.continual_counter import TreeCounter, bound_noise, prefix_sums
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, UnknownHorizonCounter
 from privstream.mechanisms.noise.discrete import WideGaussian
+from privstream.mechanisms.noise.running import plain_digits
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import counting_sigma, largest_shift
 from privstream.mechanisms.privacy.noisy_counts import CountCurve

@@ -11,7 +11,7 @@ from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.found_keys import CARRIED, NOT_FOUND, PUBLIC
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
-from privstream.mechanisms.noise.row_noise import RowNoise
+from privstream.mechanisms.noise.sources import RowNoise
 from scipy import signal, stats
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-3}

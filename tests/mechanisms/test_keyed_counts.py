@@ -8,22 +8,21 @@ import numpy as np
 import pytest
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.counters.trees import best_base
 from privstream.mechanisms.keyed_counts.key_noise import TreeNoise
 from privstream.mechanisms.keyed_counts.keyed_counts import ShardSteps
-from privstream.mechanisms.noise.correlated import BufferedFactor, LevelledFactor
+from privstream.mechanisms.noise.correlated import BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.running import best_base
 from scipy import linalg
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 OVER = [
     {"over": "window"},
     {"over": "window", "public_keys": True},
-    {"over": 3, "horizon": 9, "contributions": 2},
-    {"over": 3, "horizon": 9, "contributions": 8},
-    {"over": 3, "horizon": 9, "contributions_per_key": 1, "contributions": 2},
-    {"over": "start", "horizon": 9, "contributions": 4, "contributions_per_key": 1},
-    {"over": "start", "horizon": 200, "contributions_per_key": 1},
+    {"over": 3, "horizon": 9, "contributions": 2, "public_keys": True},
+    {"over": 3, "horizon": 9, "contributions": 8, "public_keys": True},
+    {"over": "start", "horizon": 9, "contributions": 4},
+    {"over": "start", "horizon": 200},
     {"over": "start", "horizon": 9, "public_keys": True, "delta": 0.0},
     {"over": 4, "horizon": 9, "public_keys": True, "delta": 0.0},
     {"over": "start", "horizon": 9, "public_keys": True, "contributions": 9},
@@ -36,10 +35,10 @@ def made(**fields):
     return KeyedCounts(**(BUDGET | fields))
 
 
-def given(step, counts, sums=None, people=None, first=0):
+def given(step, counts, sums=None, first=0):
     counts = np.asarray(counts, np.int64)
     keys = np.arange(first, first + len(counts), dtype=np.uint64)
-    return KeyedStep(step=step, keys=keys, counts=counts, sums=sums, people=people)
+    return KeyedStep(step=step, keys=keys, counts=counts, sums=sums)
 
 
 def start(mechanism, keys):
@@ -106,20 +105,13 @@ def noise_rows(factor):
 
 @pytest.mark.parametrize("horizon", [1, 2, 9, 300])
 def test_variances_of_levelled_noise_are_those_of_its_matrices(horizon):
-    factor = LevelledFactor(horizon)
+    factor = BufferedFactor(horizon)
     assert factor.squares(None) == pytest.approx(np.sum(noise_rows(factor) ** 2, axis=1), rel=1e-9)
-
-
-@pytest.mark.parametrize(("horizon", "gain"), [(100, 0.845), (1000, 0.818)])
-def test_levelled_noise_is_smaller_at_the_end_and_never_larger(horizon, gain):
-    levelled, plain_factor = LevelledFactor(horizon).squares(None), BufferedFactor(horizon).squares(None)
-    assert math.sqrt(levelled[-1] / plain_factor[-1]) < gain
-    assert np.all(levelled <= plain_factor * (1 + 1e-9))
 
 
 def test_distinct_people_since_the_start_need_the_norm_of_one_column():
     """The square-root factor, levelled: sigma of one count, times sqrt(C), times the norms of a column and a row."""
-    mechanism = made(over="start", horizon=1000, contributions=32, contributions_per_key=1, public_keys=True)
+    mechanism = made(over="start", horizon=1000, contributions=32, public_keys=True)
     root = np.cumprod(np.append(1.0, 1 - 0.5 / np.arange(1, 1000)))
     norms = np.sqrt(np.cumsum(root**2))
     levels = np.floor(norms[-1] / norms[::-1] * 32) / 32
@@ -128,7 +120,7 @@ def test_distinct_people_since_the_start_need_the_norm_of_one_column():
 
 
 def test_a_person_in_every_window_gets_independent_noise():
-    daily = made(over="start", horizon=100, contributions=100, public_keys=True)
+    daily = made(over=100, horizon=100, contributions=100, public_keys=True)
     assert daily.stddev(100) == pytest.approx(4.2247 * 100, rel=0.01)
 
 
@@ -141,9 +133,7 @@ def test_noise_has_the_stated_variance(fields):
     checked = {1, 2, min(9, last)}
     for step in range(1, max(checked) + 1):
         sums = None if mechanism.max_value is None else np.full(keys, 7, np.int64)
-        counts = np.full(keys, large)  # as many visits in every step, by the same people
-        people = None if mechanism.over == "window" else counts * (step == 1)
-        state, rows = mechanism.step(state, given(step, counts, sums, people), SeededNoise(5))
+        state, rows = mechanism.step(state, given(step, np.full(keys, large), sums), SeededNoise(5))
         if step in checked:
             noise = rows.counts - np.median(rows.counts)
             assert len(rows.keys) == keys
@@ -154,7 +144,7 @@ def test_noise_has_the_stated_variance(fields):
 
 
 def test_noise_of_successive_steps_is_correlated_as_the_factor_says():
-    mechanism = made(over="start", horizon=40, contributions_per_key=1)
+    mechanism = made(over="start", horizon=40)
     _, rows = run(mechanism, mechanism.initial_state(), [given(t, np.full(5000, 1000)) for t in (1, 2, 3)])
     first, last = (row.counts - 1000 * row.step for row in (rows[0], rows[2]))
     coefficients = noise_rows(mechanism.law.noises[0].factor)
@@ -165,7 +155,7 @@ def test_noise_of_successive_steps_is_correlated_as_the_factor_says():
 
 
 def test_a_key_that_comes_late_has_the_noise_of_all_steps():
-    mechanism = made(over="start", horizon=9, contributions_per_key=1)
+    mechanism = made(over="start", horizon=9)
     _, rows = mechanism.step(mechanism.initial_state(), given(9, np.full(5000, 10**4)), SeededNoise(3))
     assert np.mean((rows.counts - 10**4) ** 2) / mechanism.stddev(9) ** 2 == pytest.approx(1, abs=0.125)
     assert mechanism.stddev(9) > 1.15 * mechanism.stddev(1)
@@ -175,7 +165,7 @@ def test_a_key_that_comes_late_has_the_noise_of_all_steps():
 @pytest.mark.parametrize("together", [1, 1000, 1 << 18])
 def test_a_key_that_comes_late_remembers_what_steps_one_by_one_leave(over, together, monkeypatch):
     monkeypatch.setattr("privstream.mechanisms.keyed_counts.key_noise._TOGETHER", together)
-    noise = made(horizon=50, **over).law.noises[0]
+    noise = made(horizon=50, public_keys=True, **over).law.noises[0]
     keys, source = np.arange(70, dtype=np.uint64), SeededNoise(1)
     found, wanted = np.zeros((2, noise.rows, len(keys)))
     noise.remember(found, 31, keys, source)
@@ -184,15 +174,13 @@ def test_a_key_that_comes_late_remembers_what_steps_one_by_one_leave(over, toget
     assert found.tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize(
-    "options", [{"public_keys": True}, {"over": 3, "horizon": 9}, {"over": 3, "horizon": 9, "contributions": 50}]
-)
+@pytest.mark.parametrize("options", [{}, {"over": 3, "horizon": 9}, {"over": 3, "horizon": 9, "contributions": 50}])
 def test_a_repetition_in_which_totals_agree_again_shows_no_exact_difference(options):
     """One person counts in step 5 and not in step 2: at step 5 totals are the same and answers are not."""
-    mechanism, keys = made(**options), np.arange(300, dtype=np.uint64)
+    mechanism, keys = made(**options, public_keys=True), np.arange(300, dtype=np.uint64)
 
     def fifth(now, later):
-        state = mechanism.initial_state(*([keys] if mechanism.public_keys else []))
+        state = mechanism.initial_state(keys)
         for step, more in ((1, 0), (2, now), (5, later)):
             counts = np.full(len(keys), 10**4 + more)
             state, rows = mechanism.step(state, KeyedStep(step=step, keys=keys, counts=counts), SeededNoise(3))
@@ -237,8 +225,9 @@ def test_detection_is_as_likely_as_stated():
 
 
 @pytest.mark.parametrize(("fields", "again"), [
-    ({"over": 7, "horizon": 30}, True), ({"over": 7, "horizon": 30, "contributions": 8}, False),
-    ({"over": 7, "horizon": 30, "public_keys": True, "delta": 0.0}, False), ({"over": "window"}, False),
+    ({"over": 7, "horizon": 30, "public_keys": True}, True), ({"over": "window"}, False),
+    ({"over": 7, "horizon": 30, "public_keys": True, "contributions": 8}, False),
+    ({"over": 7, "horizon": 30, "public_keys": True, "delta": 0.0}, False),
 ])  # fmt: skip
 def test_laplace_noise_in_place_of_gaussian_has_a_label_of_its_own(fields, again):
     """Equal labels with two laws would give the noise away to who sees both answers."""
@@ -251,18 +240,12 @@ def test_laplace_noise_in_place_of_gaussian_has_a_label_of_its_own(fields, again
     assert np.array_equal(rows.counts, answers[0]) != again
 
 
-@pytest.mark.parametrize("fields", [{}, {"over": "start", "horizon": 9}, {"over": 3, "horizon": 9}])
+@pytest.mark.parametrize("fields", [{}, {"over": "start", "horizon": 9}])
 def test_shares_of_delta_for_the_tests_of_a_run_sum_to_one_and_grow_as_counts_do(fields):
     bounds = made(**fields).bounds
     shares = [bounds.test_share(step) for step in range(1, bounds.steps + 1)]
     assert sum(shares) == pytest.approx(1)
     assert shares == pytest.approx([step * shares[0] for step in range(1, bounds.steps + 1)])
-
-
-def test_thresholds_of_laplace_noise_are_for_any_number_of_contributions_to_a_key():
-    mechanism = made(over=7, horizon=30, contributions=4)
-    noise, tail = mechanism.law.noises[0], mechanism.law.tail * mechanism.law.bounds.test_share(20)
-    assert mechanism.threshold(20) == max(i + noise.tail_bound(20, i * tail) + 1 for i in (1, 2, 3, 4))
 
 
 @pytest.mark.parametrize("fields", OVER)
@@ -302,7 +285,7 @@ def _nothing(mechanism, step):
 
 
 def test_when_people_came_before_there_were_enough_does_not_matter():
-    mechanism = made(over="start", horizon=5, min_people=30, contributions_per_key=1)
+    mechanism = made(over="start", horizon=5, min_people=30)
     late = [given(1, [0]), given(2, [0]), given(3, [300])]
     early = [given(1, [20]), given(2, [9]), given(3, [271])]
     rows = [run(mechanism, mechanism.initial_state(), inputs)[1] for inputs in (late, early)]
@@ -311,7 +294,7 @@ def test_when_people_came_before_there_were_enough_does_not_matter():
 
 
 def test_a_repetition_with_other_data_draws_other_noise():
-    mechanism = made(over="start", horizon=5, contributions_per_key=1)
+    mechanism = made(over="start", horizon=5)
     one, other = (
         run(mechanism, mechanism.initial_state(), [given(1, np.full(200, 900)), given(2, np.full(200, many))])[1]
         for many in (100, 101)
@@ -338,7 +321,7 @@ def test_keys_with_too_few_people_cost_no_noise():
 
         hash_bytes = None
 
-    mechanism = made(over="start", horizon=5, min_people=3, contributions_per_key=1)
+    mechanism = made(over="start", horizon=5, min_people=3)
     state, _ = mechanism.step(mechanism.initial_state(), given(1, np.full(1000, 2)), Counting())
     assert Counting.drawn == 0
     mechanism.step(state, given(2, np.full(10, 1)), Counting())
@@ -346,7 +329,7 @@ def test_keys_with_too_few_people_cost_no_noise():
 
 
 def test_counts_since_the_start_stay_published():
-    mechanism = made(over="start", horizon=50, contributions_per_key=1)
+    mechanism = made(over="start", horizon=50)
     inputs = [given(t, np.full(300, 40 if t == 1 else 0)) for t in range(1, 51)]
     _, rows = run(mechanism, mechanism.initial_state(), inputs)
     sizes = [set(row.keys.tolist()) for row in rows]
@@ -354,27 +337,11 @@ def test_counts_since_the_start_stay_published():
 
 
 def test_trailing_windows_forget():
-    mechanism = made(over=2, horizon=9)
+    mechanism = made(over=2, horizon=9, public_keys=True)
     inputs = [given(1, [5000]), given(2, [3000]), given(3, [0]), given(4, [0]), given(7, [400])]
-    _, rows = run(mechanism, mechanism.initial_state(), inputs)
-    near = [row.counts[0] if len(row.counts) else None for row in rows]
-    for found, true in zip(near, (5000, 8000, 3000, None, 400), strict=True):
-        assert (found is None) == (true is None)
-        assert found is None or abs(found - true) < 8 * mechanism.stddev(9)
-
-
-def test_min_people_counts_people_and_not_contributions():
-    mechanism = made(over="start", horizon=9, min_people=3, contributions=9)
-    visits = [given(t, [500], people=np.array([1 if t < 4 else 0])) for t in range(1, 6)]
-    _, rows = run(mechanism, mechanism.initial_state(), visits)
-    assert [len(row.keys) for row in rows] == [0, 0, 1, 1, 1]
-
-
-def test_contributions_of_one_person_to_one_key_raise_the_threshold():
-    once = made(over="start", horizon=9, contributions=9, contributions_per_key=1)
-    often = made(over="start", horizon=9, contributions=9)
-    assert often.threshold(9) >= 9 + often._noise("count").tail_bound(9, 0.5e-6) + 1
-    assert once.threshold(9) < often.threshold(9)
+    _, rows = run(mechanism, start(mechanism, 1), inputs)
+    for row, true in zip(rows, (5000, 8000, 3000, 0, 400), strict=True):
+        assert abs(row.counts[0] - true) < 8 * mechanism.stddev(9)
 
 
 @pytest.mark.parametrize(
@@ -385,6 +352,7 @@ def test_contributions_of_one_person_to_one_key_raise_the_threshold():
         ({"over": "start", "horizon": 1 << 21}, "horizon must be <= 1048576"),
         ({"min_people": 2, "public_keys": True}, "min_people must be 1 if the list of items is public"),
         ({"unit": "event", "contributions": 2}, "contributions must be 1 for the unit of an event"),
+        ({"over": 3, "horizon": 9}, "over must be window or start unless the list of items is public"),
     ],
 )
 def test_parameters_are_checked(fields, message):
@@ -449,19 +417,10 @@ def test_the_low_bits_of_sums_say_nothing(over):
     assert np.abs(often - 500).max() < 150  # seven standard deviations
 
 
-def test_people_are_given_where_one_could_pass_for_many():
-    often = {"epsilon": 1.0, "delta": 1e-6, "over": "start", "horizon": 9, "contributions": 9, "min_people": 3}
-    mechanism = KeyedCounts(**often)
-    with pytest.raises(ValueError, match="people must be given where a person may contribute to a key again"):
-        mechanism.step(mechanism.initial_state(), step(), SeededNoise(1))
-    once = KeyedCounts(**often, contributions_per_key=1)
-    assert once.step(once.initial_state(), step(), SeededNoise(1))
-
-
 @pytest.mark.parametrize("waiting", [False, True])
 def test_sums_that_do_not_fit_are_refused_and_never_wrap(waiting):
     often = {"epsilon": 1.0, "delta": 1e-6, "over": "start", "horizon": 9, "max_value": 2**36}
-    mechanism = KeyedCounts(**often, contributions_per_key=1, min_people=2**30 if waiting else 1)
+    mechanism = KeyedCounts(**often, min_people=2**30 if waiting else 1)
     counts = np.array([2**25, 1])
     came = {"keys": np.arange(2, dtype=np.uint64), "counts": counts, "sums": counts * 2**36}
     state, _ = mechanism.step(mechanism.initial_state(), KeyedStep(step=1, **came), SeededNoise(1))

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.prf import Prf
-from privstream.mechanisms.noise.row_noise import RowNoise
-from privstream.mechanisms.noise.sources import KeyedNoise, SeededNoise
+from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise, SeededNoise
 from scipy import stats
 
 SECRET = b"test key, 24 bytes long."

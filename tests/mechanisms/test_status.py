@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from laws import cdf, survival
 from privstream.mechanisms.monitor.calibration import MonitorBudget, clock, status
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.clocks import ClockCurve, StatusCurve
@@ -169,8 +170,8 @@ def test_hazards_change_by_no_more_than_one_person_may_change_them(changes):
 def test_law_of_end_thresholds_is_the_chance_to_stay():
     found = status(budget(max_hits=1), 1000)
     counts = np.arange(0, 400)
-    assert found.end_law.cdf(counts) == pytest.approx(stays(found, counts), rel=1e-9, abs=1e-30)
-    assert found.end_law.survival(counts) == pytest.approx(ends(found, counts), rel=1e-9, abs=1e-30)
+    assert cdf(found.end_law, counts) == pytest.approx(stays(found, counts), rel=1e-9, abs=1e-30)
+    assert survival(found.end_law, counts) == pytest.approx(ends(found, counts), rel=1e-9, abs=1e-30)
     drawn = found.end_law.draw(SeededNoise(11), 100_000)
     middle = int(found.end_threshold)
     for count in (middle - 5, middle, middle + 20):
