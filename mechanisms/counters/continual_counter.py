@@ -290,31 +290,16 @@ def _doubled_error(counter: Any, doublings: int, beta: float) -> int:
 def prefix_sums(base: int, first: int, nodes: Integers, path: Integers) -> tuple[Integers, Integers]:
     """Return f(t) = node(t) + f(t - u), f(0) = 0, u the largest power of `base` in t, after `first`; and the next path.
 
-    Args:
-        base: at least 2.
-        first: steps done.
-        nodes: (n, columns), the values of the nodes that end at steps first + 1 .. first + n.
-        path: (levels, columns), f(first with its h lowest digits cleared) in row h.
+    `nodes` (n, columns) end at steps first + 1, ..; row h of `path` is f(first with its h lowest digits cleared).
     """
-    count = len(nodes)
-    sums = np.empty_like(nodes)
-    for height in reversed(range(len(path))):
-        unit = base**height
-        for digit in range(1, base):
-            start = (digit * unit - first - 1) % (base * unit) + 1  # steps to the next one with this digit
-            if start > count:
-                continue
-            here = nodes[start - 1 :: base * unit]
-            before = sums[start - 1 + (base - 1) * unit :: base * unit][: len(here) - 1]
-            sums[start - 1] = here[0] + (path[height] if start <= unit else sums[start - 1 - unit])
-            sums[start - 1 + base * unit :: base * unit] = here[1:] + before
-    last = first + count
-    following = path.copy()
-    for height in range(len(path)):
-        end = last - last % base**height
-        if end > first:
-            following[height] = sums[end - first - 1]
-    return sums, following
+    sums, path = nodes.copy(), path.copy()
+    for place in range(len(sums)):
+        height = 0  # of the node that ends here
+        while (first + 1 + place) % base ** (height + 1) == 0:
+            height += 1
+        sums[place] += path[height]
+        path[: height + 1] = sums[place]
+    return sums, path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,7 +393,7 @@ class TreeCounter(ContinualCounter):
         return np.zeros((self.height, self.columns), np.int64)
 
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Integers, Integers]:
-        ends = np.arange(state.step + 1, state.step + 1 + len(sums))
-        nodes = bound_noise(self.law, source, ends, 0, sums)
+        steps = np.arange(state.step + 1, state.step + 1 + len(sums))
+        nodes = bound_noise(self.law, source, steps, 0, sums)
         drawn, path = prefix_sums(self.arity, state.step, nodes, state.memory)
         return path, drawn

@@ -59,11 +59,6 @@ class Scale:
         overlap = _overlap(self.windows, self.stride, lasting)
         return (self.threshold + margin * math.sqrt(self.windows)) / overlap
 
-    def chance(self, people: int, lasting: int, stddev: float) -> float:
-        """Return the chance that a block finds an item that so many people have, with noise of a window, normal."""
-        over = people * _overlap(self.windows, self.stride, lasting) - self.threshold
-        return float(special.ndtr(over / (stddev * math.sqrt(self.windows))))
-
 
 @functools.lru_cache(maxsize=1024)
 def _overlap(windows: int, stride: int, lasting: int) -> int:

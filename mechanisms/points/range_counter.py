@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -371,25 +371,29 @@ class RangeCounter(PointMechanism[RangeState]):
         self, step: int, low: ArrayLike, high: ArrayLike, beta: float, *, answers: int, every_step: bool
     ) -> Integers:
         """Return for each of these ranges what its answer at `step` is off by at most, int64 (n,); see `error_at`."""
-        numbers, _ = self._cover(*self._checked_ranges(low, high))
-        sizes, place = np.unique(np.bincount(numbers), return_inverse=True)
         log_beta = self._log_share(step, beta, answers, every_step)
-        limits = [self.sum_error(self._block_end(step), log_beta, size) for size in sizes.tolist()]
-        laws = Counter(self._noise.epoch(node.epoch).law for node in self._noise.nodes(step)).items()
-        sums = [[(law, _rounded_up(size * number)) for law, number in laws] for size in sizes.tolist()]
-        bounds = [min(limit, sum_quantile(parts, log_beta)) for limit, parts in zip(limits, sums, strict=True)]
-        return np.array(bounds, np.int64)[place]
+
+        def bound(size: int, laws: list[tuple[SymmetricNoise, int]]) -> int:
+            parts = [(law, _rounded_up(size * number)) for law, number in laws]
+            return min(self.sum_error(self._block_end(step), log_beta, size), sum_quantile(parts, log_beta))
+
+        return self._of_each(step, low, high, bound)
 
     def spreads(self, step: int, low: ArrayLike, high: ArrayLike, beta: float) -> Integers:
         """Return for each of these ranges by how much its answer at `step` is off at most, alone, int64 (n,).
 
         With probability 1 - beta: of one range that does not depend on earlier answers, and not of all together.
         """
+        return self._of_each(
+            step, low, high, lambda size, laws: sum_spread([(law, size * number) for law, number in laws], beta)
+        )
+
+    def _of_each(self, step: int, low: ArrayLike, high: ArrayLike, bound: Callable[..., int]) -> Integers:
+        """Return for each range a bound, from the number of its intervals and the laws of the noise of each."""
         numbers, _ = self._cover(*self._checked_ranges(low, high))
         sizes, place = np.unique(np.bincount(numbers), return_inverse=True)
-        laws = Counter(self._noise.epoch(node.epoch).law for node in self._noise.nodes(step)).items()
-        sums = [[(law, size * number) for law, number in laws] for size in sizes.tolist()]
-        return np.array([sum_spread(parts, beta) for parts in sums], np.int64)[place]
+        laws = list(Counter(self._noise.epoch(node.epoch).law for node in self._noise.nodes(step)).items())
+        return np.array([bound(size, laws) for size in sizes.tolist()], np.int64)[place]
 
     def _block_end(self, step: int) -> int:
         """Return the next power of two, or the horizon."""

@@ -538,30 +538,6 @@ def test_bare_blocks_pass_as_seldom_as_stated(fields, law):
         assert own > 1 or total > 0.25 * slack
 
 
-@pytest.mark.parametrize(("windows", "probability"), [(8, 0.5), (30, 0.5), (30, 0.9)])
-def test_a_list_finds_what_other_people_have_in_each_window(windows, probability):
-    """Against all tests of a list, of 2,000 items that begin anywhere: the best one for each decides the number."""
-    mechanism, items = made(horizon=40, contributions=400), 2000
-    people = mechanism.people_needed(windows, probability, others=True)
-    assert (
-        people == mechanism.law.people.people(windows, 40, probability) < mechanism.people_needed(windows, probability)
-    )
-    rng = np.random.default_rng(windows)
-    begins = rng.integers(0, 40 - windows + 1, items)
-    shares = []
-    for number in (people, 0.8 * people):
-        state = mechanism.initial_state()
-        for step in range(1, mechanism.last_listed + 1):
-            keys = np.flatnonzero((begins < step) & (step <= begins + windows)).astype(np.uint64)
-            counts = np.full(len(keys), round(number))
-            state, _ = mechanism.step(
-                state, KeyedStep(step=step, keys=keys, counts=counts, listed=counts), SeededNoise(3)
-            )
-        shares.append(len(state.found) / items)
-    print(f"\n{windows} windows, {people} people: {shares}")
-    assert probability - 0.08 <= shares[0] <= probability + 0.2 and shares[1] < shares[0] - 0.03
-
-
 @pytest.mark.parametrize("contributions", [1, 10, 100, 1000])
 def test_more_budget_never_finds_fewer(contributions):
     """T13: every threshold falls as epsilon rises, and the list is never switched off."""

@@ -120,16 +120,9 @@ def test_a_guarantee_without_a_curve_is_its_one_point():
     ("change", "message"),
     [
         ({"version": 3}, "version of a guarantee must be 2, got 3"),
-        (
-            {"privacy_unit": None},
-            "privacy_unit must be a record of what, window, origin, calendar, bound, same_direction",
-        ),
         ({"privacy_unit": {"what": "person", "period": 7}}, "privacy_unit must be a record of what"),
-        ({"privacy_unit": {"what": "device"}}, "what must be one of person, event"),
         ({"epsilon": -1.0}, "epsilon must be finite and >= 0"),
-        ({"neighbouring": "both"}, "neighbouring must be one of"),
         ({"curve": {"type": "list"}}, "curve must be a record with a type of"),
-        ({"curve": [1]}, "curve must be a record with a type of"),
         ({"curve": {"type": "PureDp", "at_epsilon": 1.0}}, "curve must have all fields of PureDp"),
         ({"curve": {"type": "PureDp", "at_epsilon": math.inf, "at_delta": 0.0}}, "at_epsilon must be finite"),
         (

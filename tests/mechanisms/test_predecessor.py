@@ -150,17 +150,6 @@ class TestBoth:
                 assert near.errors.max() <= mechanism.error(state.step)
             assert np.count_nonzero(near.predecessors) > 100
 
-    def test_before_any_step_and_without_points(self, kind):
-        mechanism = kind(epsilon=1.0, universe=1000, horizon=3)
-        for state in (
-            mechanism.initial_state(),
-            mechanism.step(mechanism.initial_state(), PredecessorStep(Updates(())), SeededNoise(1))[0],
-        ):
-            arguments = (SeededNoise(1),) if kind is DynamicPredecessor else ()
-            near = mechanism.answer(state, [1, 500, 1000], *arguments)
-            assert near.predecessors.tolist() == near.successors.tolist() == [0, 0, 0]
-            assert near.distances.tolist() == [-1, -1, -1]
-
     @pytest.mark.parametrize("points", [[0], [1001], [1.0], [True]])
     def test_points_outside_are_refused_and_not_quoted(self, kind, points):
         mechanism = kind(epsilon=1.0, universe=1000)

@@ -14,11 +14,8 @@ from privstream.mechanisms.monitor.calibration import MonitorBudget, clock
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
 from privstream.mechanisms.monitor.paper import paper
-from privstream.mechanisms.noise import discrete
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.privacy import noisy_counts
-from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from scipy import stats
 
@@ -394,15 +391,3 @@ def test_hits_and_counts_together_use_up_the_budget_and_no_more(calibrator):
     assert found.privacy_curve.delta(1.0) <= 1e-6
     assert found.privacy_curve.delta(0.98) > 1e-6
     assert found.guarantee.curve is found.privacy_curve
-
-
-def test_a_sigma_that_cannot_be_drawn_is_refused(monkeypatch):
-    """The solver looks at sigmas up to e times the largest one that can be drawn; it must not return any of these."""
-    given = {"hits": PureDp(0.5), "charges": 4, "epsilon": 1.0, "delta": 1e-6}
-    sigma = noisy_counts.solve_sigma(**given)
-    assert noisy_counts.LARGEST_SIGMA == discrete.LARGEST_SIGMA
-    monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma)
-    assert noisy_counts.solve_sigma(**given) == sigma
-    monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma * 0.99)
-    with pytest.raises(ValueError, match="count_share must leave enough"):
-        noisy_counts.solve_sigma(**given)
