@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DROPPED_SHARE
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.noise.correlated import (
     DEVIATIONS,
     BandedFactor,
@@ -18,6 +17,7 @@ from privstream.mechanisms.noise.correlated import (
     Factor,
 )
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.privacy.accounting import (
     SMALLEST_SIGMA,
     SMOOTHING,
@@ -102,7 +102,7 @@ class KeyLaw:
         bounds: what it is for.
     """
 
-    noises: tuple[KeyNoise, ...]
+    noises: tuple[RunningNoise, ...]
     curve: PrivacyCurve
     tail: float | None
     bounds: Bounds
@@ -148,7 +148,7 @@ def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], 
 
 def _pure(epsilon: float, delta: float, bounds: Bounds, *, in_tree: bool = False) -> KeyLaw:
     """Return discrete Laplace noise, per window or in a tree; all of delta is for keys that one person makes known."""
-    noises: list[KeyNoise] = []
+    noises: list[RunningNoise] = []
     nodes = tree_nodes(bounds.steps) if in_tree else 1
     windows = bounds.steps if bounds.span is None else bounds.span
     for largest, share in bounds.values:

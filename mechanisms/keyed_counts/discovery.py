@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, gaussian_noise, laws
-from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
+from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 from scipy import special
 

@@ -20,10 +20,10 @@ from privstream.mechanisms.keyed_counts.discovery import (
     calibrate_discovery,
     scales_of,
 )
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep, WindowCounts, windows_since
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts, limits_told
 from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import special
@@ -197,7 +197,7 @@ class FoundKeys(KeyedCounts):
         proof = f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}"
         return replace(super().guarantee, limits=limits, proof=proof)
 
-    def _noise(self, answer: str) -> KeyNoise:
+    def _noise(self, answer: str) -> RunningNoise:
         """Return the noise of what is published: of a sum of so many windows, or, in the first ones, of all."""
         return self._summed_noise(answer, self.windows)
 

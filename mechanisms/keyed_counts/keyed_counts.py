@@ -16,11 +16,11 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.dropped import KNOTS, DroppedShare
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
@@ -318,7 +318,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Return rows with their errors."""
         return self._with_errors(step, keys, answers, self._errors(self.law.noises, step))
 
-    def _errors(self, noises: Sequence[KeyNoise], step: int) -> list[Any]:
+    def _errors(self, noises: Sequence[RunningNoise], step: int) -> list[Any]:
         """Return the margin of counts, and of sums if there are any."""
         return [noise.tail_bound(step, OUTSIDE / 2) for noise in noises]
 
@@ -346,13 +346,13 @@ class KeyedCounts(Mechanism[KeyedState]):
         errors = zip(*(self._errors(noises, number) for number in distinct.tolist()), strict=True)
         return self._with_errors(step, keys, answers, [np.array(column)[place] for column in errors])
 
-    def _summed_noise(self, answer: str, windows: int) -> KeyNoise:
+    def _summed_noise(self, answer: str, windows: int) -> RunningNoise:
         """Return the noise of a sum of so many windows, or, in the first ones, of all; counts are of one window."""
         noise = KeyedCounts._noise(self, answer)
         assert isinstance(noise, ToeplitzNoise)
         return noise.summed(windows) if windows > 1 else noise
 
-    def _noise(self, answer: str) -> KeyNoise:
+    def _noise(self, answer: str) -> RunningNoise:
         """Return the noise of an answer."""
         return self.law.noises[ANSWERS.index(checks.one_of("answer", answer, ANSWERS[: len(self.law.noises)]))]
 

@@ -1,10 +1,254 @@
-"""Trees of partial sums over steps: digits of steps, plain and balanced, and the nodes that add up to a prefix."""
+"""The noise of running sums of many keys: a function of key, step and true total; its variance, tails and trees."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, whole_counts
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.tails import NoiseSum
+from privstream.mechanisms.privacy.accounting import SMOOTHING
+from scipy import special
+
+_TOGETHER = 1 << 18  # numbers that are drawn in one call
+_SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
+_ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
+
+
+class RunningNoise(ABC):
+    """Noise on the answers about keys, at steps 1, 2, .. of the run, whenever a key was first seen."""
+
+    law: WideGaussian | DiscreteLaplace
+
+    @property
+    def is_laplace(self) -> bool:
+        """Whether numbers are drawn from a discrete Laplace law, and not from a Gaussian one."""
+        return isinstance(self.law, DiscreteLaplace)
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Numbers that a key has to remember from one step to the next."""
+
+    @abstractmethod
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
+        """Return the noise of `keys` at `step`, int64 (keys,), and bring `memory` (rows, keys) up to date in place.
+
+        The noise that is first used at this step is bound to facts about the keys, each int64 (keys,), so that a
+        repetition in which one of them is another draws it afresh.
+        """
+
+    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
+        """Bring empty `memory` to where it is before step `before`, for keys to which nobody has contributed yet."""
+        assert not self.rows
+
+    @abstractmethod
+    def variance(self, step: int) -> float:
+        """Return the variance of the noise at `step`."""
+
+    @abstractmethod
+    def tail_bound(self, step: int, tail: float) -> int:
+        """Return z >= 0 with Pr[noise at `step` > z] <= tail; the law is symmetric up to the rounding of halves."""
+
+
+@dataclass(frozen=True)
+class ToeplitzNoise(RunningNoise):
+    """Sums of w = R^-1 z over the last `span` steps, or over all, z independent on a grid of 2^-fraction.
+
+    Attributes:
+        factor: R.
+        law: of z where its level is 1, in units of the grid; discrete Laplace only with R the identity.
+        fraction: fractional bits of the grid.
+        span: number of steps, or None for all.
+    """
+
+    factor: Factor
+    law: WideGaussian | DiscreteLaplace
+    fraction: int
+    span: int | None
+
+    @property
+    def rows(self) -> int:
+        """Those of the factor, the last w in a ring where they are to be subtracted again, and the sum of w."""
+        if self.span == 1:
+            return self.factor.rows
+        return self.factor.rows + 1 + (self.span or 0)
+
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
+        """Return the noise of one step."""
+        return self._correlated(self._law(step).draw(source, _bound(source, _labels(keys, step), facts)), memory, step)
+
+    def independent(self, keys: Words, steps: Words, facts: Sequence[Integers], source: NoiseSource) -> Integers:
+        """Return what `advance` returns for pairs of a key and a step, int64 (pairs,), where nothing is remembered."""
+        assert not self.rows
+        return self.law.draw(source, _bound(source, _labels(keys, steps), facts))
+
+    def summed(self, steps: int) -> ToeplitzNoise:
+        """Return the noise of sums of the answers of so many steps, each about one; R must be the identity."""
+        assert self.factor.exact and self.span == 1
+        return replace(self, factor=BandedFactor(steps, 1), span=steps)
+
+    def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
+        """Draw what is remembered, for many steps at once, bound to totals of zero."""
+        assert self.span in (1, None)  # keys of several windows are public, and never late
+        start, together = 1, max(1, _TOGETHER // max(1, len(keys)))
+        while self.rows and len(keys) and start < before:
+            same_law = int(np.searchsorted(self.factor.levels, self.factor.levels[start - 1], side="right"))
+            steps = np.arange(start, 1 + min(start - 1 + together, before - 1, same_law))
+            labels = _labels(np.tile(keys, len(steps)), np.repeat(steps, len(keys)).astype(np.uint64))
+            drawn = self._law(start).draw(source, _bound(source, labels, [np.zeros(len(labels), np.int64)]))
+            for step, values in zip(steps.tolist(), drawn.reshape(len(steps), len(keys)), strict=True):
+                self._correlated(values, memory, step)
+            start += len(steps)
+
+    def _correlated(self, drawn: Integers, memory: Floats, step: int) -> Integers:
+        """Return the noise of a step of which z has been drawn."""
+        if not self.rows:
+            return drawn
+        values = drawn.astype(np.float64)
+        self.factor.correct(values, memory[: self.factor.rows], step)
+        if self.span != 1:
+            values = self._summed(values, memory[self.factor.rows :], step)
+        return whole_counts(values, self.fraction)
+
+    def _summed(self, values: Floats, memory: Floats, step: int) -> Floats:
+        memory[0] += values  # whole numbers below 2^53, see `calibration`: exact
+        if self.span is not None:
+            oldest = memory[1 + step % self.span]
+            memory[0] -= oldest
+            oldest[:] = values
+        total: Floats = memory[0]
+        return total
+
+    def _law(self, step: int) -> WideGaussian | DiscreteLaplace:
+        level = 1.0 if self.span == 1 else float(self.factor.levels[step - 1])
+        return self.law if isinstance(self.law, DiscreteLaplace) or level == 1 else _levelled(self.law.sigma, level)
+
+    def _square(self, step: int) -> float:
+        """Return the variance of the noise at `step` for sigma 1."""
+        squares = _squares(self.factor, self.span)
+        return float(squares[min(step, len(squares)) - 1])
+
+    def variance(self, step: int) -> float:
+        """Return the variance of the noise on counts at `step`, with that of rounding to whole counts."""
+        rounding = ROUNDING_VARIANCE if self.fraction else 0.0
+        return math.ldexp(self.law.variance, -2 * self.fraction) * self._square(step) + rounding
+
+    def tail_bound(self, step: int, tail: float) -> int:
+        """Return z with Pr[noise > z] <= tail: docs/proofs/keyed_counts.md, Lemma 3."""
+        square = self._square(step)
+        if isinstance(self.law, DiscreteLaplace):
+            return _laplace_quantile(self.law, round(square), tail)
+        norm = math.sqrt(square)
+        normal = -self.law.sigma * norm * float(special.ndtri(tail * (1 - _SMALL_PART)))
+        if math.isinf(normal):
+            raise ValueError(f"delta must be larger: no threshold is exceeded by noise with a probability of {tail}")
+        if self.factor.exact and normal >= self.law.sigma * norm:  # a sum of discrete Gaussians is one
+            return math.ceil(normal - 0.5)
+        moved = norm * float(self.factor.levels[-1])
+        corrections = 0.0 if self.factor.exact else moved * math.sqrt(step)
+        rounded = moved * _rounded(tail)
+        return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
+
+
+@dataclass(frozen=True)
+class TreeNoise(RunningNoise):
+    """The noise of a k-ary tree with subtraction on sums over all steps; every node is drawn again from its label.
+
+    Nodes are used before their data are there, so they are not bound to totals: docs/proofs/counters.md, section 7.
+
+    Attributes:
+        horizon: steps of the run.
+        law: of a node.
+    """
+
+    horizon: int
+    law: DiscreteLaplace
+
+    rows = 0
+
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
+        """Return the noise of one step, from at most (k - 1) / 2 nodes of each height."""
+        noise = np.zeros(len(keys), np.int64)
+        for height, node, sign in prefix_nodes(best_base(self.horizon), step):
+            noise += sign * self.law.draw(source, _labels(keys, height << 48 | node))
+        return noise
+
+    def _nodes(self, step: int) -> int:
+        return sum(map(abs, digits(best_base(self.horizon), step)))
+
+    @cached_property
+    def _most_nodes(self) -> int:
+        """The largest number of nodes of a step."""
+        base = best_base(self.horizon)
+        return base // 2 * tree_height(base, self.horizon)
+
+    def variance(self, step: int) -> float:
+        """Return the variance of the noise on counts at `step`."""
+        return self._nodes(step) * self.law.variance
+
+    def tail_bound(self, step: int, tail: float) -> int:
+        """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
+        return _laplace_quantile(self.law, self._most_nodes, tail)
+
+
+def tree_nodes(horizon: int) -> int:
+    """Return in how many nodes of `TreeNoise` one step is."""
+    return tree_height(best_base(horizon), horizon)
+
+
+@functools.lru_cache(maxsize=16)
+def _squares(factor: Factor, span: int | None) -> Floats:
+    return factor.squares(span)
+
+
+@functools.lru_cache(maxsize=256)
+def _levelled(sigma: float, level: float) -> WideGaussian:
+    """Return the law of z at a level: docs/proofs/keyed_counts.md, section 2."""
+    return WideGaussian(math.sqrt((sigma**2 - SMOOTHING) / level**2 + SMOOTHING))
+
+
+@functools.lru_cache(maxsize=4096)
+def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
+    """Return z with Pr[sum of so many > z] <= tail."""
+    if number == 1:
+        return max(0, law.tail_quantile(tail))
+    return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
+
+
+def _rounded(tail: float) -> float:
+    """Return what noise that is rounded to integers may add to continuous noise, per unit of the L2 norm."""
+    return _ROUNDED_SIGMA * math.sqrt(-2 * math.log(tail * _SMALL_PART))
+
+
+def _bound(source: NoiseSource, labels: Words, facts: Sequence[Integers]) -> Words:
+    """Return labels that depend on all facts."""
+    for fact in facts:
+        labels = source.bind(labels, fact)
+    return labels
+
+
+def _labels(keys: Words, low: int | Words) -> Words:
+    labels = np.empty((len(keys), 2), np.uint64)
+    labels[:, 0] = keys
+    labels[:, 1] = low
+    return labels
 
 
 def plain_digits(base: int, step: int) -> list[int]:
