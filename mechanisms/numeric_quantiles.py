@@ -137,7 +137,9 @@ class BinTree:
             combined.append(self._variances[level] * (given[level] + below[-1] / self._below[level - 1]))
         for level in reversed(range(self.levels - 1)):
             excess = (combined[level + 1] - below[level]) / self._below[level]
-            combined[level] = combined[level] + self._variances[level] * excess[self._parents(level)]
+            combined[level] = (
+                combined[level] + self._variances[level] * excess[np.arange(self.sizes[level]) // self.branching]
+            )
         return combined
 
     def norms(self, quantile: float) -> Floats:
@@ -192,9 +194,6 @@ class BinTree:
         """Add up children."""
         sums: NDArray[Number] = np.add.reduceat(values, np.arange(0, len(values), self.branching))
         return sums
-
-    def _parents(self, level: int) -> Integers:
-        return np.arange(self.sizes[level]) // self.branching
 
 
 LARGEST_CONTRIBUTIONS = 1 << 24

@@ -220,7 +220,10 @@ def best_factor(bounds: Bounds) -> Factor:
     if bounds.steps > LARGEST_HORIZON:
         raise ValueError(f"horizon must be <= {LARGEST_HORIZON}, got {bounds.steps}")
     bare = replace(bounds, min_people=None)
-    errors = {factor: _last_error(factor, bare) for factor in _candidates(bounds)}
+    errors = {
+        factor: math.sqrt(float(factor.squares(bounds.span)[-1])) * l2_norm(factor, bare)
+        for factor in _candidates(bounds)
+    }
     enough = min(errors.values()) * _NEARLY
     return min((factor for factor, error in errors.items() if error <= enough), key=lambda factor: factor.rows)
 
@@ -233,7 +236,3 @@ def _candidates(bounds: Bounds) -> list[Factor]:
     if bounds.span is not None:
         return bands
     return [*bands, BufferedFactor(bounds.steps)]
-
-
-def _last_error(factor: Factor, bounds: Bounds) -> float:
-    return math.sqrt(float(factor.squares(bounds.span)[-1])) * l2_norm(factor, bounds)

@@ -162,15 +162,10 @@ def _with_scales(law: KeyLaw, lengths: tuple[int, ...]) -> DiscoveryLaw:
     if noise.is_laplace and law.bounds.contributions > MOST_PURE:
         raise ValueError("max_contributions must be smaller for discrete Laplace noise")
     number = len(lengths)
-    share = law.tail * _block_share(law.bounds, number)
+    share = law.tail * (number / (number + 1) if law.bounds.listed else 1.0)  # a list has as much as one scale
     scales = tuple(_scale(noise, share / number, law.bounds, windows) for windows in lengths)
     people = _people_list(law, law.bounds, law.tail - share) if law.bounds.listed else None
     return DiscoveryLaw(law.noises, law.curve, law.tail, law.bounds, scales, people)
-
-
-def _block_share(bounds: Bounds, number: int) -> float:
-    """Return the part of delta for tests of blocks of so many scales: a list has as much as one of them."""
-    return number / (number + 1) if bounds.listed else 1.0
 
 
 def list_steps(horizon: int) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
@@ -190,22 +189,14 @@ class TreeNoise(RunningNoise):
             noise += sign * self.law.draw(source, _labels(keys, height << 48 | node))
         return noise
 
-    def _nodes(self, step: int) -> int:
-        return sum(map(abs, digits(best_base(self.horizon), step)))
-
-    @cached_property
-    def _most_nodes(self) -> int:
-        """The largest number of nodes of a step."""
-        base = best_base(self.horizon)
-        return base // 2 * tree_height(base, self.horizon)
-
     def variance(self, step: int) -> float:
         """Return the variance of the noise on counts at `step`."""
-        return self._nodes(step) * self.law.variance
+        return sum(map(abs, digits(best_base(self.horizon), step))) * self.law.variance
 
     def tail_bound(self, step: int, tail: float) -> int:
         """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
-        return _laplace_quantile(self.law, self._most_nodes, tail)
+        base = best_base(self.horizon)
+        return _laplace_quantile(self.law, base // 2 * tree_height(base, self.horizon), tail)
 
 
 def tree_nodes(horizon: int) -> int:

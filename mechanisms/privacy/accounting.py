@@ -226,7 +226,10 @@ class ComposedCurve(PrivacyCurve):
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the convolution of all distributions: of equal ones at once, of small ones before large ones."""
         times = Counter(self.curves)
-        parts = [_repeated(curve.to_pld(interval), many) for curve, many in times.items()]
+        parts = [
+            curve.to_pld(interval) if many == 1 else curve.to_pld(interval).self_compose(many)
+            for curve, many in times.items()
+        ]
         while len(parts) > 1:
             parts = [
                 functools.reduce(losses().PrivacyLossDistribution.compose, parts[i : i + 2])
@@ -281,11 +284,6 @@ def _check_curve(curve: object) -> None:
     """Refuse what cannot be a privacy curve."""
     if not isinstance(curve, PrivacyCurve):
         raise TypeError(f"curve must be a privacy curve, got {type(curve).__name__}")
-
-
-def _repeated(loss: PrivacyLossDistribution, times: int) -> PrivacyLossDistribution:
-    """Return what so many of one distribution compose to."""
-    return loss if times == 1 else loss.self_compose(times)
 
 
 @functools.lru_cache(maxsize=4096)
