@@ -17,7 +17,6 @@ from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.counters.continual_counter import node_law
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.noise.tails import series_share
-from privstream.mechanisms.privacy.accounting import GaussianCurve, largest_shift
 from scipy import stats
 
 FALSE_ALARM = 1e-10
@@ -252,10 +251,3 @@ class TestUsedUp:
         assert more.exhausted.tolist() == [True]
         assert more.estimates[0] == published.estimates[-1]
         assert after.size == state.size + 10**9
-
-
-class TestCurve:
-    def test_gaussian_noise_has_its_whole_curve(self):
-        curve = SetCardinality(epsilon=1.0, delta=1e-6, horizon=3000).guarantee.curve
-        assert isinstance(curve, GaussianCurve)
-        assert curve.shift == largest_shift(1.0, 1e-6)
