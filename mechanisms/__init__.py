@@ -1,10 +1,8 @@
 """Differentially private mechanisms over streams, on numpy arrays. Never imports Apache Beam."""
 
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
-from privstream.mechanisms.counters.continual_counter import ContinualCounter
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import TreeCounter
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.counters.continual_counter import ContinualCounter, TreeCounter
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, UnknownHorizonCounter
 from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.histograms.flags import AnchoredFlags, ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import (
@@ -22,9 +20,8 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.holdings import Holdings
+from privstream.mechanisms.monitor.item_monitors import StatusMonitor, ThresholdMonitor
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
-from privstream.mechanisms.monitor.status_monitor import StatusMonitor
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
 from privstream.mechanisms.points.dynamic_points import Updates

@@ -144,9 +144,6 @@ class Accuracy:
         claim: the statement, for people, about what counts.
         numbers: all that it says, by name, for machines.
         coverage: what counts, and so what intervals hold.
-
-    Raises:
-        ValueError, TypeError: a field breaks its rule.
     """
 
     error: float

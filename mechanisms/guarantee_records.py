@@ -9,8 +9,6 @@ from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, cast
 
-from privstream.mechanisms.monitor.clock import ClockCurve
-from privstream.mechanisms.monitor.status import StatusCurve
 from privstream.mechanisms.privacy.accounting import (
     SUM_ERROR,
     TAIL,
@@ -23,6 +21,7 @@ from privstream.mechanisms.privacy.accounting import (
     PureDp,
     SlackCurve,
 )
+from privstream.mechanisms.privacy.clocks import ClockCurve, StatusCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from privstream.mechanisms.privacy.units import PrivacyUnit

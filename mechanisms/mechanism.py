@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
+import numpy as np
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack_state, unpack_state
+from privstream.mechanisms.sorted_runs import SortedRuns
 
 State = TypeVar("State")
 
@@ -35,7 +38,7 @@ class Mechanism(ABC, Generic[State]):
 
     def snapshot(self, state: State) -> bytes:
         """Return `state` as bytes that only a mechanism with equal parameters restores; as private as the state is."""
-        return pack_state(self._state_kind, self.parameters, self._fields(state))
+        return pack_state(f"{type(self).__name__} state", self.parameters, state_fields(state))
 
     def restore(self, data: bytes) -> State:
         """Return the state in a snapshot.
@@ -43,7 +46,8 @@ class Mechanism(ABC, Generic[State]):
         Raises:
             SnapshotError: no snapshot of this mechanism, or one of a mechanism with other parameters.
         """
-        return self._state(unpack_state(self._state_kind, self.parameters, data))
+        fields = unpack_state(f"{type(self).__name__} state", self.parameters, data)
+        return cast(State, state_of(self.state_type, fields))
 
     @cached_property
     def parameters(self) -> bytes:
@@ -56,30 +60,67 @@ class Mechanism(ABC, Generic[State]):
 
     def _described(self) -> Any:
         """Return the parameters as plain values, all numbers as floats: equal mechanisms have equal labels."""
-        return [type(self).__name__, {field.name: _plain(getattr(self, field.name)) for field in fields(self)}]
+        return _fields_of(self)
 
     def _source(self, noise: NoiseSource) -> NoiseSource:
         """Return noise that no mechanism of another kind or with other parameters draws."""
         return noise.derive(self.noise_label, self.parameters)
 
-    @property
-    def _state_kind(self) -> str:
-        """What snapshots are of."""
-        return f"{type(self).__name__} state"
 
-    def _fields(self, state: State) -> dict[str, Any]:
-        """Return a state as numbers, bytes and arrays."""
-        return vars(state)
+def state_fields(value: Any, name: str = "state") -> dict[str, Any]:
+    """Return a state as numbers, bytes and arrays by name: records field by field, runs as one."""
+    if isinstance(value, SortedRuns):
+        return (
+            state_fields(functools.reduce(lambda older, newer: older.merged(newer), value.runs), name)
+            if value.runs
+            else {}
+        )
+    if is_dataclass(value):
+        parts = (state_fields(getattr(value, field.name), f"{name}.{field.name}") for field in fields(value))
+        return {name: one for part in parts for name, one in part.items()}
+    if isinstance(value, tuple):
+        parts = (state_fields(one, f"{name}.{place}") for place, one in enumerate(value))
+        return {name: len(value)} | {name: one for part in parts for name, one in part.items()}
+    if isinstance(value, dict):
+        return {f"{name}.keys": np.array(list(value), np.int64)} | {
+            f"{name}.{place}": one for place, one in enumerate(value.values())
+        }
+    return {} if value is None else {name: int(value) if isinstance(value, bool) else value}
 
-    def _state(self, fields: dict[str, Any]) -> State:
-        """Return what `_fields` was given."""
-        return cast(State, self.state_type(**fields))
+
+def state_of(kind: Any, found: dict[str, Any], name: str = "state") -> Any:
+    """Return the value of a type, such as a state, of which `state_fields` has made fields."""
+    if get_origin(kind) is tuple:
+        return tuple(state_of(get_args(kind)[0], found, f"{name}.{place}") for place in range(found[name]))
+    if get_origin(kind) is dict:
+        return {key: found[f"{name}.{place}"] for place, key in enumerate(found[f"{name}.keys"].tolist())}
+    if isinstance(kind, type) and issubclass(kind, SortedRuns):
+        run = get_args(vars(kind)["__orig_bases__"][0])[0]
+        return kind((state_of(run, found, name),)) if f"{name}.keys" in found else kind()
+    if is_dataclass(kind):
+        hints = _hints(cast(type, kind))
+        return cast(Any, kind)(**{one: state_of(hints[one], found, f"{name}.{one}") for one in hints})
+    value = found.get(name)
+    return bool(value) if kind is bool else value
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Return the types of the fields of a record."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(cast(Any, kind))}
 
 
 def described(mechanism: Any) -> bytes:
     """Return the parameters of a mechanism as bytes, all numbers as floats: equal mechanisms have equal labels."""
-    plain = {field.name: _plain(getattr(mechanism, field.name)) for field in fields(mechanism)}
-    return json.dumps([type(mechanism).__name__, plain], sort_keys=True).encode()
+    return json.dumps(_fields_of(mechanism), sort_keys=True).encode()
+
+
+def _fields_of(mechanism: Any) -> list[Any]:
+    return [
+        type(mechanism).__name__,
+        {field.name: _plain(getattr(mechanism, field.name)) for field in fields(mechanism)},
+    ]
 
 
 def _plain(value: Any) -> Any:

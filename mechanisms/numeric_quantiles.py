@@ -137,7 +137,9 @@ class BinTree:
             combined.append(self._variances[level] * (given[level] + below[-1] / self._below[level - 1]))
         for level in reversed(range(self.levels - 1)):
             excess = (combined[level + 1] - below[level]) / self._below[level]
-            combined[level] = combined[level] + self._variances[level] * excess[self._parents(level)]
+            combined[level] = (
+                combined[level] + self._variances[level] * excess[np.arange(self.sizes[level]) // self.branching]
+            )
         return combined
 
     def norms(self, quantile: float) -> Floats:
@@ -192,9 +194,6 @@ class BinTree:
         """Add up children."""
         sums: NDArray[Number] = np.add.reduceat(values, np.arange(0, len(values), self.branching))
         return sums
-
-    def _parents(self, level: int) -> Integers:
-        return np.arange(self.sizes[level]) // self.branching
 
 
 LARGEST_CONTRIBUTIONS = 1 << 24
@@ -271,9 +270,6 @@ class NumericQuantiles(Mechanism[int]):
         contributions: values of one person in the whole run at most, >= 1; 1 for the unit of an event.
         per_step: values of one person in one step at most, >= 1.
         unit: "person" or "event".
-
-    Raises:
-        ValueError, TypeError: a field is out of range or of another type.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -442,19 +438,13 @@ class NumericQuantiles(Mechanism[int]):
         if isinstance(self.law, WideGaussian):
             return [-float(special.ndtri(tail)) * self.law.sigma * norms for norms in self._norms]
         rates = _RATES / self.law.scale
-        moments = np.array([log_moment(self.law, rate, np.ones(1))[0] for rate in rates.tolist()])
+        moments = np.array([log_moment(self.law, rate) for rate in rates.tolist()])
         # A coefficient w <= 1 has at most w^2 of the log-moment of 1.
         return [((np.square(norms)[:, None] * moments - math.log(tail)) / rates).min(axis=1) for norms in self._norms]
 
     @cached_property
     def _norms(self) -> list[Floats]:
         return [self.tree.norms(quantile) for quantile in self.quantiles]
-
-    def _fields(self, state: int) -> dict[str, Any]:
-        return {"step": state}
-
-    def _state(self, fields: dict[str, Any]) -> int:
-        return int(fields["step"])
 
     def _described(self) -> Any:
         kind, values = super()._described()

@@ -38,12 +38,6 @@ def blue_from_gaps(
         measure_variance: v > 0.
         noise_variance: w >= 0, `NoisyTopK.noise_variance`.
 
-    Returns:
-        The estimates, shape (k,), and their variance; in time linear in k.
-
-    Raises:
-        ValueError: a shape or a variance is out of range, or a number is not finite.
-
     Example:
         >>> blue_from_gaps([10.0, 4.0], [2.0], measure_variance=1.0, noise_variance=1.0).values.tolist()
         [9.0, 5.0]
@@ -74,16 +68,8 @@ def combine_by_variance(
     Accuracy: the result has variance v w / (v + w), the least of all weighted means.
 
     Args:
-        first: estimates, any shape, such as measurements of the queries that hit.
-        first_variance: their variances, > 0, broadcast against them.
-        second: other estimates of the same numbers, such as threshold + gap.
-        second_variance: their variances, > 0.
-
-    Returns:
-        The combined estimates and their variances.
-
-    Raises:
-        ValueError: a variance is out of range or a number is not finite.
+        first, second: estimates, any shape, such as measurements of the queries that hit, and threshold + gap.
+        first_variance, second_variance: > 0, broadcast against them.
 
     Example:
         >>> combine_by_variance([10.0], 1.0, [4.0], 2.0).values.tolist()
@@ -117,16 +103,8 @@ def ratio_bounds(
     where the denominator without noise is as small as the deviation of its noise: 92%, and 89% at half of it.
 
     Args:
-        numerators: with noise, shape (n,); below 0 at times.
-        numerator_stddevs: of their noise, >= 0, same shape.
-        denominators: with noise, shape (n,).
-        denominator_stddevs: of their noise, >= 0, same shape.
-
-    Returns:
-        Ratios and ends of intervals, each at least 0, same shape.
-
-    Raises:
-        ValueError: a number is not finite, or a standard deviation is negative.
+        numerators, denominators: with noise, shape (n,); below 0 at times.
+        numerator_stddevs, denominator_stddevs: of their noise, >= 0, same shape.
 
     Example:
         >>> [end.round(3).tolist() for end in ratio_bounds([50.0], [5.0], [1000.0], [5.0])]
@@ -157,13 +135,7 @@ def gap_p_value(gaps: ArrayLike) -> Floats:
     given which candidate was selected.
 
     Args:
-        gaps: gaps of `ExponentialMechanismWithGap`, >= 0.
-
-    Returns:
-        2 / (1 + e^gap), same shape.
-
-    Raises:
-        ValueError: a gap is negative or not finite.
+        gaps: of `ExponentialMechanismWithGap`, >= 0.
 
     Example:
         >>> gap_p_value([0.0, 3.66]).round(3).tolist()

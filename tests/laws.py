@@ -1,10 +1,11 @@
-"""How many draws tell one law from another: the fewest that a test needs, for its false alarm rate and its power."""
+"""What tables of laws say, and how many draws tell one law from another: the fewest that a test needs."""
 
 import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
+from privstream.mechanisms.noise.discrete import ONE
 from privstream.pipelines.audit.evidence import at_least, at_most
 from scipy import stats
 
@@ -13,6 +14,31 @@ FALSE_ALARM = 1e-10
 
 MISS = 1e-4
 """Probability with which a test, with a seed drawn by chance, may accept the wrong law that it names."""
+
+
+def cdf(law, k):
+    """Return Pr[X <= k] of an `IntegerLaw`."""
+    return np.array([0.0, *(word / ONE for word in words(law)), 1.0])[_places(law, k)]
+
+
+def survival(law, k):
+    """Return Pr[X > k], at full relative precision."""
+    return np.array([1.0, *((ONE - word) / ONE for word in words(law)), 0.0])[_places(law, k)]
+
+
+def mass(law, k):
+    """Return Pr[X = k] for one k, at full relative precision."""
+    numbers, place = [0, *words(law), ONE], k - law.first
+    return (numbers[place + 1] - numbers[place]) / ONE if 0 <= place < len(numbers) - 1 else 0.0
+
+
+def words(law):
+    """Return the cumulative numbers of a table, in multiples of 2^-128."""
+    return [high << 64 | low for high, low in zip(law.high.tolist(), law.low.tolist(), strict=True)]
+
+
+def _places(law, k):
+    return np.clip(np.asarray(k, np.int64) - law.first + 1, 0, len(law.high) + 1)
 
 
 def samples_to_tell(true: ArrayLike, wrong: ArrayLike, *, false_alarm: float = FALSE_ALARM, miss: float = MISS) -> int:

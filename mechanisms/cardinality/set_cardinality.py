@@ -85,6 +85,7 @@ class SetCardinality(Mechanism[CardinalityState]):
     max_updates: int | None = None
     mode: str = COUNTS
     noise_label = "set cardinality"
+    state_type = CardinalityState
 
     def __post_init__(self) -> None:
         checks.epsilon(self.epsilon)
@@ -171,12 +172,6 @@ class SetCardinality(Mechanism[CardinalityState]):
         if not len(sizes):
             return state, Cardinalities(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
         return self.algorithm.run(state, sizes, self._source(noise))
-
-    def _fields(self, state: CardinalityState) -> dict[str, Any]:
-        return vars(state) | {"exhausted": int(state.exhausted)}
-
-    def _state(self, fields: dict[str, Any]) -> CardinalityState:
-        return CardinalityState(**(fields | {"exhausted": bool(fields["exhausted"])}))
 
     def _sizes(self, state: CardinalityState, changes: NDArray[Any]) -> Integers:
         """Return the true sizes after the next steps. Messages quote no value."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -146,6 +145,7 @@ class AnchoredFlags(HistogramQueries):
 
     thresholds: tuple[int, ...]
     noise_label = "anchored flags"
+    state_type = FlagState
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,12 +166,3 @@ class AnchoredFlags(HistogramQueries):
         raised = np.concatenate([state.raised[None, :], sums >= np.array(self.thresholds, np.int64)])
         np.logical_or.accumulate(raised, axis=0, out=raised)
         return replace(after, raised=raised[-1].copy()), raised[1:]
-
-    @override
-    def _fields(self, state: PartitionState) -> dict[str, Any]:
-        return super()._fields(state) | {"raised": vars(state)["raised"].astype(np.uint8)}
-
-    @override
-    def _state(self, fields: dict[str, Any]) -> FlagState:
-        raised = fields["raised"].astype(np.bool_)
-        return FlagState(**vars(super()._state({k: v for k, v in fields.items() if k != "raised"})), raised=raised)

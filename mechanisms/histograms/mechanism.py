@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from privstream.mechanisms.counters.continual_counter import (
     check_end,
     checked_rows,
 )
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.counters.toeplitz import UnknownHorizonCounter
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve
 from typing_extensions import override
@@ -58,6 +58,7 @@ class HistogramMechanism(RowMechanism[PartitionState]):
     rows_per_unit: int | None = None
     beta: float = 0.05
     noise_label = "histogram mechanism"
+    state_type: ClassVar[type[Any]] = PartitionState
 
     def __post_init__(self) -> None:
         checks.epsilon(self.epsilon, largest=1e5)
@@ -97,12 +98,6 @@ class HistogramMechanism(RowMechanism[PartitionState]):
         zeros = np.zeros(self.columns, np.int64)
         counter = self.counter.initial_state()
         return PartitionState(step=0, interval=0, counter=counter, anchor=zeros, counts=zeros.copy(), base=base)
-
-    def _fields(self, state: PartitionState) -> dict[str, Any]:
-        return vars(state) | {"counter": self.counter.snapshot(state.counter)}
-
-    def _state(self, fields: dict[str, Any]) -> PartitionState:
-        return PartitionState(**fields | {"counter": self.counter.restore(fields["counter"])})
 
     def _checked(self, state: PartitionState, matrix: ArrayLike) -> Integers:
         """Return the rows of a run as int64."""

@@ -10,15 +10,14 @@ from functools import partial
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DROPPED_SHARE
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.noise.correlated import (
     DEVIATIONS,
     BandedFactor,
     BufferedFactor,
     Factor,
-    LevelledFactor,
 )
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.privacy.accounting import (
     SMALLEST_SIGMA,
     SMOOTHING,
@@ -39,7 +38,6 @@ LARGEST_HORIZON = 1 << 20
 _SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
 _CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2 by rounding, and what floats round off
 _FLOATS = 0.5
-_MOST_TRIED = 16  # contributions of one person to a key, for each of which a threshold is computed
 _SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 EXACT = 2.0**53  # whole floats below it are exact
 _NEARLY = 1.01  # a factor with less memory is taken if its noise is not larger by more
@@ -104,7 +102,7 @@ class KeyLaw:
         bounds: what it is for.
     """
 
-    noises: tuple[KeyNoise, ...]
+    noises: tuple[RunningNoise, ...]
     curve: PrivacyCurve
     tail: float | None
     bounds: Bounds
@@ -114,14 +112,7 @@ class KeyLaw:
         if self.tail is None:
             return None
         tail = self.tail * self.bounds.test_share(step)
-        people, most = self.bounds.min_people or 1, self.bounds.per_key
-        noise, own = self.noises[0], {1, most}  # what lies between has smaller Gaussian thresholds: Lemma 4
-        if self.bounds.span == 1:
-            own = {1}
-        elif not isinstance(noise, ToeplitzNoise) or isinstance(noise.law, DiscreteLaplace):
-            own = set(range(1, most + 1))
-        others = (people - 1) * max(own)
-        return max(others + number + noise.tail_bound(step, number * tail) + 1 for number in own)
+        return (self.bounds.min_people or 1) + self.noises[0].tail_bound(step, tail) + 1
 
 
 @functools.lru_cache(maxsize=64)
@@ -145,7 +136,7 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
 def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], KeyLaw]]:
     """Return what makes each law that would be enough; it raises a ValueError if its noise cannot be drawn."""
     public = bounds.min_people is None
-    if not (bounds.listed or bounds.dropped) and (public or bounds.span == 1 or bounds.per_key <= _MOST_TRIED):
+    if not (bounds.listed or bounds.dropped):
         yield partial(_pure, epsilon, delta, bounds)
     if delta == 0 and bounds.span is None:  # noise in a tree is not bound to data: where all noise is, it is not taken
         yield partial(_pure, epsilon, delta, bounds, in_tree=True)
@@ -157,7 +148,7 @@ def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], 
 
 def _pure(epsilon: float, delta: float, bounds: Bounds, *, in_tree: bool = False) -> KeyLaw:
     """Return discrete Laplace noise, per window or in a tree; all of delta is for keys that one person makes known."""
-    noises: list[KeyNoise] = []
+    noises: list[RunningNoise] = []
     nodes = tree_nodes(bounds.steps) if in_tree else 1
     windows = bounds.steps if bounds.span is None else bounds.span
     for largest, share in bounds.values:
@@ -229,7 +220,10 @@ def best_factor(bounds: Bounds) -> Factor:
     if bounds.steps > LARGEST_HORIZON:
         raise ValueError(f"horizon must be <= {LARGEST_HORIZON}, got {bounds.steps}")
     bare = replace(bounds, min_people=None)
-    errors = {factor: _last_error(factor, bare) for factor in _candidates(bounds)}
+    errors = {
+        factor: math.sqrt(float(factor.squares(bounds.span)[-1])) * l2_norm(factor, bare)
+        for factor in _candidates(bounds)
+    }
     enough = min(errors.values()) * _NEARLY
     return min((factor for factor, error in errors.items() if error <= enough), key=lambda factor: factor.rows)
 
@@ -241,8 +235,4 @@ def _candidates(bounds: Bounds) -> list[Factor]:
     bands: list[Factor] = [BandedFactor(bounds.steps, width) for width in widths]
     if bounds.span is not None:
         return bands
-    return [*bands, LevelledFactor(bounds.steps) if bounds.per_key == 1 else BufferedFactor(bounds.steps)]
-
-
-def _last_error(factor: Factor, bounds: Bounds) -> float:
-    return math.sqrt(float(factor.squares(bounds.span)[-1])) * l2_norm(factor, bounds)
+    return [*bands, BufferedFactor(bounds.steps)]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, gaussian_noise, laws
-from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
+from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 from scipy import special
 
@@ -58,11 +58,6 @@ class Scale:
         """
         overlap = _overlap(self.windows, self.stride, lasting)
         return (self.threshold + margin * math.sqrt(self.windows)) / overlap
-
-    def chance(self, people: int, lasting: int, stddev: float) -> float:
-        """Return the chance that a block finds an item that so many people have, with noise of a window, normal."""
-        over = people * _overlap(self.windows, self.stride, lasting) - self.threshold
-        return float(special.ndtr(over / (stddev * math.sqrt(self.windows))))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -167,15 +162,10 @@ def _with_scales(law: KeyLaw, lengths: tuple[int, ...]) -> DiscoveryLaw:
     if noise.is_laplace and law.bounds.contributions > MOST_PURE:
         raise ValueError("max_contributions must be smaller for discrete Laplace noise")
     number = len(lengths)
-    share = law.tail * _block_share(law.bounds, number)
+    share = law.tail * (number / (number + 1) if law.bounds.listed else 1.0)  # a list has as much as one scale
     scales = tuple(_scale(noise, share / number, law.bounds, windows) for windows in lengths)
     people = _people_list(law, law.bounds, law.tail - share) if law.bounds.listed else None
     return DiscoveryLaw(law.noises, law.curve, law.tail, law.bounds, scales, people)
-
-
-def _block_share(bounds: Bounds, number: int) -> float:
-    """Return the part of delta for tests of blocks of so many scales: a list has as much as one of them."""
-    return number / (number + 1) if bounds.listed else 1.0
 
 
 def list_steps(horizon: int) -> tuple[int, ...]:

@@ -61,9 +61,6 @@ class DroppedShare:
         shift: that one person may cause, in standard deviations of all numbers of all readings together, > 0.
         largest: contributions that a person can have, by public parameters; None if there is no such number.
         readings: how often the numbers are released, each time of all that came until then.
-
-    Raises:
-        ValueError, TypeError: an argument is out of range; there is nothing to drop.
     """
 
     limit: int

@@ -20,10 +20,10 @@ from privstream.mechanisms.keyed_counts.discovery import (
     calibrate_discovery,
     scales_of,
 )
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep, WindowCounts, windows_since
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts, limits_told
 from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import special
@@ -106,9 +106,6 @@ class FoundKeys(KeyedCounts):
             errors are stated of these sums; what is published is of single windows all the same.
         min_people: without so many people in one window a key is not found; its other windows may have fewer.
         horizon: steps of the run, or None, without a list; it must be given for sums of windows.
-
-    Raises:
-        ValueError, TypeError: a field is out of range or of another type.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -200,7 +197,7 @@ class FoundKeys(KeyedCounts):
         proof = f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}"
         return replace(super().guarantee, limits=limits, proof=proof)
 
-    def _noise(self, answer: str) -> KeyNoise:
+    def _noise(self, answer: str) -> RunningNoise:
         """Return the noise of what is published: of a sum of so many windows, or, in the first ones, of all."""
         return self._summed_noise(answer, self.windows)
 
@@ -386,8 +383,8 @@ class FoundKeys(KeyedCounts):
                 passed.append(some[enough & passes])
         return np.unique(np.concatenate(passed))
 
-    def _check_people(self, given: KeyedStep) -> None:
-        super()._check_people(given)
+    def _check_listed(self, given: KeyedStep) -> None:
+        super()._check_listed(given)
         if given.listed is None and self.lists(given.step):
             raise ValueError(f"listed must be given at step {given.step}: a list of different people is kept")
 
@@ -467,32 +464,6 @@ class FoundKeys(KeyedCounts):
         drawn = np.zeros_like(true)
         drawn[place, number] = noise.independent(labels, steps, [true[place, number]], source.derive(ANSWERS[answer]))
         return drawn
-
-    def _fields(self, state: Any) -> dict[str, Any]:
-        answers = len(self.law.noises)
-        nothing = np.zeros(0, np.int64)
-        return {
-            "step": state.step,
-            "found_at": state.found_at,
-            "totals": state.totals,
-            "listed": state.listed,
-            "steps": np.array([window.step for window in state.windows], np.int64),
-            "sizes": np.array([len(window.keys) for window in state.windows], np.int64),
-            "keys": np.concatenate([nothing, *(window.keys for window in state.windows)]),
-            "values": np.concatenate([np.zeros((answers, 0), np.int64), *(w.values for w in state.windows)], axis=1),
-        }
-
-    def _state(self, fields: dict[str, Any]) -> Any:
-        ends = np.cumsum(fields["sizes"])[:-1]
-        parts = zip(
-            fields["steps"].tolist(),
-            np.split(fields["keys"], ends),
-            np.split(fields["values"], ends, axis=1),
-            strict=True,
-        )
-        windows = tuple(WindowCounts(*part) for part in parts) if len(fields["steps"]) else ()
-        known = {name: fields[name] for name in ("step", "found_at", "totals", "listed")}
-        return FoundState(**known, windows=windows)
 
 
 def _extended(column: Integers, number: int, value: int) -> Integers:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ class KeyedStep:
         step: public number of the step, >= 1; steps come in increasing order, and those left out had nothing new.
         keys: uint64, shape (n,): keyed hashes, or positions in a public list.
         counts: int64, shape (n,): contributions of this step, >= 0; at most one of each person.
-        people: int64, shape (n,) or None: how many of them are by people who never contributed to the key before. None
-            if all are, since people count once for each key; always None for answers about one window.
         sums: int64, shape (n,) or None: sum of the values of these contributions, each within its limits.
         listed: int64, shape (n,) or None: how many of them are by people who count for the key on the list of different
             people from this step on: each at most once for a key, and for a limited number of keys in the whole run.
@@ -37,15 +34,14 @@ class KeyedStep:
     step: int
     keys: Words
     counts: Integers
-    people: Integers | None = None
     sums: Integers | None = None
     listed: Integers | None = None
 
     def __post_init__(self) -> None:
         checks.integer("step", self.step, minimum=1)
-        for name in ("keys", "counts", "people", "sums", "listed"):
+        for name in ("keys", "counts", "sums", "listed"):
             column, dtype = getattr(self, name), np.uint64 if name == "keys" else np.int64
-            if column is None and name in ("people", "sums", "listed"):
+            if column is None and name in ("sums", "listed"):
                 continue
             if not isinstance(column, np.ndarray) or column.dtype != dtype:
                 found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
@@ -54,9 +50,8 @@ class KeyedStep:
                 raise ValueError(f"{name} must have shape ({len(self.keys)},), got {column.shape}")
         if np.any(self.counts < 0) or np.any(self.counts > LARGEST_ENTRY):
             raise ValueError("counts must be from 0 to 2**40")
-        for name, some in (("people", self.people), ("listed", self.listed)):
-            if some is not None and (np.any(some < 0) or np.any(some > self.counts)):
-                raise ValueError(f"{name} must be from 0 to counts")
+        if self.listed is not None and (np.any(self.listed < 0) or np.any(self.listed > self.counts)):
+            raise ValueError("listed must be from 0 to counts")
         ordered = np.sort(self.keys)
         if np.any(ordered[1:] == ordered[:-1]):
             raise ValueError("keys must be distinct")
@@ -100,7 +95,6 @@ class KeyTable:
 
     Attributes:
         keys: uint64 (k,).
-        people: int64 (k,): how many have contributed.
         published: bool (k,): whether the key has been published.
         totals: int64 (answers, k): true totals since the start; answers are the count and perhaps the sum.
         recent: int64 (windows, answers, k): what each of the last windows brought, in a ring.
@@ -108,7 +102,6 @@ class KeyTable:
     """
 
     keys: Words
-    people: Integers
     published: NDArray[np.bool_]
     totals: Integers
     recent: Integers
@@ -120,7 +113,6 @@ class KeyTable:
         count = len(keys)
         return cls(
             keys,
-            np.zeros(count, np.int64),
             np.zeros(count, np.bool_),
             np.zeros((answers, count), np.int64),
             np.zeros((windows, answers, count), np.int64),
@@ -155,21 +147,11 @@ class KeyTable:
         found = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return found, self.keys[found] == keys
 
-    def add(self, index: Integers, people: Integers, values: Integers, slot: int) -> None:
+    def add(self, index: Integers, values: Integers, slot: int) -> None:
         """Add what a step brought to distinct keys at these positions, values (answers, n), in place."""
-        self.people[index] += people
         self.totals[:, index] += values
         if len(self.recent):
             self.recent[slot][:, index] += values
-
-    def fields(self, prefix: str) -> dict[str, Any]:
-        """Return the columns by name, for a snapshot."""
-        return {f"{prefix}_{name}": column for name, column in vars(self).items()}
-
-    @classmethod
-    def from_fields(cls, prefix: str, values: Mapping[str, Any]) -> KeyTable:
-        """Return the table that `fields` has written."""
-        return cls(*(values[f"{prefix}_{field.name}"] for field in fields(cls)))
 
 
 @dataclass(frozen=True, eq=False)

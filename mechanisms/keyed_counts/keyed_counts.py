@@ -16,11 +16,11 @@ from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
 from privstream.mechanisms.keyed_counts.dropped import KNOTS, DroppedShare
-from privstream.mechanisms.keyed_counts.key_noise import KeyNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
+from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise, TreeNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
@@ -59,13 +59,12 @@ class KeyedCounts(Mechanism[KeyedState]):
         delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace; for counts since the
             start, if there are many steps, in a k-ary tree, whose noise is not bound to the data: such a run must not
             be repeated on other data.
-        over: "window": each step alone; n >= 2: the last n steps; "start": all steps.
+        over: "window": each step alone; n >= 2: the last n steps, of public keys; "start": all steps, in which a person
+            contributes to a key once.
         horizon: steps of the run, up to 2^20; may be None for "window" alone.
         contributions: of one person in the whole run at most, >= 1.
         contributions_per_window: of one person in one step at most, from 1 to `contributions`. None: as many. It makes
             no noise smaller.
-        contributions_per_key: of one person to one key in the whole run at most: 1 counts different people. None: one
-            in each step. Changes nothing for "window".
         public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
         min_people: people that a key must have to be considered, >= 1: since the start, or for "window" in the window.
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
@@ -75,9 +74,6 @@ class KeyedCounts(Mechanism[KeyedState]):
             the budget; noise is Gaussian then, and delta > 0. Not for the unit of an event, or over "start".
         possible: contributions that a person can have, dropped ones too, by public parameters; None if there is no such
             number.
-
-    Raises:
-        ValueError, TypeError: a field is out of range or of another type.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -99,7 +95,6 @@ class KeyedCounts(Mechanism[KeyedState]):
     horizon: int | None = None
     contributions: int = 1
     contributions_per_window: int | None = None
-    contributions_per_key: int | None = None
     public_keys: bool = False
     min_people: int = 1
     max_value: int | None = None
@@ -122,7 +117,13 @@ class KeyedCounts(Mechanism[KeyedState]):
         checks.boolean("dropped", self.dropped)
         if self.dropped and (self.delta == 0 or self.unit == "event" or self.over == "start"):
             raise ValueError("dropped must be false without delta, since the start, or for the unit of an event")
+        if self.bounds.span not in (1, None) and not self.public_keys:
+            raise ValueError(f"over must be window or start unless the list of items is public, got {self.over}")
         _ = self.law  # noise that cannot be drawn is refused now, not in mid-stream
+
+    def _described(self) -> Any:
+        kind, values = super()._described()
+        return [kind, values | {"contributions_per_key": 1.0 if self.over == "start" else None}]
 
     def _check_over(self) -> None:
         if isinstance(self.over, str):
@@ -147,8 +148,6 @@ class KeyedCounts(Mechanism[KeyedState]):
                 raise ValueError(f"contributions_per_window must be None for the unit of an event, got {most}")
             if checks.integer("contributions_per_window", most, minimum=1) > self.contributions:
                 raise ValueError(f"contributions_per_window must be <= {self.contributions}, contributions, got {most}")
-        if self.contributions_per_key is not None:
-            checks.integer("contributions_per_key", self.contributions_per_key, minimum=1)
         if self.possible is not None:
             checks.integer("possible", self.possible, minimum=1)
         if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
@@ -162,17 +161,12 @@ class KeyedCounts(Mechanism[KeyedState]):
             span={"window": 1, "start": None}.get(self.over) if isinstance(self.over, str) else self.over,
             horizon=self.horizon,
             contributions=self.contributions,
-            per_key=min(self.contributions, steps, self.contributions_per_key or steps),
+            per_key=1 if self.over == "start" else min(self.contributions, steps),
             largest=self.max_value,
             min_people=None if self.public_keys else self.min_people,
             per_window=self.contributions_per_window,
             dropped=self.dropped,
         )
-
-    @property
-    def needs_people(self) -> bool:
-        """Whether steps must state `people`: how many contribute to a key for the first time."""
-        return self.bounds.span != 1 and self.bounds.per_key > 1 and (self.bounds.min_people or 1) > 1
 
     def lists(self, step: int) -> bool:
         """Whether a step must state `listed`: how many people a list of different people counts from this step on."""
@@ -293,13 +287,6 @@ class KeyedCounts(Mechanism[KeyedState]):
         if np.any(counts > most):
             raise ValueError(f"a key must have at most {most:,} contributions, since their values are up to max_value")
 
-    def _fields(self, state: KeyedState) -> dict[str, Any]:
-        return {"step": state.step} | state.waiting.fields("waiting") | state.counted.fields("counted")
-
-    def _state(self, fields: dict[str, Any]) -> KeyedState:
-        tables = (KeyTable.from_fields(prefix, fields) for prefix in ("waiting", "counted"))
-        return KeyedState(fields["step"], *tables)
-
     def _source(self, noise: NoiseSource) -> NoiseSource:
         """Return noise of its own. What was Gaussian under one label, and is Laplace now, has another."""
         source = super()._source(noise)
@@ -312,7 +299,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError(f"step must be > {state.step}, got {given.step}")
         if self.horizon is not None and given.step > self.horizon:
             raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {given.step}")
-        self._check_people(given)
+        self._check_listed(given)
         if (given.sums is None) != (self.max_value is None):
             raise ValueError("sums must be given where max_value is, and only there")
         if given.sums is None or self.max_value is None:
@@ -323,20 +310,15 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError("sums must be within counts times the limits of values")
         return np.stack([given.counts, given.sums])
 
-    def _check_people(self, given: KeyedStep) -> None:
-        """Refuse numbers of people that would let a key be considered with fewer people than are promised, or later."""
-        if self.bounds.span == 1 and given.people is not None:
-            raise ValueError("people must not be given for counts of one window: all of its contributions are theirs")
+    def _check_listed(self, given: KeyedStep) -> None:
         if given.listed is not None and not self.lists(given.step):
             raise ValueError(f"listed must not be given at step {given.step}: no list of people is kept then")
-        if self.needs_people and given.people is None:
-            raise ValueError("people must be given where a person may contribute to a key again and min_people is > 1")
 
     def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:
         """Return rows with their errors."""
         return self._with_errors(step, keys, answers, self._errors(self.law.noises, step))
 
-    def _errors(self, noises: Sequence[KeyNoise], step: int) -> list[Any]:
+    def _errors(self, noises: Sequence[RunningNoise], step: int) -> list[Any]:
         """Return the margin of counts, and of sums if there are any."""
         return [noise.tail_bound(step, OUTSIDE / 2) for noise in noises]
 
@@ -364,13 +346,13 @@ class KeyedCounts(Mechanism[KeyedState]):
         errors = zip(*(self._errors(noises, number) for number in distinct.tolist()), strict=True)
         return self._with_errors(step, keys, answers, [np.array(column)[place] for column in errors])
 
-    def _summed_noise(self, answer: str, windows: int) -> KeyNoise:
+    def _summed_noise(self, answer: str, windows: int) -> RunningNoise:
         """Return the noise of a sum of so many windows, or, in the first ones, of all; counts are of one window."""
         noise = KeyedCounts._noise(self, answer)
         assert isinstance(noise, ToeplitzNoise)
         return noise.summed(windows) if windows > 1 else noise
 
-    def _noise(self, answer: str) -> KeyNoise:
+    def _noise(self, answer: str) -> RunningNoise:
         """Return the noise of an answer."""
         return self.law.noises[ANSWERS.index(checks.one_of("answer", answer, ANSWERS[: len(self.law.noises)]))]
 
@@ -437,9 +419,8 @@ class ShardSteps:
     ) -> tuple[KeyTable, KeyTable]:
         """Return the tables with what came: first to counted keys, then to those that wait, of which some are ready."""
         slot = given.step % max(1, len(counted.recent))
-        people = given.counts if given.people is None else given.people
         index, here = counted.positions(given.keys)
-        counted.add(index[here], people[here], values[:, here], slot)
+        counted.add(index[here], values[:, here], slot)
         rest = np.flatnonzero(~here) if self._public else np.flatnonzero(~here & (given.counts > 0))
         if not len(rest):
             return waiting, counted
@@ -449,8 +430,8 @@ class ShardSteps:
         unseen = np.sort(given.keys[rest[~here]])
         waiting = waiting.joined(KeyTable.empty(unseen, len(values), len(counted.recent), 0))
         index, _ = waiting.positions(given.keys[rest])
-        waiting.add(index, people[rest], values[:, rest], slot)
-        ready = waiting.people >= (self.law.bounds.min_people or 1)
+        waiting.add(index, values[:, rest], slot)
+        ready = waiting.totals[0] >= (self.law.bounds.min_people or 1)  # a contribution each
         counted = counted.joined(self._remembering(waiting.take(ready), given.step, source))
         return waiting.take(~ready), counted
 

@@ -45,9 +45,6 @@ class ContributionHistogram:
         edges: of the grid, increasing. Cell 0 has numbers up to the first one, cell i those above `edges[i - 1]` and at
             most `edges[i]`, and the last cell those above all.
 
-    Raises:
-        ValueError, TypeError: an argument is out of range or of another type.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> made = ContributionHistogram(1.0)

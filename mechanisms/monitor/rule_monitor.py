@@ -6,46 +6,28 @@ import functools
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
 
 import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.monitor import status
-from privstream.mechanisms.monitor.calibration import PRECISION, MonitorBudget
+from privstream.mechanisms.monitor.calibration import PRECISION, MonitorBudget, StatusCalibration, status
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
-from privstream.mechanisms.monitor.status import StatusCalibration
-from privstream.mechanisms.monitor.status_monitor import CONTINUES, ENDED, STARTED
-from privstream.mechanisms.monitor.threshold_monitor import DEFAULT_TESTS, LARGEST_UINT16, ChargingMonitor
-from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, DiscreteGaussian, IntegerLaw
+from privstream.mechanisms.monitor.item_monitors import (
+    DEFAULT_TESTS,
+    LARGEST_UINT16,
+    ChargingMonitor,
+    StatusRows,
+    UpItems,
+)
+from privstream.mechanisms.noise.discrete import LARGEST_TABLE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from typing_extensions import override
 
 LARGEST_THRESHOLD = 1 << 53
 INACTIVE = -1
-
-
-@dataclass(frozen=True, eq=False)
-class RuleRows:
-    """What is published about one step: the rules that are active, and those that no longer are.
-
-    Attributes:
-        rules: int64, shape (m,), increasing: numbers of the rules.
-        status: uint8, shape (m,): STARTED, CONTINUES or ENDED.
-        since: int64, shape (m,): the step since which each was active.
-        counts: int64, shape (m,): noisy number of people charged, for rules that started or ended; 0 for those that
-            continue. Shape (0,) without counts.
-        stopped: whether with this step so many changes are published that rules of few people are no longer tested.
-    """
-
-    rules: Integers
-    status: NDArray[np.uint8]
-    since: Integers
-    counts: Integers
-    stopped: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +45,6 @@ class RuleState:
     since: Integers = field(default_factory=lambda: np.empty(0, np.int64))
     changes: int = 0
     last_step: int = -1
-
-
-State = TypeVar("State", bound=RuleState)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +81,6 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         beta: failure probability over all of them.
         count_share: share of epsilon that pays for noisy counts of changes; 0 publishes no counts.
         label: says what the steps and rules are; monitors that differ in any field draw different noise.
-
-    Raises:
-        ValueError, TypeError: a field is out of range.
 
     Example:
         >>> from privstream.mechanisms import SeededNoise
@@ -162,7 +138,7 @@ class RuleMonitor(ChargingMonitor[RuleState]):
             items_per_step=len(self.starts),
             count_share=self.count_share,
         )
-        return status.calibrate(budget, up_steps=self.tests)
+        return status(budget, up_steps=self.tests)
 
     @property
     @override
@@ -179,20 +155,6 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         surely, eta = math.log(checks.integer("tests", tests, minimum=1) / self.beta), self.calibrated.eta
         return math.ceil(max(math.log(surely) / eta + self._shift, surely / eta - self._shift))
 
-    def distance(self, tests: int, *, first: int) -> float:
-        """Return how far numbers of people that make a rule active are from those that do not.
-
-        Those that do not: with probability 1 - beta, in so many tests of a rule that is not active. Those that do: with
-        probability one half within the `first` tests, and they stay active as often as they end.
-        """
-        usual = math.log(tests / self.beta) / self.calibrated.eta - self._shift
-        return usual + max(0.0, self._shift + math.log(math.log(2) / first) / self.calibrated.eta)
-
-    def count_error(self, beta: float) -> int:
-        """Return by how much the noise on a published count exceeds it at most, but with probability beta."""
-        sigma = self.calibrated.count_sigma
-        return 0 if sigma is None else DiscreteGaussian(sigma).tail_quantile(checks.probability("beta", beta))
-
     @property
     def _shift(self) -> float:
         """By how much thresholds are moved away from each other, so that both kinds of errors have one margin."""
@@ -207,7 +169,7 @@ class RuleMonitor(ChargingMonitor[RuleState]):
     def initial_state(self) -> RuleState:
         return RuleState(since=np.full(len(self.starts), INACTIVE, np.int64))
 
-    def step(self, state: RuleState, holdings: Holdings, noise: NoiseSource) -> tuple[RuleState, RuleRows]:
+    def step(self, state: RuleState, holdings: Holdings, noise: NoiseSource) -> tuple[RuleState, StatusRows]:
         """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
 
         Args:
@@ -223,7 +185,7 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         rows, after, charges = self.decide(state, holdings, noise)
         return replace(after, counters=state.counters.add(charges)), rows
 
-    def decide(self, state: State, holdings: Holdings, noise: NoiseSource) -> tuple[RuleRows, State, Charges]:
+    def decide(self, state: RuleState, holdings: Holdings, noise: NoiseSource) -> tuple[StatusRows, RuleState, Charges]:
         """Return the rows of a step, the state after it but for charges, and who is charged (not for publication).
 
         For those who keep the charges themselves: all steps must be decided, in order, each once, which only `step`
@@ -236,16 +198,15 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         active = since != INACTIVE
         changed = (self._active(step, counts, active, source) != active) & self._tested(state.changes)
         changes = state.changes + int(changed.sum())
-        after = np.where(changed, np.where(active, INACTIVE, step), since)
-        listed = np.flatnonzero(active | changed)
-        kinds = np.where(changed, np.where(active, ENDED, STARTED), CONTINUES).astype(np.uint8)
-        new = np.flatnonzero(changed).astype(np.uint64)
-        noisy = self._noisy_of_changed(step, listed.astype(np.uint64), new, counts[changed], source)
         tested = self._tested(changes)
-        stopped = bool(np.any(self._tested(state.changes) & ~tested))
-        rows = RuleRows(listed, kinds[listed], np.where(active, since, step)[listed], noisy, stopped)
+        started, ended = (np.flatnonzero(changed & ~active), np.flatnonzero(changed & active))
+        listed = np.flatnonzero(active | changed)
+        shown = UpItems(listed.astype(np.uint64), np.where(active, since, step)[listed])
+        rows = self._rows(step, shown, started.astype(np.uint64), ended.astype(np.uint64), tally, source)
+        rows = replace(rows, stopped=bool(np.any(self._tested(state.changes) & ~tested)))
+        after = np.where(changed, np.where(active, INACTIVE, step), since)
         kept = replace(state, since=np.where(tested, after, INACTIVE), changes=changes, last_step=step)
-        return rows, kept, tally.charges(np.isin(tally.items, new))
+        return rows, kept, tally.charges(np.isin(tally.items, np.flatnonzero(changed).astype(np.uint64)))
 
     @property
     def changes_for_few(self) -> int | None:
@@ -287,14 +248,6 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         few = ~np.array(self.many)[holdings.items.astype(np.int64)]
         if np.any(ranks[few] >= self.many.count(False)):
             raise ValueError("ranks of rules of few people must come first")
-
-    def _fields(self, state: RuleState) -> dict[str, Any]:
-        charges = state.counters.compact().to_bytes()
-        return {"last": state.last_step, "charges": charges, "since": state.since, "changes": state.changes}
-
-    def _state(self, fields: dict[str, Any]) -> RuleState:
-        counters = UserCounters().add(Charges.from_bytes(fields["charges"]))
-        return RuleState(counters, fields["since"], fields["changes"], fields["last"])
 
 
 def _reaches(eta: float, shift: float) -> tuple[int, int]:

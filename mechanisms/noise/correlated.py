@@ -89,27 +89,12 @@ def correct(row: Floats, poles: Floats, weights: Floats, buffers: Floats, scratc
 def _recursive(rest: Floats, given: Floats) -> Floats:
     """Return y, column by column, with y_t = given_t - sum over i >= 1 of rest_i y_(t-i), (steps, columns).
 
-    It is that of `scipy.signal.lfilter`, bit for bit, without loading that library, half a second, for few steps.
-
     Args:
         rest: coefficients, (order, columns), from i = 1 on.
         given: (steps, columns).
     """
-    if len(given) > _FEW:
-        columns = [
-            scipy.signal.lfilter([1.0], np.append(1.0, one), column)
-            for one, column in zip(rest.T, given.T, strict=True)
-        ]
-        return np.stack(columns, axis=1)
-    found, waiting = np.empty_like(given), np.zeros((len(rest) + 1, given.shape[1]))
-    for step, row in enumerate(given):
-        found[step] = waiting[0] + row
-        waiting[:-1] = waiting[1:] - found[step] * rest
-    return found
-
-
-_FEW = 1024
-"""Steps."""
+    columns = zip(rest.T, given.T, strict=True)
+    return np.stack([scipy.signal.lfilter([1.0], np.append(1.0, one), column) for one, column in columns], axis=1)
 
 
 @dataclass(frozen=True)
@@ -239,7 +224,13 @@ class BandedFactor(Factor):
 
 @dataclass(frozen=True)
 class BufferedFactor(Factor):
-    """The rational function nearest to (1 - x)^(-1/2), of low degree: a few numbers remember the whole past."""
+    """R D, R the rational function nearest to (1 - x)^(-1/2), of low degree: a few numbers remember the whole past.
+
+    A contribution at step t moves R x by a column of which only horizon - t + 1 entries are left. So the diagonal D
+    multiplies it by |first column| / |that column|, rounded down, and its noise is divided by as much: all columns are
+    nearly as long as the first one, and w = D^-1 R^-1 z. This holds for one contribution per person and key; several
+    columns may then add up to more than those of R do.
+    """
 
     buffers: int = BUFFERS
 
@@ -280,27 +271,12 @@ class BufferedFactor(Factor):
         return np.concatenate([[1.0], rest])
 
     @override
-    def correct(self, values: Floats, memory: Floats, step: int) -> None:
-        poles, _, weights = self.function
-        correct(values, poles[:, None], weights[:, None], memory, np.empty_like(memory))
-
-    @override
     def float_error(self, sigma: float) -> float:
         # Proof: docs/proofs/counters.md, section 4.
         poles, _, weights = self.function
         largest = DEVIATIONS * 4 * sigma / np.sqrt(1 - poles**2)
         lasting = np.minimum(1 / (1 - poles), self.horizon) + self.buffers + 4
         return float(weights @ (2.0**-52 * largest * lasting))
-
-
-@dataclass(frozen=True)
-class LevelledFactor(BufferedFactor):
-    """R D, R the buffered factor and D diagonal: all columns are nearly as long as the first one.
-
-    A contribution at step t moves R x by a column of which only horizon - t + 1 entries are left. So D multiplies it by
-    |first column| / |that column|, rounded down, and its noise is divided by as much: w = D^-1 R^-1 z. This holds for
-    one contribution per person and key; several columns may then add up to more than those of R do.
-    """
 
     @cached_property
     @override

@@ -96,9 +96,6 @@ class IntegerLaw:
                 if len(cumulative) > LARGEST_TABLE:
                     raise ValueError(f"survival must vanish within {LARGEST_TABLE} integers")
 
-    def __len__(self) -> int:
-        return len(self.high) + 1
-
     def __repr__(self) -> str:
         return f"IntegerLaw({self.first}..{self.first + len(self.high)})"
 
@@ -120,51 +117,6 @@ class IntegerLaw:
         """Return one value per label, int64 (n,)."""
         return self.quantile(noise.words(labels)[:, 0])
 
-    def pmf(self, k: ArrayLike) -> Floats:
-        """Return Pr[X = k], at full relative precision in both tails."""
-        zero = np.zeros(1, dtype=np.uint64)
-        high, low = np.append(self.high, zero), np.append(self.low, zero)  # 2^128 wraps to 0
-        lower_high, lower_low = np.append(zero, self.high), np.append(zero, self.low)
-        steps = _to_float(high - lower_high - (low < lower_low), low - lower_low)
-        steps[-1] = steps[-1] or 1.0  # all of the mass, wrapped to zero
-        return self._pick(steps, k, below=0.0, above=0.0)
-
-    def cdf(self, k: ArrayLike) -> Floats:
-        """Return Pr[X <= k]."""
-        return self._pick(_to_float(self.high, self.low), k, below=0.0, above=1.0)
-
-    def survival(self, k: ArrayLike) -> Floats:
-        """Return Pr[X > k], at full relative precision."""
-        return self._pick(self._survival_table(), k, below=1.0, above=0.0)
-
-    @property
-    def mean(self) -> float:
-        """The mean."""
-        support = self._support()
-        return float(self.pmf(support) @ support)
-
-    @property
-    def variance(self) -> float:
-        """The variance."""
-        support = self._support()
-        return float(self.pmf(support) @ (support - self.mean) ** 2)
-
-    def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
-        beta = checks.probability("beta", beta)
-        return self.first + int(np.count_nonzero(self._survival_table() > beta))
-
-    def _survival_table(self) -> Floats:
-        return np.where(self.high | self.low, _to_float(~self.high, ~self.low) + math.ldexp(1, -WORD_BITS), 1.0)
-
-    def _support(self) -> Integers:
-        return self.first + np.arange(len(self), dtype=np.int64)
-
-    def _pick(self, table: Floats, k: ArrayLike, *, below: float, above: float) -> Floats:
-        extended = np.concatenate([[below], table, [above]])
-        index = np.clip(np.asarray(k, dtype=np.int64) - self.first, -1, len(table))
-        return np.asarray(extended[index + 1])
-
     def _search(self, high: Words, low: Words) -> Integers:
         """Return how many cumulative numbers are <= (high, low)."""
         index = np.searchsorted(self.high, high, side="right")
@@ -174,10 +126,6 @@ class IntegerLaw:
                 begin = np.searchsorted(self.high, high[i], side="left")
                 index[i] = begin + np.searchsorted(self.low[begin : index[i]], low[i], side="right")
         return index
-
-
-def _to_float(high: Words, low: Words) -> Floats:
-    return high * math.ldexp(1, -64) + low * math.ldexp(1, -WORD_BITS)
 
 
 def exp_minus(x: Fraction) -> int:

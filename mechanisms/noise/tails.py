@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -103,36 +103,11 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
     return int(max(0, min(exact, chernoff)))
 
 
-def log_moment(law: SymmetricNoise, rate: float, weights: Floats) -> Floats:
-    """Return upper bounds of ln E[e^(rate w X)] for each weight w.
-
-    Exact for the discrete Laplace law; the discrete Gaussian is at most sigma^2-subgaussian (Canonne, Kamath, Steinke
-    2020, Corollary 17).
-    """
-    weights = np.abs(weights)
-    if isinstance(law, DiscreteGaussian):
-        return 0.5 * (law.sigma * rate * weights) ** 2
+def log_moment(law: DiscreteLaplace, rate: float) -> float:
+    """Return ln E[e^(rate X)], for rates below 1 / the scale of the law."""
     decay = math.exp(-1 / law.scale)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        product = (1 - decay) ** 2 / ((1 - decay * np.exp(rate * weights)) * (1 - decay * np.exp(-rate * weights)))
-    return np.where(rate * weights < 1 / law.scale, np.log(np.maximum(product, 1.0)), np.inf)
-
-
-def minimal_bound(exponent: Callable[[float], float], law: SymmetricNoise, largest_weight: float, rest: float) -> float:
-    """Return the minimum over rates of (exponent(rate) + rest) / rate: where a Chernoff bound reaches e^-rest."""
-    if isinstance(law, DiscreteGaussian):
-        limits = (-12.0, 8.0)
-        unit = 1 / (law.sigma * largest_weight)
-    else:
-        limits = (-12.0, -1e-9)
-        unit = 1 / (law.scale * largest_weight)
-
-    def bound(log_rate: float) -> float:
-        rate = unit * math.exp(log_rate)
-        return (exponent(rate) + rest) / rate
-
-    found = scipy.optimize.minimize_scalar(bound, bounds=limits, method="bounded", options={"xatol": 1e-6})
-    return float(found.fun)
+    product = (1 - decay) ** 2 / ((1 - decay * np.exp(rate)) * (1 - decay * np.exp(-rate)))
+    return float(np.log(np.maximum(product, 1.0)))
 
 
 def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -> int:

@@ -120,24 +120,6 @@ class PointCounts(SortedRuns[Weights]):
             total += np.where(there, weights, 0)
         return total
 
-    def to_fields(self) -> dict[str, NDArray[Any]]:
-        """Return the runs as arrays for a snapshot."""
-        empty = [np.empty(0, np.int64)]
-        return {
-            "points": np.concatenate(empty + [run.keys for run in self.runs]),
-            "weights": np.concatenate(empty + [run.values for run in self.runs]),
-            "lengths": np.array([len(run) for run in self.runs], np.int64),
-        }
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> PointCounts:
-        """Return what `to_fields` wrote."""
-        ends = np.cumsum(fields["lengths"])[:-1]
-        if not len(fields["lengths"]):
-            return cls()
-        parts = zip(np.split(fields["points"], ends), np.split(fields["weights"], ends), strict=True)
-        return cls(tuple(Weights(points, weights) for points, weights in parts))
-
 
 def checked_points(name: str, values: ArrayLike, universe: int) -> Integers:
     """Return points of 1 .. `universe` as a fresh int64 (n,). Messages quote no value."""

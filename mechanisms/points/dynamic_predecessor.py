@@ -191,9 +191,3 @@ class DynamicPredecessor(PointMechanism[RangeState]):
 
         below, above = nearest(1, -1), nearest(self.universe, 1)
         return Neighbours.of(asked, below[0], above[0], np.maximum(below[1], above[1]))
-
-    def _fields(self, state: RangeState) -> dict[str, Any]:
-        return {"counter": self.counter.snapshot(state)}
-
-    def _state(self, fields: dict[str, Any]) -> RangeState:
-        return self.counter.restore(fields["counter"])

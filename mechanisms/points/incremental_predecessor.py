@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -89,6 +88,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     updates_per_unit: int = 1
     beta: float = 0.05
     noise_label = "incremental predecessor"
+    state_type = IncrementalState
 
     def __post_init__(self) -> None:
         checks.epsilon(self.epsilon)
@@ -201,16 +201,6 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         found = self.bounds.way_errors(step, numbers[high] - numbers[low], sums[high] - sums[low])
         within: Integers = np.minimum(found, ends - starts)
         return within
-
-    def _fields(self, state: IncrementalState) -> dict[str, Any]:
-        return {"step": state.step} | state.points.to_fields() | state.finished.to_fields()
-
-    def _state(self, fields: dict[str, Any]) -> IncrementalState:
-        return IncrementalState(
-            step=fields["step"],
-            points=PointCounts.from_fields(fields),
-            finished=TreeState.from_fields(fields),
-        )
 
     @property
     def _height(self) -> int:

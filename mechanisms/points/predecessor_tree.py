@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
@@ -21,8 +20,6 @@ from privstream.mechanisms.points.dynamic_points import (
     level_below_root,
     tree_height,
 )
-
-FIELDS = ("numbers", "counts", "levels", "births", "marked", "activated")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,15 +53,6 @@ class TreeState:
         place = np.searchsorted(self.marked, numbers)
         place[place == len(self.marked)] = 0
         return self.marked[place] == numbers if len(self.marked) else np.zeros(len(numbers), np.bool_)
-
-    def to_fields(self) -> dict[str, Any]:
-        """Return the fields of a snapshot."""
-        return vars(self)
-
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> TreeState:
-        """Return what `to_fields` wrote, among other fields."""
-        return cls(**{field: fields[field] for field in FIELDS})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -15,10 +15,9 @@ from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.counters.continual_counter import LARGEST_HORIZON
-from privstream.mechanisms.counters.trees import best_base
-from privstream.mechanisms.counters.trees import digits as signed_digits
-from privstream.mechanisms.counters.trees import tree_height as signed_height
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
+from privstream.mechanisms.noise.running import best_base, prefix_nodes
+from privstream.mechanisms.noise.running import tree_height as signed_height
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sum_quantile, sum_spread
 from privstream.mechanisms.points.dynamic_points import (
@@ -78,15 +77,8 @@ class Epoch:
                 if done >> level & 1:
                     yield TimeNode(number, level, (done >> level) - 1, 1, before + (done >> level << level))
             return
-        digits = signed_digits(self.base, done)
-        position = 0
-        for level in reversed(range(len(digits))):
-            position *= self.base
-            digit = digits[level]
-            for away in range(abs(digit)):
-                index = position + away if digit > 0 else position - away - 1
-                yield TimeNode(number, level, index, 1 if digit > 0 else -1, 0)
-            position += digit
+        for level, index, sign in prefix_nodes(self.base, done):
+            yield TimeNode(number, level, index, sign, 0)
 
     def most_nodes(self, done: int) -> int:
         """Return how many nodes a prefix of at most `done` steps has at most."""
@@ -379,25 +371,29 @@ class RangeCounter(PointMechanism[RangeState]):
         self, step: int, low: ArrayLike, high: ArrayLike, beta: float, *, answers: int, every_step: bool
     ) -> Integers:
         """Return for each of these ranges what its answer at `step` is off by at most, int64 (n,); see `error_at`."""
-        numbers, _ = self._cover(*self._checked_ranges(low, high))
-        sizes, place = np.unique(np.bincount(numbers), return_inverse=True)
         log_beta = self._log_share(step, beta, answers, every_step)
-        limits = [self.sum_error(self._block_end(step), log_beta, size) for size in sizes.tolist()]
-        laws = Counter(self._noise.epoch(node.epoch).law for node in self._noise.nodes(step)).items()
-        sums = [[(law, _rounded_up(size * number)) for law, number in laws] for size in sizes.tolist()]
-        bounds = [min(limit, sum_quantile(parts, log_beta)) for limit, parts in zip(limits, sums, strict=True)]
-        return np.array(bounds, np.int64)[place]
+
+        def bound(size: int, laws: list[tuple[SymmetricNoise, int]]) -> int:
+            parts = [(law, _rounded_up(size * number)) for law, number in laws]
+            return min(self.sum_error(self._block_end(step), log_beta, size), sum_quantile(parts, log_beta))
+
+        return self._of_each(step, low, high, bound)
 
     def spreads(self, step: int, low: ArrayLike, high: ArrayLike, beta: float) -> Integers:
         """Return for each of these ranges by how much its answer at `step` is off at most, alone, int64 (n,).
 
         With probability 1 - beta: of one range that does not depend on earlier answers, and not of all together.
         """
+        return self._of_each(
+            step, low, high, lambda size, laws: sum_spread([(law, size * number) for law, number in laws], beta)
+        )
+
+    def _of_each(self, step: int, low: ArrayLike, high: ArrayLike, bound: Callable[..., int]) -> Integers:
+        """Return for each range a bound, from the number of its intervals and the laws of the noise of each."""
         numbers, _ = self._cover(*self._checked_ranges(low, high))
         sizes, place = np.unique(np.bincount(numbers), return_inverse=True)
-        laws = Counter(self._noise.epoch(node.epoch).law for node in self._noise.nodes(step)).items()
-        sums = [[(law, size * number) for law, number in laws] for size in sizes.tolist()]
-        return np.array([sum_spread(parts, beta) for parts in sums], np.int64)[place]
+        laws = list(Counter(self._noise.epoch(node.epoch).law for node in self._noise.nodes(step)).items())
+        return np.array([bound(size, laws) for size in sizes.tolist()], np.int64)[place]
 
     def _block_end(self, step: int) -> int:
         """Return the next power of two, or the horizon."""
@@ -443,19 +439,6 @@ class RangeCounter(PointMechanism[RangeState]):
     def count(self, state: RangeState, low: ArrayLike, high: ArrayLike, noise: NoiseSource) -> Integers:
         """Count the points in ranges after the last step; asking again gives the same answers."""
         return self._count(state, *self._checked_ranges(low, high), noise)
-
-    def _fields(self, state: RangeState) -> dict[str, Any]:
-        fields: dict[str, Any] = {"step": state.step, "digest": state.digest}
-        fields["ends"] = np.array(list(state.history), np.int64)
-        fields["digests"] = b"".join(state.history.values())
-        return fields | state.points.to_fields()
-
-    def _state(self, fields: dict[str, Any]) -> RangeState:
-        digests = fields["digests"]
-        parts = [digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)]
-        history = dict(zip(fields["ends"].tolist(), parts, strict=True))
-        points = PointCounts.from_fields(fields)
-        return RangeState(step=fields["step"], points=points, history=history, digest=fields["digest"])
 
     def _count(self, state: RangeState, starts: Integers, ends: Integers, noise: NoiseSource) -> Integers:
         """Return the counts of [start, end)."""

@@ -5,21 +5,23 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
 from scipy import special
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-Divergences = Callable[[Floats], tuple[Floats, Floats]]
+Divergences = Callable[[Floats], tuple[Floats, ...]]
 
 TAIL = 1e-15  # privacy losses less likely than this are counted as infinite
 LARGEST_EPSILON = 1e4
@@ -35,22 +37,37 @@ def losses(module: str = "privacy_loss_distribution") -> Any:
     return importlib.import_module(f"dp_accounting.pld.{module}")
 
 
-class PrivacyCurve(Protocol):
+class PrivacyCurve(ABC):
     """All (epsilon, delta) pairs that a mechanism satisfies, never better than the truth."""
 
-    def __hash__(self) -> int: ...
-
+    @abstractmethod
     def delta(self, epsilon: float) -> float:
         """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
-        ...
 
     def epsilon(self, delta: float) -> float:
-        """Return an epsilon for which the mechanism is (epsilon, delta)-differentially private."""
-        ...
+        """Return an epsilon, rounded up, for which the mechanism is (epsilon, delta)-differentially private."""
+        return least_epsilon(self.delta, delta)
 
+    @abstractmethod
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return a pessimistic privacy loss distribution on multiples of `interval`."""
-        ...
+
+
+class DivergenceCurve(PrivacyCurve):
+    """A curve that is known in closed form."""
+
+    @abstractmethod
+    def one_way(self, epsilon: Floats) -> tuple[Floats, ...]:
+        """Return the divergences with against without, and without against with, unless equal; real epsilon, (n,)."""
+
+    @override
+    def delta(self, epsilon: float) -> float:
+        at = np.array([checks.non_negative("epsilon", epsilon)])
+        return float(min(1.0, max(0.0, *(side[0] for side in self.one_way(at)))))
+
+    @override
+    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+        return losses().PrivacyLossDistribution(*connect_dots(self.one_way, interval))
 
 
 def largest(accept: Callable[[float], bool], low: float, high: float) -> float:
@@ -85,8 +102,8 @@ def least_epsilon(curve: Callable[[float], float], delta: float) -> float:
     return smallest(lambda epsilon: curve(epsilon) <= delta, 0.0, LARGEST_EPSILON)
 
 
-def connect_dots(divergences: Divergences, interval: float) -> tuple[PLDPmf, PLDPmf]:
-    """Return the laws of both privacy losses on multiples of `interval` (Doroshenko et al. 2022)."""
+def connect_dots(divergences: Divergences, interval: float) -> tuple[PLDPmf, ...]:
+    """Return the laws of the privacy losses on multiples of `interval` (Doroshenko et al. 2022)."""
     checks.positive("interval", interval)
     reach = 1.0
     while max(side[0] for side in divergences(np.array([reach]))) > TAIL and reach < LARGEST_EPSILON:
@@ -95,11 +112,10 @@ def connect_dots(divergences: Divergences, interval: float) -> tuple[PLDPmf, PLD
     if steps > MAX_GRID:
         raise ValueError(f"interval must be >= {reach / MAX_GRID:g} for this curve, got {interval}")
     connected = losses("pld_pmf").create_pmf_pessimistic_connect_dots_fixed_gap
-    remove, add = (
+    return tuple(
         connected(interval, -steps, steps, np.minimum.accumulate(np.clip(side, 0.0, 1.0)))
         for side in divergences(np.linspace(-steps * interval, steps * interval, 2 * steps + 1))
     )
-    return remove, add
 
 
 def excess(likely: Floats, epsilon: Floats, unlikely: Floats) -> Floats:
@@ -109,7 +125,7 @@ def excess(likely: Floats, epsilon: Floats, unlikely: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class PointCurve:
+class PointCurve(PrivacyCurve):
     """What (epsilon, delta)-differential privacy at one point implies at all others (Kairouz et al. 2015)."""
 
     at_epsilon: float
@@ -119,16 +135,17 @@ class PointCurve:
         checks.non_negative("at_epsilon", self.at_epsilon)
         checks.probability("at_delta", self.at_delta, zero=True)
 
+    @override
     def delta(self, epsilon: float) -> float:
-        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
         response = 1 / (1 + math.exp(-self.at_epsilon))
         excess = response * -math.expm1(min(0.0, checks.non_negative("epsilon", epsilon) - self.at_epsilon))
         return self.at_delta + (1 - self.at_delta) * excess
 
+    @override
     def epsilon(self, delta: float) -> float:
-        """Return the least epsilon, rounded up, for which the mechanism is (epsilon, delta)-differentially private."""
         return self.at_epsilon if delta == self.at_delta else least_epsilon(self.delta, delta)
 
+    @override
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the privacy loss distribution of randomised response that fails with `at_delta`, rounded up."""
         parameters = losses("common").DifferentialPrivacyParameters(self.at_epsilon, self.at_delta)
@@ -140,7 +157,7 @@ class PureDp(PointCurve):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlackCurve:
+class SlackCurve(PrivacyCurve):
     """Another curve, with `slack` added to every delta."""
 
     curve: PrivacyCurve
@@ -150,12 +167,12 @@ class SlackCurve:
         _check_curve(self.curve)
         checks.probability("slack", self.slack, zero=True)
 
+    @override
     def delta(self, epsilon: float) -> float:
-        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
         return min(1.0, self.curve.delta(epsilon) + self.slack)
 
+    @override
     def epsilon(self, delta: float) -> float:
-        """Return an epsilon for which the mechanism is (epsilon, delta)-differentially private."""
         checks.probability("delta", delta)
         return self.curve.epsilon(delta - self.slack) if delta > self.slack else math.inf
 
@@ -180,7 +197,7 @@ class SlackCurve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComposedCurve:
+class ComposedCurve(PrivacyCurve):
     """The adaptive composition of several curves, through pessimistic privacy loss distributions."""
 
     curves: tuple[PrivacyCurve, ...]
@@ -197,18 +214,22 @@ class ComposedCurve:
     def _pld(self) -> PrivacyLossDistribution:
         return self.to_pld(self.interval)
 
+    @override
     def delta(self, epsilon: float) -> float:
-        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
         return float(min(1.0, self._pld.get_delta_for_epsilon(checks.non_negative("epsilon", epsilon))))
 
+    @override
     def epsilon(self, delta: float) -> float:
-        """Return an epsilon for which the mechanism is (epsilon, delta)-differentially private."""
         return float(self._pld.get_epsilon_for_delta(checks.probability("delta", delta) * (1 - SUM_ERROR)))
 
+    @override
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
         """Return the convolution of all distributions: of equal ones at once, of small ones before large ones."""
         times = Counter(self.curves)
-        parts = [_repeated(curve.to_pld(interval), many) for curve, many in times.items()]
+        parts = [
+            curve.to_pld(interval) if many == 1 else curve.to_pld(interval).self_compose(many)
+            for curve, many in times.items()
+        ]
         while len(parts) > 1:
             parts = [
                 functools.reduce(losses().PrivacyLossDistribution.compose, parts[i : i + 2])
@@ -221,7 +242,7 @@ _NEAR = 1e-12  # relative; losses within it of the largest one count as the larg
 
 
 @dataclass(frozen=True, kw_only=True)
-class PureComposition:
+class PureComposition(DivergenceCurve):
     """The adaptive composition of `rounds` mechanisms, each `round_epsilon`-DP; exact for the worst of them.
 
     Source: Kairouz, Oh, Viswanath (2015), Theorem 3.3: nothing is worse than so many randomised responses.
@@ -234,24 +255,14 @@ class PureComposition:
         checks.integer("rounds", self.rounds, minimum=1)
         checks.positive("round_epsilon", self.round_epsilon)
 
-    def delta(self, epsilon: float) -> float:
-        """Return a delta for which the composition is (epsilon, delta)-DP."""
-        return float(self._divergence(np.array([checks.non_negative("epsilon", epsilon)]))[0])
-
+    @override
     def epsilon(self, delta: float) -> float:
-        """Return the least epsilon, rounded up, for which the composition is (epsilon, delta)-DP."""
-        return self.rounds * self.round_epsilon if delta == 0 else least_epsilon(self.delta, delta)
+        return self.rounds * self.round_epsilon if delta == 0 else super().epsilon(delta)
 
-    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return a pessimistic privacy loss distribution on multiples of `interval`."""
-        divergences = connect_dots(lambda epsilon: (self._divergence(epsilon),) * 2, interval)
-        return losses().PrivacyLossDistribution(divergences[0])
-
-    def _divergence(self, epsilon: Floats) -> Floats:
-        """Return Pr[loss > epsilon] - e^epsilon Pr'[loss > epsilon] for the loss (2 B - rounds) round_epsilon.
-
-        B counts the true answers among `rounds` randomised responses.
-        """
+    @override
+    def one_way(self, epsilon: Floats) -> tuple[Floats, ...]:
+        # Pr[loss > epsilon] - e^epsilon Pr'[loss > epsilon] for the loss (2 B - rounds) round_epsilon, where B counts
+        # the true answers among `rounds` randomised responses.
         largest = self.rounds * self.round_epsilon * (1 - _NEAR)
         needed = np.minimum(np.floor((self.rounds + epsilon / self.round_epsilon) / 2), self.rounds)
         with np.errstate(divide="ignore"):
@@ -259,7 +270,7 @@ class PureComposition:
                 np.log(special.bdtrc(needed, self.rounds, special.expit(sign * self.round_epsilon))) for sign in (1, -1)
             )
         difference = np.exp(likely) - np.exp(np.minimum(epsilon + unlikely, likely))
-        return np.where(epsilon >= largest, 0.0, difference)
+        return (np.where(epsilon >= largest, 0.0, difference),)
 
 
 def point_of(curve: PrivacyCurve) -> PointCurve | None:
@@ -271,13 +282,8 @@ def point_of(curve: PrivacyCurve) -> PointCurve | None:
 
 def _check_curve(curve: object) -> None:
     """Refuse what cannot be a privacy curve."""
-    if not all(callable(getattr(curve, name, None)) for name in ("delta", "epsilon", "to_pld")):
+    if not isinstance(curve, PrivacyCurve):
         raise TypeError(f"curve must be a privacy curve, got {type(curve).__name__}")
-
-
-def _repeated(loss: PrivacyLossDistribution, times: int) -> PrivacyLossDistribution:
-    """Return what so many of one distribution compose to."""
-    return loss if times == 1 else loss.self_compose(times)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -311,7 +317,7 @@ _SMALLEST_SHIFT, _LARGEST_SHIFT = 1e-9, 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianCurve:
+class GaussianCurve(PrivacyCurve):
     """Telling N(0, 1) from N(shift, 1), in one look or in any number of adaptive ones (Balle and Wang 2018)."""
 
     shift: float
@@ -319,20 +325,16 @@ class GaussianCurve:
     def __post_init__(self) -> None:
         checks.positive("shift", self.shift)
 
+    @override
     def delta(self, epsilon: float) -> float:
-        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
         middle = checks.non_negative("epsilon", epsilon) / self.shift
         likely = float(special.log_ndtr(self.shift / 2 - middle))
         unlikely = float(special.log_ndtr(-self.shift / 2 - middle))
         rounded = math.exp(likely) * (1 + FUNCTION_ERROR) - math.exp(epsilon + unlikely) * (1 - FUNCTION_ERROR)
         return min(1.0, max(0.0, rounded))
 
-    def epsilon(self, delta: float) -> float:
-        """Return the least epsilon, rounded up, for which the mechanism is (epsilon, delta)-differentially private."""
-        return least_epsilon(self.delta, delta)
-
+    @override
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return a pessimistic privacy loss distribution on multiples of `interval`."""
         return losses().from_gaussian_mechanism(
             1 / self.shift, value_discretization_interval=interval, use_connect_dots=True
         )
@@ -377,7 +379,7 @@ MOST_POINTS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianWithPoints:
+class GaussianWithPoints(PrivacyCurve):
     """A Gaussian pair composed with mechanisms of each of which one point (epsilon, delta) is known, in closed form.
 
     Privacy: docs/proofs/monitor.md, Theorem 2.
@@ -397,8 +399,8 @@ class GaussianWithPoints:
         if not all(isinstance(point, PointCurve) for point in self.points):
             raise TypeError("points must be PointCurve objects")
 
+    @override
     def delta(self, epsilon: float) -> float:
-        """Return a delta for which the mechanism is (epsilon, delta)-differentially private."""
         rest = checks.non_negative("epsilon", epsilon) - self._responses[0]
         if self.shift == 0:
             of_noise = -np.expm1(np.minimum(rest, 0.0))
@@ -409,12 +411,8 @@ class GaussianWithPoints:
         found = shown + (1 - shown) * math.fsum((self._responses[1] * of_noise).tolist())
         return min(1.0, found * (1 + FUNCTION_ERROR))
 
-    def epsilon(self, delta: float) -> float:
-        """Return the least epsilon, rounded up, for which the mechanism is (epsilon, delta)-differentially private."""
-        return least_epsilon(self.delta, delta)
-
+    @override
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return a pessimistic privacy loss distribution on multiples of `interval`."""
         noise = [GaussianCurve(shift=self.shift)] if self.shift else []
         return ComposedCurve(curves=(*noise, *self.points), interval=interval).to_pld(interval)
 

@@ -40,10 +40,6 @@ CONTRIBUTIONS_HASHED = (
 """The caveat where it is by a hash that a person's second contribution to an item is told from a first."""
 
 
-FOLLOWING = "Its epsilon follows from what was published before: it adds up with those of other releases."
-"""Part of the adaptivity of a guarantee whose epsilon was not fixed before anything was published: no composition is
-proved for it but the sum (docs/proofs/units.md, section 3)."""
-
 NEIGHBOURING = {
     "add_remove": "adding or removing the unit",
     "replace_one": "replacing the unit's data by any other",
@@ -67,10 +63,6 @@ class PrivacyGuarantee:
         horizon: number of steps that the guarantee is stated for; None if it has no bound.
         curve: the whole privacy curve, or None if only (epsilon, delta) is known.
         step: what a step is called in sentences, such as "window"; no part of what is promised.
-
-    Raises:
-        ValueError: a field is out of range.
-        TypeError: a field is of the wrong type.
 
     Example:
         >>> from privstream.mechanisms.privacy.units import EVENT
@@ -141,8 +133,7 @@ the unit. The inputs of each step may depend on everything published before it.
             interval: grid of the privacy losses, > 0.
 
         Raises:
-            ValueError: another guarantee promises nothing to this unit, no epsilon suffices, or the epsilon of one
-                follows from what was published before, so that only the sum is proved.
+            ValueError: another guarantee promises nothing to this unit, or no epsilon suffices.
 
         Example:
             >>> from privstream.mechanisms.privacy.units import EVENT
@@ -152,8 +143,6 @@ the unit. The inputs of each step may depend on everything published before it.
         """
         checks.probability("delta", delta)
         together = [self, *(self._covering(other) for other in others)]
-        if any(FOLLOWING in one.adaptivity for one in together):
-            raise ValueError("epsilon must be fixed before anything is published, to be composed; that of one follows")
         composed = ComposedCurve(curves=tuple(one.known_curve for one in together), interval=interval)
         epsilon = composed.epsilon(delta)
         if not math.isfinite(epsilon):

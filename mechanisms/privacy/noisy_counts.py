@@ -13,6 +13,7 @@ import numpy as np
 import scipy  # its parts are loaded when they are used
 from privstream.mechanisms import checks
 from privstream.mechanisms.privacy.accounting import ROUNDING, PrivacyCurve, losses
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -26,7 +27,7 @@ LEAST_DELTA = 1e-13  # what compositions cut off, and their rounding, is far bel
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountCurve:
+class CountCurve(PrivacyCurve):
     """`releases` counts, each changed by one person by at most 1, with discrete Gaussian noise of parameter `sigma`."""
 
     sigma: float
@@ -40,16 +41,16 @@ class CountCurve:
     def _pld(self) -> PrivacyLossDistribution:
         return self.to_pld(grid(math.sqrt(self.releases) / self.sigma, self.releases))
 
+    @override
     def delta(self, epsilon: float) -> float:
-        """Return a delta for which the releases are (epsilon, delta)-differentially private."""
         return float(min(1.0, self._pld.get_delta_for_epsilon(checks.non_negative("epsilon", epsilon))))
 
+    @override
     def epsilon(self, delta: float) -> float:
-        """Return an epsilon for which the releases are (epsilon, delta)-differentially private."""
         return float(self._pld.get_epsilon_for_delta(checks.probability("delta", delta)))
 
+    @override
     def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return the `releases`-fold convolution of the distribution of one release."""
         one = losses().from_discrete_gaussian_mechanism(
             self.sigma, value_discretization_interval=interval, use_connect_dots=True
         )

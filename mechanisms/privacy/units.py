@@ -56,9 +56,6 @@ class PrivacyUnit:
         bound: how far a change moves any query, utility or measurement at most.
         same_direction: a change moves all of them in the same direction.
 
-    Raises:
-        ValueError, TypeError: a field is out of range, of the wrong type, or of another kind of unit.
-
     Example:
         >>> print(PrivacyUnit(what="person", window=3_600_000_000))
         one person in one window of 1 hour

@@ -109,6 +109,7 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
     alpha: float
     neighbouring: str = "add_remove"
     noise_label = "multiplicative weights"
+    state_type = Hypothesis
 
     def __post_init__(self) -> None:
         if checks.integer("domain_size", self.domain_size, minimum=2) > _LARGEST_DOMAIN:
@@ -285,12 +286,6 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         if not np.all((queries >= 0) & (queries <= 1)):
             raise ValueError("queries must be 0 or 1")
         return counts.astype(np.int64), queries.astype(np.int64)
-
-    def _fields(self, state: Hypothesis) -> dict[str, Any]:
-        return vars(state.tests) | {"log_law": state.log_law}
-
-    def _state(self, fields: dict[str, Any]) -> Hypothesis:
-        return Hypothesis(log_law=fields.pop("log_law"), tests=Progress(**fields))
 
 
 def _products(queries: NDArray[Any], weights: NDArray[Any]) -> Any:

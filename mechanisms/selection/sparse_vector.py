@@ -108,9 +108,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
 
     All other attributes are those of `QueryMechanism`; `monotone` is for gaps alone.
 
-    Raises:
-        ValueError, TypeError: a parameter breaks its rule.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = SparseVector(epsilon=1.0, max_hits=2, threshold=500)

@@ -225,9 +225,6 @@ class MeasuredTopK:
             of this and `top` is at most 1,000,000.
         measure_share: part of epsilon for measuring, in (0, 1).
 
-    Raises:
-        ValueError, TypeError: a parameter breaks its rule.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> MeasuredTopK(epsilon=1.0, top=2).release([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
@@ -406,9 +403,6 @@ class ExponentialMechanismWithGap(QueryMechanism):
         epsilon: privacy loss of one selection, > 0.
         sensitivity: most that one change of the data can move any utility, > 0.
         monotone, neighbouring: see `QueryMechanism`.
-
-    Raises:
-        ValueError, TypeError: a parameter breaks its rule.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from privstream.mechanisms.monitor.holdings import Charges
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 
 
@@ -41,13 +41,9 @@ class LittleNoise(ThresholdMonitor):
     @property
     def calibrated(self):
         right = super().calibrated
-        scale = right.noise_scale / self.factor
         if self.calibration == "clock":
-            return replace(right, eta=1 / scale, noise_scale=scale)
-        if self.calibration == "paper":
-            inner = right.inner_scale / self.factor
-            return replace(right, noise_scale=scale, inner_scale=inner, cut_off=right.cut_off / self.factor)
-        return replace(right, noise_scale=scale)
+            return replace(right, eta=right.eta * self.factor)
+        return replace(right, inner_scale=right.inner_scale / self.factor, cut_off=right.cut_off / self.factor)
 
 
 class HardlyAnyNoise(LittleNoise):

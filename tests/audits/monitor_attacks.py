@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
 from privstream.mechanisms.noise.sources import SeededNoise
 
 CROWD = np.uint64(1 << 40)

@@ -5,9 +5,8 @@ from functools import cached_property
 import numpy as np
 import pytest
 from attacks import falls, stands
-from privstream.mechanisms.counters.continual_counter import node_law
+from privstream.mechanisms.counters.continual_counter import TreeCounter, node_law
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.histograms.flags import ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
 from privstream.mechanisms.noise.correlated import square_root

@@ -15,8 +15,8 @@ from laws import FALSE_ALARM
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.calibration import KeyLaw
-from privstream.mechanisms.keyed_counts.key_noise import ToeplitzNoise
 from privstream.mechanisms.noise.correlated import BandedFactor
+from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.pipelines.audit.evidence import at_least
 from small_runs import Unbound

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.keyed_counts import key_noise, keyed_counts
+from privstream.mechanisms.keyed_counts import keyed_counts
 from privstream.mechanisms.keyed_counts.calibration import Bounds, calibrate
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.noise import running
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.pipelines.audit.replay import claim_of, faults, share
 from privstream.pipelines.audit.worst import ENOUGH, RUN, RUNS, WORST, Pair, Sent, crowd, everything
@@ -168,7 +169,7 @@ def one_value_more_in_a_window(self, *, right=NumericQuantiles._limits):
     return bound, limit
 
 
-def without_keys(keys, low, *, right=key_noise._labels):
+def without_keys(keys, low, *, right=running._labels):
     return right(np.zeros_like(keys), low)
 
 
@@ -218,7 +219,7 @@ BROKEN = {
         worst("counts", "sums of values"),
     ),
     "noise is not bound to totals": (
-        *(key_noise, "_bound", lambda source, labels, facts: labels),
+        *(running, "_bound", lambda source, labels, facts: labels),
         worst("counts", "public items"),
     ),
     "what a person drops is clipped in each window": (
@@ -231,7 +232,7 @@ BROKEN = {
         *(Bounds, "of_counts", property(lambda self: 1.0)),
         worst("counts", "public items"),
     ),
-    "the noise of a key forgets the key": (key_noise, "_labels", without_keys, worst("counts", "public items")),
+    "the noise of a key forgets the key": (running, "_labels", without_keys, worst("counts", "public items")),
 }
 
 

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from laws import cdf, survival
 from privstream.mechanisms import SeededNoise
-from privstream.mechanisms.monitor import clock
-from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.calibration import MonitorBudget, clock
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
+from privstream.mechanisms.monitor.item_monitors import STARTED
 from privstream.mechanisms.monitor.rule_monitor import INACTIVE, RuleMonitor, RuleState
-from privstream.mechanisms.monitor.status_monitor import STARTED
 from status_attacks import NEGLIGIBLE, best_order, leaked
 
 EPSILON, DELTA, NUMBER = 0.7, 0.05, 200
@@ -58,7 +58,7 @@ class NoiseOfTheClock(Steered):
     @cached_property
     def calibrated(self):
         budget = MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=self.max_hits, tests=self.tests, beta=self.beta)
-        return replace(super().calibrated, eta=clock.calibrate(budget).eta)
+        return replace(super().calibrated, eta=clock(budget).eta)
 
 
 def made(kind=Steered, **changes):
@@ -115,7 +115,7 @@ def transcripts(monitor, rule, *, tests, max_hits):
             for high in (False, True):
                 after, status, counts = decided(monitor, worlds, since, 2 * number + 1, others, True, high == many)
                 noise = rises if rising else falls
-                likely = law * (noise.cdf(counts - NUMBER) if high else noise.survival(counts - NUMBER))
+                likely = law * (cdf(noise, counts - NUMBER) if high else survival(noise, counts - NUMBER))
                 if after[0].charged(SUSPECT)[0] >= max_hits:
                     done.append(likely)
                 elif likely.max() > NEGLIGIBLE:
@@ -170,6 +170,6 @@ def test_answers_have_the_probabilities_that_the_attack_reckons_with():
         count = round(NUMBER + shift * monitor._shift)
         answers = [monitor._active(i, np.array([count]), np.array([met]), NOISE.derive("audit")) for i in range(steps)]
         high = np.count_nonzero(answers)
-        chance = float(law.cdf(count - NUMBER))
+        chance = float(cdf(law, count - NUMBER))
         assert 0.2 < chance < 0.8
         assert abs(high - steps * chance) < 6 * math.sqrt(steps * chance * (1 - chance))

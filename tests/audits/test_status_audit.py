@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from privstream.mechanisms.monitor import clock, status
-from privstream.mechanisms.monitor.calibration import MonitorBudget
-from privstream.mechanisms.monitor.status import StatusCurve
+from privstream.mechanisms.monitor.calibration import MonitorBudget, clock, status
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
+from privstream.mechanisms.privacy.clocks import StatusCurve
 from status_attacks import any_order, best_order, leaked, transcripts
 
 EPSILON, DELTA = 0.7, 0.05
@@ -16,7 +15,7 @@ EPSILON, DELTA = 0.7, 0.05
 
 def calibration(**changes):
     parameters = {"epsilon": EPSILON, "delta": DELTA, "max_hits": 2, "tests": 10**4, "beta": 0.05, **changes}
-    return status.calibrate(MonitorBudget(**parameters), 100)
+    return status(MonitorBudget(**parameters), 100)
 
 
 @pytest.mark.parametrize("against", [0, 1])
@@ -98,8 +97,8 @@ class TestMistakesAreFound:
 
     @pytest.mark.parametrize("hits", [1, 2])
     def test_clocks_calibrated_for_one_kind_of_test(self, hits):
-        plain = clock.calibrate(MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=hits, tests=10**4, beta=0.05))
-        found = replace(calibration(max_hits=hits), eta=plain.eta, noise_scale=plain.noise_scale)
+        plain = clock(MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=hits, tests=10**4, beta=0.05))
+        found = replace(calibration(max_hits=hits), eta=plain.eta)
         law = transcripts(found, best_order(found, EPSILON, cells=20, against=0), tests=150, charges=(hits, 0))
         assert leaked(law, EPSILON) > 1.1 * DELTA
 

@@ -11,7 +11,7 @@ from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.found_keys import CARRIED, NOT_FOUND, PUBLIC
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
-from privstream.mechanisms.noise.row_noise import RowNoise
+from privstream.mechanisms.noise.sources import RowNoise
 from scipy import signal, stats
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-3}
@@ -322,21 +322,6 @@ def test_snapshots_change_nothing(name):
         replace(mechanism, min_people=2).restore(mechanism.snapshot(state))
 
 
-def test_keys_in_one_draw_or_in_many_are_the_same(monkeypatch):
-    mechanism = made(horizon=40, contributions=3)
-    inputs = stream(mechanism, 40)
-    expected = run(mechanism, inputs)[0]
-    monkeypatch.setattr(found_keys, "_TOGETHER", 30)
-    assert run(mechanism, inputs)[0] == expected
-
-
-def test_the_order_of_keys_in_a_step_does_not_matter():
-    mechanism = made(horizon=9, max_value=4)
-    inputs = stream(mechanism, 9)
-    turned = [dict(reversed(rows.items())) for rows in inputs]
-    assert run(mechanism, inputs)[0] == run(mechanism, turned)[0]
-
-
 def test_steps_must_all_be_given():
     mechanism = made(horizon=3)
     state = mechanism.initial_state()
@@ -348,25 +333,6 @@ def test_steps_must_all_be_given():
             mechanism.step(state, given(mechanism, step, {}), SeededNoise(1))
     with pytest.raises(HorizonExceeded, match="step must be <= horizon 3, got 4"):
         mechanism.step(state, given(mechanism, 4, {}), SeededNoise(1))
-
-
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"over": "start", "horizon": 4}, "over must be 'window' or at most 1,024 windows"),
-    ({"over": 1025, "horizon": 4}, "over must be 'window' or at most 1,024 windows for found keys, got 1025"),
-    ({"over": 1, "horizon": 4}, "over must be >= 2"), ({"over": 2, "horizon": None}, "horizon must be given"),
-    ({"over": 16, "horizon": 20, "max_value": 1 << 26}, "max_value must be at most 33,554,432 for sums over 16 w"),
-    ({"public_keys": True}, "public_keys must be false"), ({"delta": 0.0}, "delta must be > 0"),
-])  # fmt: skip
-def test_parameters_are_checked(fields, message):
-    with pytest.raises(ValueError, match=message):
-        made(**fields)
-
-
-def test_keys_are_not_given_and_carried_ones_are_a_number():
-    with pytest.raises(ValueError, match="keys must not be given"):
-        made().initial_state(np.arange(3, dtype=np.uint64))
-    with pytest.raises(ValueError, match="carried must be >= 0"):
-        made().initial_state(carried=-1)
 
 
 class Watched(SeededNoise):
@@ -431,27 +397,6 @@ def test_a_public_list_changes_nothing_of_other_keys():
         published.append({place: value for place, value in rows_of(found).items() if place[1] >= 2})
     assert published == [{place: value for place, value in rows.items() if place[1] >= 2} for rows in plain]
     assert any(published)
-
-
-def test_keys_that_are_found_are_not_tested_again():
-    mechanism, noise = made(horizon=8), Watched()
-    state = mechanism.initial_state()
-    for step in range(1, 9):
-        noise.drawn = []
-        state, found = mechanism.step(state, given(mechanism, step, {0: (500, 0)}), noise)
-        assert found.keys.tolist() == [0]
-        assert noise.drawn.count((0, step)) == (2 if step == 1 else 1)
-        assert {at for _, at in noise.drawn} == {step}
-
-
-def test_keys_with_few_contributions_cost_no_noise():
-    mechanism, noise = made(horizon=8, unit="event", min_people=4), Watched()
-    leasts = [scale.least for scale in mechanism.law.scales]
-    assert all(least > 3 * scale.windows for least, scale in zip(leasts, mechanism.law.scales, strict=True))
-    state = mechanism.initial_state()
-    for step in range(1, 9):
-        state, _ = mechanism.step(state, given(mechanism, step, {key: (3, 0) for key in range(50)}), noise)
-    assert not noise.drawn
 
 
 @pytest.mark.parametrize("people", [2, 5])
@@ -591,65 +536,6 @@ def test_bare_blocks_pass_as_seldom_as_stated(fields, law):
         total = sum(above[n](scales[n].threshold - (scales[n].least - 1) - i) for n, i in blocks)
         assert total <= slack * (1 + 1e-6) + MISSED * len(blocks)
         assert own > 1 or total > 0.25 * slack
-
-
-@pytest.mark.parametrize(("fields", "law"), LAWS)
-def test_pruning_costs_at_most_three_percent(fields, law):
-    mechanism = made(**({"delta": 1e-6} | fields))
-    for scale in mechanism.law.scales:
-        others = ((mechanism.min_people or 1) - 1) * scale.windows
-        needed = scale.threshold - (scale.least - 1)
-        assert others <= scale.least - 1 <= max(others, 0.03 * needed + 1)
-
-
-TABLE = [
-    ({"contributions": 96, "horizon": 48}, (261, 182, 135, 99, 71, 52)),
-    ({"contributions": 50, "horizon": 365}, (188, 135, 96, 73, 52, 36)),
-]
-
-
-@pytest.mark.parametrize(("windows", "probability"), [(8, 0.5), (30, 0.5), (30, 0.9)])
-def test_a_list_finds_what_other_people_have_in_each_window(windows, probability):
-    """Against all tests of a list, of 2,000 items that begin anywhere: the best one for each decides the number."""
-    mechanism, items = made(horizon=40, contributions=400), 2000
-    people = mechanism.people_needed(windows, probability, others=True)
-    assert (
-        people == mechanism.law.people.people(windows, 40, probability) < mechanism.people_needed(windows, probability)
-    )
-    rng = np.random.default_rng(windows)
-    begins = rng.integers(0, 40 - windows + 1, items)
-    shares = []
-    for number in (people, 0.8 * people):
-        state = mechanism.initial_state()
-        for step in range(1, mechanism.last_listed + 1):
-            keys = np.flatnonzero((begins < step) & (step <= begins + windows)).astype(np.uint64)
-            counts = np.full(len(keys), round(number))
-            state, _ = mechanism.step(
-                state, KeyedStep(step=step, keys=keys, counts=counts, listed=counts), SeededNoise(3)
-            )
-        shares.append(len(state.found) / items)
-    print(f"\n{windows} windows, {people} people: {shares}")
-    assert probability - 0.08 <= shares[0] <= probability + 0.2 and shares[1] < shares[0] - 0.03
-
-
-@pytest.mark.parametrize("windows", [1, 4, 64])
-@pytest.mark.parametrize("lasting", [1, 7, 100])
-def test_some_block_holds_so_many_windows_wherever_they_lie(windows, lasting):
-    stride = max(1, windows // 4)
-    places = [range(first, lasting + windows, stride) for first in range(1, stride + 1)]
-    held = [[min(end, lasting) - max(end - windows, 0) for end in ends] for ends in places]
-    scale = discovery.Scale(windows, stride, 1, 12)
-    assert scale.people(lasting) == 12 / min(map(max, held))
-
-
-def test_blocks_and_tests_of_a_run():
-    for horizon, lengths in ((1, (1,)), (3, (1,)), (4, (1, 4)), (63, (1, 4, 16)), (400, (1, 4, 16, 64))):
-        assert discovery.scales_of(horizon) == lengths
-    assert {scale.windows: scale.stride for scale in made().law.scales} == {1: 1, 4: 1, 16: 4, 64: 16}
-    assert discovery.list_steps(54) == (27, 54) and discovery.list_steps(2) == (1, 2)
-    listed = {(1, "person"): 0, (9, "event"): 0, (9, "person"): 32}
-    for (horizon, unit), keys in listed.items():
-        assert made(horizon=horizon, unit=unit, contributions=1 if unit == "event" else 60).listed == keys
 
 
 @pytest.mark.parametrize("contributions", [1, 10, 100, 1000])

@@ -31,7 +31,6 @@ from privstream.mechanisms import (
     TreeCounter,
 )
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
-from privstream.mechanisms.monitor.clock import ClockCurve
 from privstream.mechanisms.privacy.accounting import (
     ComposedCurve,
     GaussianCurve,
@@ -39,6 +38,7 @@ from privstream.mechanisms.privacy.accounting import (
     PureDp,
     SlackCurve,
 )
+from privstream.mechanisms.privacy.clocks import ClockCurve
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 
 MONITOR = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": 100}
@@ -103,7 +103,7 @@ def test_every_kind_of_curve_can_be_written():
         for one in vars(importlib.import_module(module.name)).values():
             if isinstance(one, type) and one.__module__.startswith("privstream.") and hasattr(one, "to_pld"):
                 found.add(one)
-    assert {one.__name__ for one in found} - {"PrivacyCurve", "GridCurve"} == set(CURVES)
+    assert {one.__name__ for one in found} - {"PrivacyCurve", "DivergenceCurve"} == set(CURVES)
 
 
 def test_a_guarantee_without_a_curve_is_its_one_point():
@@ -120,16 +120,9 @@ def test_a_guarantee_without_a_curve_is_its_one_point():
     ("change", "message"),
     [
         ({"version": 3}, "version of a guarantee must be 2, got 3"),
-        (
-            {"privacy_unit": None},
-            "privacy_unit must be a record of what, window, origin, calendar, bound, same_direction",
-        ),
         ({"privacy_unit": {"what": "person", "period": 7}}, "privacy_unit must be a record of what"),
-        ({"privacy_unit": {"what": "device"}}, "what must be one of person, event"),
         ({"epsilon": -1.0}, "epsilon must be finite and >= 0"),
-        ({"neighbouring": "both"}, "neighbouring must be one of"),
         ({"curve": {"type": "list"}}, "curve must be a record with a type of"),
-        ({"curve": [1]}, "curve must be a record with a type of"),
         ({"curve": {"type": "PureDp", "at_epsilon": 1.0}}, "curve must have all fields of PureDp"),
         ({"curve": {"type": "PureDp", "at_epsilon": math.inf, "at_delta": 0.0}}, "at_epsilon must be finite"),
         (
@@ -156,15 +149,6 @@ def test_what_was_not_written_so_is_refused(change, message):
     one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0)
     with pytest.raises((ValueError, TypeError), match=message):
         read_guarantee(guarantee_record(one) | change)
-
-
-def test_equal_curves_compose_as_one_by_one():
-    curve = SlackCurve(curve=PureDp(0.5), slack=1e-9)
-    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=1e-9, curve=curve)
-    other = dataclasses.replace(one, epsilon=0.25, curve=SlackCurve(curve=PureDp(0.25), slack=1e-9))
-    many = one.compose(*[one] * 4, *[other] * 3, delta=1e-6).epsilon
-    step_by_step = one.compose(other, one, delta=1e-6).compose(*[one] * 3, *[other] * 2, delta=1e-6).epsilon
-    assert many == pytest.approx(step_by_step, rel=1e-3)
 
 
 def test_a_file_that_is_no_guarantee_is_named(tmp_path):
@@ -228,13 +212,6 @@ def test_composition_adds_pure_epsilons_and_beats_adding_clocks():
     assert both.epsilon(1e-6) < 2 * clocks.epsilon(5e-7)
     assert both.delta(0.8) == pytest.approx(ClockCurve(eta=0.05, clocks=2).delta(0.8), rel=0.01)
     assert both.delta(0.8) >= ClockCurve(eta=0.05, clocks=2).delta(0.8) * (1 - 1e-6)
-
-
-def test_a_composed_guarantee_keeps_limits_and_the_shortest_horizon():
-    found = guarantee(limits=("a",), horizon=9).compose(guarantee(limits=("a", "b"), horizon=5), delta=1e-9)
-    assert found.limits == ("a", "b")
-    assert found.horizon == 5
-    assert found.curve.delta(found.epsilon) <= found.delta
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from privstream.mechanisms.histograms.histogram_queries import (
     TopK,
     all_values,
 )
-from privstream.mechanisms.histograms.partition import bound_labels, early_bound
+from privstream.mechanisms.histograms.partition import bound_labels
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.noise.tails import series_share
+from privstream.mechanisms.privacy.guarantee import GIVEN_FUNCTIONS
 from scipy import stats
 
 FALSE_ALARM = 1e-10
@@ -60,6 +60,14 @@ class TestQueries:
         for q, rank in ((0.01, 1), (1 / 6, 1), (0.5, 3), (0.51, 4), (1.0, 6)):
             assert Quantile(q).values(sums).tolist() == [[ordered[rank - 1]]]
         assert TopK(4).values(sums)[0].tolist() == ordered[::-1][:4].tolist()
+
+    def test_the_guarantee_rests_on_functions_of_the_caller(self):
+        assert [
+            GIVEN_FUNCTIONS in mechanism("anchored", queries=some).guarantee.caveats for some in (OWN, QUERIES)
+        ] == [
+            True,
+            False,
+        ]
 
 
 def mechanism(mode, **changes):
@@ -159,16 +167,6 @@ class TestRuns:
         assert len(renewed) > 10
         assert np.mean(differences[:, :3] == [1, 50, 400]) < 0.2
 
-    @pytest.mark.parametrize("mode", ["anchored", "paper"])
-    def test_tests_of_other_growth_have_other_noise(self, mode):
-        tested = mechanism(mode, epsilon=2.0)
-        steps, noise = np.arange(1, 2001), SeededNoise(9)
-        gaps = np.full(2000, 70.0)
-        before, again, other = (tested.partition.levels(steps, 0, g, noise) for g in (gaps, gaps.copy(), gaps + 1))
-        assert np.array_equal(before, again)
-        assert np.mean(before == other) < 0.5
-        assert abs(np.corrcoef(np.diff(before), np.diff(other))[0, 1]) < 0.2
-
 
 def worst_end(partition, moves):
     """Return the largest log ratio of the probabilities of miss, hit between worlds whose growth differs by `moves`."""
@@ -232,80 +230,6 @@ class TestBudget:
                 assert moves * less - moves / 2 <= more <= moves * less * (1 + 1e-9)
             assert many.counter.rows_per_unit == 5
 
-    def test_shares_of_beta(self):
-        assert sum(series_share(number) for number in range(1, 100_000)) < 1
-        assert sum(series_share(number) for number in range(1, 100_000)) > 0.9
-        for horizon in (None, 5000):
-            partition = mechanism("anchored", horizon=horizon, slack=100).partition
-            early = partition._early_at(np.arange(1, 5000 if horizon else 10**6)).sum()
-            assert (0.9 if horizon else 0.3) * partition.early < early <= partition.early  # one half per step at most
-            tau = sum(partition._tau_beta(interval) for interval in range(64 * partition.intervals))
-            assert 0.8 * partition.beta / 10 < tau <= partition.beta / 10
-
-    @pytest.mark.parametrize("early", [0.01, 1.0, 8.0, 64.0])
-    def test_early_ends(self, early):
-        """The bound holds for the worst numbers of trials, and is not far above the quantile."""
-        beta = 0.05
-        most = early_bound(early, beta)
-        for trials in (64, 1000, 10**6):
-            assert stats.binom.sf(most, trials, min(1.0, early / trials)) <= beta / 10
-        assert most <= stats.poisson.isf(beta / 10, early) + 0.2 * early + 2
-
-    def test_bounds_of_single_noises(self):
-        """By exact sums: mu above its bound, and tau - mu above its own, have the probabilities that are paid for."""
-        partition = mechanism("anchored", slack=100, horizon=5000).partition
-        tau, mu = partition.tau, partition.mu
-        chance = partition.early / 5000
-        assert math.exp(-(partition.mu_bound(1) + 1) / mu.scale) <= chance * (1 + 1e-9)
-        assert math.exp(-partition.mu_bound(1) / mu.scale) > chance
-        for interval in (0, partition.intervals, 9 * partition.intervals):
-            bound, k = partition.tau_bound(interval), np.arange(4000)
-            passed = [tau.pmf(k) @ np.where(k > x, -np.expm1(-(k - x) / mu.scale), 0.0) for x in (bound, bound - 1)]
-            assert passed[0] <= partition._tau_beta(interval) < passed[1]
-
-    def test_counter_bounds_cost_no_more_than_their_share(self, monkeypatch):
-        """Whatever the number of intervals, all bounds of the counter together fail with probability 0.8 beta."""
-        partition = mechanism("anchored", slack=100, horizon=5000).partition
-        asked = set()
-        monkeypatch.setattr(
-            "privstream.mechanisms.histograms.partition._bound",
-            lambda counter, steps, beta: asked.add((steps, beta)) or steps,
-        )
-        for interval in [*range(1, 4 * partition.intervals), *(partition.intervals << i for i in range(3, 40))]:
-            assert partition.counter_bound(interval) >= interval
-        assert 0.7 * partition.beta < sum(beta for _, beta in asked) <= 0.8 * partition.beta
-        assert partition.counter_bound(0) == 0
-
-    def test_bounds_of_single_anchors_cost_no_more_than_their_share(self, monkeypatch):
-        """Those for all anchors up to one, and those for each alone, have half of 0.8 beta each."""
-        partition = mechanism("anchored", slack=100, horizon=5000).partition
-        once, up_to = {}, set()
-        module = "privstream.mechanisms.histograms.partition"
-        monkeypatch.setattr(f"{module}._bound_once", lambda counter, step, beta: once.setdefault(step, beta) and step)
-        monkeypatch.setattr(f"{module}._bound", lambda counter, steps, beta: up_to.add((steps, beta)) or steps)
-        many = 200 * partition.intervals
-        assert all(partition.anchor_bound(interval) == interval for interval in range(1, many))
-        rest = 1 / (2.11 * math.log(many)) / 2 * 0.8 * partition.beta / 2  # of the series, beyond those
-        assert 0.37 * partition.beta < sum(once.values()) + rest <= 0.4 * partition.beta
-        assert sum(beta for _, beta in up_to) <= 0.4 * partition.beta
-        assert partition.anchor_bound(0) == 0
-
-    @pytest.mark.parametrize("delta", [0.0, 1e-6])
-    def test_bounds_of_anchors_hold_together_and_are_smaller_for_early_ones(self, delta):
-        made = mechanism("anchored", epsilon=1.0, delta=delta, columns=3, horizon=1 << 16, beta=0.5)
-        partition, runs, steps = made.partition, 150, 40
-        counter, outside = partition.counter, 0
-        bounds = np.array([partition.anchor_bound(interval) for interval in range(1, steps + 1)])
-        for run in range(runs):
-            nothing = np.zeros((steps, 3), np.int64)
-            _, noise = counter.run(counter.initial_state(), nothing, SeededNoise(11).derive(run))
-            outside += bool((np.abs(noise).max(axis=1) > bounds).any())
-        assert outside <= stats.binom.isf(1e-9, runs, 0.4)
-        assert outside > 0
-        former = np.array([partition.counter_bound(interval) for interval in range(1, steps + 1)])
-        assert (bounds / former)[:3].max() < 0.95
-        assert np.mean(bounds / former) < 0.97
-
 
 class TestErrors:
     @pytest.mark.parametrize(("delta", "horizon"), [(0.0, None), (1e-6, 1500)])
@@ -324,24 +248,6 @@ class TestErrors:
             bound = tested.error(int(sums.max()))
             failures += int(np.abs(published - all_values(tested.queries, sums)).max() > bound)
         assert stats.binom.sf(failures - 1, runs, tested.beta) > FALSE_ALARM
-
-    @pytest.mark.slow
-    def test_figures_of_independent_columns(self):
-        """95% of the largest error at T = 2^20, d = 10, epsilon 1. The budget is split by prediction, not by trial.
-
-        Four of five runs above a third more would have a probability below 1e-9, if one has 0.3%; and with twice the
-        noise half of all runs or more are above it. What scales the noise has is a matter of `TestBudget`.
-        """
-        horizon, runs, errors, largest, figure = 1 << 20, 5, [], 10**3, 476
-        tested = HistogramQueries(epsilon=1.0, columns=10, horizon=horizon, largest=largest)
-        for seed in range(runs):
-            rows = (np.random.default_rng(seed).random((horizon, 10), np.float32) < largest / horizon).astype(np.int8)
-            _, published = tested.run(tested.initial_state(), rows, SeededNoise(seed))
-            errors.append(np.abs(published - np.cumsum(rows, axis=0, dtype=np.int64)).max())
-        print(f"\nc_max {largest}: {np.quantile(errors, 0.95):.0f} (figure {figure}), bound {tested.error(largest)}")
-        assert sum(error > 1.33 * figure for error in errors) < 4
-        assert sum(error > figure / 2 for error in errors) > 1
-        assert max(errors) <= 2 * tested.error(largest)
 
 
 class TestFlags:

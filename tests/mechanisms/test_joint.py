@@ -80,10 +80,3 @@ def test_a_monitor_of_points_and_noise_needs_no_distributions() -> None:
     assert isinstance(joint_curve([PureDp(0.1)] * 11), ComposedCurve)
     with pytest.raises(TypeError, match="points must be a tuple of 1 to 10 points"):
         GaussianWithPoints(shift=0.1, points=())
-
-
-def test_slack_that_leaves_nothing_is_refused() -> None:
-    """No catastrophe is so likely."""
-    with pytest.raises(ValueError, match="slack must be <"):
-        joint_curve([SlackCurve(curve=GaussianCurve(shift=3.0), slack=0.5)])
-    assert math.isfinite(joint_curve([PureDp(1.0)]).epsilon(1e-6))

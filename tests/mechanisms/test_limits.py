@@ -96,8 +96,3 @@ def test_the_limit_is_that_with_most_signal_among_those_that_drop_little():
     assert found.dropped(best) <= MOST_DROPPED
     assert all(worth[edge] <= worth[best] for edge in worth if found.dropped(edge) <= MOST_DROPPED)
     assert found.dropped(max(edge for edge in WHOLE_NUMBERS if edge < best)) > MOST_DROPPED
-
-
-def test_alike_people_get_the_limit_that_they_have():
-    found = histogram_of(ContributionHistogram(1.0).tally(np.full(900, 12)), 1.0)
-    assert found.best_limit(math.sqrt) == 12

@@ -113,35 +113,3 @@ def test_halts_and_says_what_it_has_used():
     assert mechanism.spent(state) == pytest.approx(0.5)
     with pytest.raises(BudgetSpent, match="updates must stay <= 4; the run has halted"):
         mechanism.step(state, LinearQueries(np.array([5, 5]), np.array([[1, 0]])), SeededNoise(1))
-
-
-def test_constants():
-    mechanism = OnlineMultiplicativeWeights(epsilon=1.0, delta=1e-6, domain_size=1000, records=10**6, alpha=0.1)
-    assert mechanism.max_updates == math.floor(400 * math.log(1000)) + 1
-    error = mechanism.tests.accuracy(20_000, 0.05) + 1
-    assert mechanism.accuracy(10_000, 0.05) == pytest.approx(10**5 + error)
-    assert mechanism.records_needed(10_000, 0.05) == math.ceil(error / (7 / 16 * 0.1))
-    assert mechanism.records_needed(mechanism.max_updates, 0.05) == 1  # each of them can be measured
-    best = OnlineMultiplicativeWeights.most_accurate(
-        queries=1000, beta=0.05, epsilon=1.0, domain_size=100, records=10**6
-    )
-    others = [OnlineMultiplicativeWeights(epsilon=1.0, domain_size=100, records=10**6, alpha=a) for a in (0.05, 0.5)]
-    assert all(best.accuracy(1000, 0.05) <= other.accuracy(1000, 0.05) for other in others)
-
-
-@pytest.mark.parametrize(
-    ("counts", "queries", "error", "message"),
-    [
-        ([1, 2, 3], [[1, 0]], ValueError, "counts must be 2 numbers >= 0"),
-        ([1, -2], [[1, 0]], ValueError, "counts must be 2 numbers >= 0"),
-        ([1.0, 2.0], [[1, 0]], TypeError, "counts must be integers"),
-        ([2**61, 2], [[1, 0]], ValueError, "counts must sum to at most"),
-        ([1, 2], [1, 0], ValueError, "queries must have shape"),
-        ([1, 2], [[1, 2]], ValueError, "queries must be 0 or 1"),
-        ([1, 2], [[0.5, math.nan]], TypeError, "queries must be 0 or 1"),
-    ],
-)
-def test_inputs_are_checked(counts, queries, error, message):
-    mechanism = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=2, records=10, alpha=0.5)
-    with pytest.raises(error, match=message):
-        run(mechanism, counts, queries, SeededNoise(1))

@@ -5,9 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
-from privstream.mechanisms.counters.trees import TreeCounter
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.counters.continual_counter import TreeCounter
+from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.range_counter import RangeCounter

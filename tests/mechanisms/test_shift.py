@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from privstream.mechanisms.monitor.clock import ClockCurve
-from privstream.mechanisms.monitor.status import StatusCurve
 from privstream.mechanisms.privacy.accounting import (
     ComposedCurve,
     GaussianCurve,
@@ -14,6 +12,7 @@ from privstream.mechanisms.privacy.accounting import (
     SlackCurve,
     largest_shift,
 )
+from privstream.mechanisms.privacy.clocks import ClockCurve, StatusCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from privstream.mechanisms.privacy.shift import shift_of, shift_of_point

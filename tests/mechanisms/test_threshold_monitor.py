@@ -1,6 +1,5 @@
 """The threshold monitor and its counters of people: slow references, pruning, gates, refusals, what it must detect."""
 
-import itertools
 import math
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -11,15 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from item_streams import DOMAIN, check_order_and_snapshots, holdings, ids, run, streams
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer
-from privstream.mechanisms.monitor.calibration import MonitorBudget
+from privstream.mechanisms.monitor.calibration import MonitorBudget, clock
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.noise import discrete
+from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
+from privstream.mechanisms.monitor.paper import paper
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.privacy import noisy_counts
-from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from scipy import stats
 
@@ -94,7 +90,7 @@ class TestInvariance:
             kept = set(items[monitor.could_exceed(step, items, counts, noise)].tolist())
             fewer = [row for row in rows if row[1] in kept]
             full, hits = monitor.step(full, holdings(step, rows), noise)
-            if fewer or monitor.next_absent_hit(step, step + 1, noise) is not None:
+            if fewer or len(hits.items):
                 pruned, found = monitor.step(pruned, holdings(step, fewer), noise)
                 assert same(hits, found)
             else:
@@ -112,30 +108,6 @@ class TestInvariance:
             pruned_hits += len(absent) < DOMAIN
         assert absent_hits > 100
         assert pruned_hits > 100
-
-    @pytest.mark.slow
-    def test_next_absent_hit(self):
-        monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=2, domain_size=50, tests=10_000, beta=0.9)
-        noise = SeededNoise(3)
-        steps = [s for s in range(6000) if len(monitor.decide(UserCounters(), holdings(s, []), noise)[0].items)]
-        assert steps
-        found, start = [], 0
-        while (step := monitor.next_absent_hit(start, 6000, noise)) is not None:
-            found.append(step)
-            start = step + 1
-        assert found == steps
-        assert UNKNOWN.next_absent_hit(0, 100, noise) is None
-
-    @pytest.mark.slow
-    def test_streams_and_parameters_have_noise_of_their_own(self):
-        rows = [holdings(0, [(u, u % 6, 0) for u in range(60 + i)]) for i in range(1)]
-        outputs = {
-            str((hits.items, hits.counts))
-            for monitor in (KNOWN, replace(KNOWN, tests=2), replace(KNOWN, beta=0.89))
-            for noise in (SeededNoise(1).derive("stream", "a"), SeededNoise(1).derive("stream", "b"))
-            for hits in run(monitor, rows, noise)[1]
-        }
-        assert len(outputs) == 6
 
 
 class TestGates:
@@ -241,34 +213,16 @@ class TestUnboundedHorizon:
         assert 0.999 * UNKNOWN.delta / 2 < 1 - (1 - alone) ** (6 * 3) <= UNKNOWN.delta / 2 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("changes", "scales", "thresholds"),
-    [
-        (
-            {"calibration": "paper"},
-            (32_727, 49_487, 122_060, 449_509),
-            ((1.21e6, 1.66e6), (1.82e6, 2.51e6), (4.50e6, 6.18e6), (16.6e6, 22.8e6)),
-        ),
-        ({}, (10.9, 15.0, 23.2, 39.9), ((241, 320), (330, 438), (512, 679), (881, 1169))),
-        (
-            {"domain_size": None, "horizon": 1000, "first_step": 0},
-            None,
-            ((254, 257), (340, 345), (513, 520), (857, 870)),
-        ),
-        ({"delta": 1e-9}, (17.4, 22.4, 32.9, 54.5), ((383, 508), (493, 655), (725, 962), (1202, 1595))),
-    ],
-    ids=["paper", "clock", "unknown", "delta 1e-9"],
-)
-def test_noise_and_detection_thresholds(changes, scales, thresholds):
-    """Epsilon 1, delta 1e-6, beta 0.01: least counts are whole numbers, so they may differ from the figures by one."""
-    for i, max_hits in enumerate((1, 4, 16, 64)):
-        for tests, expected in zip((10**6, 10**9), thresholds[i], strict=True):
-            parameters = {"epsilon": 1.0, "delta": 1e-6, "max_hits": max_hits, "beta": 0.01, "domain_size": 1000}
-            monitor = ThresholdMonitor(**{**parameters, "count_share": 0.0, "tests": tests, **changes})
-            allowed = 0.005 * expected if expected > 1e5 else 1
-            assert abs(monitor.detection_threshold - expected) <= allowed
-            if scales:
-                assert monitor.calibrated.noise_scale == pytest.approx(scales[i], rel=0.005)
+def test_noise_and_detection_thresholds_of_the_paper():
+    """Epsilon 1, delta 1e-6, beta 0.01; those of clocks are in test_clock.py."""
+    scales = {1: 32_727, 4: 49_487, 16: 122_060, 64: 449_509}
+    thresholds = {1: (1.21e6, 1.66e6), 4: (1.82e6, 2.51e6), 16: (4.50e6, 6.18e6), 64: (16.6e6, 22.8e6)}
+    shared = {"epsilon": 1.0, "delta": 1e-6, "beta": 0.01, "domain_size": 1000, "count_share": 0.0}
+    for hits, scale in scales.items():
+        for tests, expected in zip((10**6, 10**9), thresholds[hits], strict=True):
+            made = ThresholdMonitor(**shared, max_hits=hits, tests=tests, calibration="paper")
+            assert made.detection_threshold == pytest.approx(expected, rel=0.005)
+            assert made.calibrated.noise_scale == pytest.approx(scale, rel=0.005)
 
 
 FALSE_ALARM = 1e-10
@@ -407,37 +361,6 @@ def test_equals_a_plain_counter(steps):
     assert compact.values.tolist() == [plain[person] for person in sorted(plain)]
 
 
-@given(mentions)
-def test_old_values_stay_valid(steps):
-    history, expected, plain = [UserCounters()], [Counter()], Counter()
-    for step in steps:
-        history.append(history[-1].add(Charges.of(ids_counters(step))))
-        plain = plain + Counter(step)
-        expected.append(plain)
-    for counters, then in zip(history, expected, strict=True):
-        assert counters.charged(ids_counters(sorted(plain))).tolist() == [then[person] for person in sorted(plain)]
-
-
-@given(mentions)
-def test_runs_at_least_halve(steps):
-    counters = added_up(steps)
-    sizes = [len(run) for run in counters.runs]
-    assert all(before >= 2 * after for before, after in itertools.pairwise(sizes))
-    assert len(counters) == sum(sizes)
-    assert 0 not in sizes
-    for each in counters.runs:
-        assert np.all(each.keys[1:] > each.keys[:-1])
-
-
-def test_repeated_charges_cost_no_more_than_twice():
-    """A person has entries in several runs; runs that halve hold at most twice as many entries as people."""
-    people, counters = np.arange(1 << 12, dtype=np.uint64), UserCounters()
-    rng = np.random.default_rng(2)
-    for _ in range(500):
-        counters = counters.add(Charges.of(rng.choice(people, 200, replace=False)))
-    assert len(counters) <= 2 * len(people)
-
-
 def test_counts_beyond_two_bytes_do_not_wrap_round():
     counters = UserCounters().add(Charges(ids_counters([1, 2]), np.array([65_535, 5], np.uint16)))
     counters = counters.add(Charges.of(ids_counters([1]))).add(Charges.of(ids_counters([1])))
@@ -452,23 +375,6 @@ def test_counts_beyond_two_bytes_do_not_wrap_round():
 BUDGET = {"epsilon": 1.0, "max_hits": 4, "tests": 10**6, "beta": 0.01, "count_share": 0.25}
 
 
-def gaussian_delta(mu, epsilon):
-    """Delta of a Gaussian release with sensitivity mu times its deviation (Balle and Wang 2018)."""
-    phi = stats.norm.cdf
-    return phi(mu / 2 - epsilon / mu) - math.exp(epsilon) * phi(-mu / 2 - epsilon / mu)
-
-
-@pytest.mark.parametrize("releases", [1, 4, 64])
-def test_curve_is_close_to_that_of_continuous_noise(releases):
-    sigma = 6.0 * math.sqrt(releases)
-    curve = CountCurve(sigma=sigma, releases=releases)
-    for epsilon in (0.3, 0.6):
-        assert curve.delta(epsilon) == pytest.approx(
-            gaussian_delta(1 / 6, epsilon), rel=0.05 if releases == 1 else 0.01
-        )
-    assert curve.epsilon(curve.delta(0.5)) == pytest.approx(0.5, abs=0.01)
-
-
 def test_one_release_is_at_least_the_divergence_of_its_law():
     z = np.arange(-80, 81)
     mass = np.exp(-(z**2) / (2 * 5.0**2))
@@ -478,22 +384,10 @@ def test_one_release_is_at_least_the_divergence_of_its_law():
         assert exact <= CountCurve(sigma=5.0, releases=1).delta(epsilon) <= exact * 1.1
 
 
-@pytest.mark.parametrize("calibrator", [clock, kaplan_mansour_stemmer])
+@pytest.mark.parametrize("calibrator", [clock, paper])
 def test_hits_and_counts_together_use_up_the_budget_and_no_more(calibrator):
     budget = MonitorBudget(delta=1e-6, domain="unknown", tests_per_person=100, **BUDGET)
-    found = calibrator.calibrate(budget)
+    found = calibrator(budget)
     assert found.privacy_curve.delta(1.0) <= 1e-6
     assert found.privacy_curve.delta(0.98) > 1e-6
     assert found.guarantee.curve is found.privacy_curve
-
-
-def test_a_sigma_that_cannot_be_drawn_is_refused(monkeypatch):
-    """The solver looks at sigmas up to e times the largest one that can be drawn; it must not return any of these."""
-    given = {"hits": PureDp(0.5), "charges": 4, "epsilon": 1.0, "delta": 1e-6}
-    sigma = noisy_counts.solve_sigma(**given)
-    assert noisy_counts.LARGEST_SIGMA == discrete.LARGEST_SIGMA
-    monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma)
-    assert noisy_counts.solve_sigma(**given) == sigma
-    monkeypatch.setattr(noisy_counts, "LARGEST_SIGMA", sigma * 0.99)
-    with pytest.raises(ValueError, match="count_share must leave enough"):
-        noisy_counts.solve_sigma(**given)

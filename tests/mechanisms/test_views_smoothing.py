@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from privstream.mechanisms.views.smoothing import NORMAL, WITHOUT_MODEL, rises, series, smooth, smooth_row
+from privstream.mechanisms.views.smoothing import NORMAL, WITHOUT_MODEL, rises, smooth, smooth_row
 
 WINDOWS, KEYS = 52, 200
 
@@ -74,12 +74,6 @@ def test_rises_are_known_where_both_windows_are_and_hold_the_truth():
     assert np.mean(found.lower[3:][change == 0] > 0) < 0.02
     assert np.mean(found.lower[3:][change > 120] > 0) > 0.9
     assert np.isnan(rises(smooth(noisy[:2], 20.0), noisy[:2], 20.0, 3).lower).all()
-
-
-def test_values_become_a_matrix_and_come_back():
-    keys, windows, values = np.array([5, 2, 5]), np.array([8, 9, 10]), np.array([1.0, 2.0, 3.0])
-    matrix, place = series(keys, windows, values)
-    assert matrix.shape == (3, 2) and np.array_equal(matrix[place], values) and np.isnan(matrix).sum() == 3
 
 
 @pytest.mark.parametrize(("period", "least"), [(24, 0.5), (0, 1.0)])

@@ -177,7 +177,7 @@ def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> 
         (budget,) = plan(capsys, *options, "--over", over, *length)["budgets"]
         mechanism = (KeyedCounts if over == "start" else FoundKeys)(
             epsilon=1.0, delta=1e-6, contributions=20, over=span, horizon=30,
-            contributions_per_key=1 if over == "start" else None, dropped=over != "start",
+            dropped=over != "start",
         )  # fmt: skip
         answer = budget["accuracy"]
         assert answer["stddev"] == mechanism.stddev(30)

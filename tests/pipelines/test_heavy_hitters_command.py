@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
 from privstream.pipelines import cli
 from privstream.pipelines.simulate.simulation import write_simulation
 from privstream.pipelines.simulate.streams import simulate_heavy_hitters

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
-from privstream.mechanisms.noise.row_noise import RowNoise
-from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise
 from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms import Domain
 from privstream.transforms.counts.finished import ShownCounts
@@ -192,21 +191,18 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     names |= {code(item): item for item in public}
     known = [] if made.domain is None else [np.arange(len(names), dtype=np.uint64)]
     state = mechanism.initial_state(*known, **({"public": len(public)} if made.remembers else {}))
-    seen, numbers = set(), [code(item) for item in public]
+    numbers = [code(item) for item in public]
     first = made.steps.first or 0
     for step in range(first, made.steps.end) if made.steps.end else sorted({step for step, *_ in kept}):
-        people, counts, listed = Counter(), Counter(), Counter()
+        counts, listed = Counter(), Counter()
         for item, user in by_step[step]:
             counts[code(item)] += 1
             listed[code(item)] += (step, item, user) in entries
-            people[code(item)] += (user, item) not in seen
-            seen.add((user, item))
         numbers += sorted(set(counts) - set(numbers))
         given = KeyedStep(
             step=step + 1 - first,
             keys=np.array([numbers.index(key) for key in counts] if made.remembers else list(counts), np.uint64),
             counts=np.array(list(counts.values()), np.int64),
-            people=np.array([people[key] for key in counts], np.int64) if made.mechanism.needs_people else None,
             listed=np.array([listed[key] for key in counts], np.int64)
             if lists and made.mechanism.lists(step + 1 - first)
             else None,

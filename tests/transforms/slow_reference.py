@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.monitor.threshold_monitor import Holdings
+from privstream.mechanisms.monitor.item_monitors import Holdings
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
 Event = tuple[str, str, int]  # user, item, microseconds

@@ -25,8 +25,8 @@ from apache_beam.transforms.window import TimestampedValue
 from event_forms import SECOND, as_arrow, as_rows, crowd_at, disordered, late_of, run_bounded, stamped
 from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
-from privstream.mechanisms.counters.trees import TreeCounter
-from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
+from privstream.mechanisms.counters.continual_counter import TreeCounter
+from privstream.mechanisms.counters.toeplitz import UnknownHorizonCounter
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain
 from tiny_runner import dofns_of

@@ -202,7 +202,7 @@ def test_one_person_moves_counts_by_no_more_than_the_limits(name, moves):
     assert without.keys() <= both.keys()
     assert all(0 <= people <= count <= 1 for count, people in moved.values())
     assert sum(count for count, _ in moved.values()) <= made.mechanism.contributions
-    if made.mechanism.contributions_per_key == 1:
+    if made.mechanism.over == "start":
         keys = Counter(place[1] for place, (count, _) in moved.items() if count)
         assert max(keys.values(), default=0) <= 1
 

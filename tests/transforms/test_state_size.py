@@ -6,8 +6,7 @@ import counts_chain
 import numpy as np
 import pytest
 import tiny_runner
-from privstream.mechanisms.monitor.status_monitor import StatusMonitor
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.item_monitors import StatusMonitor, ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.batches import HolderBatch, Names, encode

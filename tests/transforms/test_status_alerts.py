@@ -96,7 +96,7 @@ def reference(made, events):
         kinds = ("started", "continues", "ended")
         expected += [
             (START + window * WINDOW, made.rules[rule].name, kinds[kind])
-            for rule, kind in zip(found.rules.tolist(), found.status.tolist(), strict=True)
+            for rule, kind in zip(found.items.tolist(), found.status.tolist(), strict=True)
         ]
     return sorted(expected)
 

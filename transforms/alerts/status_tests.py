@@ -11,7 +11,8 @@ import numpy as np
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Charges, Holdings
-from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleRows, RuleState
+from privstream.mechanisms.monitor.item_monitors import StatusRows
+from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
@@ -72,17 +73,17 @@ class DecideRules(StepFn, state="decide_rules"):
         active = given.active(state.counters, self.monitor.max_hits)
         self.limited.add(len(active), len(active) - int(active.sum()))
         found, after, charges = self.monitor.decide(state, given, noise)
-        self.alerts.inc(len(found.rules))
+        self.alerts.inc(len(found.items))
         self.stopped.inc(int(found.stopped))
         after = replace(after, counters=state.counters.add(charges))
         return Stepped(after, self._rows(step, found), partial(_segment, charges, after))
 
-    def _rows(self, step: int, found: RuleRows) -> Iterator[Alert]:
+    def _rows(self, step: int, found: StatusRows) -> Iterator[Alert]:
         """Write the rules that are met or end; a count that nobody was charged for is none."""
-        later, reach = step - self.steps.in_first_period(step), self.monitor.count_error(OUTSIDE / 2)
+        later, reach = step - self.steps.in_first_period(step), self.monitor.count_error(OUTSIDE)
         start, end = self.steps.bounds(step)
-        counts = found.counts.tolist() or [None] * len(found.rules)
-        columns = (found.rules.tolist(), found.status.tolist(), found.since.tolist(), counts)
+        counts = found.counts.tolist() or [None] * len(found.items)
+        columns = (found.items.tolist(), found.status.tolist(), found.since.tolist(), counts)
         for number, kind, since, count in zip(*columns, strict=True):
             rule, status = self.rules[number], STATUSES[kind]
             counted = count is not None and status != CONTINUES

@@ -137,7 +137,6 @@ class CountsParameters(Parameters):
             horizon=self.steps.count,
             contributions=most,
             contributions_per_window=in_window,
-            contributions_per_key=1 if span == "start" else None,
             public_keys=domain is not None,
             min_people=min_people,
             max_value=max_value,
@@ -159,7 +158,7 @@ class CountsParameters(Parameters):
             caveats.append(PEOPLE_HASHED)
         if self.domain is None:
             caveats.append(ITEMS_HASHED)
-        if self._by_person and (self._distinct or self.mechanism.needs_people or self._listed):
+        if self._by_person and (self._distinct or self._listed):
             caveats.append(CONTRIBUTIONS_HASHED)
         lists = {"the list of items": self.domain, "the list of public items": self.public_items}
         public = ("all parameters", *(name for name, items in lists.items() if items is not None), "the windows")
@@ -402,7 +401,7 @@ class CountsParameters(Parameters):
 
     @property
     def _distinct(self) -> bool:
-        return self.mechanism.contributions_per_key == 1
+        return self.mechanism.over == "start"
 
     @property
     def counting_noise(self) -> NoiseSource:

@@ -17,8 +17,7 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.noise.row_noise import RowNoise
-from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource, RowNoise
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import (
     CountBatch,
@@ -74,7 +73,6 @@ class KeyPublisher:
             step=number,
             keys=numbers.astype(np.uint64),
             counts=counted.counts,
-            people=_present(counted.new) if self.mechanism.needs_people else None,
             sums=None if self.mechanism.max_value is None else _present(counted.sums),
             listed=_present(counted.new) if self.mechanism.lists(number) else None,
         )

@@ -75,7 +75,6 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             timer_offset=1,
             bound=bound,
             distinct=self._distinct,
-            newcomers=self.mechanism.needs_people,
             key_shards=self.shards,
             limits=self._value_limits,
             lists=lists_of(self.mechanism),

@@ -11,7 +11,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     HolderBatch,

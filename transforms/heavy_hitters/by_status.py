@@ -11,7 +11,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
-from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows, UpItems
+from privstream.mechanisms.monitor.item_monitors import StatusMonitor, StatusRows, UpItems
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import Keyed, Names, in_parts

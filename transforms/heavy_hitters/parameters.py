@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
-from privstream.mechanisms.monitor.status_monitor import StatusMonitor
-from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
+from privstream.mechanisms.monitor.item_monitors import StatusMonitor, ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.trending import surely_above

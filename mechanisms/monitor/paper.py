@@ -1,42 +1,41 @@
-"""The paper's calibration: noise Lap(10 Delta) + min(Lap(b), Delta), with the constants of its proof; for reference."""
+"""The paper's constants as a preset: noise Lap(10 Delta) + min(Lap(b), Delta), with what its proof needs."""
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from privstream.mechanisms.arrays import Floats
-from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
+from numpy.typing import ArrayLike
+from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget, with_counts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import ROUNDING, PointCurve, largest
 from typing_extensions import override
 
+_REACH = 45.0
 LEAST_SCALE = 2.0  # of b: Pr[v < -Delta] <= 1/4 needs it
 COMPOSITION_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True, kw_only=True)
-class KaplanMansourStemmerCalibration(Calibration):
-    """Hit iff count + w + min(v, Delta) >= threshold, w and v Laplace of scales 10 Delta and b; see `calibrate`.
-
-    The noise is discrete Laplace noise, Delta an integer. `noise_scale` is 10 Delta.
+class PaperCalibration(Calibration):
+    """Hit iff count + w + min(v, Delta) >= threshold, w and v discrete Laplace of scales 10 Delta and b; see `paper`.
 
     Attributes:
-        inner_scale: the scale b of the noise that is cut off.
-        cut_off: Delta = b ln b.
+        inner_scale: b.
+        cut_off: Delta = b ln b, rounded up where v is cut off.
     """
 
     inner_scale: float
     cut_off: float
 
     @property
-    def integer_cut_off(self) -> int:
-        """Delta for integer noise."""
-        return math.ceil(self.cut_off)
+    def noise_scale(self) -> float:
+        """Scale of the noise, in people."""
+        return 10 * self.cut_off
 
     @override
     def threshold_at(self, step: int) -> float:
@@ -53,7 +52,7 @@ class KaplanMansourStemmerCalibration(Calibration):
         return hit if self.budget.domain == "known" else np.where(count >= 1, hit, 0.0)
 
     @override
-    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> NDArray[np.int64]:
+    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> Integers:
         # Of max(T, 1) for an unknown domain.
         drawn = self._draw(noise, labels, step)
         if self.budget.domain == "unknown":
@@ -64,10 +63,10 @@ class KaplanMansourStemmerCalibration(Calibration):
             drawn = np.where(drawn < 1, self._draw(noise.derive("again", attempt), labels, step), drawn)
         return drawn
 
-    def _draw(self, noise: NoiseSource, labels: Labels, step: int) -> NDArray[np.int64]:
+    def _draw(self, noise: NoiseSource, labels: Labels, step: int) -> Integers:
         outer = DiscreteLaplace(self.noise_scale).draw(noise.derive("w"), labels)
         inner = DiscreteLaplace(self.inner_scale).draw(noise.derive("v"), labels)
-        return int(self.threshold_at(step)) - outer - np.minimum(inner, self.integer_cut_off)
+        return int(self.threshold_at(step)) - outer - np.minimum(inner, math.ceil(self.cut_off))
 
     @property
     @override
@@ -97,13 +96,10 @@ class KaplanMansourStemmerCalibration(Calibration):
     @functools.cached_property
     def _inner(self) -> tuple[Floats, Floats]:
         """The values of min(v, Delta), but those of a probability of e^-45, and how probable each is."""
-        values = np.arange(-math.ceil(_REACH * self.inner_scale), self.integer_cut_off + 1.0)
+        values = np.arange(-math.ceil(_REACH * self.inner_scale), math.ceil(self.cut_off) + 1.0)
         chances = DiscreteLaplace(self.inner_scale).pmf(values)
-        chances[-1] = _tail(self.integer_cut_off, self.inner_scale)
+        chances[-1] = _tail(math.ceil(self.cut_off), self.inner_scale)
         return values, chances
-
-
-_REACH = 45.0
 
 
 def _tail(least: ArrayLike, scale: float) -> Floats:
@@ -114,7 +110,7 @@ def _tail(least: ArrayLike, scale: float) -> Floats:
 
 
 @functools.lru_cache(maxsize=64)
-def _threshold(calibration: KaplanMansourStemmerCalibration, octave: int) -> int:
+def _threshold(calibration: PaperCalibration, octave: int) -> int:
     """Return the integer threshold: the paper's, or the least that keeps items of one person out of sight."""
     budget, scale = calibration.budget, calibration.noise_scale
     if budget.domain == "known":
@@ -153,7 +149,7 @@ def _hits_delta(budget: MonitorBudget) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def calibrate(budget: MonitorBudget) -> KaplanMansourStemmerCalibration:
+def paper(budget: MonitorBudget) -> PaperCalibration:
     """Return the noise of the paper for `budget`, by the better of its Theorems 3.2 and 3.8.
 
     Privacy: (budget.epsilon, budget.delta) for one person over the whole run; also for linear queries, which charge
@@ -173,8 +169,7 @@ def calibrate(budget: MonitorBudget) -> KaplanMansourStemmerCalibration:
     scale = min(_scale_of_theorem_3_2(epsilon, delta, hits), *scales)
     if scale < LEAST_SCALE:
         raise ValueError(f"epsilon must be small enough for an inner noise scale >= {LEAST_SCALE:g}, got {scale:g}")
-    cut_off = scale * math.log(scale)
-    calibration = KaplanMansourStemmerCalibration(
-        budget=budget, noise_scale=10 * cut_off, inner_scale=scale, cut_off=cut_off
+    found: PaperCalibration = with_counts(
+        PaperCalibration(budget=budget, inner_scale=scale, cut_off=scale * math.log(scale))
     )
-    return replace(calibration, count_sigma=budget.count_sigma(calibration.hits_curve))
+    return found

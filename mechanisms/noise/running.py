@@ -1,33 +1,30 @@
-"""The noise of keys: a function of key, step and true total, many keys at once; its variance and its tails."""
+"""The noise of running sums of many keys: a function of key, step and true total; its variance, tails and trees."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.counters.trees import best_base, digits, tree_height
 from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, whole_counts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import NoiseSum, log_moment, minimal_bound
+from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.accounting import SMOOTHING
 from scipy import special
 
 _TOGETHER = 1 << 18  # numbers that are drawn in one call
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
-_COARSE = 0.03  # relative, to which norms are rounded up where each one needs a bound of its own
-_LEAST_NORM = 1e-3
 
 
-class KeyNoise(ABC):
+class RunningNoise(ABC):
     """Noise on the answers about keys, at steps 1, 2, .. of the run, whenever a key was first seen."""
 
     law: WideGaussian | DiscreteLaplace
@@ -64,24 +61,9 @@ class KeyNoise(ABC):
     def tail_bound(self, step: int, tail: float) -> int:
         """Return z >= 0 with Pr[noise at `step` > z] <= tail; the law is symmetric up to the rounding of halves."""
 
-    @abstractmethod
-    def largest_step(self, step: int) -> int:
-        """Return at which of steps 1 .. `step` the noise is largest."""
-
-    @abstractmethod
-    def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
-        """Return the same as `tail_bound` for sums of the noise of several keys, each times a coefficient of at most 1.
-
-        Args:
-            step: 1, 2, ..
-            tail: the probability, in (0, 0.1].
-            norms: L2 norms of the coefficients, shape (n,).
-            absolute: their L1 norms, shape (n,).
-        """
-
 
 @dataclass(frozen=True)
-class ToeplitzNoise(KeyNoise):
+class ToeplitzNoise(RunningNoise):
     """Sums of w = R^-1 z over the last `span` steps, or over all, z independent on a grid of 2^-fraction.
 
     Attributes:
@@ -120,15 +102,14 @@ class ToeplitzNoise(KeyNoise):
         return replace(self, factor=BandedFactor(steps, 1), span=steps)
 
     def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
-        """Draw what is remembered, for many steps at once; of independent z only the last `span` are."""
-        start = max(1, before - self.span) if self.span is not None and self.factor.exact else 1
-        together = max(1, _TOGETHER // max(1, len(keys)))
+        """Draw what is remembered, for many steps at once, bound to totals of zero."""
+        assert self.span in (1, None)  # keys of several windows are public, and never late
+        start, together = 1, max(1, _TOGETHER // max(1, len(keys)))
         while self.rows and len(keys) and start < before:
             same_law = int(np.searchsorted(self.factor.levels, self.factor.levels[start - 1], side="right"))
             steps = np.arange(start, 1 + min(start - 1 + together, before - 1, same_law))
             labels = _labels(np.tile(keys, len(steps)), np.repeat(steps, len(keys)).astype(np.uint64))
-            nothing = [np.zeros(len(labels), np.int64)] * (1 if self.span is None else 2)
-            drawn = self._law(start).draw(source, _bound(source, labels, nothing))
+            drawn = self._law(start).draw(source, _bound(source, labels, [np.zeros(len(labels), np.int64)]))
             for step, values in zip(steps.tolist(), drawn.reshape(len(steps), len(keys)), strict=True):
                 self._correlated(values, memory, step)
             start += len(steps)
@@ -161,10 +142,6 @@ class ToeplitzNoise(KeyNoise):
         squares = _squares(self.factor, self.span)
         return float(squares[min(step, len(squares)) - 1])
 
-    def largest_step(self, step: int) -> int:
-        """Return at which of steps 1 .. `step` the noise is largest."""
-        return int(np.argmax(_squares(self.factor, self.span)[:step])) + 1
-
     def variance(self, step: int) -> float:
         """Return the variance of the noise on counts at `step`, with that of rounding to whole counts."""
         rounding = ROUNDING_VARIANCE if self.fraction else 0.0
@@ -186,21 +163,9 @@ class ToeplitzNoise(KeyNoise):
         rounded = moved * _rounded(tail)
         return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
 
-    def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
-        """Return bounds for sums over keys: docs/proofs/keyed_counts.md, Lemma 5."""
-        square = self._square(step)
-        if isinstance(self.law, DiscreteLaplace):
-            return _laplace_sums(self.law, round(square), tail, norms)
-        spread, moved = math.sqrt(square) * norms, float(self.factor.levels[-1])
-        normal = -float(special.ndtri(tail * (1 - _SMALL_PART))) * self.law.sigma + moved * _rounded(tail)
-        if self.factor.exact:
-            return spread * min(normal, self.law.sigma * math.sqrt(-2 * math.log(tail)))
-        corrections = moved * math.sqrt(square * step)
-        return np.ldexp(spread * normal + corrections * absolute, -self.fraction) + absolute / 2
-
 
 @dataclass(frozen=True)
-class TreeNoise(KeyNoise):
+class TreeNoise(RunningNoise):
     """The noise of a k-ary tree with subtraction on sums over all steps; every node is drawn again from its label.
 
     Nodes are used before their data are there, so they are not bound to totals: docs/proofs/counters.md, section 7.
@@ -219,42 +184,19 @@ class TreeNoise(KeyNoise):
         self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
     ) -> Integers:
         """Return the noise of one step, from at most (k - 1) / 2 nodes of each height."""
-        base, position, noise = best_base(self.horizon), 0, np.zeros(len(keys), np.int64)
-        numbers = digits(base, step)
-        for height in reversed(range(len(numbers))):
-            position *= base
-            number = numbers[height]
-            nodes = range(position, position + number) if number > 0 else range(position + number, position)
-            for node in nodes:
-                drawn = self.law.draw(source, _labels(keys, height << 48 | node))
-                noise += drawn if number > 0 else -drawn
-            position += number
+        noise = np.zeros(len(keys), np.int64)
+        for height, node, sign in prefix_nodes(best_base(self.horizon), step):
+            noise += sign * self.law.draw(source, _labels(keys, height << 48 | node))
         return noise
-
-    def _nodes(self, step: int) -> int:
-        return sum(map(abs, digits(best_base(self.horizon), step)))
-
-    @cached_property
-    def _most_nodes(self) -> int:
-        """The largest number of nodes of a step."""
-        base = best_base(self.horizon)
-        return base // 2 * tree_height(base, self.horizon)
 
     def variance(self, step: int) -> float:
         """Return the variance of the noise on counts at `step`."""
-        return self._nodes(step) * self.law.variance
+        return sum(map(abs, digits(best_base(self.horizon), step))) * self.law.variance
 
     def tail_bound(self, step: int, tail: float) -> int:
         """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
-        return _laplace_quantile(self.law, self._most_nodes, tail)
-
-    def largest_step(self, step: int) -> int:
-        """Return `step`: `tail_bound` is about all steps."""
-        return step
-
-    def sums_tail_bound(self, step: int, tail: float, norms: Floats, absolute: Floats) -> Floats:
-        """Return bounds for sums over keys, at any step up to the horizon."""
-        return _laplace_sums(self.law, self._most_nodes, tail, norms)
+        base = best_base(self.horizon)
+        return _laplace_quantile(self.law, base // 2 * tree_height(base, self.horizon), tail)
 
 
 def tree_nodes(horizon: int) -> int:
@@ -281,23 +223,6 @@ def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
     return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
 
 
-def _laplace_sums(law: DiscreteLaplace, number: int, tail: float, norms: Floats) -> Floats:
-    """Return z that sums of coefficients, at most 1, times the sum of so many noises exceed with probability `tail`."""
-    steps = np.ceil(np.log(np.maximum(norms, _LEAST_NORM)) / math.log1p(_COARSE))  # few bounds, for rounded norms
-    distinct, places = np.unique(steps, return_inverse=True)
-    bounds = [_laplace_sum(law, number, tail, math.exp(step * math.log1p(_COARSE))) for step in distinct.tolist()]
-    return np.array(bounds)[places]
-
-
-@functools.lru_cache(maxsize=4096)
-def _laplace_sum(law: DiscreteLaplace, number: int, tail: float, norm: float) -> float:
-    largest = np.array([min(1.0, norm)])
-    times = number * (norm / float(largest[0])) ** 2
-    return minimal_bound(
-        lambda rate: times * float(log_moment(law, rate, largest)[0]), law, float(largest[0]), -math.log(tail)
-    )
-
-
 def _rounded(tail: float) -> float:
     """Return what noise that is rounded to integers may add to continuous noise, per unit of the L2 norm."""
     return _ROUNDED_SIGMA * math.sqrt(-2 * math.log(tail * _SMALL_PART))
@@ -315,3 +240,81 @@ def _labels(keys: Words, low: int | Words) -> Words:
     labels[:, 0] = keys
     labels[:, 1] = low
     return labels
+
+
+def plain_digits(base: int, step: int) -> list[int]:
+    """Return the digits of a step, lowest first."""
+    found = []
+    while step:
+        step, digit = divmod(step, base)
+        found.append(digit)
+    return found
+
+
+def most_digits(base: int, step: int) -> int:
+    """Return the largest sum of digits of the steps 1 .. `step`."""
+    numbers = plain_digits(base, step)
+    lower = [sum(numbers[place:]) - 1 + place * (base - 1) for place, digit in enumerate(numbers) if digit]
+    return max(sum(numbers), *lower)
+
+
+@functools.lru_cache(maxsize=256)
+def best_arity(horizon: int) -> int:
+    """Return the number of children with the least variance at the worst step, among the least of each height."""
+    bases: list[int] = []
+    for height in range(1, horizon.bit_length() + 1):
+        base = max(2, round(horizon ** (1 / height)) - 1)
+        bases.append(next(base for base in itertools.count(base) if base**height > horizon))
+    return min(bases, key=lambda base: len(plain_digits(base, horizon)) ** 2 * most_digits(base, horizon))
+
+
+_LARGEST_BASE = 99
+
+
+def tree_height(base: int, horizon: int) -> int:
+    """Return the least h with (base^h - 1) / 2 >= horizon."""
+    return next(h for h in itertools.count(1) if (base**h - 1) // 2 >= horizon)
+
+
+def digits(base: int, step: int) -> list[int]:
+    """Return the balanced digits of a step, lowest first."""
+    found = []
+    while step:
+        digit = (step + base // 2) % base - base // 2
+        found.append(digit)
+        step = (step - digit) // base
+    return found
+
+
+def prefix_nodes(base: int, step: int) -> Iterator[tuple[int, int, int]]:
+    """Return height, position and sign of the nodes that add up to the first `step` steps: balanced digits."""
+    numbers, position = digits(base, step), 0
+    for height in reversed(range(len(numbers))):
+        position, number = position * base, numbers[height]
+        for node in range(min(position, position + number), max(position, position + number)):
+            yield height, node, 1 if number > 0 else -1
+        position += number
+
+
+def total_digits(base: int, horizon: int) -> int:
+    """Return the sum over steps 1 .. horizon of the absolute values of their balanced digits."""
+    side, total = base // 2, 0
+    period = side * (side + 1)
+    for level in range(tree_height(base, horizon)):
+        unit = base**level
+        quotients, rest = divmod(horizon + unit // 2 + 1, unit)  # steps -unit//2 .. horizon share digits in runs
+
+        def below(count: int) -> int:
+            """Return the sum of |digit| of the quotients 0 .. count - 1."""
+            cycles, part = divmod(count, base)
+            return cycles * period + sum(abs((q + side) % base - side) for q in range(part))
+
+        total += unit * below(quotients) + rest * (below(quotients + 1) - below(quotients))
+    return total
+
+
+@functools.lru_cache(maxsize=256)
+def best_base(horizon: int) -> int:
+    """Return the odd base with the least mean variance over the horizon."""
+    bases = range(3, _LARGEST_BASE + 1, 2)
+    return min(bases, key=lambda base: tree_height(base, horizon) ** 2 * total_digits(base, horizon))

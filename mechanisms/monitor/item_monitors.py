@@ -1,4 +1,4 @@
-"""ThresholdMonitor: report every test that many people pass, charging only those who passed it."""
+"""Monitors of items: which ones many people have now, charging people for hits, or only for changes of status."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import math
 from abc import abstractmethod
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.monitor import clock, kaplan_mansour_stemmer
-from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget
+from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget, StatusCalibration, clock, status
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
+from privstream.mechanisms.monitor.paper import paper
 from privstream.mechanisms.noise.discrete import ONE, PRECISE, WORD_BITS, DiscreteGaussian, IntegerLaw
+from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from typing_extensions import override
@@ -26,7 +28,91 @@ State = TypeVar("State")
 LARGEST_UINT16 = 65_535
 MAX_ABSENT = 100_000
 DEFAULT_TESTS = 1_000_000
-SCAN = 4096
+STARTED, CONTINUES, ENDED = range(3)
+
+
+@dataclass(frozen=True, eq=False)
+class Hits:
+    """What is published about one step.
+
+    Attributes:
+        items: uint64, shape (m,), increasing: the items whose test was a hit.
+        counts: int64, shape (m,): noisy number of people charged for each, or shape (0,) without counts.
+    """
+
+    items: np.ndarray
+    counts: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class StatusRows:
+    """What is published about one step: the items, or rules, that are up, and those that no longer are.
+
+    Attributes:
+        items: uint64, shape (m,), increasing.
+        status: uint8, shape (m,): STARTED, CONTINUES or ENDED.
+        since: int64, shape (m,): the step at which each item went up.
+        counts: int64, shape (m,): noisy number of people charged, for items that started or ended; 0 for those that
+            continue, as nothing is paid for their counts. Shape (0,) without counts.
+        stopped: whether with this step so many changes are published that rules of few people are no longer tested.
+    """
+
+    items: np.ndarray
+    status: np.ndarray
+    since: np.ndarray
+    counts: np.ndarray
+    stopped: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class UpItems:
+    """Items that are up: public, like the changes that made them so.
+
+    Attributes:
+        items: uint64, shape (n,), increasing.
+        since: int64, shape (n,): the step at which each of them went up.
+    """
+
+    items: Words
+    since: NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> Self:
+        """All items are down."""
+        return cls(np.empty(0, np.uint64), np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def with_started(self, items: Words, step: int) -> Self:
+        """Return these and further items, uint64 (m,), that go up at `step`."""
+        return self.joined(type(self)(items, np.full(len(items), step, np.int64)))
+
+    def joined(self, others: Self) -> Self:
+        """Return these and others, none of which is among these."""
+        items = np.concatenate([self.items, others.items])
+        order = np.argsort(items, kind="stable")
+        return type(self)(items[order], np.append(self.since, others.since)[order])
+
+    def without(self, items: Words) -> Self:
+        """Return these without some that went down."""
+        stays = ~np.isin(self.items, items)
+        return type(self)(self.items[stays], self.since[stays])
+
+
+@dataclass(frozen=True, eq=False)
+class MonitorState:
+    """Everything that outlives a step.
+
+    Attributes:
+        counters: who has been charged; private.
+        up: the items that are up, if the monitor keeps statuses.
+        last_step: the last one decided, None before the first.
+    """
+
+    counters: UserCounters = field(default_factory=UserCounters)
+    up: UpItems = field(default_factory=UpItems.none)
+    last_step: int | None = None
 
 
 class ChargingMonitor(Mechanism[State]):
@@ -44,25 +130,35 @@ class ChargingMonitor(Mechanism[State]):
         stddev = 0.0 if sigma is None else math.sqrt(DiscreteGaussian(sigma).variance)
         return float(f"{stddev:.6g}")  # alike on every machine
 
-    def _noisy(self, step: int, items: np.ndarray, counts: np.ndarray, source: NoiseSource) -> np.ndarray:
+    def count_error(self, beta: float) -> int:
+        """Return by how much one published count is off at most, but with `beta`; 0 if none are published."""
+        checks.probability("beta", beta)
+        sigma = self.calibrated.count_sigma
+        return 0 if sigma is None else int(DiscreteGaussian(sigma).tail_quantile(beta / 2))
+
+    def _noisy(self, step: int, items: Words, counts: Integers, source: NoiseSource) -> Integers:
         """Add noise to the counts of hits. The true count is part of its labels: see docs/proofs/noise.md."""
         if self.calibrated.count_sigma is None:
             return np.empty(0, np.int64)
         noise = source.derive("count", step)
         return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, noise.bind(items, counts))
 
-    def _noisy_of_changed(
-        self, step: int, listed: np.ndarray, changed: np.ndarray, counts: np.ndarray, source: NoiseSource
-    ) -> np.ndarray:
-        """Return a count for each of `listed`: noisy for what has changed, given its `counts`, and 0 for the rest."""
-        noisy = self._noisy(step, changed, counts, source)
-        shown = np.zeros(0 if self.calibrated.count_sigma is None else len(listed), np.int64)
-        shown[np.searchsorted(listed, changed)[: len(noisy)]] = noisy
-        return shown
+    def _rows(
+        self, step: int, listed: UpItems, started: Words, ended: Words, tally: Tally, source: NoiseSource
+    ) -> StatusRows:
+        """Return what is published: the status of all listed items, and noisy counts of those that have changed."""
+        changed = np.union1d(started, ended)
+        noisy = self._noisy(step, changed, tally.counts(changed), source)
+        counts = np.zeros(0 if self.calibrated.count_sigma is None else len(listed), np.int64)
+        counts[np.searchsorted(listed.items, changed)[: len(noisy)]] = noisy
+        statuses = np.full(len(listed), CONTINUES, np.uint8)
+        statuses[np.isin(listed.items, started)] = STARTED
+        statuses[np.isin(listed.items, ended)] = ENDED
+        return StatusRows(listed.items, statuses, listed.since, counts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemMonitor(ChargingMonitor[State]):
+class ItemMonitor(ChargingMonitor[MonitorState]):
     """A mechanism that tests items against hidden thresholds, and charges the people who took part in a hit.
 
     Attributes:
@@ -93,6 +189,7 @@ class ItemMonitor(ChargingMonitor[State]):
     tests: int | None = None
     count_share: float = 0.25
     label: str = ""
+    state_type = MonitorState
 
     def __post_init__(self) -> None:
         for name in ("max_hits", "items_per_step"):
@@ -133,32 +230,13 @@ class ItemMonitor(ChargingMonitor[State]):
         """Return the number of people from which an item is reported (at the first step, if thresholds rise)."""
         return self.calibrated.detection_threshold(self._budget.tests, self.beta)
 
-    def count_error(self, beta: float) -> int:
-        """Return by how much one published count is off at most, but with `beta`; 0 if none are published."""
-        checks.probability("beta", beta)
-        sigma = self.calibrated.count_sigma
-        return 0 if sigma is None else int(DiscreteGaussian(sigma).tail_quantile(beta / 2))
-
     def could_exceed(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
         """Return which items could be hits if `counts` (int64, all people, dropped or not) people have them.
 
         Dropping people only lowers counts, so leaving out the other items changes no outcome of `step`.
         """
         source = self._source(noise)
-        thresholds = self._thresholds(step, self._number(step), items, source)
-        return (counts >= thresholds) | np.isin(items, self._absent_hits(step, source))
-
-    def next_absent_hit(self, first: int, end: int, noise: NoiseSource) -> int | None:
-        """Return the first step in [first, end) at which some item is a hit even if nobody has it."""
-        if self.domain_size is None:
-            return None
-        source = self._source(noise).derive("absent hits")
-        for start in range(first, end, SCAN):
-            steps = np.arange(start, min(start + SCAN, end), dtype=np.uint64)
-            found = np.flatnonzero(self._absent_law.draw(source, steps))
-            if len(found):
-                return int(steps[found[0]])
-        return None
+        return (counts >= self._thresholds(step, items, source)) | np.isin(items, self._absent_hits(step, source))
 
     def _tally(self, counters: UserCounters, holdings: Holdings) -> Tally:
         """Return who counts for which item, of holdings that break no rule."""
@@ -167,7 +245,7 @@ class ItemMonitor(ChargingMonitor[State]):
 
     def _hits(self, step: int, tally: Tally, source: NoiseSource) -> tuple[np.ndarray, np.ndarray]:
         """Return which items of a tally, bool (m,), are hits, and all items of nobody that are, uint64, increasing."""
-        hit = tally.totals >= self._thresholds(step, self._number(step), tally.items, source)
+        hit = tally.totals >= self._thresholds(step, tally.items, source)
         if self.domain_size is None:
             hit &= tally.totals > 0
         absent = self._absent_hits(step, source)
@@ -195,9 +273,9 @@ class ItemMonitor(ChargingMonitor[State]):
         if self.items_per_step > 1 and repeats(holdings.users, holdings.items):
             raise ValueError("items must be distinct for each person")
 
-    def _thresholds(self, step: int, number: int, items: np.ndarray, source: NoiseSource) -> np.ndarray:
+    def _thresholds(self, step: int, items: np.ndarray, source: NoiseSource) -> np.ndarray:
         """Draw the hidden thresholds of a step, one per item, int64."""
-        return self.calibrated.draw_thresholds(source.derive("threshold", step), items, step=number)
+        return self.calibrated.draw_thresholds(source.derive("threshold", step), items, step=self._number(step))
 
     @cached_property
     def _absent_law(self) -> IntegerLaw:
@@ -233,32 +311,8 @@ class ItemMonitor(ChargingMonitor[State]):
         return np.array(sorted(chosen), np.uint64)
 
 
-CALIBRATIONS: dict[str, ModuleType] = {"clock": clock, "paper": kaplan_mansour_stemmer}
-
-
-@dataclass(frozen=True, eq=False)
-class Hits:
-    """What is published about one step.
-
-    Attributes:
-        items: uint64, shape (m,), increasing: the items whose test was a hit.
-        counts: int64, shape (m,): noisy number of people charged for each, or shape (0,) without counts.
-    """
-
-    items: np.ndarray
-    counts: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class MonitorState:
-    """Everything that outlives a step. `last_step` is the last one decided, None before the first."""
-
-    counters: UserCounters = field(default_factory=UserCounters)
-    last_step: int | None = None
-
-
 @dataclass(frozen=True, kw_only=True)
-class ThresholdMonitor(ItemMonitor[MonitorState]):
+class ThresholdMonitor(ItemMonitor):
     """Test at every step, for every item, whether at least about `detection_threshold` people have it now.
 
     Each hit charges every person who took part in it; a person charged `max_hits` times takes part no more. Misses
@@ -292,10 +346,9 @@ class ThresholdMonitor(ItemMonitor[MonitorState]):
 
     calibration: str = "clock"
     noise_label = "threshold monitor"
-    state_type = MonitorState
 
     def __post_init__(self) -> None:
-        checks.one_of("calibration", self.calibration, tuple(CALIBRATIONS))
+        checks.one_of("calibration", self.calibration, ("clock", "paper"))
         super().__post_init__()
         if self.domain_size is None and self.horizon is None and self.calibration != "clock":
             raise ValueError("horizon must be given unless the calibration is clock")
@@ -303,7 +356,7 @@ class ThresholdMonitor(ItemMonitor[MonitorState]):
     @cached_property
     @override
     def calibrated(self) -> Calibration:
-        return cast(Calibration, CALIBRATIONS[self.calibration].calibrate(self._budget))
+        return clock(self._budget) if self.calibration == "clock" else paper(self._budget)
 
     def step(self, state: MonitorState, holdings: Holdings, noise: NoiseSource) -> tuple[MonitorState, Hits]:
         """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
@@ -315,7 +368,7 @@ class ThresholdMonitor(ItemMonitor[MonitorState]):
         if state.last_step is not None and holdings.step <= state.last_step:
             raise ValueError(f"step must be > the last step {state.last_step}, got {holdings.step}")
         hits, charges = self.decide(state.counters, holdings, noise)
-        return MonitorState(state.counters.add(charges), holdings.step), hits
+        return MonitorState(state.counters.add(charges), last_step=holdings.step), hits
 
     def decide(self, counters: UserCounters, holdings: Holdings, noise: NoiseSource) -> tuple[Hits, Charges]:
         """Return the hits of a step, and whom they charge (not for publication).
@@ -329,17 +382,119 @@ class ThresholdMonitor(ItemMonitor[MonitorState]):
         true = tally.counts(published)
         return Hits(published, self._noisy(holdings.step, published, true, source)), tally.charges(hit)
 
-    @property
-    def _state_kind(self) -> str:
-        return "threshold monitor state"
-
-    def _fields(self, state: MonitorState) -> dict[str, Any]:
-        last = -1 if state.last_step is None else state.last_step
-        return {"last": last, "charges": state.counters.compact().to_bytes()}
-
-    def _state(self, fields: dict[str, Any]) -> MonitorState:
-        counters = UserCounters().add(Charges.from_bytes(fields["charges"]))
-        return MonitorState(counters, None if fields["last"] < 0 else fields["last"])
-
     def _described(self) -> Any:
         return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusMonitor(ItemMonitor):
+    """Keep for every item a public status, up while about `detection_threshold` people or more have it.
+
+    An item that is down is tested like by the clock of `ThresholdMonitor`, and a hit takes it up. An item that is up is
+    tested the other way round, against a lower threshold, and goes down when too few people have it. Each change
+    charges every person who took part in the test; staying up or down costs nothing, so a lasting favourite costs its
+    people one charge. A person charged `max_hits` times takes part no more.
+
+    Privacy:
+        Unit: one person over the whole run, added or removed. See `guarantee`. Assumes what
+        `ThresholdMonitor` assumes. While an item is up every step must be decided, also if nobody has anything, which
+        `step` checks.
+        Public: all fields, the steps, the statuses and the noisy counts of changes.
+
+    Accuracy:
+        `detection_threshold`: the number of people, not yet dropped, from which an item goes up at once and stays up,
+        with probability 1 - beta, jointly over `tests` up-tests and `up_steps` down-tests. With an unknown domain,
+        items that nobody has never go up.
+
+    Attributes:
+        up_steps: steps at which an item is up, of all items together, for the accuracy; no more than
+            `tests` count. More of them lower the threshold at which items go down.
+
+    All other attributes are those of `ItemMonitor`.
+
+    Example:
+        >>> monitor = StatusMonitor(epsilon=1.0, delta=1e-6, max_hits=4, domain_size=1000, tests=10**6, beta=0.01,
+        ...                         count_share=0.0)
+        >>> monitor.detection_threshold
+        337
+
+    Source: derived here, docs/proofs/status_monitor.md.
+    """
+
+    up_steps: int = 100_000
+    noise_label = "status monitor"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.integer("up_steps", self.up_steps, minimum=1)
+
+    @cached_property
+    @override
+    def calibrated(self) -> StatusCalibration:
+        return status(self._budget, min(self.up_steps, self._budget.tests))
+
+    def step(self, state: MonitorState, holdings: Holdings, noise: NoiseSource) -> tuple[MonitorState, StatusRows]:
+        """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
+
+        Raises:
+            ValueError: a step that is not after the last one, or not the next one while an item is up; or holdings that
+                break a rule of `Holdings`.
+            HorizonExceeded: a step outside of the public horizon.
+        """
+        last = state.last_step
+        if last is not None and holdings.step <= last:
+            raise ValueError(f"step must be > the last step {last}, got {holdings.step}")
+        if last is not None and len(state.up) and holdings.step > last + 1:
+            raise ValueError(f"step must be {last + 1} while an item is up, got {holdings.step}")
+        rows, up, charges = self.decide(state.counters, state.up, holdings, noise)
+        return MonitorState(state.counters.add(charges), up, holdings.step), rows
+
+    def decide(
+        self, counters: UserCounters, up: UpItems, holdings: Holdings, noise: NoiseSource
+    ) -> tuple[StatusRows, UpItems, Charges]:
+        """Return the rows of a step, the items that are up after it, and who is charged (not for publication).
+
+        For those who keep the state themselves: steps must be decided in increasing order, each once, and all of them
+        while an item is up, which only `step` checks.
+        """
+        step, source = holdings.step, self._source(noise)
+        tally = self._tally(counters, holdings)
+        hit, absent = self._hits(step, tally, source)
+        started = np.setdiff1d(np.union1d(tally.items[hit], absent), up.items)
+        stays = tally.counts(up.items) >= self._end_thresholds(step, up.items, source)
+        ended = up.items[~stays]
+        rows = self._rows(step, up.with_started(started, step), started, ended, tally, source)
+        changed = rows.items[rows.status != CONTINUES]
+        after = UpItems(rows.items, rows.since).without(ended)
+        return rows, after, tally.charges(np.isin(tally.items, changed))
+
+    def could_stay(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
+        """Return which items, if they are up, could stay so if `counts` (int64, all people, dropped or not) have them.
+
+        An item can be up after a step only if it could exceed, or could be up before and could stay. Leaving out items
+        that could neither be up before a step nor exceed changes no outcome of it.
+        """
+        return np.asarray(counts >= self._end_thresholds(step, items, self._source(noise)))
+
+    def may_be_up(
+        self, step: int, before: np.ndarray, items: np.ndarray, counts: np.ndarray, noise: NoiseSource
+    ) -> np.ndarray:
+        """Return all items, uint64, increasing, that can be up after a step, and perhaps others.
+
+        Args:
+            step: the step.
+            before: uint64, increasing: all items that can be up before it, and perhaps others.
+            items: uint64, increasing: those that somebody has.
+            counts: int64: how many people, dropped or not, have each of them.
+            noise: of the run.
+        """
+        absent = self._absent_hits(step, self._source(noise))
+        rising = np.union1d(items[self.could_exceed(step, items, counts, noise)], absent)
+        had = np.zeros(len(before), np.int64)
+        found = np.isin(before, items)
+        had[found] = counts[np.searchsorted(items, before[found])]
+        return np.union1d(rising, before[self.could_stay(step, before, had, noise)])
+
+    def _end_thresholds(self, step: int, items: np.ndarray, source: NoiseSource) -> np.ndarray:
+        """Draw the hidden thresholds below which items that are up go down, one per item, int64."""
+        return self.calibrated.end_law.draw(source.derive("end threshold", step), items)
