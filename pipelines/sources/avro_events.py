@@ -37,11 +37,16 @@ GROUP_BYTES, GROUP_RECORDS = 1 << 20, 1 << 14
 """So much is decoded at once: blocks of so many bytes together, as they stand in the file, or so many records."""
 
 MOST_DECIMAL, EXACT = 10**38, Context(prec=38)
-UUID_BYTES = 16
 
 
 class UnfitError(ValueError):
     """A rule that a file breaks; the message quotes nothing of its records."""
+
+
+def _checked(size: int) -> int:
+    if size > BLOCK_BYTES:
+        raise UnfitError(f"a block must have at most {BLOCK_BYTES:,} bytes, decompressed")
+    return size
 
 
 def _whole(stream: Any, data: bytes) -> bytes:
@@ -60,12 +65,6 @@ def _unsnappy(data: bytes) -> bytes:
     if zlib.crc32(text) != int.from_bytes(data[-4:], "big"):
         raise UnfitError("a block must have the checksum that stands behind it")
     return text
-
-
-def _checked(size: int) -> int:
-    if size > BLOCK_BYTES:
-        raise UnfitError(f"a block must have at most {BLOCK_BYTES:,} bytes, decompressed")
-    return size
 
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
@@ -142,10 +141,14 @@ def _kind_of(kind: Any, named: dict[str, Kind]) -> Kind:
             raise UnfitError("items of an array must not be of a type without any bytes")
     elif base in ("record", "error"):
         takes_bytes = any([_kind_of(field["type"], named)[1] for field in kind["fields"]])
-    found = _logical(kind), takes_bytes
+    found = LOGICAL.get(kind.get("logicalType"), PRIMITIVES[base])
+    if kind.get("logicalType") == "decimal":
+        found = pa.decimal128(38, min(kind.get("scale", 0), 38))
+    elif kind.get("logicalType") == "uuid" and kind.get("size") == 16:
+        found = pa.uuid()
     if "name" in kind:
-        named[kind["name"]] = found
-    return found
+        named[kind["name"]] = found, takes_bytes
+    return found, takes_bytes
 
 
 def _union(kinds: list[pa.DataType]) -> pa.DataType:
@@ -156,16 +159,6 @@ def _union(kinds: list[pa.DataType]) -> pa.DataType:
     if plain and not any(map(pa.types.is_timestamp, kinds)):
         return pa.string()  # each record is taken as it comes
     return pa.dense_union([pa.field(str(place), kind) for place, kind in enumerate(kinds)])
-
-
-def _logical(kind: Any) -> pa.DataType:
-    """Return the Arrow type of a type that is described."""
-    logical, base = kind.get("logicalType"), kind["type"]
-    if logical == "decimal":
-        return pa.decimal128(38, min(kind.get("scale", 0), 38))
-    if logical == "uuid" and base == "fixed" and kind["size"] == UUID_BYTES:
-        return pa.uuid()
-    return LOGICAL.get(logical, PRIMITIVES[base])
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from privstream.pipelines.runners.local_runner import moves_watermarks
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import (
-    EventFile,
     FilePart,
     check_file,
     check_unchanged,
@@ -57,17 +55,15 @@ class ReadEvents(beam.PTransform[Any, Any]):
     """Reads Avro, Parquet, JSON lines, CSV and XLSX.
 
     The output `events` has Arrow record batches, without nulls, with those of `user`, `item`, `time` (a timestamp in
-    microseconds, UTC) and `value` (float64) that `fields` names. The output `dead_letters` has a
-    `DeadLetter` for every record that cannot be made so. Counters: `events_read`, `events_malformed`, and
-    `events_malformed_<reason>`.
+    microseconds, UTC) and `value` (float64) that `fields` names; `dead_letters` has a `DeadLetter` for every
+    record that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
 
     The files are listed when the transform is made, and looked at: all files of this machine, elsewhere the first one.
-    So most errors show at launch, before a run is written down and paid for. A file that cannot be read at all or to
-    its end, or whose header does not have the fields, ends the run with an error that names it; a malformed record
-    does not.
+    A file that cannot be read at all or to its end, or whose header does not have the fields, ends the run with an
+    error that names it; a malformed record does not.
 
-    *Privacy*: what one person's record looks like decides only about that record: which fields are read is
-    decided by `fields`. Errors and logs name files and fields, never values.
+    *Privacy*: what one person's record looks like decides only about that record. Errors and logs name files and
+    fields, never values.
 
     Args:
         pattern: a path or glob on any of Beam's filesystems, or a folder of this machine.
@@ -76,10 +72,6 @@ class ReadEvents(beam.PTransform[Any, Any]):
 
     Raises:
         InputFileError, ValueError, TypeError: at once, naming the option, the file or the field.
-
-    Example:
-        >>> events = pipeline | ReadEvents("events-*.parquet", FieldMapping(item="query"))  # doctest: +SKIP
-        >>> events.events, events.dead_letters  # doctest: +SKIP
     """
 
     def __init__(self, pattern: str, fields: AnyFields | None = None, format: str | None = None) -> None:
@@ -88,22 +80,17 @@ class ReadEvents(beam.PTransform[Any, Any]):
         self.fields = fields or FieldMapping()
         self.files = files_with(self.fields, pattern, format)
 
-    def expand(self, pbegin: Any) -> Any:
+    def expand(self, pbegin: Any) -> EventsRead:
         """Read the parts of all files: in the order of their least times where windows can be decided meanwhile."""
-        timed: list[FilePart] = []
-        others: Sequence[EventFile] = self.files
-        if moves_watermarks(pbegin.pipeline):
-            parts = self.parts()
-            timed = [part for part in parts if part.least is not None]
-            untimed = {part.path for part in parts if part.least is None}
-            others = [file for file in self.files if file.path in untimed] if timed else self.files
-        read = []
+        parts = self.parts()
+        moves = moves_watermarks(pbegin.pipeline)
+        timed = [part for part in parts if moves and part.least is not None]
+        others = [part for part in parts if not moves or part.least is None]
+        read: list[EventsRead] = []
         if timed:
             read.append(pbegin | "In order" >> ReadInOrder(timed, self.fields))
-        if others:
-            cut = beam.FlatMap(_stamped_parts, self.fields, not timed).with_output_types(FilePart)
-            listed = pbegin | "List files" >> beam.Create(others).with_output_types(EventFile)
-            read.append(_read_anywhere(listed | "Cut into parts" >> cut, self.fields))
+        if others or not timed:
+            read.append(pbegin | "In any order" >> ReadSome(others, self.fields))
         if len(read) == 1:
             return read[0]
         events, letters = ([each[number] for each in read] for number in range(2))
@@ -116,7 +103,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
             InputFileError: a file has changed since it was found, or cannot be read.
         """
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            return list(chain.from_iterable(pool.map(partial(_parts, fields=self.fields), self.files)))
+            return list(chain.from_iterable(pool.map(lambda file: list(parts_of(file, self.fields)), self.files)))
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
@@ -124,37 +111,22 @@ class ReadEvents(beam.PTransform[Any, Any]):
 
 
 class ReadSome(beam.PTransform[Any, Any]):
-    """Reads some parts of files: the share of one process."""
+    """Reads parts of files side by side, in any order; the watermark stays at the beginning until all are read.
+
+    What is in a part whose least time the file states is stamped with that, so that the same events are late as where
+    parts are read in order: those that are before it, in a window that was to be decided by then.
+    """
 
     def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
         super().__init__()
         self.parts = parts
         self.fields = fields
 
-    def expand(self, pbegin: Any) -> Any:
+    def expand(self, pbegin: Any) -> EventsRead:
         """Read the parts."""
-        parts = pbegin | "List parts" >> beam.Create(self.parts).with_output_types(FilePart)
-        return _read_anywhere(parts | "Stamp parts" >> beam.Map(_stamped).with_output_types(FilePart), self.fields)
-
-
-def _parts(file: EventFile, fields: AnyFields) -> list[FilePart]:
-    return list(parts_of(file, fields))
-
-
-def _read_anywhere(parts: PCollection[Any], fields: AnyFields) -> EventsRead:
-    """Read parts in any order, and at once; the watermark stays at the beginning until all are read.
-
-    What is in a part whose least time the file states is stamped with that, so that the same events are late as where
-    parts are read in order: those that are before it, in a window that was to be decided by then.
-    """
-    return read_by(ReadPart(fields), parts | "Spread parts" >> beam.Reshuffle(), "Read parts")
-
-
-def _stamped_parts(file: EventFile, fields: AnyFields, timed: bool) -> Iterator[Any]:
-    """Cut a file into parts; those with a least time come at that time, if they are asked for."""
-    for part in parts_of(file, fields):
-        if timed or part.least is None:
-            yield _stamped(part)
+        listed = pbegin | "List parts" >> beam.Create(self.parts).with_output_types(FilePart)
+        parts = listed | "Stamp parts" >> beam.Map(_stamped).with_output_types(FilePart)
+        return read_by(ReadPart(self.fields), parts | "Spread parts" >> beam.Reshuffle(), "Read parts")
 
 
 def _stamped(part: FilePart) -> Any:
@@ -194,8 +166,7 @@ class ReadInOrder(beam.PTransform[Any, Any]):
     """Reads parts whose least times are known, one after the other, and spreads their events.
 
     The watermark is the least time of what is still unread: nothing is ever late, unless a file states a least time and
-    has an earlier event. Such an event is late if its window was to be decided by the time that its part states: each
-    event is stamped with that, so this depends on the input alone.
+    has an earlier event. Each event is stamped with the least time of its part, so this depends on the input alone.
 
     *Privacy*: one event of an early time can only delay windows. No newest time, which one event could move, counts.
     One such event in each part delays all windows to the end of the input, and state then holds all of it.
@@ -210,7 +181,7 @@ class ReadInOrder(beam.PTransform[Any, Any]):
         self.parts = sorted(parts, key=lambda part: (part.least or 0, part.path, part.start))
         self.fields = fields
 
-    def expand(self, pbegin: Any) -> Any:
+    def expand(self, pbegin: Any) -> EventsRead:
         """Read in one place, which takes little of the time, and go on everywhere."""
         reader = OrderedParts(self.parts, self.fields)
         typed = beam.ParDo(reader).with_output_types(bytes, **{DEAD_LETTERS: DeadLetter})

@@ -57,7 +57,7 @@ def test_no_match_is_an_error_at_launch(pattern, tmp_path):
 @pytest.mark.parametrize("name", ["events.txt", "events", "events.avro.gz", "events.parquet.bz2"])
 def test_an_unknown_ending_is_an_error_at_launch(name, tmp_path):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(InputFileError, match=re.escape("--input must end in .avro, .parquet, .jsonl, .ndjson, .csv")):
+    with pytest.raises(InputFileError, match=re.escape("--input must end in .avro, .parquet, .jsonl, .csv, .xlsx")):
         launch(tmp_path / name)
 
 

@@ -15,8 +15,8 @@ from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources import xlsx_events
 from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.first_records import unusable
 from privstream.pipelines.sources.found_files import files_with
+from privstream.pipelines.sources.normalise import unusable
 from privstream.transforms.reading.texts import join_item
 from privstream.transforms.rows import AlertState, KeyCount, QuantileEstimate
 
