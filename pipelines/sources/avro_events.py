@@ -22,7 +22,6 @@ from fastavro._read import BLOCK_READERS
 from privstream.pipelines.sources.event_files import (
     PLAIN,
     InputFileError,
-    Part,
     RawEvents,
     TextForm,
     describe_row,
@@ -174,7 +173,7 @@ def check(path: str) -> None:
             pass
 
 
-def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents]:
+def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
     """Read some fields.
 
     Raises:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 from privstream.pipelines.sources import text_lines
-from privstream.pipelines.sources.event_files import PLAIN, Damage, InputFileError, Part, RawEvents, TextForm, quote
+from privstream.pipelines.sources.event_files import PLAIN, Damage, InputFileError, RawEvents, TextForm, quote
 from privstream.pipelines.sources.fields import NAMES_MAY_BE_DATA
 from privstream.pipelines.sources.text_lines import BYTE_ORDER_MARK, read_pieces
 from privstream.transforms.counters import counter
@@ -108,7 +108,7 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
     return pa.schema([(name, pa.string()) for name in found[0].names], metadata={NAMES_MAY_BE_DATA: "no header"})
 
 
-def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents | Damage]:
+def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
     """Read some fields; what is no record with the header's number of fields is reported with its line.
 
     Raises:

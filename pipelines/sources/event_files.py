@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 from privstream.pipelines.stores import opened, scheme_of
@@ -23,13 +23,6 @@ UTF_8 = "utf-8"
 
 class InputFileError(ValueError):
     """A file of events that cannot be read at all; the message names the file and never quotes what is in it."""
-
-
-class Part(NamedTuple):
-    """A piece of a file that one worker reads: row groups [start, end) in Parquet, else bytes, all of them."""
-
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +97,9 @@ class EventFormat(Protocol):
         """Refuse a file that is cut short or damaged, as far as that shows without decoding its records."""
 
     def read(
-        self, path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN
+        self, path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0
     ) -> Iterator[RawEvents | Damage]:
-        """Read some fields of one piece."""
+        """Read some fields of a file, or of one of its row groups if it has these."""
 
 
 def check_regular(path: str) -> None:

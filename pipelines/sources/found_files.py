@@ -61,16 +61,15 @@ class EventFile(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """A piece of a file for one worker, and its rows if known; the bytes of the file when it was found, and its marks.
+    """A file, or a row group of it, for one worker, with its rows if known; the file's bytes when found, and its marks.
 
     `least` is the time, in microseconds, before which the file states that the piece has no event, if it states one.
     """
 
     path: str
     format: str
-    start: int
-    end: int
     size: int
+    group: int = 0
     marks: tuple[float, ...] = ()
     least: int | None = None
     rows: int = 0
@@ -179,9 +178,9 @@ def parts_of(file: EventFile, fields: AnyFields | None = None) -> Iterator[FileP
         check_unchanged(file)
     if file.format == "parquet":
         for number, (rows, least) in enumerate(parquet_events.row_groups(file.path, fields)):
-            yield FilePart(file.path, file.format, number, number + 1, file.size, file.marks, least, rows)
+            yield FilePart(file.path, file.format, file.size, number, file.marks, least, rows)
     else:
-        yield FilePart(file.path, file.format, 0, file.size, file.size, file.marks)
+        yield FilePart(file.path, file.format, file.size, marks=file.marks)
 
 
 def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.pipelines.sources.event_files import Damage, Part, RawEvents
+from privstream.pipelines.sources.event_files import Damage, RawEvents
 from privstream.pipelines.sources.fields import LONGEST, AnyFields, FieldMapping, SharedFields
 from privstream.pipelines.sources.found_files import FORMATS, EventFile, FilePart, check_file, check_unchanged, parts_of
 from privstream.pipelines.stores import scheme_of
@@ -32,22 +32,12 @@ from privstream.transforms.reading.columns import (
     value_column,
     value_of,
 )
-from privstream.transforms.reading.fields import (
-    ENCODING,
-    FINITE,
-    LONG,
-    MISSING,
-    RANGE,
-    TYPE,
-    BrokenRuleError,
-    DeadLetter,
-    Marks,
-)
+from privstream.transforms.reading.fields import BrokenRuleError, DeadLetter, Marks
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, column_of_kind, read_as, with_nulls, wrong_kind
 from privstream.transforms.reading.local_times import forms_of
 from privstream.transforms.reading.texts import join_columns
-from privstream.transforms.reading.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE, read_micros, read_times
+from privstream.transforms.reading.times import TIME_TEXT, read_micros, read_times
 
 EXACT = 1e-9
 """A number that is as near to a whole one, by its size, has not been rounded."""
@@ -183,26 +173,21 @@ def _with_points(column: pa.Array, decimal: str | None) -> pa.Array:
     return pc.if_else(pc.or_(fits, pc.equal(pc.binary_length(column), 0)), plain, pa.scalar(NO_NUMBER, column.type))
 
 
-class Parsed(NamedTuple):
-    """A typed column, the rows in which it breaks no rule, and those in which it breaks one, by codes."""
-
-    column: pa.Array
-    valid: np.ndarray
-    marks: list[tuple[np.ndarray, str]]
-
-    @classmethod
-    def of(cls, content: str, values: Values, fields: FieldMapping) -> Parsed:
-        """Read a field as a user, an item, a time or a value."""
-        column, marks = READERS[content](content, values, fields)
-        valid = ~np.logical_or.reduce([np.zeros(len(values), np.bool_), *(mask for mask, _ in marks)])
-        return cls(column, valid, [(mask, rule.code) for mask, rule in marks])
+def _parsed(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
+    """Read a field as a user, an item, a time or a value: null in rows that break a rule, and which rows these are."""
+    column, marks = READERS[content](content, values, fields)
+    if marks:
+        broken = np.logical_or.reduce([mask for mask, _ in marks])
+        column = pc.if_else(pa.array(broken), pa.scalar(None, column.type), column)
+    return column, marks
 
 
-def _joined(found: Sequence[Parsed]) -> pa.Array:
-    """Return one column, of several of text, null where one of them breaks a rule."""
-    column = found[0].column if len(found) == 1 else join_columns([pc.fill_null(each.column, "") for each in found])
-    valid = np.logical_and.reduce([each.valid for each in found])
-    return column if valid.all() else pc.if_else(pa.array(valid), column, pa.scalar(None, column.type))
+def _joined(columns: Sequence[pa.Array]) -> pa.Array:
+    """Return one column for an item of several, null where one of them is."""
+    if len(columns) == 1:
+        return columns[0]
+    valid = reduce(pc.and_, (column.is_valid() for column in columns))
+    return pc.if_else(valid, join_columns([pc.fill_null(column, "") for column in columns]), None)
 
 
 class Refusal(NamedTuple):
@@ -238,59 +223,58 @@ class Normaliser:
     def __call__(self, events: RawEvents) -> tuple[pa.RecordBatch, list[Refusal]]:
         """Return the rows that can be used, and why others cannot."""
         columns: dict[str, pa.Array] = {}
-        parsed: dict[str, Parsed] = {}
+        parsed: dict[str, tuple[pa.Array, Marks]] = {}
         refused: dict[tuple[int, str, str], list[str]] = {}
         used = np.zeros(events.rows, np.bool_)
         for name, fields in self.questions:
-            first: dict[int, tuple[str, str]] = {}  # each row is refused for its first fault
-            passing = self._passing(name, fields, events, columns, first)
+            passing, faults = self._passing(name, fields, events, columns)
             kept = passing.copy()
             for content, names in fields.contents().items():
-                place, found = _place(fields, content), []
-                for field in names:
-                    key = f"{content} {field}" if len(names) > 1 else place
+                place = _place(fields, content)
+                keys = [f"{content} {field}" if len(names) > 1 else place for field in names]
+                for key, field in zip(keys, names, strict=True):
                     if key not in parsed:
-                        parsed[key] = Parsed.of(content, events.columns[field], fields)
-                    found.append(parsed[key])
+                        parsed[key] = _parsed(content, events.columns[field], fields)
                     what = content if len(names) == 1 else f"{content} `{field}`"
-                    for mask, code in parsed[key].marks:
-                        for row in np.flatnonzero(mask & passing).tolist():
-                            first.setdefault(row, (code, f"{what} {_rule(code, fields)}"))
+                    for mask, rule in parsed[key][1]:
+                        faults.append((mask & passing, rule.code, f"{what} {_rule(rule.code, fields)}"))
                 if place not in columns:
-                    columns[place] = _joined(found)
-                kept &= np.logical_and.reduce([each.valid for each in found])
+                    columns[place] = _joined([parsed[key][0] for key in keys])
+                if columns[place].null_count:
+                    kept &= columns[place].is_valid().to_numpy(zero_copy_only=False)
             used |= kept
+            first: dict[int, tuple[str, str]] = {}  # each row is refused for its first fault
+            for mask, code, reason in faults:
+                for row in np.flatnonzero(mask).tolist():
+                    first.setdefault(row, (code, reason))
             for row, why in first.items():
                 refused.setdefault((row, *why), []).append(name)
         batch = pa.RecordBatch.from_pydict(columns)
         if not used.all():
             batch = batch.filter(pa.array(used))
-        refusals = [self._refusal(*rule, by) for rule, by in sorted(refused.items())]
+        refusals = []
+        for (row, code, reason), by in sorted(refused.items()):
+            whom = "" if len(by) == len(self.questions) else f" (for {', '.join(by)})"
+            refusals.append(Refusal(row, code, f"{reason}{whom}", tuple(by)))
         return batch if self.take is None else self.take(batch), refusals
 
     def _passing(
-        self, name: str, fields: FieldMapping, events: RawEvents, columns: dict[str, pa.Array], first: dict[int, Any]
-    ) -> np.ndarray:
+        self, name: str, fields: FieldMapping, events: RawEvents, columns: dict[str, pa.Array]
+    ) -> tuple[np.ndarray, list[tuple[np.ndarray, str, str]]]:
         """Tell which rows pass the filter; those in which a field of it is of the wrong kind are refused."""
         if fields.where is None:
-            return np.ones(events.rows, np.bool_)
-        condition = self.filters[fields.where]
+            return np.ones(events.rows, np.bool_), []
+        condition, faults = self.filters[fields.where], []
         read, broken = {}, np.zeros(events.rows, np.bool_)
         for field, kind in condition.kinds.items():
             read[field], marks = _of_kind(field, kind, events.columns[field], fields)
             for mask, rule in marks:
                 broken |= mask
-                for row in np.flatnonzero(mask).tolist():
-                    first.setdefault(row, (rule.code, str(rule)))
+                faults.append((mask, rule.code, str(rule)))
         passing = condition.passes(read, events.rows) & ~broken
         _counter("events_filtered", name).inc(int(np.count_nonzero(~passing & ~broken)))
         columns[_where(fields)] = pa.array(passing)
-        return passing
-
-    def _refusal(self, row: int, code: str, reason: str, by: list[str]) -> Refusal:
-        """Say for which questions a rule is broken, if not for all of them."""
-        whom = "" if len(by) == len(self.questions) else f" (for {', '.join(by)})"
-        return Refusal(row, code, f"{reason}{whom}", tuple(by))
+        return passing, faults
 
 
 class TakeReading:
@@ -372,16 +356,16 @@ def _rule(code: str, fields: FieldMapping) -> str:
         syntax = f"must be {'a' if len(forms) == 1 else 'one'} time that exists, of the form {' or '.join(forms)}"
     skipped = f"in {fields.time_zone} they leave out that hour when summer time begins"
     return {
-        MISSING: "must be present and not empty",
-        TYPE: kind,
-        ENCODING: f"must be valid {fields.encoding.upper()}",
-        LONG: f"must be at most {LONGEST} bytes",
-        SYNTAX: syntax,
-        ZONE: "must say how far it is from UTC, such as Z or +01:00, or --time_zone must be given",
-        SKIPPED: f"must be one that clocks show: {skipped}",
-        FINITE: "must be finite",
-        RANGE: "must be between 1970-01-01 and 2200-01-01",
-        UNIT: "must not be a plain number without --time_unit",
+        "missing": "must be present and not empty",
+        "type": kind,
+        "encoding": f"must be valid {fields.encoding.upper()}",
+        "long": f"must be at most {LONGEST} bytes",
+        "syntax": syntax,
+        "zone": "must say how far it is from UTC, such as Z or +01:00, or --time-zone must be given",
+        "skipped": f"must be one that clocks show: {skipped}",
+        "finite": "must be finite",
+        "range": "must be between 1970-01-01 and 2200-01-01",
+        "unit": "must not be a plain number without --time-unit",
     }[rule]
 
 
@@ -431,7 +415,7 @@ def _count_refusal(code: str, by: Sequence[str] = ("",)) -> None:
 
 def _read_raw(part: FilePart, fields: AnyFields) -> Iterator[RawEvents | Damage]:
     """Read a part of a file."""
-    return FORMATS[part.format].read(part.path, Part(part.start, part.end), fields.names(), fields.text)
+    return FORMATS[part.format].read(part.path, fields.names(), fields.text, part.group)
 
 
 def read_part(part: FilePart, fields: AnyFields, normalise: Normaliser) -> Iterator[pa.RecordBatch | DeadLetter]:

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from privstream.pipelines.sources.event_files import (
     PLAIN,
     InputFileError,
-    Part,
     RawEvents,
     TextForm,
     describe_row,
@@ -59,8 +58,8 @@ def check(path: str) -> None:
         stored_types(stream)
 
 
-def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents]:
-    """Read some columns of a file's row groups; text in which long values may be many comes as dictionaries.
+def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
+    """Read some columns of a row group; text in which long values may be many comes as dictionaries.
 
     Raises:
         InputFileError: the file is no Parquet, or is damaged; Arrow does not distinguish damage from a failing disk or
@@ -68,15 +67,14 @@ def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -
     """
     with open_parquet(path) as stream:
         metadata = stored_types(stream)
-        if part.end > metadata.num_row_groups:
-            raise InputFileError(f"{path} must not change while it is read: it had {part.end} row groups or more")
-        for group in range(part.start, part.end):
-            first = 1
-            for batch in _batches(stream, metadata, group, fields):
-                columns = {name: batch.column(name) for name in fields}
-                place = places(f"row group {group + 1}, row", range(first, first + batch.num_rows))
-                yield RawEvents(columns, place, describe_row(columns))
-                first += batch.num_rows
+        if group >= metadata.num_row_groups:
+            raise InputFileError(f"{path} must not change while it is read: it had {group + 1} row groups or more")
+        first = 1
+        for batch in _batches(stream, metadata, group, fields):
+            columns = {name: batch.column(name) for name in fields}
+            place = places(f"row group {group + 1}, row", range(first, first + batch.num_rows))
+            yield RawEvents(columns, place, describe_row(columns))
+            first += batch.num_rows
 
 
 def _batches(

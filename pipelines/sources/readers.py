@@ -178,7 +178,7 @@ class ReadInOrder(beam.PTransform[Any, Any]):
 
     def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
         super().__init__()
-        self.parts = sorted(parts, key=lambda part: (part.least or 0, part.path, part.start))
+        self.parts = sorted(parts, key=lambda part: (part.least or 0, part.path, part.group))
         self.fields = fields
 
     def expand(self, pbegin: Any) -> EventsRead:

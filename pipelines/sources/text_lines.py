@@ -23,7 +23,6 @@ from privstream.pipelines.sources.event_files import (
     UTF_8,
     Damage,
     InputFileError,
-    Part,
     RawEvents,
     TextForm,
     open_file,
@@ -189,7 +188,7 @@ def schema(path: str, form: TextForm = PLAIN) -> None:
     open_file(path).close()
 
 
-def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents | Damage]:
+def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
     """Read some fields of JSON lines; lines that are no JSON objects are reported with their number."""
     for lines in read_lines(path, form.encoding):
         if isinstance(lines, Damage):

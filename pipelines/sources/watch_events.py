@@ -361,7 +361,7 @@ class _ReadWatchedPart(ReadPart):
             yield from super().process(element)
         except UNREADABLE as error:
             self.unreadable.inc()
-            position = f"from {element.start} to {element.end}"
+            position = f"row group {element.group + 1}" if element.format == "parquet" else ""
             yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(error, element.path), element.path, position))
 
 

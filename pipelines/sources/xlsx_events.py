@@ -16,7 +16,6 @@ from privstream.pipelines.sources.event_files import (
     PLAIN,
     Damage,
     InputFileError,
-    Part,
     RawEvents,
     TextForm,
     describe_row,
@@ -66,7 +65,7 @@ def check(path: str) -> None:
         raise InputFileError(f"{path} must be a workbook of Excel (.xlsx) that is not damaged ({broken})")
 
 
-def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents | Damage]:
+def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
     """Read some fields; rows with more cells than names, or with an error in one of the fields, are reported."""
     with closing(_rows(path)) as rows:
         names = _names(path, rows)

@@ -143,7 +143,7 @@ def test_an_old_event_only_delays(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "ROWS_AT_ONCE", 2)
     write(tmp_path / "e.parquet", [START, START + 1, START + HOUR, 5, START + 2 * HOUR, START + 2 * HOUR])
     parts = ReadInOrder(cut(tmp_path / "e.parquet"), FieldMapping()).parts
-    assert [part.start for part in parts] == [1, 0, 2]
+    assert [part.group for part in parts] == [1, 0, 2]
     assert [reached for _, reached in steps_of(parts)] == [START, START + 2 * HOUR, START + 2 * HOUR]
 
 
