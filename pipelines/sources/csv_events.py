@@ -123,11 +123,7 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
 
 
 def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: str) -> Iterator[Records]:
-    """Give the records in their order, block by block.
-
-    Raises:
-        InputFileError: a quote is not closed.
-    """
+    """Give the records in their order, block by block; a quote that is not closed refuses the file."""
     quoted, many, enough = header.quoted, counter("records_of_many_lines"), 0
     for piece in chain(pieces, [b""]):
         text += piece if piece else b"\n" * bool(text)
@@ -156,8 +152,7 @@ def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: 
 def _parse(records: Records, header: Header, fields: Sequence[str], path: str) -> Iterator[RawEvents | Damage]:
     """Parse records at once, but for those with a carriage return that pyarrow would take for the end of a line.
 
-    Raises:
-        InputFileError: a quote that is none has made one record of several.
+    A quote that is none, and has made one record of several, refuses the file.
     """
     short = np.flatnonzero(records.ends - records.starts <= len(b"\r\n")).tolist()
     records = records.but([row for row in short if not records[row].strip()])
@@ -214,11 +209,7 @@ def _misshapen(text: bytes, header: Header) -> list[int]:
 
 
 def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header, int, bytes] | None:
-    """Read the first record that is not blank; return it, the next line, and the text from there on; None if none is.
-
-    Raises:
-        InputFileError: it is no header.
-    """
+    """Read the first record that is not blank; return it, the next line, and the text behind it; None if none is."""
     text, line = b"", 1
     for piece in chain(pieces, [b"\n"]):
         text = (text + piece).removeprefix(BYTE_ORDER_MARK)

@@ -169,11 +169,7 @@ def check_file(file: EventFile | FilePart, fields: AnyFields) -> None:
 
 
 def parts_of(file: EventFile, fields: AnyFields | None = None) -> Iterator[FilePart]:
-    """Cut a file into parts; with `fields`, with the least time of each if the file states it.
-
-    Raises:
-        InputFileError: the file has changed since it was found, or cannot be read.
-    """
+    """Cut a file into parts; with `fields`, with the least time of each if the file states it."""
     if fields is not None:
         check_unchanged(file)
     if file.format == "parquet":
@@ -198,11 +194,7 @@ def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> li
 
 
 def _check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
-    """Refuse options about text where no file is text.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Refuse options about text where no file is text."""
     for name, given in {"delimiter": fields.text.delimiter is not None, "quote": not fields.text.quote}.items():
         if given and "csv" not in formats:
             raise ValueError(f"--{name} must be given with CSV only: no file of --input is CSV")

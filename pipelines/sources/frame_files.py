@@ -211,11 +211,7 @@ def _of_postgresql(url: str, query: str) -> Generator[pa.RecordBatch]:
 
 
 def _columns(cursor: Any) -> dict[str, str]:
-    """Return the types of columns by their names, which differ.
-
-    Raises:
-        InputFileError: a name stands twice, or a column is of a type that is no text, number, truth value or time.
-    """
+    """Return the types of columns by their names, which must differ."""
     found: dict[str, str] = {}
     for column in cursor.description or ():
         known = cursor.adapters.types.get(column.type_code)

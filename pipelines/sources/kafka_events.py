@@ -244,11 +244,7 @@ class AskKafka(PolledSource):
 
 
 def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
-    """Return a consumer.
-
-    Raises:
-        ValueError: a setting is wrong.
-    """
+    """Return a consumer, or say which setting is wrong."""
     try:
         return Consumer({"log_level": 0, **settings, **OURS, "bootstrap.servers": brokers})
     except KafkaException as error:

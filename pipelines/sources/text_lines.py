@@ -121,11 +121,7 @@ def _read(raw: BinaryIO, path: str) -> Iterator[bytes]:
 
 
 def check(path: str) -> None:
-    """Refuse compressed text that cannot be decompressed to its end.
-
-    Raises:
-        InputFileError: naming the file.
-    """
+    """Refuse compressed text that cannot be decompressed to its end."""
     if path.endswith(tuple(COMPRESSED)):
         for _ in read_pieces(path):
             pass

@@ -270,10 +270,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
 
 
 class PollFolder(PolledSource):
-    """Gives an `EventFile` for each file that has come.
-
-    A watermark that follows arrival stays `behind` by so many microseconds.
-    """
+    """Gives an `EventFile` for each file that has come; the time of arrival stays `behind` by so many microseconds."""
 
     def __init__(self, pattern: str, format: str | None, seconds: float, watermark: str, behind: int = 0) -> None:
         super().__init__(seconds)

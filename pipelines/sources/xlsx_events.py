@@ -92,11 +92,7 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
 
 
 def _names(path: str, rows: Rows) -> list[str]:
-    """Return the names in the first row.
-
-    Raises:
-        InputFileError: there are none, or two are equal.
-    """
+    """Return the names in the first row, which must be there, and differ."""
     values = next(rows, [])
     while values and values[-1] is None:
         values.pop()
@@ -106,11 +102,7 @@ def _names(path: str, rows: Rows) -> list[str]:
 
 
 def _rows(path: str) -> Rows:
-    """Give the rows of the first sheet.
-
-    Raises:
-        InputFileError: it is no workbook, or too large.
-    """
+    """Give the rows of the first sheet."""
     try:
         openpyxl: Any = importlib.import_module("openpyxl")
     except ImportError:
