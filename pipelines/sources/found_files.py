@@ -61,17 +61,13 @@ class EventFile(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """A file, or a row group of it, for one worker, with its rows if known; the file's bytes when found, and its marks.
-
-    `least` is the time, in microseconds, before which the file states that the piece has no event, if it states one.
-    """
+    """A file or a row group of it for one worker, with its rows if known; the file's bytes and marks when it was found."""
 
     path: str
     format: str
     size: int
     group: int = 0
     marks: tuple[float, ...] = ()
-    least: int | None = None
     rows: int = 0
 
 
@@ -168,15 +164,14 @@ def check_file(file: EventFile | FilePart, fields: AnyFields) -> None:
         fields.check(schema, file.path)
 
 
-def parts_of(file: EventFile, fields: AnyFields | None = None) -> Iterator[FilePart]:
-    """Cut a file into parts; with `fields`, with the least time of each if the file states it."""
-    if fields is not None:
-        check_unchanged(file)
-    if file.format == "parquet":
-        for number, (rows, least) in enumerate(parquet_events.row_groups(file.path, fields)):
-            yield FilePart(file.path, file.format, file.size, number, file.marks, least, rows)
-    else:
-        yield FilePart(file.path, file.format, file.size, marks=file.marks)
+def parts_of(file: EventFile) -> Iterator[FilePart]:
+    """Cut a file into parts."""
+    part = FilePart(file.path, file.format, file.size, marks=file.marks)
+    if file.format != "parquet":
+        yield part
+        return
+    for group, rows in enumerate(parquet_events.row_groups(file.path)):
+        yield part._replace(group=group, rows=rows)
 
 
 def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:

@@ -23,8 +23,6 @@ from privstream.pipelines.sources.event_files import (
     open_file,
     places,
 )
-from privstream.pipelines.sources.fields import AnyFields, SharedFields
-from privstream.transforms.reading.times import TimeForm, read_times
 
 BATCH_ROWS = 1 << 18
 FEW_ROWS = 128
@@ -144,37 +142,8 @@ def open_parquet(path: str) -> Iterator[BinaryIO]:
             raise InputFileError(f"{path} is not a Parquet file, or is damaged ({type(error).__name__})") from None
 
 
-PHYSICAL = {"INT32": pa.int32(), "INT64": pa.int64()}
-"""Types whose order is that of time: text has another one, and a NaN among floats may spoil what is stated."""
-
-
-def row_groups(path: str, fields: AnyFields | None) -> list[tuple[int, int | None]]:
-    """Return the rows of each row group, and microseconds before which its footer states that it has no event.
-
-    Raises:
-        InputFileError: the file is no Parquet, or is damaged.
-    """
+def row_groups(path: str) -> list[int]:
+    """Return the rows of each row group."""
     with open_parquet(path) as stream:
         metadata = stored_types(stream)
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
-        first = fields.first if isinstance(fields, SharedFields) else fields
-        if first is None or paths.count(first.time) != 1:  # of two such columns, nothing is known
-            return [(group.num_rows, None) for group in groups]
-        kind = metadata.schema.to_arrow_schema().field(first.time).type
-        column = paths.index(first.time)
-        return [(group.num_rows, _least(group.column(column), kind, first.times)) for group in groups]
-
-
-def _least(chunk: pq.ColumnChunkMetaData, kind: pa.DataType, written: TimeForm) -> int | None:
-    """Return the least time of a column of a row group, read as the reader of events reads it.
-
-    What cannot be a time is the beginning: it holds everything back until the row group has been read.
-    """
-    statistics, physical = chunk.statistics, PHYSICAL.get(chunk.physical_type)
-    signed = pa.types.is_timestamp(kind) or kind == physical
-    if statistics is None or physical is None or not signed or not statistics.has_min_max:
-        return None
-    stated = pa.array([statistics.min_raw], physical)
-    times, marks = read_times(stated.cast(kind), written)
-    return 0 if any(rows.any() for rows, _ in marks) else int(times[0])
+        return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
