@@ -29,6 +29,9 @@ LAUNCH_SECONDS = 10
 GUARANTEE = "_guarantee.json"
 """The guarantee file of a folder; its name begins with `_`, so that who watches the folder passes over it."""
 
+END = "_END"
+"""The name of a file that says that no file will come any more into a folder that is watched."""
+
 POSTGRESQL, DUCKDB = "postgresql://", (".duckdb", ".db")
 """How the address of a database begins, and how the names of files end that are one."""
 

@@ -16,8 +16,7 @@ from privstream.pipelines.sinks.row_files import check_destination, check_new
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError, TextForm
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import FORMATS, EventFile, match_files
-from privstream.pipelines.sources.json_events import parse_line
-from privstream.pipelines.sources.text_lines import read_lines
+from privstream.pipelines.sources.text_lines import parse_line, read_lines
 from privstream.pipelines.terminal import printable, say
 from privstream.pipelines.yaml_file import CORE
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from privstream.pipelines.sources.event_files import Damage, InputFileError
-from privstream.pipelines.sources.json_events import REASON, parse_line
-from privstream.pipelines.sources.text_lines import read_lines
+from privstream.pipelines.sources.text_lines import REASON, parse_line, read_lines
 
 
 def read_point_queries(path: str, names: Sequence[str]) -> list[tuple[int, ...]]:

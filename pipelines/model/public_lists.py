@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from privstream.pipelines.model.data import Data
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
-from privstream.pipelines.sources.json_events import REASON, parse_line
-from privstream.pipelines.sources.text_lines import encoding_of, read_lines
+from privstream.pipelines.sources.text_lines import REASON, encoding_of, parse_line, read_lines
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.texts import AS_WRITTEN, Spelling, listed_item

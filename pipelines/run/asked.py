@@ -28,9 +28,8 @@ from privstream.pipelines.sinks.row_files import (
 )
 from privstream.pipelines.sinks.row_formats import Layout
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
-from privstream.pipelines.sources.first_records import unusable
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.normalise import OF_READING
+from privstream.pipelines.sources.normalise import OF_READING, unusable
 from privstream.pipelines.stores import filesystems
 from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.counters import Counters, summed

@@ -12,6 +12,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.pipelines.command import UsageError
+from privstream.pipelines.locations import END
 from privstream.pipelines.run.asked import READ, Asked
 from privstream.pipelines.run.reading import prepare
 from privstream.pipelines.run.shares import LETTERS, Receive, Share, events_for, perform, share_out
@@ -21,7 +22,6 @@ from privstream.pipelines.runners.processes import Crew, workers_for
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, alone_in
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.sources.folder_polls import END
 from privstream.pipelines.sources.normalise import OF_READING
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.stores import join

@@ -138,7 +138,7 @@ class Places:
         if not self.unbounded:
             return
         folders = {"output": self.folder}
-        split = loaded("sources.folder_polls.split_pattern")
+        split = loaded("sources.found_files.split_pattern")
         watched = next(iter(self.monitor.questions.values())).info.watched
         if not self.monitor.data.from_kafka:
             question = next(iter(self.monitor.questions.values()))

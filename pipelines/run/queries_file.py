@@ -18,16 +18,14 @@ from privstream.pipelines.model.data import Data
 from privstream.pipelines.model.public_lists import AS_UTF_8, Reading
 from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError, open_file
-from privstream.pipelines.sources.folder_polls import check_watched, split_pattern
-from privstream.pipelines.sources.found_files import EventFile, check_unchanged
-from privstream.pipelines.sources.json_events import REASON, parse_line
-from privstream.pipelines.sources.polled_source import MICROS, poll_parts
-from privstream.pipelines.sources.text_lines import read_lines
-from privstream.pipelines.sources.watch_events import FOLDER, PollFolder, TakeFile, check_as_found
+from privstream.pipelines.sources.found_files import EventFile, check_unchanged, check_watched, split_pattern
+from privstream.pipelines.sources.text_lines import REASON, parse_line, read_lines
+from privstream.pipelines.sources.watch_events import FOLDER, PollFolder, TakeFile, check_as_found, poll_parts
 from privstream.pipelines.stores import facts_of
 from privstream.transforms import DeadLetter, LinearQuery
 from privstream.transforms.reading.fields import DEAD_LETTERS
 from privstream.transforms.reading.times import TimeForm, read_micros
+from privstream.transforms.timing.steps import MICROS
 from typing_extensions import override
 
 FIELDS = ("name", "items", "time")

@@ -214,7 +214,7 @@ def evenly(parts: Sequence[FilePart], processes: int) -> list[list[FilePart]]:
 
 
 def _size(part: FilePart) -> int:
-    return part.rows or part.end - part.start
+    return part.rows or part.size
 
 
 def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptions) -> Counters:

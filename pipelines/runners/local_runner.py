@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import (
     DirectOptions,
@@ -23,25 +22,12 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.portability.api import beam_fn_api_pb2_grpc
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from apache_beam.runners.portability.portable_runner import PortableRunner
-from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.worker import worker_pool_main
 from apache_beam.transforms import environments
 from apache_beam.utils import thread_pool_executor
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.terminal import say
 from typing_extensions import override
-
-
-def moves_watermarks(pipeline: beam.Pipeline) -> bool:
-    """Tell whether the watermark of a bounded input goes through a pipeline step by step.
-
-    FnApiRunner, and Flink in batch mode, end one stage before the next begins: there is one watermark, the last.
-    """
-    if isinstance(pipeline.runner, PrismRunner):
-        return True
-    return isinstance(pipeline.runner, PortableRunner) and bool(pipeline.options.view_as(StandardOptions).streaming)
-
 
 HOST = "127.0.0.1"
 PINGS = [("grpc.http2.max_pings_without_data", 0), ("grpc.http2.max_ping_strikes", 0)]

@@ -16,11 +16,10 @@ from urllib.parse import urlsplit
 from privstream.mechanisms import checks
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.locations import GUARANTEE
+from privstream.pipelines.locations import END, GUARANTEE
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.report import result as reading
 from privstream.pipelines.report.result import BESIDE, Result, is_rows, ledger_of, monitor_promise, output_of
-from privstream.pipelines.sources.folder_polls import END
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
 

@@ -23,7 +23,7 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.locations import WINDOW_FORMATS
+from privstream.pipelines.locations import END, WINDOW_FORMATS
 from privstream.pipelines.sinks.destination import Destination, SendFiles
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
@@ -35,7 +35,6 @@ from privstream.pipelines.sinks.row_files import (
     write_rows,
 )
 from privstream.pipelines.sinks.row_formats import EPOCH
-from privstream.pipelines.sources.folder_polls import END
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND

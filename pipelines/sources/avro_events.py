@@ -22,7 +22,6 @@ from fastavro._read import BLOCK_READERS
 from privstream.pipelines.sources.event_files import (
     PLAIN,
     InputFileError,
-    Part,
     RawEvents,
     TextForm,
     describe_row,
@@ -44,6 +43,12 @@ class UnfitError(ValueError):
     """A rule that a file breaks; the message quotes nothing of its records."""
 
 
+def _checked(size: int) -> int:
+    if size > BLOCK_BYTES:
+        raise UnfitError(f"a block must have at most {BLOCK_BYTES:,} bytes, decompressed")
+    return size
+
+
 def _whole(stream: Any, data: bytes) -> bytes:
     """Decompress what must have its end, or be more than a block may have."""
     found: bytes = stream.decompress(data, BLOCK_BYTES + 1)
@@ -60,12 +65,6 @@ def _unsnappy(data: bytes) -> bytes:
     if zlib.crc32(text) != int.from_bytes(data[-4:], "big"):
         raise UnfitError("a block must have the checksum that stands behind it")
     return text
-
-
-def _checked(size: int) -> int:
-    if size > BLOCK_BYTES:
-        raise UnfitError(f"a block must have at most {BLOCK_BYTES:,} bytes, decompressed")
-    return size
 
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
@@ -105,67 +104,44 @@ LOGICAL = {
     "duration": pa.duration("ms"),
 }
 
-Kind = tuple[pa.DataType, bool]
-"""What a type is in Arrow, of nested ones only the kind; and whether each value takes a byte or more."""
 
-
-def arrow_schema(record: dict[str, Any]) -> pa.Schema:
-    """Return the types of a record's fields.
+def _kind_of(kind: Any, named: dict[str, tuple[pa.DataType, bool]]) -> tuple[pa.DataType, bool]:
+    """Return what an Avro type is in Arrow, of nested ones only the kind; and whether each value takes a byte or more.
 
     Raises:
         UnfitError: some bytes of this type could not be decoded within bounds. A record within a record of its own type
             may go deeper than the stack of the decoder, which then takes the process down; items that take no bytes may
             be without end.
     """
-    named: dict[str, Kind] = {}
-    fields = [(field["name"], *_kind_of(field["type"], named)) for field in record["fields"]]
-    if not any(takes_bytes for _, _, takes_bytes in fields):
-        raise UnfitError("its records must have fields that take bytes")
-    return pa.schema([(name, kind) for name, kind, _ in fields])
-
-
-def _kind_of(kind: Any, named: dict[str, Kind]) -> Kind:
-    """Return what an Avro type is, after a look at all that is within."""
-    if isinstance(kind, list):
-        return _union([_kind_of(branch, named)[0] for branch in kind if branch != "null"]), True  # it has a number
+    if isinstance(kind, list):  # a union, of which each value has a number
+        kinds = [_kind_of(branch, named)[0] for branch in kind if branch != "null"]
+        if len(kinds) < 2:
+            return kinds[0] if kinds else pa.null(), True
+        plain = any(each in (pa.string(), pa.binary()) or pa.types.is_integer(each) for each in kinds)
+        if plain and not any(map(pa.types.is_timestamp, kinds)):
+            return pa.string(), True  # each record is taken as it comes
+        return pa.dense_union([pa.field(str(place), each) for place, each in enumerate(kinds)]), True
     if isinstance(kind, str):
         if kind not in PRIMITIVES and kind not in named:
             raise UnfitError("a record must not be within a record of its own type")
         return named[kind] if kind in named else (PRIMITIVES[kind], kind != "null")
-    base = kind["type"]
+    base, logical = kind["type"], kind.get("logicalType")
     if base not in PRIMITIVES:
         return _kind_of(base, named)
     takes_bytes = base != "null" and kind.get("size", 1) > 0
-    if base in ("array", "map"):
-        inner = _kind_of(kind.get("items", kind.get("values")), named)
-        if base == "array" and not inner[1]:
-            raise UnfitError("items of an array must not be of a type without any bytes")
-    elif base in ("record", "error"):
+    inner = _kind_of(kind.get("items", kind.get("values")), named) if base in ("array", "map") else None
+    if base == "array" and inner and not inner[1]:
+        raise UnfitError("items of an array must not be of a type without any bytes")
+    if base in ("record", "error"):
         takes_bytes = any([_kind_of(field["type"], named)[1] for field in kind["fields"]])
-    found = _logical(kind), takes_bytes
-    if "name" in kind:
-        named[kind["name"]] = found
-    return found
-
-
-def _union(kinds: list[pa.DataType]) -> pa.DataType:
-    """Return the type besides null, or text if there are several that may be users or items."""
-    if len(kinds) < 2:
-        return kinds[0] if kinds else pa.null()
-    plain = any(kind in (pa.string(), pa.binary()) or pa.types.is_integer(kind) for kind in kinds)
-    if plain and not any(map(pa.types.is_timestamp, kinds)):
-        return pa.string()  # each record is taken as it comes
-    return pa.dense_union([pa.field(str(place), kind) for place, kind in enumerate(kinds)])
-
-
-def _logical(kind: Any) -> pa.DataType:
-    """Return the Arrow type of a type that is described."""
-    logical, base = kind.get("logicalType"), kind["type"]
+    found = LOGICAL.get(logical, PRIMITIVES[base])
     if logical == "decimal":
-        return pa.decimal128(38, min(kind.get("scale", 0), 38))
-    if logical == "uuid" and base == "fixed" and kind["size"] == UUID_BYTES:
-        return pa.uuid()
-    return LOGICAL.get(logical, PRIMITIVES[base])
+        found = pa.decimal128(38, min(kind.get("scale", 0), 38))
+    elif logical == "uuid" and kind.get("size") == UUID_BYTES:
+        found = pa.uuid()
+    if "name" in kind:
+        named[kind["name"]] = found, takes_bytes
+    return found, takes_bytes
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
@@ -181,7 +157,7 @@ def check(path: str) -> None:
             pass
 
 
-def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents]:
+def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
     """Read some fields.
 
     Raises:
@@ -225,9 +201,12 @@ def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[Any]]]:
             written: Any = blocks.writer_schema
             if not isinstance(written, dict) or written.get("type") != "record":
                 raise UnfitError("it must have records")
-            found = arrow_schema(written)
+            named: dict[str, tuple[pa.DataType, bool]] = {}
+            kinds = {field["name"]: _kind_of(field["type"], named) for field in written["fields"]}
+            if not any(takes_bytes for _, takes_bytes in kinds.values()):
+                raise UnfitError("its records must have fields that take bytes")
             _drop_logical_types(written)
-            yield found, blocks
+            yield pa.schema([(name, kind) for name, (kind, _) in kinds.items()]), blocks
         except UnfitError as error:
             raise InputFileError(f"{path} cannot be read: {error}") from None
         except Exception as error:  # fastavro raises whatever the bytes lead it to

@@ -11,24 +11,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-from privstream.pipelines.sources.event_files import (
-    LONG_RECORDS,
-    MANY_LINES,
-    PLAIN,
-    Damage,
-    InputFileError,
-    Part,
-    RawEvents,
-    TextForm,
-    quote,
-)
+from privstream.pipelines.sources import text_lines
+from privstream.pipelines.sources.event_files import PLAIN, Damage, InputFileError, RawEvents, TextForm, quote
 from privstream.pipelines.sources.fields import NAMES_MAY_BE_DATA
-from privstream.pipelines.sources.text_lines import BYTE_ORDER_MARK, check_text, read_pieces
+from privstream.pipelines.sources.text_lines import BYTE_ORDER_MARK, read_pieces
 from privstream.transforms.counters import counter
 
 COMMA = b","
@@ -38,19 +30,44 @@ DELIMITERS = (COMMA, b";", b"\t", b"|")
 RETURN = re.compile(rb"\r(?!\n)")
 HEADER_BYTES, HEADER_LINES = 1 << 20, 100
 MAX_RECORD_BYTES = 1 << 26
+MANY_LINES = 20
+"""Records of more lines are counted: a quote that is no quotation mark may have made one of many."""
+
 NOT_CLOSED = "the quote that opens a field of the record on line {} is not closed; --quote none if quotes are text"
+NO_RETURN = "record must have a line feed behind each carriage return outside of quotes"
 
-check = check_text
+check = text_lines.check
 
 
-@dataclass(frozen=True)
-class Header:
-    """The names in a header, and what separates them; the next line, and the text from there on that has been read."""
+class Header(NamedTuple):
+    """The names in a header, and how records are cut into fields."""
 
     names: list[str]
     delimiter: bytes
-    line: int
-    rest: bytes
+    quote: bool
+
+    @property
+    def quoted(self) -> re.Pattern[bytes]:
+        """What finds quoted fields, one after the other; one that is not closed goes on to the end of the text."""
+        return re.compile(rb'(?:^|(?<=[\n%s]))"(?:[^"]++|"")*+(?P<end>"?)' % re.escape(self.delimiter))
+
+    def options(self, **more: object) -> pa_csv.ParseOptions:
+        """Return how pyarrow cuts fields."""
+        mark = '"' if self.quote else False
+        return pa_csv.ParseOptions(
+            delimiter=self.delimiter.decode(), quote_char=mark, newlines_in_values=self.quote, **more
+        )
+
+    def has_bare_return(self, text: bytes) -> bool:
+        """Tell whether a carriage return outside of quotes has no line feed behind it."""
+        return RETURN.search(self.quoted.sub(b"", text) if self.quote else text) is not None
+
+    def is_misquoted(self, record: bytes) -> bool:
+        """Tell whether a record of several lines has a closing quote that is not the end of a field."""
+        if not self.quote or b"\n" not in record[:-1]:
+            return False
+        ends = (found.end() for found in self.quoted.finditer(record))
+        return any(record[end : end + 1] not in (self.delimiter, b"\r", b"\n", b"") for end in ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,41 +102,36 @@ class Records:
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
     """Return the header's fields, all of them text; None if the file is empty."""
-    header = _header(read_pieces(path, form.encoding), path, form)
-    if header is None:
+    found = _header(read_pieces(path, form.encoding), path, form)
+    if found is None:
         return None
-    return pa.schema([(name, pa.string()) for name in header.names], metadata={NAMES_MAY_BE_DATA: "no header"})
+    return pa.schema([(name, pa.string()) for name in found[0].names], metadata={NAMES_MAY_BE_DATA: "no header"})
 
 
-def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents | Damage]:
+def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
     """Read some fields; what is no record with the header's number of fields is reported with its line.
 
     Raises:
         InputFileError: the file has no header, or a quote is not closed.
     """
     pieces = read_pieces(path, form.encoding)
-    header = _header(pieces, path, form)
-    if header is None:
-        return
-    for records in _cut(pieces, header, path, form):
-        yield from _parse(records, header, fields, path, form)
+    found = _header(pieces, path, form)
+    if found is not None:
+        header, line, rest = found
+        for records in _cut(pieces, rest, line, header, path):
+            yield from _parse(records, header, fields, path)
 
 
-def _cut(pieces: Iterator[bytes], header: Header, path: str, form: TextForm) -> Iterator[Records]:
-    """Give the records in their order, block by block.
-
-    Raises:
-        InputFileError: a quote is not closed.
-    """
-    quoted, many = _quoted(header.delimiter), counter(LONG_RECORDS)
-    text, line, enough = header.rest, header.line, 0
+def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: str) -> Iterator[Records]:
+    """Give the records in their order, block by block; a quote that is not closed refuses the file."""
+    quoted, many, enough = header.quoted, counter("records_of_many_lines"), 0
     for piece in chain(pieces, [b""]):
         text += piece if piece else b"\n" * bool(text)
         if not text or (piece and len(text) < enough):
             continue
         feeds = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
         ends = np.ones(len(feeds), np.bool_)
-        for found in quoted.finditer(text) if form.quote and b'"' in text else ():
+        for found in quoted.finditer(text) if header.quote and b'"' in text else ():
             if b"\n" in found[0]:
                 ends[slice(*np.searchsorted(feeds, found.span()))] = False
         lasts = np.flatnonzero(ends) + 1  # the line of the block that a record ends with
@@ -137,42 +149,32 @@ def _cut(pieces: Iterator[bytes], header: Header, path: str, form: TextForm) -> 
             raise InputFileError(f"{path}: {rule}: perhaps {NOT_CLOSED.format(line)} in this file")
 
 
-def _quoted(delimiter: bytes) -> re.Pattern[bytes]:
-    """Return what finds quoted fields, one after the other; one that is not closed goes on to the end of the text."""
-    return re.compile(rb'(?:^|(?<=[\n%s]))"(?:[^"]++|"")*+(?P<end>"?)' % re.escape(delimiter))
-
-
-def _parse(
-    records: Records, header: Header, fields: Sequence[str], path: str, form: TextForm
-) -> Iterator[RawEvents | Damage]:
+def _parse(records: Records, header: Header, fields: Sequence[str], path: str) -> Iterator[RawEvents | Damage]:
     """Parse records at once, but for those with a carriage return that pyarrow would take for the end of a line.
 
-    Raises:
-        InputFileError: a quote that is none has made one record of several.
+    A quote that is none, and has made one record of several, refuses the file.
     """
     short = np.flatnonzero(records.ends - records.starts <= len(b"\r\n")).tolist()
     records = records.but([row for row in short if not records[row].strip()])
     if b"\r" in records.text and RETURN.search(records.text):
-        bare = [row for row in range(len(records.ends)) if _has_bare_return(records[row], header.delimiter, form)]
-        rule = "record must have a line feed behind each carriage return outside of quotes"
+        bare = [row for row in range(len(records.ends)) if header.has_bare_return(records[row])]
         for row in bare:
-            yield Damage("carriage_return", rule, records.position(row), records.record(row))
+            yield Damage("carriage_return", NO_RETURN, records.position(row), records.record(row))
         records = records.but(bare)
     try:
-        table = _table(records.text, header, fields, form)
+        table = _table(records.text, header, fields)
     except pa.ArrowInvalid:
-        wrong = _misshapen(records.text, header, form)
+        wrong = _misshapen(records.text, header)
         for row in wrong:
-            if _is_misquoted(records[row], header.delimiter, form):
+            if header.is_misquoted(records[row]):
                 rule = "must have quotes around fields, for one makes a record of several lines"
-                raise InputFileError(
-                    f"{path}: {records.position(row)} {rule}; --quote none if quotes are text"
-                ) from None
+                place = records.position(row)
+                raise InputFileError(f"{path}: {place} {rule}; --quote none if quotes are text") from None
             if records[row].strip():
                 rule = f"line must be one CSV record with {len(header.names)} fields"
                 yield Damage("malformed_line", rule, records.position(row), records.record(row))
         records = records.but(wrong)
-        table = _table(records.text, header, fields, form)
+        table = _table(records.text, header, fields)
     if table.num_rows != len(records.ends):
         raise AssertionError("each record must be one row")
     if table.num_rows:
@@ -181,11 +183,7 @@ def _parse(
 
 
 def _table(
-    text: bytes,
-    header: Header,
-    fields: Sequence[str],
-    form: TextForm,
-    reject: Callable[[pa_csv.InvalidRow], str] | None = None,
+    text: bytes, header: Header, fields: Sequence[str], reject: Callable[[pa_csv.InvalidRow], str] | None = None
 ) -> pa.Table:
     """Parse records."""
     before = header.delimiter * (len(header.names) - 1) + b"\n"  # a row more: no byte order mark begins the text
@@ -193,12 +191,12 @@ def _table(
     return pa_csv.read_csv(
         pa.BufferReader(before + text),
         pa_csv.ReadOptions(use_threads=False, block_size=len(before + text) + 1, column_names=header.names),
-        _parse_options(header.delimiter, form, ignore_empty_lines=False, invalid_row_handler=reject),
+        header.options(ignore_empty_lines=False, invalid_row_handler=reject),
         pa_csv.ConvertOptions(strings_can_be_null=False, check_utf8=False, **options),
     ).slice(1)
 
 
-def _misshapen(text: bytes, header: Header, form: TextForm) -> list[int]:
+def _misshapen(text: bytes, header: Header) -> list[int]:
     """Return which records have another number of fields: pyarrow tells it of text that is UTF-8 alone."""
     rows: list[int] = []
 
@@ -206,35 +204,12 @@ def _misshapen(text: bytes, header: Header, form: TextForm) -> list[int]:
         rows.append(row.number - 2)  # it counts from 1, with the row more
         return "skip"
 
-    _table(text.decode("latin-1").encode(), header, [], form, note)
+    _table(text.decode("latin-1").encode(), header, [], note)
     return rows
 
 
-def _is_misquoted(record: bytes, delimiter: bytes, form: TextForm) -> bool:
-    """Tell whether a record of several lines has a closing quote that is not the end of a field."""
-    if not form.quote or b"\n" not in record[:-1]:
-        return False
-    ends = (found.end() for found in _quoted(delimiter).finditer(record))
-    return any(record[end : end + 1] not in (delimiter, b"\r", b"\n", b"") for end in ends)
-
-
-def _has_bare_return(text: bytes, delimiter: bytes, form: TextForm) -> bool:
-    """Tell whether a carriage return outside of quotes has no line feed behind it."""
-    return RETURN.search(_quoted(delimiter).sub(b"", text) if form.quote else text) is not None
-
-
-def _parse_options(delimiter: bytes, form: TextForm, **more: object) -> pa_csv.ParseOptions:
-    """Return how pyarrow cuts fields."""
-    mark = '"' if form.quote else False
-    return pa_csv.ParseOptions(delimiter=delimiter.decode(), quote_char=mark, newlines_in_values=form.quote, **more)
-
-
-def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> Header | None:
-    """Read the first record that is not blank; None if there is none.
-
-    Raises:
-        InputFileError: it is no header.
-    """
+def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header, int, bytes] | None:
+    """Read the first record that is not blank; return it, the next line, and the text behind it; None if none is."""
     text, line = b"", 1
     for piece in chain(pieces, [b"\n"]):
         text = (text + piece).removeprefix(BYTE_ORDER_MARK)
@@ -242,9 +217,9 @@ def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> Header | None
         text, line = text[blank:], line + text[:blank].count(b"\n")
         for number, found in enumerate(islice(re.finditer(rb"\n", text), HEADER_LINES), 1):
             if found.start() > HEADER_BYTES:
-                raise _no_header(path, form, text)
-            if (chosen := _names(text[: found.start()], path, form)) is not None:
-                return Header(*chosen, line + number, text[found.end() :])
+                break
+            if (header := _names(text[: found.start()], path, form)) is not None:
+                return header, line + number, text[found.end() :]
         if len(text) > HEADER_BYTES:
             break
     if text.strip():
@@ -252,44 +227,39 @@ def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> Header | None
     return None
 
 
-def _names(line: bytes, path: str, form: TextForm) -> tuple[list[str], bytes] | None:
-    """Return the names in a header, and what separates them; None if a quote is still open.
+def _names(line: bytes, path: str, form: TextForm) -> Header | None:
+    """Return the names in a header; None if a quote is still open.
 
-    Where it is not named, it is what separates all names that are asked for, or the only one of `DELIMITERS` in the
-    line. Records do not decide about it.
+    What separates them is, where it is not named, what separates all names that are asked for, or the only one of
+    `DELIMITERS` in the line. Records do not decide about it.
     """
     plain = re.sub(rb'"[^"]*"', b"", line) if form.quote else line
     possible = [form.delimiter] if form.delimiter else [each for each in DELIMITERS if each in plain] or [COMMA]
-    found = {}
-    for delimiter in possible:
-        if form.quote and any(not each["end"] for each in _quoted(delimiter).finditer(line)):
+    found: list[Header] = []
+    for header in (Header([], delimiter, form.quote) for delimiter in possible):
+        if form.quote and any(not each["end"] for each in header.quoted.finditer(line)):
             continue
-        if _has_bare_return(line + b"\n", delimiter, form):
-            raise _no_header(path, form, line + b"\n")
-        options = _parse_options(delimiter, form)
         try:
-            found[delimiter] = list(pa_csv.read_csv(pa.BufferReader(line + b"\n"), parse_options=options).column_names)
+            text = pa.BufferReader(line + b"\n")
+            names = list(pa_csv.read_csv(text, parse_options=header.options()).column_names)
         except (pa.ArrowInvalid, UnicodeDecodeError):
-            raise _no_header(path, form, line + b"\n") from None
-    if not found:
-        return None
-    fitting = [each for each in found if set(form.names) <= set(found[each])]
+            names = []
+        if not names or header.has_bare_return(line + b"\n"):
+            raise _no_header(path, form, line + b"\n")
+        found.append(header._replace(names=names))
+    fitting = [each for each in found if set(form.names) <= set(each.names)]
     if len(fitting) > 1:
         raise InputFileError(f"--delimiter must be given: the first line of {path} can be read in several ways")
-    chosen = fitting[0] if fitting else max(found, key=lambda each: len(found[each]))
-    return found[chosen], chosen
+    return max(fitting or found, key=lambda each: len(each.names), default=None)
 
 
 def _no_header(path: str, form: TextForm, text: bytes) -> InputFileError:
     """Word the error of a file whose first line is no header."""
     rule = "be a CSV header, with each quote closed"
     if RETURN.search(text):
-        rule = (
-            "end with a line feed: it has a carriage return without one; write the file with line feeds, or CR and LF"
-        )
+        rule = "end with a line feed: it has a carriage return without one; write the file with line feeds"
     try:
         text.decode()
     except UnicodeDecodeError:
-        encoding = form.encoding.upper()
-        rule = f"be text in {encoding}, and is not: name its encoding, as in --encoding windows-1252"
+        rule = f"be text in {form.encoding.upper()}, and is not: name its encoding, as in --encoding windows-1252"
     return InputFileError(f"{path}: the first line must {rule}")

@@ -1,4 +1,4 @@
-"""What every file format offers to the reader of events, and how records are quoted."""
+"""What every file format gives to the reader of events, and how records are quoted in their dead letters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 from privstream.pipelines.stores import opened, scheme_of
@@ -20,22 +20,9 @@ COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".deflate": "gzip"}
 
 UTF_8 = "utf-8"
 
-MANY_LINES = 20
-"""Records of more lines are counted: a quote that is no quotation mark may have made one of many."""
-
-LONG_RECORDS = "records_of_many_lines"
-"""Their counter."""
-
 
 class InputFileError(ValueError):
     """A file of events that cannot be read at all; the message names the file and never quotes what is in it."""
-
-
-class Part(NamedTuple):
-    """A piece of a file that one worker reads: bytes [start, end), or row groups [start, end) in Parquet."""
-
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +59,15 @@ class RawEvents:
     position: Callable[[int], str]
     record: Callable[[int], str]
 
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(next(iter(self.columns.values())))
+
     def slice(self, first: int, last: int) -> RawEvents:
         """Return the rows from `first` on, those from `last` on not."""
         columns = {name: column[first:last] for name, column in self.columns.items()}
         return RawEvents(columns, lambda row: self.position(first + row), lambda row: self.record(first + row))
-
-
-def places(what: str, numbers: Sequence[int]) -> Callable[[int], str]:
-    """Return where rows stand, by their numbers among some: a name and the number in the file."""
-    return lambda row: f"{what} {numbers[row]}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +75,7 @@ class Damage:
     """A piece of a file that could not be decoded into rows.
 
     Attributes:
-        code: name of the counter's reason.
+        code: the end of a counter's name.
         reason: the rule that was broken.
         position: where in the file.
         record: the piece as text, if it is text.
@@ -110,9 +97,9 @@ class EventFormat(Protocol):
         """Refuse a file that is cut short or damaged, as far as that shows without decoding its records."""
 
     def read(
-        self, path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN
+        self, path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0
     ) -> Iterator[RawEvents | Damage]:
-        """Read some fields of one piece."""
+        """Read some fields of a file, or of one of its row groups if it has these."""
 
 
 def check_regular(path: str) -> None:
@@ -144,15 +131,17 @@ def open_file(path: str) -> BinaryIO:
         raise InputFileError(f"cannot read {path}: {reason}") from None
 
 
-def cut(text: str) -> str:
-    """Make a record fit to be quoted: shortened if it is too long, and without what UTF-8 cannot say."""
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= MAX_RECORD_CHARACTERS else text[:MAX_RECORD_CHARACTERS] + "…"
-
-
 def quote(text: Any) -> str:
-    """Quote a piece of a file, bytes that need not be UTF-8, for its dead letter."""
-    return cut(bytes(text[: 4 * MAX_RECORD_CHARACTERS + 4]).decode("utf-8", "backslashreplace"))
+    """Quote a piece of a file, text or bytes that need not be UTF-8, for its dead letter."""
+    if not isinstance(text, str):
+        text = bytes(text[: 4 * MAX_RECORD_CHARACTERS + 4]).decode("utf-8", "backslashreplace")
+    quoted: str = text.encode("utf-8", "backslashreplace").decode()
+    return quoted if len(quoted) <= MAX_RECORD_CHARACTERS else quoted[:MAX_RECORD_CHARACTERS] + "…"
+
+
+def places(what: str, numbers: Sequence[int]) -> Callable[[int], str]:
+    """Return where rows stand, by their numbers among some: a name and the number in the file."""
+    return lambda row: f"{what} {numbers[row]}"
 
 
 def describe_row(columns: dict[str, Any]) -> Callable[[int], str]:
@@ -160,26 +149,21 @@ def describe_row(columns: dict[str, Any]) -> Callable[[int], str]:
 
     def record(row: int) -> str:
         values = {name: _plain(column[row]) for name, column in columns.items()}
-        return cut(json.dumps(values, ensure_ascii=False, default=_text))
+        return quote(json.dumps(values, ensure_ascii=False, default=str))
 
     return record
 
 
 def _plain(value: Any) -> Any:
     """Take an Arrow value out of its wrapper; of long text as much as is quoted."""
-    if isinstance(value, str | bytes):
-        return value[: MAX_RECORD_CHARACTERS + 1]
-    if not isinstance(value, pa.Scalar):
-        return value
     if isinstance(value, pa.DictionaryScalar):
-        return _plain(value.dictionary[value.index.as_py()]) if value.is_valid else None
+        value = value.value
     if isinstance(value, pa.StringScalar | pa.BinaryScalar) and value.is_valid:
         return quote(value.as_buffer())
+    if isinstance(value, bytes):
+        return quote(value)
+    if not isinstance(value, pa.Scalar):
+        return value[: MAX_RECORD_CHARACTERS + 1] if isinstance(value, str) else value
     if pa.types.is_timestamp(value.type) or pa.types.is_date(value.type):  # Python has fewer years
         return value.cast(pa.string()).as_py()
     return value.as_py()
-
-
-def _text(value: Any) -> str:
-    """Write bytes, and whatever else JSON does not know, as text."""
-    return quote(value) if isinstance(value, bytes) else str(value)

@@ -8,18 +8,20 @@ from functools import lru_cache
 from itertools import chain
 
 import pyarrow as pa
-from privstream.mechanisms.checks import integer, one_of, positive
+from privstream.mechanisms.checks import positive
 from privstream.pipelines.locations import QUOTES, TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
 from privstream.transforms.reading.columns import is_known_as_text, is_text
-from privstream.transforms.reading.fields import LONGEST_TEXT
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.kinds import NUMBER, TEXT, TRUTH
 from privstream.transforms.reading.local_times import check_form, forms_of, has_zone, zone_clock
 from privstream.transforms.reading.texts import Spelling, column_names
 from privstream.transforms.reading.times import TimeForm
 from pyarrow import types
+
+LONGEST = 1 << 14
+"""Bytes of UTF-8 that a user or an item has at most."""
 
 MOST_NAMES, LONGEST_NAME = 40, 40
 """So many names of a header an error lists, if none of them is longer."""
@@ -32,11 +34,10 @@ NAMES_MAY_BE_DATA = "names_may_be_data"
 class FieldMapping:
     """Names and rules by which a file's fields become events.
 
-    Users and items are text or integers (an integer is read as its decimal text, so 5 and "5" are one
-    person); text is taken as it stands, without Unicode normalisation. Times are Arrow or Avro timestamps, ISO 8601
-    text or text of a stated form, or epoch numbers in a stated unit. A time that does not say how far it is from UTC is
-    that of the clocks of a stated zone; without one it is refused. Of an hour that these clocks show twice it is in the
-    first; in an hour that they leave out it is no time.
+    Users and items are text or integers (5 and "5" are one person). Times are timestamps, ISO 8601 text or text of a
+    stated form, or epoch numbers in a stated unit. A time that does not say how far it is from UTC is by the clocks of
+    a stated zone; without one it is refused. Of an hour that these clocks show twice it is in the first; in an hour
+    that they skip it is no time.
 
     Attributes:
         user: name of the field with the person's identifier; "" for none: whose an event is is not read.
@@ -46,20 +47,14 @@ class FieldMapping:
         value: name of the field with a number that an event has beside its item; "" for none.
         whole: whether that is rounded to a whole number of `value_unit`, of two as near to the even one.
         optional_value: whether an event without a number counts, with 0.
-        value_unit: what a whole number of the value stands for, such as 0.01 for cents of euros.
         time_unit: unit of plain numbers that stand for times: s, ms, us or ns.
         time_format: form of times that are text, as `strptime` reads it, or several with `|` between; ISO 8601 if None.
         time_zone: IANA zone of times that do not say how far they are from UTC.
         decimal: what stands before decimals in text, a point or a comma. The other one, a space or an apostrophe may
             then stand between thousands; without it there is a point, and nothing between thousands.
-        null: texts that stand for no value, beside the empty one.
-        trim: whether white space around text is left out.
-        normalize, fold_case: whether letters are composed, and items the same in large and small ones; see `Spelling`.
-        encoding: of CSV and JSON lines.
-        delimiter: what separates the fields of CSV, one character; without it, the line with the names shows it.
-        quote: `double` for quotes around fields of CSV, or `none` where quotes are text.
+        null, trim, normalize, fold_case: see `Spelling`.
+        encoding, delimiter, quote: of text, see `TextForm`; `quote` is `double` or `none`.
         where: condition that an event must meet to count, on any fields of the file; see `Filter`.
-        max_item_bytes: longest user and item that is accepted, in bytes of UTF-8.
 
     Raises:
         TypeError, ValueError: by the checks' wording, naming the option.
@@ -84,33 +79,17 @@ class FieldMapping:
     delimiter: str | None = None
     quote: str = QUOTES[0]
     where: str | None = None
-    max_item_bytes: int = 1 << 14
 
     def __post_init__(self) -> None:
-        for option in ("user", "item", "time", "value"):
-            field = getattr(self, option)
-            if not isinstance(field, str):
-                raise TypeError(f"{option} must be a field name, got {type(field).__name__}")
-            if not field and option == "time":
-                raise ValueError("time must not be empty")
         named = [name for name in (self.user, *self.items, self.time, self.value) if name]
         if len(set(named)) < len(named):
             raise ValueError(f"user, item, time and value must be different fields, got {', '.join(named)}")
-        if self.time_unit is not None:
-            one_of("time_unit", self.time_unit, TIME_UNITS)
-        integer("max_item_bytes", self.max_item_bytes, minimum=1)
         positive("value_unit", self.value_unit)
-        if self.decimal is not None:
-            one_of("decimal", self.decimal, (".", ","))
-        if self.delimiter is not None:
-            _check_delimiter(self.delimiter)
-        one_of("quote", self.quote, QUOTES)
+        mark = self.delimiter or ","
+        if len(mark) > 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n \0':
+            raise ValueError(f"delimiter must be one character that is no letter, digit, quote or space, got {mark!r}")
         encoding_of(self.encoding)
         self.filtered()
-        self._check_times()
-
-    def _check_times(self) -> None:
-        """Check what is said of times."""
         if self.time_zone is not None:
             zone_clock(self.time_zone)
         if self.time_format is None:
@@ -130,20 +109,14 @@ class FieldMapping:
     @property
     def text(self) -> TextForm:
         """How files of text are written."""
-        delimiter = None if self.delimiter is None else self.delimiter.encode()
-        return TextForm(
-            encoding=encoding_of(self.encoding), delimiter=delimiter, names=self.names(), quote=self.quote == QUOTES[0]
-        )
+        mark = None if self.delimiter is None else self.delimiter.encode()
+        quote = self.quote == QUOTES[0]
+        return TextForm(encoding=encoding_of(self.encoding), delimiter=mark, names=self.names(), quote=quote)
 
     @property
     def spelling(self) -> Spelling:
         """How texts are read."""
         return Spelling(null=self.null, trim=self.trim, normalize=self.normalize, fold_case=self.fold_case)
-
-    @property
-    def longest(self) -> int:
-        """The bytes that a user or an item has at most."""
-        return min(self.max_item_bytes, LONGEST_TEXT)
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -180,20 +153,18 @@ class FieldMapping:
             TypeError: a field has a type that cannot be used.
         """
         options = {name: content for content, names in self.contents().items() for name in names}
-        if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}) and not set(schema.names) & set(options):
-            names = ", ".join(options)
-            rule = f"must be a header with the fields {names} (or those named by --user and so on)"
-            raise ValueError(f"the first line of {source} {rule}; {_found(schema.names, options)}")
+        if _may_be_data(schema) and not set(schema.names) & set(options):
+            raise _no_header(schema.names, options, source)
         for name, option in options.items():
-            _check_name(name, f"--{option}", schema, source)
-            kind = schema.field(name).type
+            kind = _kind_of(name, f"--{option}", schema, source)
             if option in ("time", "value"):
                 self._check_number(name, option, kind, source)
             elif not is_known_as_text(kind):
                 raise TypeError(f"field `{name}` of {source} must be text or an integer, got {kind}")
         for name, read in self.filtered().items():
-            _check_name(name, "--where", schema, source)
-            _check_kind(name, read, schema.field(name).type, source)
+            kind = _kind_of(name, "--where", schema, source)
+            if not _can_be(kind, read):
+                raise TypeError(f"--where reads field `{name}` of {source} as {read or 'a plain value'}, got {kind}")
 
     def _check_number(self, name: str, option: str, kind: pa.DataType, source: str) -> None:
         """Check the type of the field with numbers or with times; text may have either."""
@@ -212,9 +183,7 @@ class FieldMapping:
 
 @dataclass(frozen=True)
 class SharedFields:
-    """What several questions read of the same records, once.
-
-    All of them must have the same field with the time, and the same form of files, times, texts and numbers.
+    """What several questions read of the same records, once; how records are written is the same for all of them.
 
     Attributes:
         questions: names of questions, distinct, and what each reads.
@@ -222,32 +191,10 @@ class SharedFields:
 
     questions: tuple[tuple[str, FieldMapping], ...]
 
-    def __post_init__(self) -> None:
-        (name, first), *others = self.questions
-        for other, fields in others:
-            for what in ("time", *FORMS):
-                if getattr(fields, what) != getattr(first, what):
-                    raise ValueError(f"{other}: {what} must be as in {name}, for the records are read once")
-
     @property
     def first(self) -> FieldMapping:
         """The reading that says what is the same in all of them."""
         return self.questions[0][1]
-
-    @property
-    def time(self) -> str:
-        """The field with the time."""
-        return self.first.time
-
-    @property
-    def times(self) -> TimeForm:
-        """How times are written."""
-        return self.first.times
-
-    @property
-    def delimiter(self) -> str | None:
-        """What separates the fields of CSV."""
-        return self.first.delimiter
 
     @property
     def text(self) -> TextForm:
@@ -271,12 +218,6 @@ class SharedFields:
                 raise type(error)(f"{name}: {error}") from None
 
 
-FORMS = (
-    *("time_unit", "time_format", "time_zone", "decimal", "null", "trim", "normalize", "fold_case"),
-    *("encoding", "delimiter", "quote", "max_item_bytes"),
-)
-"""What says how records are written, and so must be the same in all questions about them."""
-
 AnyFields = FieldMapping | SharedFields
 
 
@@ -290,58 +231,53 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
-def _check_name(name: str, option: str, schema: pa.Schema, source: str) -> None:
-    """Check that a file has a field, once."""
+def _can_be(kind: pa.DataType, read: str | None) -> bool:
+    """Tell whether a column can be what a condition reads it as; text may be anything."""
+    if is_text(kind) or types.is_null(kind):
+        return True
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    number, text = _is_number(kind), is_known_as_text(kind)
+    fits = {NUMBER: number, TEXT: text, TRUTH: types.is_boolean(kind)}
+    return fits[read] if read is not None else number or text or types.is_timestamp(kind)
+
+
+def _kind_of(name: str, option: str, schema: pa.Schema, source: str) -> pa.DataType:
+    """Return the type of a field that a file must have, once."""
     count = schema.names.count(name)
-    if count == 0:
-        names = schema.names
-        if NAMES_MAY_BE_DATA.encode() in (schema.metadata or {}):  # of a line that may go on with an event
-            names = [each for each in names if len(each) <= LONGEST_NAME and not re.search(r"\d", each)]
-        others = len(schema.names) - len(names)
-        existing = ", ".join(sorted(names) + [f"{others} with digits or of many letters"] * (others > 0)) or "none"
-        near = difflib.get_close_matches(name, names, 1)
-        guess = f"; did you mean `{near[0]}`?" if near else ""
-        raise ValueError(f"{option} must name a field of {source}: no `{name}` there, only: {existing}{guess}")
     if count > 1:
         raise ValueError(f"{option} must name one field: {source} has {count} called `{name}`")
+    if count:
+        return schema.field(name).type
+    names = schema.names
+    if _may_be_data(schema):
+        names = [each for each in names if _is_plain(each)]
+    others = len(schema.names) - len(names)
+    existing = ", ".join(sorted(names) + [f"{others} with digits or of many letters"] * (others > 0)) or "none"
+    near = difflib.get_close_matches(name, names, 1)
+    guess = f"; did you mean `{near[0]}`?" if near else ""
+    raise ValueError(f"{option} must name a field of {source}: no `{name}` there, only: {existing}{guess}")
 
 
-def _check_kind(name: str, read: str | None, kind: pa.DataType, source: str) -> None:
-    """Check the type of a field that the condition reads; text may be anything."""
-    if is_text(kind) or types.is_null(kind):
-        return
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    number = _is_number(kind)
-    fits = {NUMBER: number, TEXT: is_known_as_text(kind), TRUTH: types.is_boolean(kind)}
-    present = number or types.is_timestamp(kind) or is_known_as_text(kind)
-    if not (present if read is None else fits[read]):
-        raise TypeError(f"--where reads field `{name}` of {source} as {read or 'a plain value'}, got {kind}")
+def _may_be_data(schema: pa.Schema) -> bool:
+    """Tell whether the names of fields may be those of an event."""
+    return NAMES_MAY_BE_DATA.encode() in (schema.metadata or {})
 
 
-def _found(names: Sequence[str], options: Mapping[str, str]) -> str:
-    """Say how many fields a first line has, and what they are called if they are names."""
-    text = f"it has {len(names):,} field{'s' * (len(names) != 1)}"
-    near = {option: difflib.get_close_matches(name, names, 1) for name, option in options.items()}
-    guesses = [f"--{option} {found[0]}" for option, found in near.items() if found and _listed(names, options)]
-    guess = f"; did you mean {' '.join(guesses)}?" if guesses else ""
-    return f"{text} of other names{_listed(names, options)}{guess}"
+def _is_plain(name: str) -> bool:
+    """Tell whether a name may be quoted although it may be of an event: an event has a time, and times have digits."""
+    return len(name) <= LONGEST_NAME and not re.search(r"\d", name)
 
 
-def _listed(names: Sequence[str], options: Mapping[str, str]) -> str:
-    """Return names in brackets; nothing if they may be data of a file without a header.
+def _no_header(names: Sequence[str], options: Mapping[str, str], source: str) -> ValueError:
+    """Word the error of a first line that has none of the names; they are quoted if they cannot be an event's.
 
-    An event has a time, and every time has digits. So a line without a digit is no event, and may be quoted, unless it
-    is only a part of one: it has fewer fields than are asked for.
+    A line that has fewer fields than are asked for may be a part of an event.
     """
-    plain = [name.strip() for name in names]
-    whole = len(options) <= len(plain) <= MOST_NAMES
-    if not whole or any(len(name) > LONGEST_NAME or re.search(r"\d", name) for name in plain):
-        return ""
-    return f" ({', '.join(plain)})"
-
-
-def _check_delimiter(text: str) -> None:
-    """Check what separates fields."""
-    plain = len(text) == 1 and text.isascii() and not text.isalnum() and text not in '"\r\n \0'
-    if not plain:
-        raise ValueError(f"delimiter must be one character that is no letter, digit, quote or space, got {text!r}")
+    found, guess = f"it has {len(names):,} field{'s' * (len(names) != 1)} of other names", ""
+    if len(options) <= len(names) <= MOST_NAMES and all(map(_is_plain, names)):
+        found += f" ({', '.join(name.strip() for name in names)})"
+        near = {option: difflib.get_close_matches(name, names, 1) for name, option in options.items()}
+        guesses = [f"--{option} {close[0]}" for option, close in near.items() if close]
+        guess = f"; did you mean {' '.join(guesses)}?" if guesses else ""
+    rule = f"must be a header with the fields {', '.join(options)} (or those named by --user and so on)"
+    return ValueError(f"the first line of {source} {rule}; {found}{guess}")

@@ -1,12 +1,25 @@
-"""The files that match a pattern: what they are, whether they stay so, and the parts that they are read in."""
+"""Which files there are: those that match a pattern, whether they stay as they are, and what is new in a folder.
+
+A watched folder gives every file once, in the order in which they came. A file is taken when two polls have found it
+with the same size and time of change, so that a file that is still being written is left alone. A name beginning with
+`.` or `_` is no file of events. Two such names speak to the watcher: `_END` says that no file will come any more, and
+`_UNTIL_20300101T120000Z` that no event before that time will. Either counts when every file that came before it has
+been taken.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NamedTuple, cast
 
-from privstream.pipelines.sources import avro_events, csv_events, json_events, parquet_events, xlsx_events
+from privstream.pipelines.locations import END
+from privstream.pipelines.sources import avro_events, csv_events, parquet_events, text_lines, xlsx_events
 from privstream.pipelines.sources.event_files import COMPRESSED, UTF_8, EventFormat, InputFileError, check_regular
 from privstream.pipelines.sources.fields import AnyFields
 from privstream.pipelines.stores import (
@@ -17,21 +30,20 @@ from privstream.pipelines.stores import (
     facts_of,
     filesystems,
     has_folders,
+    join,
     matching,
     scheme_of,
 )
+from privstream.transforms.timing.steps import MICROS
 
 FORMATS = {
     "avro": cast(EventFormat, avro_events),
     "parquet": cast(EventFormat, parquet_events),
-    "jsonl": cast(EventFormat, json_events),
+    "jsonl": cast(EventFormat, text_lines),
     "csv": cast(EventFormat, csv_events),
     "xlsx": cast(EventFormat, xlsx_events),
 }
-ENDINGS = {
-    **{"avro": "avro", "parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl"},
-    **{"csv": "csv", "tsv": "csv", "xlsx": "xlsx"},
-}
+ENDINGS = {name: name for name in FORMATS} | {"ndjson": "jsonl", "tsv": "csv"}
 TEXT_FORMATS = ("jsonl", "csv")
 
 
@@ -49,19 +61,13 @@ class EventFile(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """A piece of a file for one worker; how many bytes the file had when it was found, and its marks.
-
-    `least` is the time, in microseconds, before which the file states that the piece has no event, if it states one;
-    such a piece has so many `rows`.
-    """
+    """A file or a row group of it for one worker, with its rows if known; the file's bytes and marks when it was found."""
 
     path: str
     format: str
-    start: int
-    end: int
     size: int
+    group: int = 0
     marks: tuple[float, ...] = ()
-    least: int | None = None
     rows: int = 0
 
 
@@ -100,32 +106,23 @@ def _found(pattern: str) -> list[FileFacts]:
     if any(sign in pattern for sign in GLOB) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
     check_store(pattern, "--input")
-    remote = scheme_of(pattern) is not None and not any(sign in pattern for sign in GLOB)
-    found = _of_store(pattern) if remote else _matching(pattern)
+    try:
+        remote = scheme_of(pattern) is not None and not any(sign in pattern for sign in GLOB)
+        found = _of_store(pattern) if remote else matching(pattern) if pattern else []
+    except (OSError, ValueError) as error:
+        raise InputFileError(f"--input must be readable: cannot list {pattern} ({type(error).__name__})") from None
     if not found:
         raise InputFileError(f"--input must match at least one file: nothing matches {pattern}")
     return found
 
 
-def _matching(pattern: str) -> list[FileFacts]:
-    """Return what a path or a glob matches.
-
-    Raises:
-        InputFileError: it cannot be listed.
-    """
-    try:
-        return matching(pattern) if pattern else []
-    except (OSError, ValueError) as error:
-        raise InputFileError(f"--input must be readable: cannot list {pattern} ({type(error).__name__})") from None
-
-
 def _of_store(path: str) -> list[FileFacts]:
     """Return a file that is not of this machine or, if it is none, the files of a folder, as of a local one."""
-    if not path.endswith("/") and (found := _matching(path)):
+    if not path.endswith("/") and (found := matching(path)):
         return found
     if has_folders(path) and not exists(path):
         return []  # which it would refuse to list
-    found = _matching(f"{path.rstrip('/')}/*")
+    found = matching(f"{path.rstrip('/')}/*")
     return [file for file in found if not filesystems().split(file.path)[1].startswith((".", "_"))]
 
 
@@ -167,19 +164,14 @@ def check_file(file: EventFile | FilePart, fields: AnyFields) -> None:
         fields.check(schema, file.path)
 
 
-def parts_of(file: EventFile, fields: AnyFields | None = None) -> Iterator[FilePart]:
-    """Cut a file into parts; with `fields`, with the least time of each if the file states it.
-
-    Raises:
-        InputFileError: the file has changed since it was found, or cannot be read.
-    """
-    if fields is not None:
-        check_unchanged(file)
-    if file.format == "parquet":
-        for number, (rows, least) in enumerate(parquet_events.row_groups(file.path, fields)):
-            yield FilePart(file.path, file.format, number, number + 1, file.size, file.marks, least, rows)
-    else:
-        yield FilePart(file.path, file.format, 0, file.size, file.size, file.marks)
+def parts_of(file: EventFile) -> Iterator[FilePart]:
+    """Cut a file into parts."""
+    part = FilePart(file.path, file.format, file.size, marks=file.marks)
+    if file.format != "parquet":
+        yield part
+        return
+    for group, rows in enumerate(parquet_events.row_groups(file.path)):
+        yield part._replace(group=group, rows=rows)
 
 
 def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:
@@ -197,13 +189,174 @@ def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> li
 
 
 def _check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
-    """Refuse options about text where no file is text.
-
-    Raises:
-        ValueError: naming the option.
-    """
-    for name, given in {"delimiter": fields.delimiter is not None, "quote": not fields.text.quote}.items():
+    """Refuse options about text where no file is text."""
+    for name, given in {"delimiter": fields.text.delimiter is not None, "quote": not fields.text.quote}.items():
         if given and "csv" not in formats:
             raise ValueError(f"--{name} must be given with CSV only: no file of --input is CSV")
     if fields.text.encoding != UTF_8 and not set(formats) & set(TEXT_FORMATS):
         raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
+
+
+UNTIL = re.compile(r"_UNTIL_(\d{8}T\d{6}Z)")
+KEPT_SECONDS = 3600
+"""A file that is gone is remembered so long, in case a listing was incomplete."""
+
+
+class Seen(NamedTuple):
+    """A file in a listing: its path, bytes, time of change, and when it came, both in microseconds since 1970."""
+
+    path: str
+    size: int
+    changed: int
+    came: int
+
+    @property
+    def name(self) -> str:
+        """Return the name without the folder."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def stamp(self) -> str:
+        """Return what changes with the file."""
+        return f"{self.size} {self.changed}"
+
+    @property
+    def until(self) -> int:
+        """Return the time that it names, if it is a mark, in microseconds; else 0."""
+        found = UNTIL.fullmatch(self.name)
+        try:
+            moment = datetime.strptime(found[1] if found else "", "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        except ValueError:
+            return 0
+        return int(moment.timestamp()) * MICROS
+
+
+@dataclass
+class FolderPolls:
+    """What has been taken, and what was seen at the last poll; names are hashes.
+
+    Attributes:
+        taken: name -> its stamp, and since when it is gone (seconds; 0 while it is there).
+        waiting: name -> stamp, of what the last poll saw and did not take.
+        until: the watermark that the marks allow, in microseconds.
+        changed: number of files that have changed after they were taken.
+    """
+
+    taken: dict[str, tuple[str, int]] = field(default_factory=dict)
+    waiting: dict[str, str] = field(default_factory=dict)
+    until: int = 0
+    changed: int = 0
+
+    def poll(self, listing: Sequence[Seen], now: int) -> tuple[list[Seen], int | None]:
+        """Take what has come.
+
+        Args:
+            listing: what is in the folder.
+            now: microseconds since 1970 at which the listing began.
+
+        Returns:
+            The files to read, in order, and until when everything that came has been taken: the time at which the
+            first file came that has not been, or `now`; None at the end.
+        """
+        there = {_hashed(seen.name): seen for seen in listing}
+        self._forget(there, now // MICROS)
+        self.changed = sum(name in self.taken and self.taken[name][0] != seen.stamp for name, seen in there.items())
+        new = {name: seen for name, seen in there.items() if name not in self.taken}
+        ready = {name for name, seen in new.items() if self.waiting.get(name) == seen.stamp}
+        files = {name for name, seen in new.items() if not seen.name.startswith("_")}
+        held = min((new[name].came for name in files - ready), default=None)
+        marks = {name for name in ready - files if held is None or new[name].came < held}
+        took = (files & ready) | marks
+        self.waiting = {name: seen.stamp for name, seen in new.items() if name not in took}
+        self.taken |= {name: (new[name].stamp, 0) for name in took}
+        self.until = max([self.until, *(new[name].until for name in marks)])
+        found = sorted((new[name] for name in files & ready), key=lambda seen: (seen.came, seen.path))
+        ended = any(new[name].name == END for name in marks)
+        return found, None if ended else now if held is None else min(now, held)
+
+    def _forget(self, there: dict[str, Seen], now: int) -> None:
+        """Forget names that have been gone for long; a name that was gone and is back is a new file."""
+        for name, (stamp, gone) in list(self.taken.items()):
+            back = gone and name in there and there[name].stamp != stamp
+            if back or (gone and name not in there and now - gone >= KEPT_SECONDS):
+                del self.taken[name]
+            else:
+                self.taken[name] = (stamp, 0 if name in there else gone or now)
+
+    def to_bytes(self) -> bytes:
+        """Return the state, to be restored by `from_bytes`."""
+        return json.dumps([self.taken, self.waiting, self.until], sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> FolderPolls:
+        """Restore the state; nothing has been taken if there is none."""
+        if data is None:
+            return cls()
+        taken, waiting, until = json.loads(data)
+        return cls({name: (stamp, gone) for name, (stamp, gone) in taken.items()}, waiting, until)
+
+
+def _hashed(name: str) -> str:
+    """Return what a name is remembered by."""
+    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
+def list_folder(pattern: str) -> list[Seen] | None:
+    """List the files of a folder, or those that a glob matches beside the marks; None if that failed.
+
+    On a local disk a file came when it was last written, renamed or linked, whatever its time of change says; elsewhere
+    it came when it was last changed.
+    """
+    folder, glob = split_pattern(pattern)
+    if scheme_of(folder) is None and not os.path.isdir(folder):
+        return None
+    try:
+        listed = filesystems().match([join(folder, glob), join(folder, "_*")])
+    except OSError:
+        return None
+    found = {file.path: file for each in listed for file in each.metadata_list}
+    speaking = [file for file in found.values() if _speaks(file.path.rpartition("/")[2])]
+    seen = [_seen(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in speaking]
+    return [each for each in seen if each is not None]
+
+
+def marked(listing: Sequence[Seen], came: int) -> int:
+    """Return the time, in microseconds, up to which marks that came before `came` say that nothing is missing."""
+    return max((seen.until for seen in listing if seen.came < came), default=0)
+
+
+def check_watched(pattern: str, option: str = "--input") -> None:
+    """Check before a run that a folder can be watched.
+
+    Raises:
+        ValueError: with the option's name and the path.
+    """
+    folder, _ = split_pattern(pattern, option)
+    if scheme_of(folder) is None and not os.path.isdir(folder):
+        raise InputFileError(f"{option} must be a folder that exists, to be watched: there is no folder {folder}")
+
+
+def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
+    """Split what is watched into a folder and a glob for the names in it."""
+    if not any(sign in pattern for sign in GLOB):
+        return pattern, "*"
+    folder, _, glob = pattern.rpartition("/")
+    if any(sign in folder for sign in GLOB):
+        raise ValueError(f"{option} must be a folder, or a folder and a glob for its files, got {pattern}")
+    return folder or os.curdir, glob
+
+
+def _speaks(name: str) -> bool:
+    """Tell whether a name is that of a file of events or of a mark."""
+    return not name.startswith((".", "_")) or name == END or UNTIL.fullmatch(name) is not None
+
+
+def _seen(path: str, size: int, changed: float) -> Seen | None:
+    """Describe a file; None if it has just gone."""
+    if scheme_of(path) is None:
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return Seen(path, status.st_size, status.st_mtime_ns // 1000, status.st_ctime_ns // 1000)
+    return Seen(path, size, int(changed * MICROS), int(changed * MICROS))

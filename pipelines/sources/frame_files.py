@@ -1,11 +1,11 @@
-"""A frame of events, or what a query finds, as a file that every runner can read."""
+"""A frame of events, or what a query of PostgreSQL or DuckDB finds, as a Parquet file that every runner can read."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from typing import Any
@@ -20,7 +20,12 @@ from privstream.transforms.reading.columns import is_text
 
 FRAMES = "have __arrow_c_stream__, as those of pandas (2.2 or newer), Polars (collected), pyarrow and DuckDB have"
 COLUMN = re.compile(r"Conversion failed for column (.+) with type ")
-LEAST, MOST_SECONDS = -(1 << 63), (1 << 63) // 1000 - 1
+MOST_SECONDS = (1 << 63) // 1000 - 1
+ROWS = 1 << 17
+"""So many rows are in memory at once, and in a row group of the file."""
+
+THE_QUERY = "the query"
+"""What stands for a file's name in messages about fields."""
 
 
 def as_table(frame: Any) -> pa.Table:
@@ -72,17 +77,9 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(plain)
     elif pa.types.is_timestamp(kind) and kind.unit == "s":  # Parquet has no seconds; what is too large is no time
         seconds = column.cast(pa.int64())
-        fits = pc.less_equal(pc.abs(pc.if_else(pc.equal(seconds, LEAST), 0, seconds)), MOST_SECONDS)
-        fits = pc.and_(fits, pc.not_equal(seconds, LEAST))
+        fits = pc.and_(pc.less_equal(seconds, MOST_SECONDS), pc.greater_equal(seconds, -MOST_SECONDS))
         column = pc.if_else(fits, seconds, pa.scalar(None, pa.int64())).cast(kind)
     return pa.chunked_array([column.combine_chunks()], column.type)
-
-
-ROWS = 1 << 17
-"""So many rows are in memory at once, and in a row group of the file."""
-
-THE_QUERY = "the query"
-"""What stands for a file's name in messages about fields."""
 
 
 def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:
@@ -117,22 +114,17 @@ def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     yield pa.Table.from_batches(rest)
 
 
-def _of_postgresql(url: str, query: str) -> Generator[pa.RecordBatch]:
-    """Give the rows of a query; the first batch tells the columns, and may be without rows."""
+def _imported(module: str, extra: str) -> Any:
+    """Import what an extra brings."""
     try:
-        postgres = importlib.import_module("privstream.pipelines.sources.postgres_query")
+        return importlib.import_module(module)
     except ImportError:
-        raise ValueError("--input of PostgreSQL needs an extra: pip install 'privstream[postgresql]'") from None
-    found: Generator[pa.RecordBatch] = postgres.read_query(url, query, ROWS)
-    return found
+        raise ValueError(f"--input of a database needs an extra: pip install 'privstream[{extra}]'") from None
 
 
 def _of_duckdb(path: str, query: str) -> Generator[pa.RecordBatch]:
     """Give the rows of a query; the first batch tells the columns, and has no rows."""
-    try:
-        duckdb: Any = importlib.import_module("duckdb")
-    except ImportError:
-        raise ValueError("--input of DuckDB needs an extra: pip install 'privstream[duckdb]'") from None
+    duckdb = _imported("duckdb", "duckdb")
     if not os.path.isfile(path):
         raise InputFileError(f"--input must be a file of DuckDB that exists, got {path}")
     asked = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.SyntaxException)
@@ -144,17 +136,100 @@ def _of_duckdb(path: str, query: str) -> Generator[pa.RecordBatch]:
                 raise InputFileError("query must be one SELECT")
             connection.execute("SET TimeZone = 'UTC'")  # whatever that of this machine is
             reader = connection.sql(query).to_arrow_reader(ROWS)
-            nothing = [pa.nulls(0, field.type) for field in reader.schema]
-            yield pa.RecordBatch.from_arrays(nothing, schema=reader.schema)
+            yield pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in reader.schema], schema=reader.schema)
             yield from reader
-    except asked as error:  # about the query, which is public, and not about rows
-        raise InputFileError(f"query must be one that DuckDB can answer: {_first_line(error)}") from None
+    except asked as error:  # about the query, which is public, and not about rows; the first line has no picture of it
+        rule = next(iter(str(error).splitlines()), type(error).__name__).strip()
+        raise InputFileError(f"query must be one that DuckDB can answer: {rule}") from None
     except duckdb.IOException:
         raise InputFileError(f"--input must be a database that DuckDB can open, got {path}") from None
     except (duckdb.Error, pa.ArrowException) as error:  # their words may quote values
         raise InputFileError(f"query must have an answer in {path}: DuckDB has a {type(error).__name__}") from None
 
 
-def _first_line(error: Exception) -> str:
-    """Return what an error says, without the picture of the query."""
-    return next(iter(str(error).splitlines()), type(error).__name__).strip()
+EPOCH = 946_684_800_000_000
+"""2000-01-01, from which PostgreSQL counts, in microseconds since 1970."""
+
+FARTHEST = 1 << 62
+"""Microseconds from 1970 that a time can be away; infinity is further."""
+
+ABOUT_THE_QUERY = ("08", "25", "28", "3D", "42", "53", "57")
+"""Classes of errors of a query that has not begun, whose words are about the connection, rights, names or syntax."""
+
+WHATEVER_ROWS_HAVE = ("08", "25", "53", "57")
+"""Those of them whose words quote no value once rows are reckoned: there a row may name what does not exist, as in
+`page::regclass` or `current_setting(page)`.
+"""
+
+KINDS: dict[str, tuple[pa.DataType, Callable[[Any], Any] | None]] = {
+    **dict.fromkeys(("text", "varchar", "bpchar", "name"), (pa.string(), None)),
+    **dict.fromkeys(("int2", "int4", "int8"), (pa.int64(), None)),
+    **dict.fromkeys(("float4", "float8"), (pa.float64(), None)),
+    **{"uuid": (pa.string(), str), "numeric": (pa.float64(), float), "bool": (pa.bool_(), None)},
+    **{"timestamp": (pa.timestamp("us"), None), "timestamptz": (pa.timestamp("us", "UTC"), None)},
+}
+"""Types of columns of PostgreSQL: what they become, and what makes that of a value."""
+
+
+def _of_postgresql(url: str, query: str) -> Generator[pa.RecordBatch]:
+    """Give the rows of a query, which can change nothing, from a cursor of the server; the first may be without rows.
+
+    The password comes from where the driver looks for it: the environment (`PGPASSWORD`), `~/.pgpass`. A time that is
+    infinite is none.
+    """
+    server = _imported("privstream.pipelines.postgresql", "postgresql")
+    psycopg = _imported("psycopg", "postgresql")
+    where = server.database_of(url, "--input")
+
+    class Micros(psycopg.adapt.Loader):  # type: ignore[misc, name-defined]
+        """Reads a time as microseconds since 1970."""
+
+        format = psycopg.pq.Format.BINARY
+
+        def load(self, data: Any) -> int | None:
+            micros = int.from_bytes(data, "big", signed=True) + EPOCH
+            return micros if abs(micros) < FARTHEST else None
+
+    rule = "--input must be a database that answers"
+    told: tuple[str, ...] = ABOUT_THE_QUERY
+    try:
+        with server.connect(where) as connection:
+            rule, connection.read_only = "query must be one that the database answers", True
+            for name in ("timestamp", "timestamptz"):
+                connection.adapters.register_loader(name, Micros)
+            with connection.cursor("privstream", binary=True) as cursor:
+                cursor.execute(query.encode())
+                columns, told = _columns(cursor), WHATEVER_ROWS_HAVE
+                found = [()] * ROWS
+                while len(found) == ROWS:
+                    found = cursor.fetchmany(ROWS)
+                    yield _batch(columns, found)
+    except psycopg.Error as error:
+        quoted = error.sqlstate is not None and not error.sqlstate.startswith(told)  # may quote values
+        why = f"SQLSTATE {error.sqlstate} ({type(error).__name__})" if quoted else server.reason(error)
+        raise InputFileError(f"{rule}: {why}") from None
+
+
+def _columns(cursor: Any) -> dict[str, str]:
+    """Return the types of columns by their names, which must differ."""
+    found: dict[str, str] = {}
+    for column in cursor.description or ():
+        known = cursor.adapters.types.get(column.type_code)
+        kind = known.name if known and column.type_code == known.oid else ""
+        if kind not in KINDS:
+            rule = f"query must give texts, numbers and times: cast `{column.name}` to text, or leave it out"
+            raise InputFileError(rule)
+        if column.name in found:
+            raise InputFileError(f"query must give columns of different names: there are two called `{column.name}`")
+        found[column.name] = kind
+    return found
+
+
+def _batch(columns: dict[str, str], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Return rows as columns."""
+    arrays = []
+    for place, name in enumerate(columns.values()):
+        kind, make = KINDS[name]
+        values = (row[place] for row in rows)
+        arrays.append(pa.array([make(each) if make and each is not None else each for each in values], kind))
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))

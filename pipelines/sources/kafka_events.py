@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from functools import partial
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -21,21 +23,20 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from privstream.mechanisms import checks, snapshots
+from privstream.mechanisms import checks
 from privstream.pipelines.locations import LAUNCH_SECONDS, SCHEME, parse_url
 from privstream.pipelines.sources.event_files import Damage, RawEvents, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.json_events import REASON, parse_all
 from privstream.pipelines.sources.normalise import Normaliser, usable
-from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import EventsRead, read_by
-from privstream.pipelines.sources.steady_clock import clock_of
+from privstream.pipelines.sources.text_lines import read_objects
+from privstream.pipelines.sources.watch_events import Answer, PolledSource, clock_of, poll_parts
 from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
-NOWHERE = -1  # no offset
-RECORDS = 20_000  # of one question
-RECORDS_AT_ONCE = 1000
+RECORDS, RECORDS_AT_ONCE = 20_000, 1000
+"""Of one question, and of one call."""
+
 QUESTION_BYTES = 1 << 26
 """A question ends when so many bytes of records have come."""
 
@@ -46,27 +47,25 @@ MARGIN = 1_000_000
 TICK = 250_000
 """Microseconds: how exact the time is that a record gets. Records of one tick are one element."""
 
-KIND, VERSION = "kafka position", 1
 STAMPS, BY_BROKER = "message.timestamp.type", "LogAppendTime"
-OURS = ("bootstrap.servers", "group.id", "enable.auto.commit", "enable.partition.eof", "auto.offset.reset")
+OURS = {"group.id": "privstream", "enable.auto.commit": False, "enable.partition.eof": True}
+OURS |= {"auto.offset.reset": "earliest"}
+"""Settings of a consumer that neither commits nor chooses by itself, and says where a partition ends."""
 
 
 class ReadKafka(beam.PTransform[Any, Any]):
     """Reads the records of a topic, each a JSON object in UTF-8, from its beginning on.
 
     Where to go on in each partition is kept with the state of the pipeline: a restored run reads what the one before
-    it had not finished, no matter what a consumer group says. Partitions are read side by side; those that are added
-    to the topic while the run goes on are not read.
+    it had not finished, no matter what a consumer group says. Partitions that are added while the run goes on are not
+    read.
 
-    The watermark is the time of arrival: the greatest time, in quarters of a second, at which the broker has appended
-    a record to a partition; where a partition has been read to its end, the time of day less one second, as
-    `SteadyClock` has it. So an idle partition holds nothing back. An event is in time if its record arrives before its
-    window is decided: the allowed lateness of a transform must cover the way of an event to the broker, and clocks of
-    brokers must not be a second behind those of workers.
+    The watermark is the greatest time, in quarters of a second, at which the broker has appended a record to a
+    partition; where a partition has been read to its end, the time of day less one second. So an idle partition holds
+    nothing back, and an event is in time if its record arrives before its window is decided.
 
-    Brokers stamp the records of a topic with `message.timestamp.type=LogAppendTime`; other topics are refused. Where
-    the settings of a topic may not be read, the run goes on: a record with the time of its producer counts as arrived
-    at the time that its partition had reached, and moves no time.
+    Topics whose producers stamp the records are refused; where the settings of a topic may not be read, such a record
+    counts as arrived at the time that its partition had reached, and moves no time.
 
     Records that cannot be used are dead letters, those of more than 1 MiB too. Counters: `events_read`,
     `events_malformed` (and by reason), and `kafka_records_lost`: gone from the broker before they were read.
@@ -101,7 +100,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
         self.fields = fields or FieldMapping()
         self.settings = dict(settings or {})
         for name in self.settings:
-            if name in OURS:
+            if name in OURS or name == "bootstrap.servers":
                 raise ValueError(f"kafka_setting must not set {name}, which the reader needs")
         self.partitions = self._partitions()
         self._check_stamps()
@@ -147,8 +146,16 @@ class ReadKafka(beam.PTransform[Any, Any]):
             )
 
 
+class Records(NamedTuple):
+    """Neighbouring records of a partition that arrived in one tick: where they come from, and what they contain."""
+
+    place: str
+    offsets: list[int]
+    values: list[bytes]
+
+
 class AskKafka(PolledSource):
-    """Gives the `Records` of one partition for each part."""
+    """Gives the `Records` of one partition for each part; a position is an offset, and the time that it reached."""
 
     def __init__(self, brokers: str, topic: str, settings: Mapping[str, str], seconds: float) -> None:
         super().__init__(seconds)
@@ -157,7 +164,7 @@ class AskKafka(PolledSource):
 
     def setup(self) -> None:
         """Start without consumers."""
-        self._consumers: dict[bytes, tuple[Consumer, int]] = {}  # cache: each with the offset at which it stands
+        self._consumers: dict[bytes, tuple[Consumer, int | None]] = {}  # cache: each with the offset at which it stands
 
     def teardown(self) -> None:
         """Close the consumers."""
@@ -165,31 +172,28 @@ class AskKafka(PolledSource):
             consumer.close()
 
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
-        """Read what there is, to the end of the partition or to so many records."""
-        kept = {"offset": 0, "reached": 0} if position is None else snapshots.unpack(KIND, VERSION, position)
-        offset, reached = int(kept["offset"]), int(kept["reached"])
+        """Read what there is, to the end of the partition or to so many records; while no broker answers, nothing."""
+        position = position or b"[0, 0]"
+        offset, reached = json.loads(position)
         clock = clock_of(f"{self.brokers}/{self.topic}")
         began = clock.now()
-        consumer, offset = self._consumer_at(part, offset)
-        if consumer is None:
-            return Answer((), position or snapshots.pack(KIND, VERSION, kept), watermark)
-        first_after = self._end(consumer, part)
-        messages, passed = self._consume(consumer, offset, first_after)
+        try:
+            consumer, offset, end = self._consumer_at(part, offset)
+        except KafkaException:
+            return Answer((), position, watermark)
+        messages, offset = self._consume(consumer, offset, end)
+        self._consumers[part] = consumer, offset
         found = []
+        place = f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
         for arrived, group in groupby(self._stamped(messages, reached), key=itemgetter(1)):
             records = [message for message, _ in group]
-            offsets = [int(message.offset() or 0) for message in records]
-            values = [message.value() or b"" for message in records]
-            place = f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
+            offsets, values = [each.offset() or 0 for each in records], [each.value() or b"" for each in records]
             found.append((Records(place, offsets, values), arrived))
             reached = max(reached, arrived)
             clock.at_least(arrived)
-            offset = offsets[-1] + 1
-        offset = max(offset, passed)
-        self._consumers[part] = (consumer, offset)
-        if first_after is not None and offset >= first_after:
+        if offset >= end:
             reached = max(reached, began - MARGIN)
-        return Answer(found, snapshots.pack(KIND, VERSION, {"offset": offset, "reached": reached}), reached)
+        return Answer(found, json.dumps([offset, reached]).encode(), reached)
 
     def _stamped(self, messages: list[Message], reached: int) -> Iterator[tuple[Message, int]]:
         """Give each record the tick at which it arrived, by the broker; a partition's time never runs backwards.
@@ -203,87 +207,52 @@ class AskKafka(PolledSource):
                 arrived = max(arrived, millis * 1000 // TICK * TICK)
             yield message, arrived
 
-    def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer | None, int]:
-        """Return a consumer that stands at an offset, or at the first record behind it that is still there.
+    def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer, int, int]:
+        """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end.
 
-        While no broker answers there is none.
+        Raises:
+            KafkaException: no broker answers.
         """
-        consumer, stands = self._consumers.get(part, (None, NOWHERE))
-        if consumer is None:
-            consumer = new_consumer(self.brokers, self.settings)
+        consumer, stands = self._consumers.get(part) or (new_consumer(self.brokers, self.settings), None)
+        self._consumers[part] = consumer, None
+        partition = TopicPartition(self.topic, int(part))
+        first, end = consumer.get_watermark_offsets(partition, timeout=LAUNCH_SECONDS)
         if stands != offset:
-            partition = TopicPartition(self.topic, int(part))
-            try:
-                first, _ = consumer.get_watermark_offsets(partition, timeout=LAUNCH_SECONDS)
-            except KafkaException:
-                self._consumers[part] = (consumer, NOWHERE)
-                return None, offset
             if first > offset:
                 self.lost.inc(first - offset if offset else 0)
                 offset = first
             partition.offset = offset
             consumer.assign([partition])
-            self._consumers[part] = (consumer, offset)
-        return consumer, offset
+        return consumer, offset, int(end)
 
-    def _end(self, consumer: Consumer, part: bytes) -> int | None:
-        """Return the offset after the last record that has been appended by now; None if no broker says so."""
-        try:
-            _, end = consumer.get_watermark_offsets(TopicPartition(self.topic, int(part)), timeout=LAUNCH_SECONDS)
-        except KafkaException:
-            return None
-        return int(end)
-
-    def _consume(self, consumer: Consumer, offset: int, end: int | None) -> tuple[list[Message], int]:
+    def _consume(self, consumer: Consumer, offset: int, end: int) -> tuple[list[Message], int]:
         """Return records, until those before `end` have come, and the offset behind them and marks between them."""
         messages: list[Message] = []
-        passed, bytes_ = offset, 0
-        while end is not None and passed < end and len(messages) < RECORDS and bytes_ < QUESTION_BYTES:
+        bytes_ = 0
+        while offset < end and len(messages) < RECORDS and bytes_ < QUESTION_BYTES:
             more = consumer.consume(RECORDS_AT_ONCE, WAIT_SECONDS)
             for message in more:
                 error = message.error()
                 if error is None or error.code() == KafkaError._PARTITION_EOF:
-                    passed = max(passed, (message.offset() or 0) + (error is None))
+                    offset = max(offset, (message.offset() or 0) + (error is None))
                 if error is None:
                     messages.append(message)
                     bytes_ += len(message.value() or b"")
             if not more:
                 break
-        return messages, passed
+        return messages, offset
 
 
 def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
-    """Return a consumer that neither commits nor chooses by itself, and says where a partition ends.
-
-    Raises:
-        ValueError: a setting is wrong.
-    """
-    needed = {
-        "bootstrap.servers": brokers,
-        "group.id": "privstream",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "auto.offset.reset": "earliest",
-    }
+    """Return a consumer, or say which setting is wrong."""
     try:
-        return Consumer({"log_level": 0, **settings, **needed})
+        return Consumer({"log_level": 0, **settings, **OURS, "bootstrap.servers": brokers})
     except KafkaException as error:
         raise ValueError(f"kafka_setting must be one that librdkafka knows: {error.args[0].str()}") from None
 
 
 RECORD_BYTES = 1 << 20
-"""Longer records are not looked at."""
-
-PARSED_BYTES = 1 << 20
-"""So many bytes of records are parsed at once."""
-
-
-class Records(NamedTuple):
-    """Neighbouring records of a partition that arrived in one second: where they come from, and what they contain."""
-
-    place: str
-    offsets: list[int]
-    values: list[bytes]
+"""Longer records are not looked at; so many bytes of records are parsed at once."""
 
 
 class ParseRecords(beam.DoFn):
@@ -294,36 +263,28 @@ class ParseRecords(beam.DoFn):
         self.normalise = Normaliser(fields)
 
     def process(self, element: Records) -> Iterator[Any]:
-        """Parse records, so many bytes at a time; those that are too long are not looked at."""
-        for first, last in pairwise([*_starts(element.values), len(element.values)]):
-            for found in self._parse(element.offsets[first:last], element.values[first:last]):
-                for each in usable(found, element.place, self.normalise):
-                    yield TaggedOutput(DEAD_LETTERS, each) if isinstance(each, DeadLetter) else each
+        """Give batches of events, and tagged dead letters."""
+        for found in self._parse(element):
+            for each in usable(found, element.place, self.normalise):
+                yield TaggedOutput(DEAD_LETTERS, each) if isinstance(each, DeadLetter) else each
 
-    def _parse(self, offsets: Sequence[int], values: Sequence[bytes]) -> Iterator[RawEvents | Damage]:
-        """Parse some records, or one that may be too long."""
-        long = len(values) == 1 and len(values[0]) > RECORD_BYTES
-        reason = f"record must be at most {RECORD_BYTES:,} bytes" if long else REASON.replace("line", "record")
-        good, rows = [], []
-        for number, row in enumerate([None] if long else parse_all(values)):
-            if row is None:
-                yield Damage("malformed_record", reason, f"offset {offsets[number]}", quote(values[number]))
-            else:
-                good.append(number)
-                rows.append(row)
-        if rows:
-            yield RawEvents(
-                {name: [row.get(name) for row in rows] for name in self.fields.names()},
-                lambda row: f"offset {offsets[good[row]]}",
-                lambda row: quote(values[good[row]]),
-            )
+    def _parse(self, element: Records) -> Iterator[RawEvents | Damage]:
+        """Parse records, so many bytes at a time."""
+        waiting: list[int] = []
+        size = 0
+        for number, value in enumerate([*element.values, None]):
+            if value is None or size + len(value) > RECORD_BYTES:
+                texts = [element.values[each] for each in waiting]
+                yield from read_objects(texts, self.fields.names(), partial(_position, element, waiting), "record")
+                waiting, size = [], 0
+            if value is not None and len(value) > RECORD_BYTES:
+                reason = f"record must be at most {RECORD_BYTES:,} bytes"
+                yield Damage("malformed_record", reason, _position(element, [number], 0), quote(value))
+            elif value is not None:
+                waiting.append(number)
+                size += len(value)
 
 
-def _starts(values: Sequence[bytes]) -> Iterator[int]:
-    """Cut values into runs of `PARSED_BYTES` at most, or of one; give the number at which each run starts."""
-    size = PARSED_BYTES + 1
-    for number, value in enumerate(values):
-        if size + len(value) > PARSED_BYTES:
-            yield number
-            size = 0
-        size += len(value)
+def _position(element: Records, numbers: Sequence[int], row: int) -> str:
+    """Say where a record stands, by its number among some."""
+    return f"offset {element.offsets[numbers[row]]}"

@@ -6,38 +6,188 @@ columns, and drops the rows in which one of them is null.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
 from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.pipelines.sources.event_files import Damage, Part, RawEvents
-from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
+from privstream.pipelines.sources.event_files import Damage, RawEvents
+from privstream.pipelines.sources.fields import LONGEST, AnyFields, FieldMapping, SharedFields
 from privstream.pipelines.sources.found_files import FORMATS, EventFile, FilePart, check_file, check_unchanged, parts_of
-from privstream.pipelines.sources.raw_columns import RawColumns
-from privstream.transforms.counters import counter
-from privstream.transforms.reading.columns import TEXT_PER_BATCH, decoded_lengths, unchecked_text
-from privstream.transforms.reading.fields import (
-    ENCODING,
-    FINITE,
-    LONG,
-    MISSING,
-    RANGE,
-    TYPE,
-    DeadLetter,
+from privstream.pipelines.stores import scheme_of
+from privstream.transforms.counters import counted, counter
+from privstream.transforms.reading.columns import (
+    TEXT_PER_BATCH,
+    as_text,
+    decoded_lengths,
+    is_text,
+    read_text,
+    text_column,
+    unchecked_text,
+    value_column,
+    value_of,
 )
+from privstream.transforms.reading.fields import BrokenRuleError, DeadLetter, Marks
 from privstream.transforms.reading.filters import Filter
+from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, column_of_kind, read_as, with_nulls, wrong_kind
 from privstream.transforms.reading.local_times import forms_of
 from privstream.transforms.reading.texts import join_columns
-from privstream.transforms.reading.times import SKIPPED, SYNTAX, TIME_TEXT, UNIT, ZONE
+from privstream.transforms.reading.times import TIME_TEXT, read_micros, read_times
 
 EXACT = 1e-9
 """A number that is as near to a whole one, by its size, has not been rounded."""
 
 OF_READING = ": "
 """Stands in the name of a counter between the questions that it is about, of several, and what it counts."""
+
+TIME = pa.timestamp("us", "UTC")
+ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bytes: pa.binary()}
+"""Kinds of Python values that may stand together in a column."""
+
+SPACES = " \u00a0\u2009\u202f'\u2019"
+BETWEEN = {decimal: f"[{SPACES}{other}]" for decimal, other in ((".", ","), (",", "."))}
+"""What may stand between thousands, by what stands before decimals."""
+
+GROUPED = {
+    decimal: rf"^[+-]?(([0-9]+|{'|'.join(f'[1-9][0-9]{{0,2}}([{each}][0-9]{{3}})+' for each in SPACES + other)})"
+    rf"([{decimal}][0-9]*)?|[{decimal}][0-9]+)([eE][+-]?[0-9]{{1,4}})?$"
+    for decimal, other in ((".", ","), (",", "."))
+}
+NO_NUMBER = "-"
+
+FIRST, MOST = 1000, 1_000_000
+"""So many records that cannot be used are enough, if none before them can; or so many that a condition leaves out."""
+
+Values = Any  # an Arrow array, or a list
+
+
+def _texts(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
+    """Read users or items."""
+    column, spelling = _of_one_kind(values), fields.spelling
+    if column is None or pa.types.is_floating(column.type):
+        texts, marks = _one_by_one(
+            values, pa.string(), lambda value: read_text(content, spelling.value(value), longest=LONGEST)
+        )
+    else:
+        texts, marks = text_column(content, spelling.column(as_text(column)), LONGEST)
+    return spelling.texts(content, texts), marks
+
+
+def _times(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
+    """Read times."""
+    column, spelling, times = _of_one_kind(values), fields.spelling, fields.times
+    if column is None and set(map(type, values)) <= {datetime, type(None)}:  # of a workbook, without a zone
+        column = pa.array(values, pa.timestamp("us"))
+    number = column is not None and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
+    if column is None or (number and times.unit is None):
+        return _one_by_one(values, TIME, lambda value: read_micros(content, spelling.value(value), times))
+    found, marks = read_times(spelling.column(column), times)
+    return pa.array(found).cast(TIME), marks
+
+
+def _values(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
+    """Read values; NaN where an event has none and needs none."""
+    column = _of_one_kind(values)
+    if column is None:
+        numbers, marks = _one_by_one(values, pa.float64(), lambda value: _number(value, fields))
+    else:
+        numbers, marks = value_column(_with_points(fields.spelling.column(column), fields.decimal), whole=False)
+    if fields.optional_value:
+        numbers, marks = with_nulls(numbers, marks)
+        numbers = pc.fill_null(numbers, np.nan)
+    return numbers, marks
+
+
+READERS = {"user": _texts, "item": _texts, "time": _times, "value": _values}
+
+
+def _of_kind(field: str, kind: str | None, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
+    """Read what a condition is about: null where it has no value."""
+
+    def read(value: Any) -> Any:
+        found = fields.spelling.value(value)
+        if kind == NUMBER and isinstance(found, str):
+            try:
+                return _number(found, fields)
+            except BrokenRuleError:
+                raise wrong_kind(field, NUMBER) from None
+        return read_as(field, kind, found)
+
+    column = _of_one_kind(values)
+    if column is None or (kind == TEXT and pa.types.is_floating(column.type)):
+        return _one_by_one(values, pa.bool_() if kind is None else KINDS[kind], read)
+    if kind in (NUMBER, TEXT) or is_text(column.type):
+        column = fields.spelling.column(column)
+    return column_of_kind(field, kind, _with_points(column, fields.decimal) if kind == NUMBER else column)
+
+
+def _number(value: Any, fields: FieldMapping) -> float:
+    """Read a single value."""
+    found = fields.spelling.value(value)
+    if isinstance(found, str):
+        text = found.encode("utf-8", "replace").decode()  # of what is no text it makes no number
+        found = _with_points(pa.array([text], pa.string()), fields.decimal)[0].as_py()
+    return value_of(found, whole=False)
+
+
+def _of_one_kind(values: Values) -> pa.Array | None:
+    """Return Python values as an Arrow column; None if they are of several kinds, or of one that Arrow cannot hold."""
+    if isinstance(values, pa.Array):
+        return values
+    kinds = set(map(type, values)) - {type(None)}
+    with suppress(UnicodeEncodeError, OverflowError):
+        for kind, stored in ARROW.items():
+            if kinds <= {kind}:
+                return pa.array(values, stored)
+    return None
+
+
+def _one_by_one(values: Values, kind: pa.DataType, read: Callable[[Any], Any]) -> tuple[pa.Array, Marks]:
+    """Read values of several kinds, or with wrong ones among them."""
+    found: list[Any] = []
+    broken: dict[str, tuple[np.ndarray, BrokenRuleError]] = {}
+    for row, value in enumerate(values):
+        try:
+            found.append(read(value))
+        except BrokenRuleError as rule:
+            found.append(None)
+            broken.setdefault(rule.code, (np.zeros(len(values), np.bool_), rule))[0][row] = True
+    return pa.array(found, kind), list(broken.values())
+
+
+def _with_points(column: pa.Array, decimal: str | None) -> pa.Array:
+    """Return text that is a number as it is written with a point; other text as one that is no number."""
+    if decimal is None or not is_text(column.type):
+        return column
+    if pa.types.is_dictionary(column.type):
+        return pa.DictionaryArray.from_arrays(column.indices, _with_points(column.dictionary, decimal), safe=False)
+    if pa.types.is_string_view(column.type):  # Arrow has no such functions for these yet
+        column = column.cast(pa.large_string())
+    fits = pc.match_substring_regex(column, GROUPED[decimal])
+    plain = pc.replace_substring(pc.replace_substring_regex(column, BETWEEN[decimal], ""), decimal, ".")
+    return pc.if_else(pc.or_(fits, pc.equal(pc.binary_length(column), 0)), plain, pa.scalar(NO_NUMBER, column.type))
+
+
+def _parsed(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
+    """Read a field as a user, an item, a time or a value: null in rows that break a rule, and which rows these are."""
+    column, marks = READERS[content](content, values, fields)
+    if marks:
+        broken = np.logical_or.reduce([mask for mask, _ in marks])
+        column = pc.if_else(pa.array(broken), pa.scalar(None, column.type), column)
+    return column, marks
+
+
+def _joined(columns: Sequence[pa.Array]) -> pa.Array:
+    """Return one column for an item of several, null where one of them is."""
+    if len(columns) == 1:
+        return columns[0]
+    valid = reduce(pc.and_, (column.is_valid() for column in columns))
+    return pc.if_else(valid, join_columns([pc.fill_null(column, "") for column in columns]), None)
 
 
 class Refusal(NamedTuple):
@@ -53,18 +203,6 @@ class Refusal(NamedTuple):
     code: str
     reason: str
     by: tuple[str, ...] = ("",)
-
-
-def count_refusal(code: str, by: Sequence[str] = ("",)) -> None:
-    """Count a record that cannot be used, for each of the questions that cannot."""
-    for each in by:
-        _counter("events_malformed", each).inc()
-        _counter(f"events_malformed_{code}", each).inc()
-
-
-def _counter(name: str, by: str) -> Any:
-    """Return a counter of reading, of one of several questions if that has a name."""
-    return counter(f"{by}{OF_READING}{name}" if by else name)
 
 
 class Normaliser:
@@ -84,69 +222,59 @@ class Normaliser:
 
     def __call__(self, events: RawEvents) -> tuple[pa.RecordBatch, list[Refusal]]:
         """Return the rows that can be used, and why others cannot."""
-        raw = RawColumns(events)
         columns: dict[str, pa.Array] = {}
+        parsed: dict[str, tuple[pa.Array, Marks]] = {}
         refused: dict[tuple[int, str, str], list[str]] = {}
-        used = np.zeros(raw.rows, np.bool_)
+        used = np.zeros(events.rows, np.bool_)
         for name, fields in self.questions:
-            first: dict[int, tuple[str, str]] = {}  # each row is refused for its first fault
-            passing = self._passing(name, fields, raw, columns, first)
+            passing, faults = self._passing(name, fields, events, columns)
             kept = passing.copy()
-            for place, content, marks in self._columns(fields, raw, columns):
-                for mask, code in marks:
-                    for row in np.flatnonzero(mask & passing).tolist() if mask.any() else ():
-                        first.setdefault(row, (code, f"{content} {_rule(code, fields)}"))
+            for content, names in fields.contents().items():
+                place = _place(fields, content)
+                keys = [f"{content} {field}" if len(names) > 1 else place for field in names]
+                for key, field in zip(keys, names, strict=True):
+                    if key not in parsed:
+                        parsed[key] = _parsed(content, events.columns[field], fields)
+                    what = content if len(names) == 1 else f"{content} `{field}`"
+                    for mask, rule in parsed[key][1]:
+                        faults.append((mask & passing, rule.code, f"{what} {_rule(rule.code, fields)}"))
+                if place not in columns:
+                    columns[place] = _joined([parsed[key][0] for key in keys])
                 if columns[place].null_count:
                     kept &= columns[place].is_valid().to_numpy(zero_copy_only=False)
             used |= kept
+            first: dict[int, tuple[str, str]] = {}  # each row is refused for its first fault
+            for mask, code, reason in faults:
+                for row in np.flatnonzero(mask).tolist():
+                    first.setdefault(row, (code, reason))
             for row, why in first.items():
                 refused.setdefault((row, *why), []).append(name)
         batch = pa.RecordBatch.from_pydict(columns)
         if not used.all():
             batch = batch.filter(pa.array(used))
-        refusals = [self._refusal(*rule, by) for rule, by in sorted(refused.items())]
+        refusals = []
+        for (row, code, reason), by in sorted(refused.items()):
+            whom = "" if len(by) == len(self.questions) else f" (for {', '.join(by)})"
+            refusals.append(Refusal(row, code, f"{reason}{whom}", tuple(by)))
         return batch if self.take is None else self.take(batch), refusals
 
     def _passing(
-        self, name: str, fields: FieldMapping, raw: RawColumns, columns: dict[str, pa.Array], first: dict[int, Any]
-    ) -> np.ndarray:
+        self, name: str, fields: FieldMapping, events: RawEvents, columns: dict[str, pa.Array]
+    ) -> tuple[np.ndarray, list[tuple[np.ndarray, str, str]]]:
         """Tell which rows pass the filter; those in which a field of it is of the wrong kind are refused."""
         if fields.where is None:
-            return np.ones(raw.rows, np.bool_)
-        condition = self.filters[fields.where]
-        read, broken = {}, np.zeros(raw.rows, np.bool_)
+            return np.ones(events.rows, np.bool_), []
+        condition, faults = self.filters[fields.where], []
+        read, broken = {}, np.zeros(events.rows, np.bool_)
         for field, kind in condition.kinds.items():
-            read[field], marks = raw.of_kind(field, kind, fields)
+            read[field], marks = _of_kind(field, kind, events.columns[field], fields)
             for mask, rule in marks:
                 broken |= mask
-                for row in np.flatnonzero(mask).tolist() if mask.any() else ():
-                    first.setdefault(row, (rule.code, str(rule)))
-        passing = condition.passes(read, raw.rows) & ~broken
+                faults.append((mask, rule.code, str(rule)))
+        passing = condition.passes(read, events.rows) & ~broken
         _counter("events_filtered", name).inc(int(np.count_nonzero(~passing & ~broken)))
         columns[_where(fields)] = pa.array(passing)
-        return passing
-
-    def _columns(
-        self, fields: FieldMapping, raw: RawColumns, columns: dict[str, pa.Array]
-    ) -> Iterator[tuple[str, str, Sequence[tuple[np.ndarray, str]]]]:
-        """Read the columns of a question; give the place and the name of each, and which rows break which rules."""
-        for content, names in fields.contents().items():
-            place = _place(fields, content)
-            found = [raw.read(content, name, fields) for name in names]
-            if place not in columns:
-                joined = found[0].column
-                if len(found) > 1:
-                    valid = np.logical_and.reduce([each.valid for each in found])
-                    joined = join_columns([pc.fill_null(each.column, "") for each in found])
-                    joined = pc.if_else(pa.array(valid), joined, pa.scalar(None, joined.type))
-                columns[place] = joined
-            for each, name in zip(found, names, strict=True):
-                yield place, content if len(names) == 1 else f"{content} `{name}`", each.marks
-
-    def _refusal(self, row: int, code: str, reason: str, by: list[str]) -> Refusal:
-        """Say for which questions a rule is broken, if not for all of them."""
-        whom = "" if len(by) == len(self.questions) else f" (for {', '.join(by)})"
-        return Refusal(row, code, f"{reason}{whom}", tuple(by))
+        return passing, faults
 
 
 class TakeReading:
@@ -199,6 +327,11 @@ class TakeReading:
         return batch.set_column(batch.schema.get_field_index("value"), "value", pa.array(numbers))
 
 
+def _counter(name: str, by: str) -> Any:
+    """Return a counter of reading, of one of several questions if that has a name."""
+    return counter(f"{by}{OF_READING}{name}" if by else name)
+
+
 def _place(fields: FieldMapping, content: str) -> str:
     """Return the name of the column with what a question reads, among those of all questions."""
     return f"{content}{'?' * (content == 'value' and fields.optional_value)} {getattr(fields, content)}"
@@ -213,27 +346,26 @@ def _rule(code: str, fields: FieldMapping) -> str:
     """Say a rule in words."""
     content, _, rule = code.partition("_")
     forms = forms_of(fields.time_format or "")
-    text = "must be text or an integer"
+    kind = "must be text or an integer"
     if content == "time":
-        text = f"must be a number or {TIME_TEXT}" if fields.time_unit else f"must be {TIME_TEXT}"
+        kind = "must be a number or text"
     elif content == "value":
-        text = f"must be a number, with a {'comma' if fields.decimal == ',' else 'point'} before decimals"
+        kind = f"must be a number, with a {'comma' if fields.decimal == ',' else 'point'} before decimals"
+    syntax = f"must be {'a number or ' * (fields.time_unit is not None)}{TIME_TEXT}"
     if fields.time_format:
         syntax = f"must be {'a' if len(forms) == 1 else 'one'} time that exists, of the form {' or '.join(forms)}"
-    else:
-        syntax = text
+    skipped = f"in {fields.time_zone} they leave out that hour when summer time begins"
     return {
-        MISSING: "must be present and not empty",
-        TYPE: "must be a number or text" if content == "time" else text,
-        ENCODING: f"must be valid {fields.text.encoding.upper()}",
-        LONG: f"must be at most {fields.longest} bytes",
-        SYNTAX: syntax,
-        ZONE: "must say how far it is from UTC, such as Z or +01:00, or --time_zone must be given",
-        SKIPPED: f"must be one that clocks show: in {fields.time_zone} they leave out that hour when summer time "
-        "begins",
-        FINITE: "must be finite",
-        RANGE: "must be between 1970-01-01 and 2200-01-01",
-        UNIT: "must not be a plain number without --time_unit",
+        "missing": "must be present and not empty",
+        "type": kind,
+        "encoding": f"must be valid {fields.encoding.upper()}",
+        "long": f"must be at most {LONGEST} bytes",
+        "syntax": syntax,
+        "zone": "must say how far it is from UTC, such as Z or +01:00, or --time-zone must be given",
+        "skipped": f"must be one that clocks show: {skipped}",
+        "finite": "must be finite",
+        "range": "must be between 1970-01-01 and 2200-01-01",
+        "unit": "must not be a plain number without --time-unit",
     }[rule]
 
 
@@ -245,8 +377,7 @@ def pieces(events: RawEvents) -> Iterator[RawEvents]:
     if not known:
         yield events
         return
-    ends = np.cumsum(np.sum(known, axis=0))
-    first = 0
+    ends, first = np.cumsum(np.sum(known, axis=0)), 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(ends, before + TEXT_PER_BATCH, side="right")))
@@ -261,24 +392,35 @@ def dead_letter(reason: str, path: str, position: str = "", record: str = "") ->
 
 
 def usable(found: RawEvents | Damage, source: str, normalise: Normaliser) -> Iterator[pa.RecordBatch | DeadLetter]:
-    """Yield batches of events of what has been read, and what cannot be used of it."""
+    """Yield batches of events of what has been read, and what cannot be used of it; count that."""
     if isinstance(found, Damage):
-        count_refusal(found.code)
+        _count_refusal(found.code)
         yield dead_letter(found.reason, source, found.position, found.record)
         return
     for events in pieces(found):
         batch, refusals = normalise(events)
         for refusal in refusals:
-            count_refusal(refusal.code, refusal.by)
-            row = refusal.row
-            yield dead_letter(refusal.reason, source, events.position(row), events.record(row))
+            _count_refusal(refusal.code, refusal.by)
+            yield dead_letter(refusal.reason, source, events.position(refusal.row), events.record(refusal.row))
         if batch.num_rows:
             yield batch
 
 
+def _count_refusal(code: str, by: Sequence[str] = ("",)) -> None:
+    """Count a record that cannot be used, for each of the questions that cannot."""
+    for each in by:
+        _counter("events_malformed", each).inc()
+        _counter(f"events_malformed_{code}", each).inc()
+
+
+def _read_raw(part: FilePart, fields: AnyFields) -> Iterator[RawEvents | Damage]:
+    """Read a part of a file."""
+    return FORMATS[part.format].read(part.path, fields.names(), fields.text, part.group)
+
+
 def read_part(part: FilePart, fields: AnyFields, normalise: Normaliser) -> Iterator[pa.RecordBatch | DeadLetter]:
     """Yield batches of events of a part of a file, and what cannot be used of it."""
-    for found in FORMATS[part.format].read(part.path, Part(part.start, part.end), fields.names(), fields.text):
+    for found in _read_raw(part, fields):
         yield from usable(found, part.path, normalise)
 
 
@@ -291,7 +433,38 @@ def read_files(files: Sequence[EventFile], fields: AnyFields) -> Iterator[pa.Rec
     normalise = Normaliser(fields)
     for file in files:
         check_file(file, fields)
-        for part in parts_of(file, fields):
+        for part in parts_of(file):
             check_unchanged(part)
             yield from read_part(part, fields, normalise)
             check_unchanged(part)
+
+
+def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
+    """Return why the first records cannot be used, by the codes of counters; nothing if one of them can.
+
+    Before a run is charged each file of this machine is looked through as far as that needs no decoding of its records:
+    compressed text and the blocks of Avro to their end.
+
+    Raises:
+        InputFileError, ValueError, TypeError: a file cannot be read; names the file, the option or the field.
+    """
+    found: Counter[str] = Counter()
+    with counted():
+        for file in files:
+            if scheme_of(file.path) is None:
+                FORMATS[file.format].check(file.path)
+                next((each for part in parts_of(file) for each in _read_raw(part, fields)), None)
+        normalise, read = Normaliser(fields), 0
+        for each in (each for file in files for part in parts_of(file) for each in _read_raw(part, fields)):
+            if isinstance(each, Damage):
+                found[each.code] += 1
+                continue
+            for events in pieces(each):
+                batch, refusals = normalise(events)
+                if batch.num_rows:
+                    return Counter()
+                found.update(refusal.code for refusal in refusals)
+                read += events.rows
+            if found.total() >= FIRST or read >= MOST:
+                break
+    return found

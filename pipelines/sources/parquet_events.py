@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,14 +17,12 @@ import pyarrow.parquet as pq
 from privstream.pipelines.sources.event_files import (
     PLAIN,
     InputFileError,
-    Part,
     RawEvents,
     TextForm,
     describe_row,
     open_file,
+    places,
 )
-from privstream.pipelines.sources.fields import AnyFields
-from privstream.transforms.reading.times import TimeForm, read_times
 
 BATCH_ROWS = 1 << 18
 FEW_ROWS = 128
@@ -58,8 +56,8 @@ def check(path: str) -> None:
         stored_types(stream)
 
 
-def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents]:
-    """Read some columns of a file's row groups; text in which long values may be many comes as dictionaries.
+def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
+    """Read some columns of a row group; text in which long values may be many comes as dictionaries.
 
     Raises:
         InputFileError: the file is no Parquet, or is damaged; Arrow does not distinguish damage from a failing disk or
@@ -67,62 +65,40 @@ def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -
     """
     with open_parquet(path) as stream:
         metadata = stored_types(stream)
-        if part.end > metadata.num_row_groups:
-            raise InputFileError(f"{path} must not change while it is read: it had {part.end} row groups or more")
-        for group in range(part.start, part.end):
-            start = 0
-            for batch in _RowGroup(stream, metadata, group).batches(fields):
-                columns = {name: batch.column(name) for name in fields}
-                yield RawEvents(columns, _Position(group, start), describe_row(columns))
-                start += batch.num_rows
+        if group >= metadata.num_row_groups:
+            raise InputFileError(f"{path} must not change while it is read: it had {group + 1} row groups or more")
+        first = 1
+        for batch in _batches(stream, metadata, group, fields):
+            columns = {name: batch.column(name) for name in fields}
+            place = places(f"row group {group + 1}, row", range(first, first + batch.num_rows))
+            yield RawEvents(columns, place, describe_row(columns))
+            first += batch.num_rows
 
 
-class _Position:
-    """Names the rows of one batch."""
-
-    def __init__(self, group: int, start: int) -> None:
-        self.group, self.start = group, start
-
-    def __call__(self, row: int) -> str:
-        return f"row group {self.group + 1}, row {self.start + row + 1}"
-
-
-class _RowGroup(NamedTuple):
-    """A row group of an open file."""
-
-    stream: BinaryIO
-    metadata: pq.FileMetaData
-    number: int
-
-    def batches(self, fields: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Decode some columns; a batch takes a few times `GROUP_BYTES` at most, and the largest page of the file."""
-        group = self.metadata.row_group(self.number)
-        chunks = [group.column(column) for column in range(group.num_columns)]
-        texts = [chunk for chunk in chunks if chunk.path_in_schema in fields and chunk.physical_type == "BYTE_ARRAY"]
-        coded = [chunk.path_in_schema for chunk in texts if chunk.has_dictionary_page]
-        rows, dictionaries = BATCH_ROWS, []
-        if sum(chunk.total_uncompressed_size for chunk in texts) > GROUP_BYTES or _refer_back(texts):
-            rows = FEW_ROWS
-        elif coded and self._longest_row(coded) * BATCH_ROWS > BATCH_BYTES:
-            dictionaries = coded
-        file = pq.ParquetFile(
-            self.stream, metadata=self.metadata, read_dictionary=dictionaries, coerce_int96_timestamp_unit="us"
-        )
-        yield from file.iter_batches(rows, row_groups=[self.number], columns=list(fields), use_threads=False)
-
-    def _longest_row(self, names: list[str]) -> int:
-        """Return the bytes of a row with the longest text of each dictionary: the first row brings them whole."""
-        file = pq.ParquetFile(
-            self.stream, metadata=self.metadata, read_dictionary=names, pre_buffer=False, buffer_size=PROBE_BYTES
-        )
-        for batch in file.iter_batches(1, row_groups=[self.number], columns=names, use_threads=False):
-            return sum(pc.max(pc.binary_length(column.dictionary)).as_py() or 0 for column in batch.columns)
-        return 0
+def _batches(
+    stream: BinaryIO, metadata: pq.FileMetaData, number: int, fields: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Decode some columns of a row group; a batch takes a few times `GROUP_BYTES`, and the largest page, at most."""
+    group = metadata.row_group(number)
+    chunks = [group.column(column) for column in range(group.num_columns)]
+    texts = [chunk for chunk in chunks if chunk.path_in_schema in fields and chunk.physical_type == "BYTE_ARRAY"]
+    coded = [chunk.path_in_schema for chunk in texts if chunk.has_dictionary_page]
+    refers_back = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in texts)
+    rows, dictionaries = BATCH_ROWS, []
+    if refers_back or sum(chunk.total_uncompressed_size for chunk in texts) > GROUP_BYTES:
+        rows = FEW_ROWS
+    elif coded and _longest_row(stream, metadata, number, coded) * BATCH_ROWS > BATCH_BYTES:
+        dictionaries = coded
+    file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=dictionaries, coerce_int96_timestamp_unit="us")
+    yield from file.iter_batches(rows, row_groups=[number], columns=list(fields), use_threads=False)
 
 
-def _refer_back(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
-    """Tell whether values are written as what differs from those before."""
-    return any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
+def _longest_row(stream: BinaryIO, metadata: pq.FileMetaData, number: int, names: list[str]) -> int:
+    """Return the bytes of a row with the longest text of each dictionary: the first row brings them whole."""
+    file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=names, pre_buffer=False, buffer_size=PROBE_BYTES)
+    for batch in file.iter_batches(1, row_groups=[number], columns=names, use_threads=False):
+        return sum(pc.max(pc.binary_length(column.dictionary)).as_py() or 0 for column in batch.columns)
+    return 0
 
 
 def stored_types(stream: BinaryIO) -> pq.FileMetaData:
@@ -166,36 +142,8 @@ def open_parquet(path: str) -> Iterator[BinaryIO]:
             raise InputFileError(f"{path} is not a Parquet file, or is damaged ({type(error).__name__})") from None
 
 
-PHYSICAL = {"INT32": pa.int32(), "INT64": pa.int64()}
-"""Types whose order is that of time: text has another one, and a NaN among floats may spoil what is stated."""
-
-
-def row_groups(path: str, fields: AnyFields | None) -> list[tuple[int, int | None]]:
-    """Return the rows of each row group, and microseconds before which its footer states that it has no event.
-
-    Raises:
-        InputFileError: the file is no Parquet, or is damaged.
-    """
+def row_groups(path: str) -> list[int]:
+    """Return the rows of each row group."""
     with open_parquet(path) as stream:
         metadata = stored_types(stream)
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
-        if fields is None or paths.count(fields.time) != 1:  # of two such columns, nothing is known
-            return [(group.num_rows, None) for group in groups]
-        kind = metadata.schema.to_arrow_schema().field(fields.time).type
-        column = paths.index(fields.time)
-        return [(group.num_rows, _least(group.column(column), kind, fields.times)) for group in groups]
-
-
-def _least(chunk: pq.ColumnChunkMetaData, kind: pa.DataType, written: TimeForm) -> int | None:
-    """Return the least time of a column of a row group, read as the reader of events reads it.
-
-    What cannot be a time is the beginning: it holds everything back until the row group has been read.
-    """
-    statistics, physical = chunk.statistics, PHYSICAL.get(chunk.physical_type)
-    signed = pa.types.is_timestamp(kind) or kind == physical
-    if statistics is None or physical is None or not signed or not statistics.has_min_max:
-        return None
-    stated = pa.array([statistics.min_raw], physical)
-    times, marks = read_times(stated.cast(kind), written)
-    return 0 if any(rows.any() for rows, _ in marks) else int(times[0])
+        return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]

@@ -1,34 +1,189 @@
-"""Reads event files as they come into a folder, without an end."""
+"""Sources without an end: one that is asked again and again, and event files as they come into a folder."""
 
 from __future__ import annotations
 
+import functools
+import sys
+import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.io.filesystem import BeamIOError
-from apache_beam.io.filesystems import FileSystems
+from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.pipelines.locations import ARRIVAL, CLOCKS, MARKS
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
-from privstream.pipelines.sources.folder_polls import FolderPolls, check_watched, list_folder, marked
-from privstream.pipelines.sources.found_files import EventFile, FilePart, check_file, format_of, parts_of
+from privstream.pipelines.sources.found_files import (
+    EventFile,
+    FilePart,
+    FolderPolls,
+    check_file,
+    check_watched,
+    format_of,
+    list_folder,
+    marked,
+    parts_of,
+)
 from privstream.pipelines.sources.normalise import dead_letter
-from privstream.pipelines.sources.polled_source import Answer, PolledSource, poll_parts
 from privstream.pipelines.sources.readers import EventsRead, ReadPart, read_by
-from privstream.pipelines.sources.steady_clock import clock_of
+from privstream.pipelines.stores import facts_of
 from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
+from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND
+
+BEGINNING = 0
+"""The watermark of a source that has not been asked yet: 1970. No earlier event is accepted."""
+
+
+LASTS = 600 * MICROS
+"""A clock that is off by the same for a whole period of so many microseconds is believed."""
+
+
+def elapsed() -> float:
+    """Return the seconds since any moment, those in which the machine was suspended included where the system can."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
+class SteadyClock:
+    """The time of day as it was when this clock was made, plus what has passed since.
+
+    A watermark that followed a jump forward would decide all windows in between at once, and what comes in them would
+    be late. So a jump is followed when something has arrived that others have stamped with a later time, or when it
+    has lasted: after each period of ten minutes the time goes on with the least jump in all of it. A jump backward is
+    followed at once, since no watermark goes back anyway. Several threads may ask.
+
+    Args:
+        time_of_day: seconds since 1970.
+        passed: seconds since any moment.
+    """
+
+    def __init__(self, time_of_day: Callable[[], float] = time.time, passed: Callable[[], float] = elapsed) -> None:
+        self._time_of_day, self._passed = time_of_day, passed
+        self._lock = threading.Lock()
+        day, self._began = self._read()
+        self._ahead = self._least = self._most = day - self._began
+
+    def now(self) -> int:
+        """Return now in microseconds since 1970."""
+        with self._lock:
+            day, passed = self._read()
+            ahead = day - passed
+            self._least, self._most = min(self._least, ahead), max(self._most, ahead)
+            if passed - self._began >= LASTS:
+                self._ahead = min(max(self._ahead, self._least), self._most)
+                self._began, self._least, self._most = passed, ahead, ahead
+            return min(day, passed + self._ahead)
+
+    def at_least(self, stamp: int) -> None:
+        """Learn that something is here that was stamped elsewhere; a stamp beyond the time of day proves nothing."""
+        with self._lock:
+            day, passed = self._read()
+            if stamp <= day:
+                self._ahead = max(self._ahead, stamp - passed)
+
+    def _read(self) -> tuple[int, int]:
+        """Return the time of day and what has passed, in microseconds."""
+        return int(self._time_of_day() * MICROS), int(self._passed() * MICROS)
+
+
+@functools.cache
+def clock_of(source: str) -> SteadyClock:
+    """Return the clock of a source in this process: what another source has stamped proves nothing here."""
+    return SteadyClock()
+
+
+class Answer(NamedTuple):
+    """What a source says when it is asked.
+
+    Attributes:
+        found: elements, each with the microseconds at which it arrived; not before the watermark that was.
+        position: where to go on; it is kept with the pipeline's state, so that a restored run goes on from there.
+        watermark: microseconds: whatever comes later has arrived then or after. None when nothing comes any more.
+    """
+
+    found: Iterable[tuple[Any, int]]
+    position: bytes
+    watermark: int | None
+
+
+class PolledSource(beam.DoFn):
+    """Asks for new elements every few seconds; its input is one pair of bytes for each part of the source.
+
+    Output and position of one question belong together, whatever fails: both are kept, or neither. While the timer is
+    set, its time holds the watermark. It is no splittable DoFn, since Flink's runner keeps a new piece of state for
+    every time that one pauses, and never frees it.
+
+    Args:
+        seconds: pause between two questions.
+    """
+
+    POSITION = ReadModifyWriteStateSpec("polled_source_position", BytesCoder())
+    """What `poll` has left."""
+    AGAIN = TimerSpec("polled_source_again", TimeDomain.WATERMARK)
+    """Set at the watermark of the source; fires at once, since nothing else holds back the watermark of its input."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._asked: dict[bytes, float] = {}  # cache of pauses: when each part was asked by this instance
+
+    @abstractmethod
+    def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
+        """Ask once; the position is None at first."""
+
+    def process(self, element: tuple[bytes, bytes], again: Any = beam.DoFn.TimerParam(AGAIN)) -> None:
+        """Start with a part."""
+        again.set(Timestamp(micros=BEGINNING))
+
+    @on_timer(AGAIN)
+    def ask(
+        self,
+        part: Any = beam.DoFn.KeyParam,
+        watermark: Any = beam.DoFn.TimestampParam,
+        position: Any = beam.DoFn.StateParam(POSITION),
+        again: Any = beam.DoFn.TimerParam(AGAIN),
+    ) -> Iterator[TimestampedValue[Any]]:
+        """Ask when the time has come, pass on what was found, and come back."""
+        wait = self._asked.get(part, -self.seconds) + self.seconds - time.monotonic()
+        time.sleep(max(0, wait))
+        self._asked[part] = time.monotonic()
+        kept = position.read()
+        answer = self.poll(part, kept, watermark.micros)
+        for element, arrived in answer.found:
+            yield TimestampedValue(element, Timestamp(micros=max(arrived, watermark.micros)))
+        if answer.watermark is None:
+            position.clear()
+            return
+        if answer.position != kept:
+            position.write(answer.position)
+        reached = min(max(answer.watermark, watermark.micros), END_OF_TIME)
+        again.set(Timestamp(micros=reached // MILLISECOND * MILLISECOND))
+
+
+def poll_parts(pbegin: Any, parts: list[bytes], source: PolledSource, found: Any) -> Any:
+    """Return what a source finds, elements of type `found`; its parts are asked side by side."""
+    polled = (
+        pbegin
+        | "Parts" >> beam.Create([(part, b"") for part in parts]).with_output_types(tuple[bytes, bytes])
+        | "Spread parts" >> beam.Reshuffle()
+        | "Ask" >> beam.ParDo(source).with_output_types(found)
+    )
+    polled.is_bounded = False  # only of a splittable DoFn does Beam see that by itself
+    return polled
+
 
 FOLDER = b"folder"
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
-UNREADABLE = (InputFileError, ValueError, TypeError, OSError, BeamIOError, pa.ArrowException)
+UNREADABLE = (InputFileError, ValueError, TypeError, OSError, pa.ArrowException)
 """What a file can do to its reader; anything else is a fault of the reader and ends the run."""
 
 
@@ -36,22 +191,17 @@ class WatchEvents(beam.PTransform[Any, Any]):
     """Reads files that come into a folder, each once, as `ReadEvents` does.
 
     Files are taken in the order in which they came, each when two polls have found it unchanged, and should get their
-    name when they are complete. What has been taken is kept with the state of the pipeline: two numbers for each file
-    that is there. So old files should be removed now and then, but only when the run could no longer have to go back
-    to them. A name must not be used again while a file of that name is there.
+    name when they are complete. What has been taken is kept with the state of the pipeline, so old files should be
+    removed now and then, but only when the run could no longer have to go back to them. A name must not be used again
+    while a file of that name is there.
 
-    The watermark comes from `watermark`:
+    The watermark is, with `arrival`, the time of day (as `SteadyClock` has it), held back by files that came and have
+    not been taken: an event is in time if its file comes before its window is decided. With `marks`, it is the time in
+    the name of an empty file `_UNTIL_20300101T120000Z`: no event before it will come. A file `_END` ends the stream.
 
-    - `arrival`: it is the time of day (as `SteadyClock` has it), held back by files that came and have not been taken.
-      An event is in time if its file comes before its window is decided, so the allowed lateness of a transform must
-      cover the way of an event into a complete file. A folder to which nothing comes holds nothing back.
-    - `marks`: whoever writes the files says how far they are complete, by an empty file `_UNTIL_20300101T120000Z`: no
-      event before that time will come. This is for the past, or for a clock that is not the time of day.
-
-    A file `_END` ends the stream when all files before it have been taken. A file that cannot be read, is gone or has
-    grown when its turn comes, or whose fields differ in a way that matters is one dead letter; the run goes on.
-    Counters as `ReadEvents`, and `files_taken`, `files_unreadable`, `files_changed` (polls that found a file changed
-    after it was taken; it is not read again), `listings_failed`.
+    A file that cannot be read, is gone or has grown when its turn comes, or whose fields differ in a way that matters
+    is one dead letter; the run goes on. Counters as `ReadEvents`, and `files_taken`, `files_unreadable`,
+    `files_changed` (after they were taken), `listings_failed`.
 
     *Privacy*: the times at which files come, and their names, must not depend on single persons. The watermark never
     follows the times of events, so no one person's event decides when a window closes, or whether others are late.
@@ -82,9 +232,8 @@ class WatchEvents(beam.PTransform[Any, Any]):
         check_watched(pattern)
         self.pattern = pattern
         self.format = format
-        self.files = self._there()
         self.fields = fields or FieldMapping()
-        self._check_one()
+        self.files = self._there()
 
     def expand(self, pbegin: Any) -> EventsRead:
         """Poll the folder, and read the parts of files side by side."""
@@ -101,36 +250,33 @@ class WatchEvents(beam.PTransform[Any, Any]):
         return {"pattern": self.pattern, "seconds": self.seconds, "watermark": self.watermark}
 
     def _there(self) -> list[EventFile]:
-        """Return the files of events that are there at launch."""
+        """Return the files that are there at launch; where none of them can be used, the options are wrong."""
         listing = list_folder(self.pattern)
         if listing is None:
             raise InputFileError(f"--input must be readable: cannot list {self.pattern}")
         paths = [seen for seen in listing if not seen.name.startswith("_") and seen.size]
-        return sorted(EventFile(seen.path, seen.size, self.format or "") for seen in paths)
-
-    def _check_one(self) -> None:
-        """Raise if there are files and none of them can be used: then the options are wrong, and not a file."""
+        files = sorted(EventFile(seen.path, seen.size, self.format or "") for seen in paths)
         refused: list[Exception] = []
-        for file in self.files:
+        for file in files:
             try:
-                return check_file(file._replace(format=file.format or format_of(file.path)), self.fields)
+                check_file(file._replace(format=file.format or format_of(file.path)), self.fields)
             except UNREADABLE as error:
                 refused.append(error)
+            else:
+                return files
         if refused:
             raise refused[0]
+        return files
 
 
 class PollFolder(PolledSource):
-    """Gives an `EventFile` for each file that has come.
-
-    A watermark that follows arrival stays `behind` by so many microseconds.
-    """
+    """Gives an `EventFile` for each file that has come; the time of arrival stays `behind` by so many microseconds."""
 
     def __init__(self, pattern: str, format: str | None, seconds: float, watermark: str, behind: int = 0) -> None:
         super().__init__(seconds)
         self.pattern = pattern
         self.format = format
-        self.watermark = watermark
+        self.by_marks = watermark == MARKS
         self.behind = behind
         self.taken = Metrics.counter("privstream", "files_taken")
         self.changed = Metrics.counter("privstream", "files_changed")
@@ -138,24 +284,26 @@ class PollFolder(PolledSource):
 
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
         """List the folder once; when the folder cannot be listed, nothing is known and time stands still."""
-        polls = FolderPolls.from_bytes(position)
-        clock = clock_of(self.pattern)
-        now = clock.now()
-        listing = list_folder(self.pattern)
+        polls, clock = FolderPolls.from_bytes(position), clock_of(self.pattern)
+        began, listing = clock.now(), list_folder(self.pattern)
         if listing is None:
             self.failed.inc()
             return Answer((), polls.to_bytes(), watermark)
-        found, reached = polls.poll(listing, now)
+        found, reached = polls.poll(listing, began)
         for seen in found:
             clock.at_least(seen.came)
         self.taken.inc(len(found))
         self.changed.inc(polls.changed)
-        by_marks = self.watermark == MARKS
-        came = [marked(listing, seen.came) if by_marks else seen.came for seen in found]
-        files = [EventFile(seen.path, seen.size, self.format or "", seen.came) for seen in found]
+        files = [
+            (
+                EventFile(seen.path, seen.size, self.format or "", seen.came),
+                marked(listing, seen.came) if self.by_marks else seen.came,
+            )
+            for seen in found
+        ]
         if reached is not None:
-            reached = polls.until if by_marks else reached - self.behind
-        return Answer(list(zip(files, came, strict=True)), polls.to_bytes(), reached)
+            reached = polls.until if self.by_marks else reached - self.behind
+        return Answer(files, polls.to_bytes(), reached)
 
 
 class TakeFile(beam.DoFn):
@@ -174,14 +322,14 @@ class TakeFile(beam.DoFn):
             try:
                 found = list(self.take(element))
             except UNREADABLE as error:
+                refused = error
                 if attempt + 1 < ATTEMPTS:
                     time.sleep(PAUSE_SECONDS)
-                    continue
-                self.unreadable.inc()
-                yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(error, element.path), element.path))
+            else:
+                yield from found
                 return
-            yield from found
-            return
+        self.unreadable.inc()
+        yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(refused, element.path), element.path))
 
 
 class _CutFile(TakeFile):
@@ -210,15 +358,15 @@ class _ReadWatchedPart(ReadPart):
             yield from super().process(element)
         except UNREADABLE as error:
             self.unreadable.inc()
-            position = f"from {element.start} to {element.end}"
+            position = f"row group {element.group + 1}" if element.format == "parquet" else ""
             yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(error, element.path), element.path, position))
 
 
 def check_as_found(path: str, size: int) -> None:
     """Raise if a file is gone, or has other bytes than when it was found."""
     try:
-        found = FileSystems.get_filesystem(path).size(path)
-    except BeamIOError:
+        found = facts_of(path).size
+    except OSError:
         raise InputFileError("file must stay until it has been read") from None
     if found != size:
         raise InputFileError(f"file must not change after it has come: it had {size} bytes")

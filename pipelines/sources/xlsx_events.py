@@ -8,15 +8,14 @@ import zipfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from datetime import date, datetime, time, timedelta
-from itertools import islice, pairwise
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 from privstream.pipelines.sources.event_files import (
     PLAIN,
     Damage,
     InputFileError,
-    Part,
     RawEvents,
     TextForm,
     describe_row,
@@ -34,15 +33,7 @@ LARGEST = 4 << 30
 ERROR = "e"
 """How openpyxl calls the type of a cell with an error, such as #N/A."""
 
-MOMENT = pa.timestamp("us")
-"""Dates of Excel have no zone: they are times of the clocks of --time_zone."""
-
-
-class Record(NamedTuple):
-    """A row of the sheet: its number and its values."""
-
-    number: int
-    values: list[Any]
+Rows = Generator[list[Any]]
 
 
 class _CellError(str):
@@ -52,11 +43,14 @@ class _CellError(str):
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
-    """Return the names in the first row; a field with a date in one of the first rows has times, others are text."""
+    """Return the names in the first row; a field with a date in one of the first rows has times, others are text.
+
+    Dates of Excel have no zone: they are times of the clocks of --time-zone.
+    """
     with closing(_rows(path)) as rows:
         names, first = _names(path, rows), list(islice(rows, LOOKED_AT))
-    dates = {name for row in first for name, value in zip(names, row.values, strict=False) if isinstance(value, date)}
-    return pa.schema([(name, MOMENT if name in dates else pa.string()) for name in names])
+    dates = {name for row in first for name, value in zip(names, row, strict=False) if isinstance(value, date)}
+    return pa.schema([(name, pa.timestamp("us") if name in dates else pa.string()) for name in names])
 
 
 def check(path: str) -> None:
@@ -71,17 +65,18 @@ def check(path: str) -> None:
         raise InputFileError(f"{path} must be a workbook of Excel (.xlsx) that is not damaged ({broken})")
 
 
-def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -> Iterator[RawEvents | Damage]:
+def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
     """Read some fields; rows with more cells than names, or with an error in one of the fields, are reported."""
     with closing(_rows(path)) as rows:
         names = _names(path, rows)
-        places = [names.index(name) for name in fields]
-        while chunk := list(islice(rows, ROWS)):
-            good = []
+        wanted, numbered = [names.index(name) for name in fields], enumerate(rows, start=2)
+        while chunk := list(islice(numbered, ROWS)):
+            good: list[int] = []
+            columns: dict[str, list[Any]] = {name: [] for name in fields}
             for number, values in chunk:
                 padded = [*values, *[None] * (len(names) - len(values))]
-                some, fault = [padded[place] for place in places], None
-                if any(value is not None for value in values[len(names) :]):
+                some, fault = [padded[place] for place in wanted], None
+                if any(value is not None for value in padded[len(names) :]):
                     fault = "malformed_line", f"row must have no more cells than the {len(names)} with names"
                 elif any(isinstance(value, _CellError) for value in some):
                     fault = "malformed_cell", "cells must have no error"
@@ -89,30 +84,16 @@ def read(path: str, part: Part, fields: Sequence[str], form: TextForm = PLAIN) -
                     record = {name: [str(value)] for name, value in zip(fields, some, strict=True)}
                     yield Damage(*fault, f"row {number}", describe_row(record)(0))
                 elif any(value is not None for value in padded):
-                    good.append(Record(number, some))
-            yield from _alike(good, fields)
+                    good.append(number)
+                    for name, value in zip(fields, some, strict=True):
+                        columns[name].append(value)
+            if good:
+                yield RawEvents(columns, places("row", good), describe_row(columns))
 
 
-def _alike(rows: Sequence[Record], fields: Sequence[str]) -> Iterator[RawEvents]:
-    """Give rows, cut where a field changes between dates and other values: a column has one of both."""
-    dates = [tuple(isinstance(value, date) for value in row.values) for row in rows]
-    cuts = [number for number, (one, other) in enumerate(pairwise(dates), start=1) if one != other]
-    for first, last in pairwise([0, *cuts, len(rows)]) if rows else ():
-        numbers, values = zip(*rows[first:last], strict=True)
-        columns: dict[str, Any] = dict(zip(fields, map(list, zip(*values, strict=True)), strict=True))
-        columns |= {
-            name: pa.array(columns[name], MOMENT) for name, moment in zip(fields, dates[first], strict=True) if moment
-        }
-        yield RawEvents(columns, places("row", numbers), describe_row(columns))
-
-
-def _names(path: str, rows: Iterator[Record]) -> list[str]:
-    """Return the names in the first row.
-
-    Raises:
-        InputFileError: there are none, or two are equal.
-    """
-    values = list(next(rows, Record(0, [])).values)
+def _names(path: str, rows: Rows) -> list[str]:
+    """Return the names in the first row, which must be there, and differ."""
+    values = next(rows, [])
     while values and values[-1] is None:
         values.pop()
     if not values or None in values or len(set(map(str, values))) < len(values):
@@ -120,12 +101,8 @@ def _names(path: str, rows: Iterator[Record]) -> list[str]:
     return [str(value) for value in values]
 
 
-def _rows(path: str) -> Generator[Record]:
-    """Give the rows of the first sheet.
-
-    Raises:
-        InputFileError: it is no workbook, or too large.
-    """
+def _rows(path: str) -> Rows:
+    """Give the rows of the first sheet."""
     try:
         openpyxl: Any = importlib.import_module("openpyxl")
     except ImportError:
@@ -139,8 +116,8 @@ def _rows(path: str) -> Generator[Record]:
         book = openpyxl.load_workbook(data, read_only=True, data_only=True)
         sheet = book.worksheets[0]
         sheet.reset_dimensions()  # which may be wrong in the file
-        for number, cells in enumerate(sheet.iter_rows(), start=1):
-            yield Record(number, [_value(cell) for cell in cells])
+        for cells in sheet.iter_rows():
+            yield [_value(cell) for cell in cells]
         book.close()
     except InputFileError:
         raise

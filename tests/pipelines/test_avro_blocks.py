@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from privstream.pipelines.sources import avro_events
 from privstream.pipelines.sources.avro_events import BLOCK_BYTES
-from privstream.pipelines.sources.event_files import InputFileError, Part
+from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.readers import ReadEvents
 
@@ -69,7 +69,7 @@ COMPRESS = {
 
 
 def users_of(path):
-    found = avro_events.read(str(path), Part(0, path.stat().st_size), ["user"])
+    found = avro_events.read(str(path), ["user"])
     return [user for part in found for user in part.columns["user"]]
 
 
@@ -109,7 +109,7 @@ def test_blocks_are_decoded_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(avro_events, "GROUP_RECORDS", 10)
     records = b"".join(text(b"u%d" % row) + text(b"tea") + text(b"2024-01-01") for row in range(25))
     write(tmp_path / "a.avro", block(25, records), block(3, RECORD * 3))
-    found = list(avro_events.read(str(tmp_path / "a.avro"), Part(0, 1), ["user"]))
+    found = list(avro_events.read(str(tmp_path / "a.avro"), ["user"]))
     assert [len(piece.columns["user"]) for piece in found] == [10, 10, 8]
     assert [user for piece in found for user in piece.columns["user"]] == [f"u{row}" for row in range(25)] + ["u"] * 3
     assert [piece.position(2) for piece in found] == ["record 3", "record 13", "record 23"]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines.cli import main
 from privstream.pipelines.sources import avro_events
-from privstream.pipelines.sources.event_files import InputFileError, Part
+from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files
 from privstream.pipelines.sources.readers import ReadEvents
@@ -57,7 +57,7 @@ def test_no_match_is_an_error_at_launch(pattern, tmp_path):
 @pytest.mark.parametrize("name", ["events.txt", "events", "events.avro.gz", "events.parquet.bz2"])
 def test_an_unknown_ending_is_an_error_at_launch(name, tmp_path):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(InputFileError, match=re.escape("--input must end in .avro, .parquet, .jsonl, .ndjson, .csv")):
+    with pytest.raises(InputFileError, match=re.escape("--input must end in .avro, .parquet, .jsonl, .csv, .xlsx")):
         launch(tmp_path / name)
 
 
@@ -129,13 +129,13 @@ def test_an_avro_file_cut_anywhere_gives_whole_blocks_or_a_named_error(tmp_path)
     for length in range(1, len(content)):
         (tmp_path / "b.avro").write_bytes(content[:length])
         if length == blocks[0][0] or length in ends:
-            (*found,) = avro_events.read(str(tmp_path / "b.avro"), Part(0, length), ["user"])
+            (*found,) = avro_events.read(str(tmp_path / "b.avro"), ["user"])
             assert [user for part in found for user in part.columns["user"]] == [
                 f"u{number}" for number in range(ends.get(length, 0))
             ]
             continue
         with pytest.raises(InputFileError, match=r"b\.avro is not an Avro file, or is damaged or cut short"):
-            list(avro_events.read(str(tmp_path / "b.avro"), Part(0, length), ["user"]))
+            list(avro_events.read(str(tmp_path / "b.avro"), ["user"]))
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate"])
@@ -197,7 +197,7 @@ def test_numbers_without_a_unit_in_text_are_dead_letters(format, tmp_path, read)
     path = tmp_path / f"a.{format}"
     path.write_text(json.dumps(GOOD) if format == "jsonl" else "user,item,time\nu,i,1\n")
     outcome = read(path)
-    assert [letter.reason for letter in outcome.letters] == ["time must not be a plain number without --time_unit"]
+    assert [letter.reason for letter in outcome.letters] == ["time must not be a plain number without --time-unit"]
     assert outcome.counters == {"events_malformed": 1, "events_malformed_time_unit": 1}
 
 

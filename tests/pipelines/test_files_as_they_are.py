@@ -136,7 +136,7 @@ def test_a_local_time_without_a_zone_is_refused_and_never_utc(texts):
     local = [row for row, text in enumerate(texts) if text in ISO[1:3]]
     assert [one.row for one in refusals if one.code == "time_zone"] == local
     assert {one.reason for one in refusals if one.row in local} == {
-        "time must say how far it is from UTC, such as Z or +01:00, or --time_zone must be given"
+        "time must say how far it is from UTC, such as Z or +01:00, or --time-zone must be given"
     }
     batch, refusals = Normaliser(FieldMapping(time_zone="Europe/Berlin"))(RawEvents(columns, str, str))
     assert not [one for one in refusals if one.row in local]

@@ -4,7 +4,7 @@ import itertools
 import os
 
 import pytest
-from privstream.pipelines.sources.folder_polls import (
+from privstream.pipelines.sources.found_files import (
     KEPT_SECONDS,
     FolderPolls,
     Seen,
@@ -12,7 +12,7 @@ from privstream.pipelines.sources.folder_polls import (
     marked,
     split_pattern,
 )
-from privstream.pipelines.sources.polled_source import MICROS
+from privstream.transforms.timing.steps import MICROS
 
 NOW = 2_000_000_000 * MICROS
 

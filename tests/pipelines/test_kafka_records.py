@@ -15,7 +15,7 @@ from confluent_kafka import (
 from privstream.pipelines.sources import kafka_events
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.kafka_events import AskKafka, ParseRecords, ReadKafka, Records
-from privstream.pipelines.sources.steady_clock import SteadyClock
+from privstream.pipelines.sources.watch_events import SteadyClock
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'
 NOW, FUTURE = 1_700_000_000, 4_102_444_800  # seconds; the second is 2100

@@ -13,10 +13,10 @@ from privstream.pipelines.sinks.row_files import read_row_file, with_item_column
 from privstream.pipelines.sinks.row_formats import Layout
 from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources import xlsx_events
-from privstream.pipelines.sources.event_files import Damage, InputFileError, Part
+from privstream.pipelines.sources.event_files import Damage, InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.first_records import unusable
 from privstream.pipelines.sources.found_files import files_with
+from privstream.pipelines.sources.normalise import unusable
 from privstream.transforms.reading.texts import join_item
 from privstream.transforms.rows import AlertState, KeyCount, QuantileEstimate
 
@@ -139,7 +139,7 @@ def test_a_bad_row_of_a_workbook_hurts_itself_alone(tmp_path: Path) -> None:
         ["7", "tea", noon],
     )
     fields = ["user", "item", "time"]
-    found = list(xlsx_events.read(path, Part(0, 1), fields))
+    found = list(xlsx_events.read(path, fields))
     assert {(each.position, each.code) for each in found if isinstance(each, Damage)} == {
         ("row 4", "malformed_cell"),
         ("row 7", "malformed_line"),

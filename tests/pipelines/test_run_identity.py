@@ -159,7 +159,8 @@ def test_a_file_that_changes_after_its_fingerprint_ends_the_run(change, monkeypa
     expand = ReadEvents.expand
     monkeypatch.setattr(os, "major", lambda device: 1)
 
-    def change_and_expand(self: ReadEvents, pbegin: beam.Pipeline) -> Any:
+    def expand_and_change(self: ReadEvents, pbegin: beam.Pipeline) -> Any:
+        found = expand(self, pbegin)
         if change == "longer":
             write("a.jsonl", events(31, "u"))
         elif change == "touched":
@@ -171,9 +172,9 @@ def test_a_file_that_changes_after_its_fingerprint_ends_the_run(change, monkeypa
             write(name, events(30, "v"))
             os.utime(name, ns=(before.st_atime_ns, before.st_mtime_ns))
             os.replace(name, "a.jsonl")
-        return expand(self, pbegin)
+        return found
 
-    monkeypatch.setattr(ReadEvents, "expand", change_and_expand)
+    monkeypatch.setattr(ReadEvents, "expand", expand_and_change)
     assert cli.main(["histogram", "--input", "a.jsonl", "--output", "r.jsonl", *OPTIONS.split()]) == 1
     rule = "must stay until it has been read" if change == "gone" else "must not change while a run reads it"
     assert capsys.readouterr().err == f"privstream histogram: error: a.jsonl {rule}" + (

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.pipelines.sources.event_files import RawEvents
@@ -63,13 +61,3 @@ def test_a_reason_says_for_which_questions_it_is_one() -> None:
         (1, "item must be present and not empty (for pages, sums, events)", ("pages", "sums", "events")),
         (2, "time must be present and not empty", ("pages", "places", "sums", "latency", "events")),
     ]
-
-
-def test_what_is_read_once_is_written_in_one_way() -> None:
-    """Forms of times and texts are those of all questions."""
-    other = FieldMapping(item="page", **(FORMS | {"time": "then"}))
-    with pytest.raises(ValueError, match=r"^late: time must be as in pages, for the records are read once"):
-        SharedFields((("pages", READINGS["pages"]), ("late", other)))
-    schema = pa.schema([(name, pa.string()) for name in ("who", "page", "land", "at")])
-    with pytest.raises(ValueError, match=r"^sums: --value must name a field of clicks: no `ms` there"):
-        SHARED.check(schema, "clicks")

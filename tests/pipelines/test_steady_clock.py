@@ -2,9 +2,8 @@
 
 import pytest
 from privstream.pipelines.sources import watch_events
-from privstream.pipelines.sources.polled_source import MICROS
-from privstream.pipelines.sources.steady_clock import LASTS, SteadyClock
-from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
+from privstream.pipelines.sources.watch_events import FOLDER, LASTS, PollFolder, SteadyClock
+from privstream.transforms.timing.steps import MICROS
 
 HOUR = 3600
 PERIOD = LASTS // MICROS

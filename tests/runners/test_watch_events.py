@@ -113,7 +113,7 @@ def test_damage_in_the_middle_keeps_what_was_read_before(tmp_path):
     path.write_bytes(damaged)
     users, letters, _ = read(tmp_path)
     assert users == ["1"]
-    assert [letter[2] for letter in letters] == ["from 1 to 2"]
+    assert [letter[2] for letter in letters] == ["row group 2"]
 
 
 def not_utf_8(folder: Path) -> None:
@@ -149,14 +149,14 @@ def test_whatever_else_is_in_the_folder_the_run_goes_on(make, reasons, tmp_path)
 def test_what_becomes_a_pipe_after_it_was_found_is_not_waited_for(tmp_path):
     file = tmp_path / "a.jsonl"
     os.mkfifo(file)
-    (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(file), "jsonl", 0, 0, 0))
+    (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(file), "jsonl", 0))
     assert letter.value.reason.endswith("it is a folder, a pipe or a device, not a file")
 
 
 def test_a_file_that_is_replaced_while_its_parts_are_read_is_a_dead_letter(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"user": ["1"], "item": ["a"], "time": pa.array([1])}), path)
-    (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(path), "parquet", 1, 2, path.stat().st_size))
+    (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(path), "parquet", path.stat().st_size, 1))
     assert "must not change while it is read" in letter.value.reason
 
 

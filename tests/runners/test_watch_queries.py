@@ -16,12 +16,10 @@ from privstream.pipelines.model.public_lists import AS_UTF_8
 from privstream.pipelines.run.queries_file import BEHIND, ReadQueriesFile, WatchQueries, parse_query
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, moment
 from privstream.pipelines.sources import watch_events
-from privstream.pipelines.sources.folder_polls import list_folder
-from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.polled_source import MICROS
-from privstream.pipelines.sources.steady_clock import clock_of
-from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
+from privstream.pipelines.sources.found_files import EventFile, list_folder
+from privstream.pipelines.sources.watch_events import FOLDER, PollFolder, clock_of
 from privstream.transforms import Domain, PrivateQueries, QueryAnswer
+from privstream.transforms.timing.steps import MICROS
 from runner_harness import run
 from test_watch_command import MARKS, PRIVSTREAM, SECONDS, mark, options, put, same_noise, wait_for  # noqa: F401
 
