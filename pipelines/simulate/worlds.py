@@ -19,9 +19,8 @@ from privstream.pipelines.sinks.row_files import (
     output_format,
     whole_file,
     write_row_file,
-    write_tables,
 )
-from privstream.pipelines.sinks.row_formats import PLAIN
+from privstream.pipelines.sinks.row_formats import PLAIN, write_tables
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
 from rich.console import Console
