@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,6 @@ INTERVAL = 0.05
 """`interval` is the lower end of an interval that misses the truth so often."""
 
 MOST_EVENTS = 400
-PARTS = (0.0, 0.25, 0.5, 0.75)
-"""Of epsilon: where, beside epsilon itself, delta is bounded. Too little noise shows there first."""
 
 
 def at_least(successes: Any, trials: Any, wrong: float) -> Any:
@@ -45,58 +43,37 @@ def at_most(successes: Any, trials: int, wrong: float) -> Any:
     return np.where(np.asarray(successes) < trials, found, 1.0)
 
 
-class Point(NamedTuple):
-    """What is claimed at one epsilon, and what was found.
-
-    Attributes:
-        epsilon: where on the privacy curve.
-        claimed: the delta that the guarantee allows there.
-        found: a lower bound of the delta that the transform has there.
-    """
-
-    epsilon: float
-    claimed: float
-    found: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What the samples of two neighbouring inputs prove, all of it together with probability 1 - `wrong`.
 
     Attributes:
-        claimed: epsilon of the guarantee.
-        delta: delta of the guarantee.
-        epsilon: lower bound of the epsilon that the transform has at this delta.
-        points: lower bounds of delta along the privacy curve; the last one is at the claimed epsilon.
+        guarantee: what is claimed.
+        epsilon: lower bound of the epsilon that the transform has at the claimed delta.
+        delta: lower bound of the delta that it has at the claimed epsilon.
         interval: lower end of a 95% interval of epsilon, by itself.
     """
 
-    claimed: float
-    delta: float
+    guarantee: PrivacyGuarantee
     epsilon: float
-    points: tuple[Point, ...]
+    delta: float
     interval: float
 
     @property
     def violated(self) -> bool:
         """Whether the guarantee is refuted."""
-        return self.epsilon > self.claimed or any(point.found > point.claimed for point in self.points)
+        return self.epsilon > self.guarantee.epsilon or self.delta > self.guarantee.delta
 
     @property
     def share(self) -> float:
         """How much of what the guarantee allows has been found to be used, where most of it is; above 1 refutes it."""
-        parts = [point.found / point.claimed for point in self.points if point.claimed > 0]
-        return max(self.epsilon / self.claimed, *parts)
+        of_delta = self.delta / self.guarantee.delta if self.guarantee.delta else 0.0
+        return max(self.epsilon / self.guarantee.epsilon, of_delta)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {
-            "epsilon_at_least": self.epsilon,
-            "delta_at_least": self.points[-1].found,
-            "share": self.share,
-            "curve": [point._asdict() for point in self.points],
-            "refuted": self.violated,
-        }
+        found = {"epsilon_at_least": self.epsilon, "delta_at_least": self.delta}
+        return found | {"share": self.share, "refuted": self.violated}
 
 
 def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: float) -> Evidence:
@@ -106,16 +83,15 @@ def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: floa
         one: of independent trials with one input, shape (n,); the more a score looks like this input, the larger.
         other: of independent trials with the other input, shape (m,).
         guarantee: what is claimed of the transform.
-        wrong: probability with which some bound may be wrong.
+        wrong: probability with which some bound may be wrong: of two, each of two probabilities.
     """
-    epsilon, delta, curve = guarantee.epsilon, guarantee.delta, guarantee.known_curve
-    each = wrong / (2 * (len(PARTS) + 2))
-    samples = Samples(one, other, each)
-    at = [*(part * epsilon for part in PARTS), epsilon]
-    claimed = [*(min(1.0, curve.delta(each)) for each in at[:-1]), delta]
-    points = tuple(Point(*known, samples.delta(known[0])) for known in zip(at, claimed, strict=True))
-    least, interval = samples.epsilon(delta), Samples(one, other, INTERVAL / 4).epsilon(delta)
-    return Evidence(claimed=epsilon, delta=delta, epsilon=least, points=points, interval=interval)
+    samples = Samples(one, other, wrong / 4)
+    return Evidence(
+        guarantee=guarantee,
+        epsilon=samples.epsilon(guarantee.delta),
+        delta=samples.delta(guarantee.epsilon),
+        interval=Samples(one, other, INTERVAL / 4).epsilon(guarantee.delta),
+    )
 
 
 class Samples:
