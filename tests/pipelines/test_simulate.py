@@ -165,34 +165,21 @@ def test_a_seed_gives_the_same_events_in_every_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "options",
     [
-        ([*CITY, "--users", "0"], "users must be >= 1, got 0"),
-        ([*CITY, "--windows", "-1"], "windows must be >= 1, got -1"),
-        ([*CITY, "--seed", "-1"], "seed must be >= 0, got -1"),
-        ([*CITY, "--window", "nan"], "window must be finite and > 0, got nan"),
-        ([*CITY, "--trends", "99"], "trends must be <= 16, got 99"),
+        ["--users", "0"],
+        ["--window", "nan"],
+        ["--trends", "99"],
+        ["--output", "e.xls"],
+        ["--output", "none/e.csv"],
+        ["--truth", "e.csv"],
+        ["--truth", "none/t.avro"],
     ],
 )
-def test_numbers_out_of_range_are_refused_and_nothing_is_written(arguments, message, tmp_path, capsys):
-    assert cli.main([*arguments, "--output", str(tmp_path / "e.csv")]) == 2
-    assert message in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--output", "e.xls"], "--output must end in .avro, .parquet, .jsonl, .csv, got e.xls"),
-        (["--output", "none/e.csv"], "--output must be in a folder that exists"),
-        (["--output", "e.csv", "--truth", "t.txt"], "--truth must end in"),
-        (["--output", "e.csv", "--truth", "none/t.avro"], "--truth must be in a folder that exists"),
-    ],
-)
-def test_paths_that_cannot_be_written_are_refused(options, message, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_written_is_refused_and_nothing_is(options, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main([*CITY, *options]) == 2
-    assert message in capsys.readouterr().err
+    assert cli.main([*CITY, "--output", "e.csv", *options]) == 2
+    assert options[0].removeprefix("--") in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -280,22 +267,3 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, capsys: pytest.
         assert "--output must be a new folder, or one that a demo has made" in capsys.readouterr().err
         assert (tmp_path / name).read_bytes() == b"mine"
     assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--users", "0"], "users must be >= 1, got 0"),
-        (["--windows", "0"], "windows must be >= 1, got 0"),
-        (["--seed", "-1"], "seed must be >= 0, got -1"),
-        (["--output", "file/folder"], "--output must be a folder that can be written"),
-    ],
-)
-def test_what_cannot_work_is_refused(options, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("file").touch()
-    assert run(*options) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.out == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
