@@ -21,7 +21,7 @@ from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.plot import write
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.show.words import interval
-from privstream.pipelines.simulate.truths import ItemHolders
+from privstream.pipelines.simulate.city import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.row_formats import iso_8601
 from privstream.pipelines.terminal import printable
@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     for command in commands:
         _execute(console, command)
     rows: list[KeyCount] = read_row_file(files.rows, KeyCount)
-    truth: list[ItemHolders] = read_row_file(files.truth, ItemHolders)
-    holders = {(row.item, row.window_start.micros): row.holders for row in truth}
+    truth: list[Truth] = read_row_file(files.truth, Truth)
+    holders = {(row.item, row.window_start.micros): row.number for row in truth}
     console.print(_largest(rows, holders))
     write(read_result(files.rows).chart(truth), files.picture)
     promise = Promise.read(f"{files.rows}.guarantee.json")

@@ -1,36 +1,39 @@
-"""Attacks by trials, where a mechanism tests in secret: two neighbouring inputs, and how rows tell which it was."""
+"""Attacks by trials, where a mechanism tests in secret: two neighbouring inputs, and how rows tell which it was.
+
+Many trials are one run of a pipeline, each with noise and people of its own. A trial is a budget period; or, where the
+noise of items is independent, it is items that no other trial has.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+import numpy as np
+from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.audit.replay import publish
+from privstream.pipelines.audit.worst import MINUTE, SUSPECT, Sent, batches, crowd
+from privstream.pipelines.model.question import QuestionInfo
+from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.fields import NUMBER
+from privstream.transforms.stages import PrivateTransform
+from privstream.transforms.timing.steps import MICROS
 
 PERIOD = ""
 """What tells trials apart that are budget periods of one run."""
 
-SUSPECT = 0
-"""The number of the person who is in one of the inputs and not in the other."""
-
-
-class Sent(NamedTuple):
-    """An event of an attack.
-
-    Attributes:
-        user: a number for each person; `SUSPECT` for the one who may be missing. A point, where users are points.
-        item: the item.
-    """
-
-    user: int
-    item: str
-
+ROWS_PER_BATCH = 50_000
+DIGITS = 7
 
 Adversary = Callable[[Any], Iterable[Sent]]
 """What is sent in the first window, given the transform, all of whose parameters are public."""
 
-Score = Callable[[Any, Sequence[Any]], float]
+Score = Callable[[Sequence[Any]], float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +69,84 @@ class Attack:
     told_by: str = PERIOD
 
 
-def crowd(number: int, item: str) -> list[Sent]:
-    """Return one event of each of so many others."""
-    return [Sent(1 + i, item) for i in range(number)]
+class Trials:
+    """The trials of one attack on one transform: one in so many gets D, the others D'.
+
+    Args:
+        spec: the question.
+        attack: the attack.
+        options: of the transform, without its windows and noise.
+        number: of trials, a multiple of the attack's `one_in`.
+        noise: of the whole run; trials derive theirs from it.
+        first: number of the first trial, a multiple of `one_in`: trials of several runs differ in it.
+
+    Attributes:
+        transform: what is attacked.
+        guarantee: what it promises to one unit, who is in one trial.
+    """
+
+    def __init__(
+        self,
+        spec: QuestionInfo,
+        attack: Attack,
+        options: Mapping[str, Any],
+        number: int,
+        noise: NoiseSource,
+        first: int = 0,
+    ) -> None:
+        self.attack, self.periods = attack, attack.told_by == PERIOD
+        self.names = tuple(f"{place:0{DIGITS}}" for place in range(first, first + number))
+        given: dict[str, Any] = {**options, "window": MINUTE, "start": 0, "end": MINUTE}
+        if "shards" in spec.arguments:
+            given["shards"] = 1  # trials are parts enough
+        alone: Any = spec.transform_class(**given, noise=noise)
+        self.guarantee: PrivacyGuarantee = alone.guarantee
+        if self.periods:
+            given |= {"end": MINUTE * number, "renew_every": MINUTE}
+            noise = noise.derive("trials", first)
+        elif "domain" in options:
+            items = options["domain"].texts.to_pylist()
+            given["domain"] = Domain([f"{name} {item}" for name in self.names for item in items])
+        self.transform: PrivateTransform = spec.transform_class(**given, noise=noise)
+        if isinstance(self.transform, CountsParameters):  # each is as one is that has no others
+            self.transform.mechanism = alone.mechanism
+
+    def run(self) -> tuple[Floats, Floats]:
+        """Return the scores of the trials with D, and of those with D', float64 (trials,) each.
+
+        Raises:
+            RunError: the run failed.
+        """
+        rows: dict[str, list[Any]] = defaultdict(list)
+        for row in publish(self.transform, batches(self.transform, list(self._sent()), ROWS_PER_BATCH)):
+            if self.periods:
+                rows[self.names[row.window_start.micros // (MINUTE * MICROS)]].append(row)
+            else:
+                rows[getattr(row, self.attack.told_by).partition(" ")[0]].append(row)
+        scores = np.array([self.attack.score(rows[name]) for name in self.names], np.float64)
+        with_suspect = np.arange(len(scores)) % self.attack.one_in == 0
+        return scores[with_suspect], scores[~with_suspect]
+
+    def _sent(self) -> Iterator[Sent]:
+        """Yield the events of all trials. Nobody is in two trials."""
+        others, points = list(self.attack.others(self.transform)), self.transform.event_fields.user == NUMBER
+        for number, name in enumerate(self.names):
+            for one in (*others, *self.attack.suspect) if number % self.attack.one_in == 0 else others:
+                user = one.user if points else f"{name} {one.user}"
+                yield Sent(user, one.item, number) if self.periods else Sent(user, f"{name} {one.item}", 0)
 
 
 def moved(field: str) -> Score:
     """Score by the sum of a field over all rows, each from 0 to 1: as far as one unit moves it."""
-    return lambda transform, rows: float(sum(min(1, max(0, getattr(row, field))) for row in rows))
+    return lambda rows: float(sum(min(1, max(0, getattr(row, field))) for row in rows))
 
 
 def shown(field: str) -> Score:
     """Score by the number of rows in which a field says yes, or is above 0."""
-    return lambda transform, rows: float(sum(getattr(row, field) > 0 for row in rows))
+    return lambda rows: float(sum(getattr(row, field) > 0 for row in rows))
 
 
-EPSILON = 2.0
+EPSILON, POINT_EPSILON = 2.0, 3.0
 ONE = Domain(["a"])
 
 EMPTY = 100
@@ -96,8 +161,8 @@ COUNTS = (
         "whether it is published. The control publishes it with 5%, as if it were not charged.",
         options={"epsilon": EPSILON, "delta": 0.002, "max_contributions": 1},
         control={"delta": 0.1},
-        suspect=[Sent(SUSPECT, "a")],
-        score=lambda transform, rows: float(len(rows)),
+        suspect=[Sent(SUSPECT, "a", 0)],
+        score=lambda rows: float(len(rows)),
         about="delta",
         times=3 * EMPTY,
         one_in=EMPTY,
@@ -115,9 +180,9 @@ HISTOGRAM = (
         options={"epsilon": EPSILON, "domain": ONE, "largest": 1},
         control={"epsilon": 4 * EPSILON},
         times=4,
-        others=lambda transform: crowd(MANY_EVENTS, "a"),
-        suspect=[Sent(SUSPECT, "a")],
-        score=lambda transform, rows: float(sum(row.estimate for row in rows)),
+        others=lambda transform: crowd(MANY_EVENTS, ["a"], 0),
+        suspect=[Sent(SUSPECT, "a", 0)],
+        score=lambda rows: float(sum(row.estimate for row in rows)),
         told_by="category",
     ),
 )
@@ -132,14 +197,14 @@ FLAGS = (
         options={"epsilon": EPSILON, "thresholds": THRESHOLD, "domain": ONE},
         control={"epsilon": 4 * EPSILON},
         times=16,
-        others=lambda transform: crowd(THRESHOLD - 1, "a"),
-        suspect=[Sent(SUSPECT, "a")],
+        others=lambda transform: crowd(THRESHOLD - 1, ["a"], 0),
+        suspect=[Sent(SUSPECT, "a", 0)],
         score=shown("raised"),
         told_by="category",
     ),
 )
 
-POINT = [Sent(1, "in")]
+POINT = [Sent(1, "in", 0)]
 
 RANGES = (
     Attack(
@@ -153,8 +218,6 @@ RANGES = (
         times=4,
     ),
 )
-
-POINT_EPSILON = 3.0
 
 PREDECESSOR = (
     Attack(

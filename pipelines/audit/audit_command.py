@@ -5,40 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
-from privstream.pipelines.audit.attacks import PERIOD, Attack
+from privstream.pipelines.audit.attacks import PERIOD, Attack, Trials
 from privstream.pipelines.audit.evidence import Evidence, measure
 from privstream.pipelines.audit.replay import claim_of, faults, measured, share
-from privstream.pipelines.audit.trials import Trials, run_all, run_share
 from privstream.pipelines.audit.worst import RUN, RUNS, worst_pair
 from privstream.pipelines.command import InconclusiveError, RunError, UsageError
 from privstream.pipelines.console import show
 from privstream.pipelines.model.question import METHOD, QuestionInfo, loaded
-from privstream.pipelines.runners.processes import Crew, cores, workers_for
 from privstream.pipelines.terminal import say
 from rich.table import Table
 
 WRONG = 1e-4
 """Probability with which some bound from trials may be wrong, of all attacks of an audit together."""
 
-MOST_WORKERS = 8
-"""Processes that share the trials, unless more are asked for: each needs memory for events of its own."""
-
 ITEMS_AT_ONCE = 20_000
 """Trials with D in one run, where they are items."""
-
-MORE = 4
-"""So many times as many trials follow where a control was missed: that depends on controls alone."""
 
 FEWEST = 400
 """Fewer trials catch no control."""
@@ -102,8 +91,8 @@ def replayed(name: str, word: str, transform: Any, claim: PrivacyGuarantee | Non
         ValueError: there is no such pair; the message says why.
         RunError: a run failed.
     """
-    pair, guarantee = worst_pair(word, transform), transform.guarantee if claim is None else claim
-    shown, _, _ = pair.replay()
+    guarantee = transform.guarantee if claim is None else claim
+    shown, _, _ = worst_pair(word, transform).replay()
     allowed = claim_of(guarantee)
     broken = faults(shown, allowed)
     return Finding(
@@ -134,87 +123,52 @@ def replays(spec: QuestionInfo, key_file: str | None) -> list[Finding]:
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trying:
-    """How attacks are run by trials.
+def tried(spec: QuestionInfo, attack: Attack, trials: int, key_file: str | None, wrong: float = WRONG) -> Finding:
+    """Run an attack on the transform and on its control.
 
-    Attributes:
+    Args:
         spec: the question.
-        trials: of each attack.
+        attack: the attack.
+        trials: as many as are asked for.
         key_file: file with the noise key, or None for a new key each time.
-        wrong: probability with which some bound of one attack may be wrong.
-        crew: returns processes that share the trials, which it starts when they are first wanted; None for this one
-            alone.
+        wrong: probability with which some bound may be wrong.
+
+    Raises:
+        ValueError: the noise key cannot be used.
+        RunError: a run failed.
     """
-
-    spec: QuestionInfo
-    trials: int
-    key_file: str | None
-    wrong: float
-    crew: Callable[[], Crew | None] = lambda: None
-
-    def find(self, attack: Attack) -> Finding:
-        """Run an attack on the transform and on its control.
-
-        Raises:
-            ValueError: the noise key cannot be used.
-            RunError: a run failed.
-        """
-        number = attack.times * self.trials
-        at_once = self.trials if attack.told_by == PERIOD else min(number, ITEMS_AT_ONCE * attack.one_in)
-        both = [attack.options, {**attack.options, **attack.control}]
-        noise = [
-            noise_source(self.key_file, None, f"audit {self.spec.word} {attack.name} {name}")
-            for name in ("claimed", "control")
-        ]
+    say(f"attack: {attack.name}")
+    number = attack.times * trials
+    at_once = trials if attack.told_by == PERIOD else min(number, ITEMS_AT_ONCE * attack.one_in)
+    made, seen = list[Trials](), list[Evidence]()
+    for name, options in (("claimed", attack.options), ("control", {**attack.options, **attack.control})):
+        noise = noise_source(key_file, None, f"audit {spec.word} {attack.name} {name}")
         runs = [
-            Trials(self.spec, attack, options, min(at_once, number - first), source, first)
+            Trials(spec, attack, options, min(at_once, number - first), noise, first)
             for first in range(0, number, at_once)
-            for options, source in zip(both, noise, strict=True)
         ]
-        claim, seen = runs[0].guarantee, run_all(runs, self.crew())
-        shown, caught = (measure(*_together(seen[place::2]), claim, self.wrong) for place in (0, 1))
-        return Finding(
-            name=attack.name,
-            text=attack.text,
-            method=getattr(runs[0].transform, METHOD, ""),
-            guarantee=claim,
-            measured=shown.interval,
-            share=shown.share,
-            verdict=REFUTED if shown.violated else CONSISTENT if caught.violated else NO_POWER,
-            found=_plain(shown),
-            about=attack.about,
-            control={"options": dict(attack.control), "measured_epsilon": caught.interval} | _plain(caught),
-        )
-
-
-def _together(runs: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    """Return the scores of several runs, those with D and those without."""
-    one, other = (np.concatenate(world) for world in zip(*runs, strict=True))
-    return one, other
-
-
-def _plain(evidence: Evidence) -> dict[str, Any]:
-    """Return evidence as plain values."""
-    return {
-        "epsilon_at_least": evidence.epsilon,
-        "delta_at_least": evidence.points[-1].found,
-        "share": evidence.share,
-        "curve": [point._asdict() for point in evidence.points],
-        "refuted": evidence.violated,
-    }
+        made.append(runs[0])
+        one, other = zip(*(run.run() for run in runs), strict=True)
+        seen.append(measure(np.concatenate(one), np.concatenate(other), made[0].guarantee, wrong))
+    shown, caught = seen
+    return Finding(
+        name=attack.name,
+        text=attack.text,
+        method=getattr(made[0].transform, METHOD, ""),
+        guarantee=made[0].guarantee,
+        measured=shown.interval,
+        share=shown.share,
+        verdict=REFUTED if shown.violated else CONSISTENT if caught.violated else NO_POWER,
+        found=shown.to_dict(),
+        about=attack.about,
+        control={"options": dict(attack.control), "measured_epsilon": caught.interval} | caught.to_dict(),
+    )
 
 
 def overall(findings: Sequence[Finding]) -> str:
     """Return the verdict of an audit: the worst of its findings."""
     verdicts = {finding.verdict for finding in findings}
     return next(each for each in (REFUTED, NO_POWER, CONSISTENT) if each in verdicts)
-
-
-def weakest(findings: Sequence[Finding]) -> Finding:
-    """Return what measured the smallest part of the epsilon that is claimed, of those about epsilon."""
-    on_epsilon = [finding for finding in findings if finding.about == "epsilon"]
-    return min(on_epsilon, key=lambda finding: finding.measured / finding.guarantee.epsilon)
 
 
 @dataclass(frozen=True)
@@ -230,37 +184,17 @@ class AuditCommand:
     def run(self, arguments: argparse.Namespace) -> None:
         """Replay and attack, print what was found, and end with the verdict."""
         began = time.monotonic()
+        attacks: Sequence[Attack] = loaded(self.spec.audit.path) if self.spec.audit else ()
         try:
             if checks.integer("trials", arguments.trials, minimum=FEWEST) % 2:
                 raise ValueError(f"trials must be even, half of them for each input, got {arguments.trials}")
             found = replays(self.spec, arguments.key)
-            found += self._tried(loaded(self.spec.audit.path) if self.spec.audit else (), arguments)
+            wrong = WRONG / max(1, len(attacks))
+            found += [tried(self.spec, attack, arguments.trials, arguments.key, wrong) for attack in attacks]
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
         say(f"audited in {time.monotonic() - began:.0f} s")
         report(f"audit of {self.spec.word}", {"question": self.spec.word}, found, arguments)
-
-    def _tried(self, attacks: Sequence[Attack], arguments: argparse.Namespace) -> list[Finding]:
-        """Run the attacks; where a control is missed, with more trials."""
-        found = list[Finding]()
-        workers = workers_for(min(cores(), MOST_WORKERS) if arguments.workers is None else arguments.workers, 0)
-        with ExitStack() as stack:
-            crew = cache(lambda: stack.enter_context(Crew(workers, run_share).working()) if workers > 1 else None)
-            for attack in attacks:
-                say(f"attack: {attack.name}")
-                trying = Trying(
-                    spec=self.spec,
-                    trials=arguments.trials,
-                    key_file=arguments.key,
-                    wrong=WRONG / len(attacks),
-                    crew=crew,
-                )
-                one = trying.find(attack)
-                if one.verdict == NO_POWER:
-                    say(f"{attack.name}: its control was not caught, so {MORE} times as many trials follow")
-                    one = replace(trying, trials=MORE * trying.trials).find(attack)
-                found.append(one)
-        return found
 
 
 HEADINGS = ("attack", "mechanism", "epsilon", "measured", "delta", "share", "verdict")
@@ -287,8 +221,10 @@ def report(
         RunError: a guarantee is refuted.
         InconclusiveError: a control was not caught.
     """
-    least = weakest(findings)
+    verdict = overall(findings)
     if arguments.json:
+        on_epsilon = [finding for finding in findings if finding.about == "epsilon"]
+        least = min(on_epsilon, key=lambda finding: finding.measured / finding.guarantee.epsilon)
         said = {
             **about,
             "claimed_epsilon": least.guarantee.epsilon,
@@ -297,15 +233,19 @@ def report(
             "weakest_attack": least.name,
             "trials": arguments.trials,
             "confidence": 1 - WRONG,
-            "verdict": overall(findings),
+            "verdict": verdict,
             "attacks": [finding.to_dict() for finding in findings],
         }
         print(json.dumps(said, indent=2))
     else:
-        texts = dict.fromkeys(finding.text if finding.control is None else f"{finding.name}: {finding.text}"
-                              for finding in findings)  # fmt: skip
-        show(title, _table(findings), [*notes, *texts, *MEANING])
-    _conclude(findings)
+        texts = [one.text if one.control is None else f"{one.name}: {one.text}" for one in findings]
+        show(title, _table(findings), [*notes, *dict.fromkeys(texts), *MEANING])
+    named = ", ".join(finding.name for finding in findings if finding.verdict == verdict)
+    if verdict == REFUTED:
+        raise RunError(f"the guarantee is refuted by {named}: please report it")
+    if verdict == NO_POWER:
+        raise InconclusiveError(f"the audit has no power: controls of {named} were not caught; more --trials may do it")
+    say(f"{CONSISTENT}: nothing was found beyond what the guarantee allows")
 
 
 def _table(findings: Sequence[Finding]) -> Table:
@@ -315,23 +255,13 @@ def _table(findings: Sequence[Finding]) -> Table:
         last = number == len(HEADINGS) - 1  # a verdict must not be cut
         table.add_column(heading, justify="right" if 2 <= number <= 5 else "left", no_wrap=last)
     for finding in findings:
-        claim, method = finding.guarantee, finding.method or "as it is"
-        numbers = claim.epsilon, finding.measured, claim.delta, finding.share
-        table.add_row(finding.name, method, *(f"{number:.3g}" for number in numbers), finding.verdict)
-        if (control := finding.control) is not None:
+        claim, control = finding.guarantee, finding.control
+        lines = [(finding.name, finding.method or "as it is", finding.measured, finding.share, finding.verdict)]
+        if control is not None:
             given = ", ".join(f"{name} {value:g}" for name, value in control["options"].items())
-            numbers = claim.epsilon, control["measured_epsilon"], claim.delta, control["share"]
             caught = "caught" if control["refuted"] else "missed"
-            table.add_row("", f"control: {given}", *(f"{number:.3g}" for number in numbers), caught)
+            lines.append(("", f"control: {given}", control["measured_epsilon"], control["share"], caught))
+        for name, mechanism, epsilon, used, verdict in lines:
+            numbers = (f"{number:.3g}" for number in (claim.epsilon, epsilon, claim.delta, used))
+            table.add_row(name, mechanism, *numbers, verdict)
     return table
-
-
-def _conclude(findings: Sequence[Finding]) -> None:
-    """Say that nothing speaks against the guarantee, or end with what does."""
-    verdict = overall(findings)
-    named = ", ".join(finding.name for finding in findings if finding.verdict == verdict)
-    if verdict == REFUTED:
-        raise RunError(f"the guarantee is refuted by {named}: please report it")
-    if verdict == NO_POWER:
-        raise InconclusiveError(f"the audit has no power: controls of {named} were not caught; more --trials may do it")
-    say(f"{CONSISTENT}: nothing was found beyond what the guarantee allows")

@@ -1,7 +1,7 @@
 """Lower bounds on epsilon and delta from samples: what an attacker who has seen many runs can prove.
 
 The event that says most is chosen on a part of the samples and counted on the others, so choosing costs nothing; its
-two probabilities, or that of a right guess, are bounded by Clopper and Pearson (1934).
+two probabilities are bounded by Clopper and Pearson (1934).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,6 @@ INTERVAL = 0.05
 """`interval` is the lower end of an interval that misses the truth so often."""
 
 MOST_EVENTS = 400
-MOST_GUESSES = 60
-CAUTION = 1e-3
-"""Guesses are chosen by bounds that are wrong less often than they will be, by this factor: of many, some look good."""
-PARTS = (0.0, 0.25, 0.5, 0.75)
-"""Of epsilon: where, beside epsilon itself, delta is bounded. Too little noise shows there first."""
 
 
 def at_least(successes: Any, trials: Any, wrong: float) -> Any:
@@ -48,48 +43,37 @@ def at_most(successes: Any, trials: int, wrong: float) -> Any:
     return np.where(np.asarray(successes) < trials, found, 1.0)
 
 
-class Point(NamedTuple):
-    """What is claimed at one epsilon, and what was found.
-
-    Attributes:
-        epsilon: where on the privacy curve.
-        claimed: the delta that the guarantee allows there.
-        found: a lower bound of the delta that the transform has there.
-    """
-
-    epsilon: float
-    claimed: float
-    found: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What the samples of two neighbouring inputs prove, all of it together with probability 1 - `wrong`.
 
     Attributes:
-        claimed: epsilon of the guarantee.
-        delta: delta of the guarantee.
-        epsilon: lower bound of the epsilon that the transform has at this delta.
-        points: lower bounds of delta along the privacy curve; the last one is at the claimed epsilon.
+        guarantee: what is claimed.
+        epsilon: lower bound of the epsilon that the transform has at the claimed delta.
+        delta: lower bound of the delta that it has at the claimed epsilon.
         interval: lower end of a 95% interval of epsilon, by itself.
     """
 
-    claimed: float
-    delta: float
+    guarantee: PrivacyGuarantee
     epsilon: float
-    points: tuple[Point, ...]
+    delta: float
     interval: float
 
     @property
     def violated(self) -> bool:
         """Whether the guarantee is refuted."""
-        return self.epsilon > self.claimed or any(point.found > point.claimed for point in self.points)
+        return self.epsilon > self.guarantee.epsilon or self.delta > self.guarantee.delta
 
     @property
     def share(self) -> float:
         """How much of what the guarantee allows has been found to be used, where most of it is; above 1 refutes it."""
-        parts = [point.found / point.claimed for point in self.points if point.claimed > 0]
-        return max(self.epsilon / self.claimed, *parts)
+        of_delta = self.delta / self.guarantee.delta if self.guarantee.delta else 0.0
+        return max(self.epsilon / self.guarantee.epsilon, of_delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        found = {"epsilon_at_least": self.epsilon, "delta_at_least": self.delta}
+        return found | {"share": self.share, "refuted": self.violated}
 
 
 def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: float) -> Evidence:
@@ -99,20 +83,15 @@ def measure(one: Floats, other: Floats, guarantee: PrivacyGuarantee, wrong: floa
         one: of independent trials with one input, shape (n,); the more a score looks like this input, the larger.
         other: of independent trials with the other input, shape (m,).
         guarantee: what is claimed of the transform.
-        wrong: probability with which some bound may be wrong.
+        wrong: probability with which some bound may be wrong: of two, each of two probabilities.
     """
-    epsilon, delta, curve = guarantee.epsilon, guarantee.delta, guarantee.known_curve
-    each = wrong / (2 * (len(PARTS) + 2))
-    samples = Samples(one, other, each)
-    at = [*(part * epsilon for part in PARTS), epsilon]
-    claimed = [*(min(1.0, curve.delta(each)) for each in at[:-1]), delta]
-    points = tuple(Point(*known, samples.delta(known[0])) for known in zip(at, claimed, strict=True))
-    if delta or len(one) != len(other):
-        # Two probabilities, each from one side.
-        least, interval = samples.epsilon(delta), Samples(one, other, INTERVAL / 4).epsilon(delta)
-    else:
-        least, interval = (Samples(one, other, error).guessed() for error in (2 * each, INTERVAL / 2))
-    return Evidence(claimed=epsilon, delta=delta, epsilon=least, points=points, interval=interval)
+    samples = Samples(one, other, wrong / 4)
+    return Evidence(
+        guarantee=guarantee,
+        epsilon=samples.epsilon(guarantee.delta),
+        delta=samples.delta(guarantee.epsilon),
+        interval=Samples(one, other, INTERVAL / 4).epsilon(guarantee.delta),
+    )
 
 
 class Samples:
@@ -149,22 +128,6 @@ class Samples:
         """Return a lower bound of the delta that there is at this epsilon."""
         return self._best(partial(_delta, epsilon=epsilon))
 
-    def guessed(self) -> float:
-        """Return a lower bound of the epsilon that there is at delta 0, from guesses which input a trial had.
-
-        The first input is guessed where outcomes are large, the other one where they are small, and none in between.
-        If a trial has either input equally often, a guess is right with probability 1 / (1 + e^-epsilon) at most,
-        whatever the outcome (Steinke, Nasr, Jagielski 2023). So there is one binomial probability to bound in place of
-        two, which takes less than half of the trials.
-        """
-        (ends, *high), (other_ends, *low) = self._worlds
-        highs, lows = (grid.ravel() for grid in np.meshgrid(*map(_guesses, (ends, other_ends))))
-        apart = highs + lows < high[0].shape[1] - 1
-        highs, lows = highs[apart], lows[apart]
-        chosen, counted = (_outcomes(*events, highs, lows) for events in zip(high, low, strict=True))
-        best = int(np.argmax(_odds(chosen, self.wrong * CAUTION)))
-        return max(0.0, float(_odds(counted[:, best], self.wrong)))
-
     def _best(self, score: Score) -> float:
         """Return a lower bound, at least 0, of a score of two probabilities: of the event that looks best."""
         highest, found = -math.inf, 0.0
@@ -180,25 +143,6 @@ class Samples:
         """Bound the probabilities, from below and from above, of the events that end here."""
         (likely, unlikely), (trials, others) = events[:, ends], events[:, -1].tolist()
         return at_least(likely, trials, self.wrong), at_most(unlikely, others, self.wrong)
-
-
-def _guesses(ends: Integers) -> Integers:
-    """Return up to which of the outcomes, in the order of an input, that input may be guessed; -1 for never."""
-    return np.concatenate([[-1], ends[np.unique(np.linspace(0, len(ends) - 1, MOST_GUESSES).astype(int))]])
-
-
-def _outcomes(high: Integers, low: Integers, highs: Integers, lows: Integers) -> Integers:
-    """Return how often guesses are right and wrong that end so high and so low, (2, guesses)."""
-    first, other = (np.pad(events, ((0, 0), (1, 0)))[:, ends + 1] for events, ends in ((high, highs), (low, lows)))
-    return np.asarray(first + other)
-
-
-def _odds(guesses: Integers, error: float) -> Floats:
-    """Return lower bounds of the logarithm of the odds of a right guess, of right and wrong ones; -inf for none."""
-    right, wrong = guesses
-    found = at_least(right, right + wrong, error)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(found) - np.log1p(-found))
 
 
 def _tallies(codes: Integers, size: int) -> Integers:

@@ -66,21 +66,18 @@ def _options(word: str, promise: Promise) -> dict[str, Any]:
     public = options.get("domain")
     if public is not None and len(public) > MOST_ITEMS:
         options["domain"] = Domain(public.texts.to_pylist()[:MOST_ITEMS])
-    return one_period(options)
+    return _one_period(options)
 
 
-def one_period(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options of a run that has an end: of one that starts afresh now and then, those of its first period."""
+def _one_period(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of a run that has an end: of one with budget periods, those of its first period."""
     every, start = options.get("renew_every"), options.get("start")
     if every is None or start is None:
         return options
-    given = {name: options[name] for name in ("end", "windows") if options.get(name) is not None}
-    steps = Steps.of(window=options["window"], start=start, renew_every=every, **given)
-    first = steps.first or 0
-    last = min(steps.last_of_period(first), (steps.end or END_OF_TIME) - 1)
-    return {name: options[name] for name in options if name != "windows"} | {
-        "end": steps.bounds_micros(last)[1] / MICROS
-    }
+    bounds = {name: options.pop(name) for name in ("end", "windows") if options.get(name) is not None}
+    steps = Steps.of(window=options["window"], start=start, renew_every=every, **bounds)
+    last = min(steps.last_of_period(steps.first or 0), (steps.end or END_OF_TIME) - 1)
+    return options | {"end": steps.bounds_micros(last)[1] / MICROS}
 
 
 def _guarantee(promise: Promise) -> PrivacyGuarantee:

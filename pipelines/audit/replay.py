@@ -135,8 +135,8 @@ def _options() -> PipelineOptions:
     return PipelineOptions(["--runner=FnApiRunner"])
 
 
-def run(transform: Any, events: Sequence[pa.RecordBatch]) -> Record:
-    """Run a transform on events in this process, and return what its noise was drawn for, and its rows.
+def publish(transform: Any, events: Sequence[pa.RecordBatch]) -> list[Any]:
+    """Run a transform on events in this process, and return its rows.
 
     Raises:
         RunError: the run failed.
@@ -147,9 +147,14 @@ def run(transform: Any, events: Sequence[pa.RecordBatch]) -> Record:
         given = pipeline | "Events" >> beam.Create(list(events), reshuffle=False).with_output_types(pa.RecordBatch)
         _ = given | type(transform).__name__ >> transform | "Keep" >> beam.Map(_keep)
 
+    launch.run_quietly(_options(), build)
+    return [*_ROWS]
+
+
+def run(transform: Any, events: Sequence[pa.RecordBatch]) -> Record:
+    """Publish, and return what noise was drawn for, and the rows."""
     with recording() as record:
-        launch.run_quietly(_options(), build)
-    record.rows = [*_ROWS]
+        record.rows = publish(transform, events)
     return record
 
 

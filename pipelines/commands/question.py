@@ -119,8 +119,6 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"trials of each attack (default: {TRIALS:,})",
     )
-    text = "processes that share the trials; what they find is the same (default: one for each processor, at most 8)"
-    parser.add_argument("--workers", type=int, metavar="N", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--key", metavar="PATH", help="file with a noise key (default: a new random key for each run)")
 

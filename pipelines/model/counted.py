@@ -70,7 +70,7 @@ class Counts(Question):
         stands=LISTED,
         chart="counts",
         simulation=Part(
-            "simulate.searches.COUNTS",
+            "simulate.worlds.COUNTS",
             "searches of a city, with the people who search for each item in a window or since the start",
         ),
         audit=Part("audit.attacks.COUNTS", "limits and noise per person, unique items"),
@@ -113,7 +113,7 @@ class HeavyHitters(Question):
         unplanned=("public_items", "threshold"),
         stands=LISTED,
         chart="heavy-hitters",
-        simulation=Part("simulate.searches.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
+        simulation=Part("simulate.worlds.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
         audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
@@ -150,7 +150,7 @@ class TopK(Question):
         stands=LISTED,
         chart="top-k",
         simulation=Part(
-            "simulate.searches.TOP_K", "searches of a city, and the list of everything that can be searched for"
+            "simulate.worlds.TOP_K", "searches of a city, and the list of everything that can be searched for"
         ),
         audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
@@ -16,12 +17,14 @@ from markupsafe import Markup
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.report.result import Result
+from privstream.pipelines.promise import Promise
+from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.show import words
 from privstream.pipelines.show.charts import NO_DATA, Chart, episodes
 from privstream.pipelines.show.explain_command import explanation
 from privstream.pipelines.show.shown import INTERVAL, Shown, moments
 from privstream.pipelines.terminal import printable
+from privstream.transforms.row_types import Time
 
 PACKAGE = "privstream.pipelines.report"
 FIRST_ROWS, MOST_ROWS, IN_SENTENCE = 10, 1000, 3
@@ -32,27 +35,44 @@ EXACT = ("counters",)
 """What is explained on a terminal, and is not about a page."""
 
 
-def render(
-    sections: Sequence[Mapping[str, Any]],
-    *,
-    title: str,
-    costs: Sequence[str] = (),
-    together: Mapping[str, Any] | None = None,
-    notes: Sequence[str] = (),
-    live: str = "",
+def page_of(
+    paths: Sequence[str], *, title: str, ledger: str | None = None, whole: Promise | None = None, live: str = ""
 ) -> str:
-    """Return the page.
+    """Return the page of results.
 
     The browser itself is told to load nothing, and to run nothing but the script of the page, which it knows by digest.
 
     Args:
-        sections: one for each result, as `section` makes them.
+        paths: of results.
         title: its heading.
-        costs: what the runs cost, in words.
-        together: the guarantee of all results of a monitor, as its file has it.
-        notes: on all of it.
-        live: the version of a live page, which asks its server for another one; empty without a server.
+        ledger: in which their runs are recorded.
+        whole: the guarantee file of the monitor that has made them all.
+        live: the version of a live page, which asks its server for another one; empty without a server. Of what is
+            wrong with one result, such as that it is not complete, it tells that there is such a one.
+
+    Raises:
+        ValueError: a result cannot be read; the message names it.
     """
+    sections, costs = list[dict[str, Any]](), list[str]()
+    for path in paths:
+        try:
+            result = read_result(path, Time, live=bool(live))
+            if ledger is not None:
+                try:
+                    costs.append(cost_in_words(ledger, result))
+                except ValueError:
+                    if not live:
+                        raise
+                    unknown = "The ledger of this page does not have the run of this result."
+                    result = replace(result, notes=(*result.notes, unknown))
+            sections.append(section(result))
+        except Exception:  # whatever somebody has written there
+            if not live:
+                raise
+    notes = [] if paths else ["No results yet. They appear here when a command has written them."]
+    if left := len(paths) - len(sections):
+        notes.append(f"{left:,} results cannot be read now: incomplete, or of another version.")
+    together = None if whole is None else whole.maybe("guarantee")
     script, style = text_file("report.js") + (text_file("live.js") if live else ""), text_file("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = templates().get_template("report.html")
@@ -70,7 +90,7 @@ def render(
     )
 
 
-def section(result: Result, notes: Sequence[str] = ()) -> dict[str, Any]:
+def section(result: Result) -> dict[str, Any]:
     """Return what a page says of a result."""
     record, chart = result.promise.content, result.chart()
     newest = Shown.of(result.table, record, FIRST_ROWS)
@@ -80,7 +100,7 @@ def section(result: Result, notes: Sequence[str] = ()) -> dict[str, Any]:
         "title": (result.spec.title if result.made_of else chart.title.partition(", window")[0]).capitalize(),
         "file": os.path.basename(os.path.normpath(result.path)),
         "sentence": sentence(result, newest, chart),
-        "notes": notes,
+        "notes": result.notes,
         "list": [] if chart.kind != "timeline" else [*_episodes(result)][:FIRST_ROWS],
         "image": Markup(chart.img(words=False)) if result.rows else "",
         "caption": chart.caption,

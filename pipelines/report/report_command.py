@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.model.question import loaded
-from privstream.pipelines.report.result import ledger_of, monitor_promise, output_of, read_result, results_of
+from privstream.pipelines.report.result import ledger_of, monitor_promise, output_of, results_of
 from privstream.pipelines.sinks.row_files import check_destination, whole_file
 from privstream.pipelines.terminal import say
-from privstream.transforms.row_types import Time
 
 TITLE = "Differentially private results"
 LONGEST_TITLE = 200
@@ -39,7 +37,12 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
             raise ValueError(f"--title must have 1 to {LONGEST_TITLE} characters, got {len(arguments.title)}")
         check_destination(arguments.output)
         with clock("reading and drawing results"):
-            page = page_of(arguments.results, arguments.title, arguments.ledger)
+            given, ledger = [output_of(path) for path in arguments.results], arguments.ledger
+            if ledger is None and len(given) == 1:  # a page of one monitor needs no option
+                ledger = ledger_of(arguments.results[0])
+            whole = monitor_promise(given[0]) if len(given) == 1 else None
+            paths = [path for one in given for path in results_of(one)]
+            page = loaded("report.page.page_of")(paths, title=arguments.title, ledger=ledger, whole=whole)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     try:
@@ -48,20 +51,6 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     except OSError as error:
         raise RunError(f"cannot write {arguments.output}: {error}") from error
     say(f"report: {arguments.output} ({len(page.encode()) / 1e6:.1f} MB)")
-
-
-def page_of(paths: list[str], title: str, ledger: str | None) -> str:
-    """Return the page of results, and of monitors by their files or folders."""
-    given = [output_of(path) for path in paths]
-    if ledger is None and len(paths) == 1:  # a page of one monitor needs no option
-        ledger = ledger_of(paths[0])
-    whole = monitor_promise(given[0]) if len(given) == 1 else None
-    together = None if whole is None else whole.number("guarantee")
-    page: Any = loaded("report.page")
-    results = [read_result(path, Time) for one in given for path in results_of(one)]
-    costs = [] if ledger is None else [page.cost_in_words(ledger, one) for one in results]
-    made: str = page.render([page.section(one) for one in results], title=title, costs=costs, together=together)
-    return made
 
 
 COMMAND = Command(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +19,7 @@ from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.model.question import QuestionInfo, loaded
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, sort_rows, with_item_columns
+from privstream.pipelines.sources.folder_polls import END
 from privstream.pipelines.stores import check_store, exists
 from privstream.pipelines.yaml_file import read_document
 from privstream.transforms import row_types
@@ -58,6 +61,7 @@ class Result:
         promise: the guarantee file.
         guarantee: what that promises.
         made_of: questions of which a view is made; none of a question.
+        notes: on what is not in it, where its run goes on.
         log: what the run has said on standard error, where it was started from Python. It has exact numbers, such as
             how many records could not be used, and is not for publication.
     """
@@ -69,6 +73,7 @@ class Result:
     promise: Promise
     guarantee: PrivacyGuarantee
     made_of: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     log: str = ""
 
     def __repr__(self) -> str:
@@ -120,23 +125,60 @@ class Result:
         return replace(self, row_type=row_type, rows=sort_rows(plain, self.spec.order))
 
 
-def read_result(path: str, time: Callable[[int], Any] = timestamp) -> Result:
+MOST_FILES, MOST_BYTES = 500, 16 << 20
+"""Of a result whose run goes on: the newest files are read up to here."""
+
+
+def read_result(path: str, time: Callable[[int], Any] = timestamp, *, live: bool = False) -> Result:
     """Read a result and what is promised of it; `time` makes times of microseconds, as for `read_row_file`.
+
+    Of a `live` result, whose run may go on, the newest files are enough, and those that cannot be read are counted.
 
     Raises:
         ValueError: the message names the file, the rule, and what to do.
     """
-    found = read_promise(path)
-    rows: list[Any] = []
-    for file in files_of(path):
+    found, rows, unreadable = read_promise(path), list[Any](), 0
+    files, number = newest(path) if live else (files_of(path), 0)
+    for file in files:
         try:
             rows += read_file(file, found, time)
-        except ValueError as error:
-            raise ValueError(
-                f"{error}; if its run has not ended, wait for it; if the file was cut short, run the command again "
-                "with the same key, which gives the same rows"
-            ) from None
-    return found.with_rows(rows)
+        except Exception as error:  # whatever somebody has written there
+            unreadable += 1
+            if not live:
+                raise ValueError(
+                    f"{error}; if its run has not ended, wait for it; if the file was cut short, run the command again "
+                    "with the same key, which gives the same rows"
+                ) from None
+    notes = [f"{unreadable:,} files cannot be read now."] * bool(unreadable)
+    if len(files) < number:
+        notes.append(f"The newest {len(files):,} files are shown, of {number:,}.")
+    if live and os.path.isdir(path) and not os.path.exists(os.path.join(path, END)):
+        notes.append("Running: more windows may follow.")
+    return replace(found.with_rows(rows), notes=tuple(notes))
+
+
+def newest(path: str) -> tuple[list[str], int]:
+    """Return the newest files of a result, by name, that together are not too much for a page; and how many it has."""
+    try:
+        files = [file for file in files_of(path) if stamp(file)]
+    except OSError:
+        return [], 0
+    shown, size = list[str](), 0
+    for file in reversed(files[-MOST_FILES:]):
+        size += (*stamp(file), 0, 0)[1]
+        if size > MOST_BYTES:
+            break
+        shown.append(file)
+    return shown[::-1], len(files)
+
+
+def stamp(path: str) -> tuple[int, ...]:
+    """Return what changes when a file does: when it was written, its size, and which one it is; else nothing."""
+    with suppress(OSError):
+        found = os.stat(path)
+        if stat.S_ISREG(found.st_mode):  # a pipe is never opened
+            return found.st_mtime_ns, found.st_size, found.st_ino
+    return ()
 
 
 def results_of(path: str) -> list[str]:

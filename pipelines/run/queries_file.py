@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ from privstream.pipelines.locations import ARRIVAL, CLOCKS, MARKS
 from privstream.pipelines.model.continual import WATCHED
 from privstream.pipelines.model.data import Data
 from privstream.pipelines.model.public_lists import AS_UTF_8, Reading
-from privstream.pipelines.sinks.row_files import whole_file
 from privstream.pipelines.sources.event_files import Damage, InputFileError, open_file
 from privstream.pipelines.sources.found_files import EventFile, check_unchanged, check_watched, split_pattern
 from privstream.pipelines.sources.text_lines import REASON, parse_line, read_lines
@@ -128,14 +126,6 @@ def parse_query(text: bytes, asked: int | None) -> LinearQuery:
         raise ValueError("time must be given with --watermark marks")
     micros = read_micros("time", found["time"], TimeForm()) if "time" in found else asked
     return LinearQuery(found.get("name", ""), Timestamp(micros=micros), tuple(found.get("items", ())))
-
-
-def write_queries(path: str, queries: Iterable[LinearQuery]) -> None:
-    """Write queries in their order, without a time."""
-    with whole_file(path) as stream:
-        for query in queries:
-            given = {"name": query.name, "items": list(query.items)}
-            stream.write(json.dumps(given, ensure_ascii=False).encode() + b"\n")
 
 
 BEHIND = 2 * MICROS

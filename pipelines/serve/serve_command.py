@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
-import stat
 import threading
 from contextlib import suppress
 from hashlib import blake2b
@@ -17,17 +16,22 @@ from privstream.mechanisms import checks
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import END, GUARANTEE
-from privstream.pipelines.model.question import loaded
-from privstream.pipelines.report import result as reading
-from privstream.pipelines.report.result import BESIDE, Result, is_rows, ledger_of, monitor_promise, output_of
+from privstream.pipelines.report.page import page_of
+from privstream.pipelines.report.result import (
+    BESIDE,
+    is_rows,
+    ledger_of,
+    monitor_promise,
+    newest,
+    output_of,
+    promise_path,
+    results_of,
+    stamp,
+)
 from privstream.pipelines.terminal import say
-from privstream.transforms.row_types import Time
 
 HOST, PORT, LAST_PORT = "127.0.0.1", 8080, 65_535
 TITLE = "Differentially private results, live"
-MOST_FILES, MOST_BYTES = 500, 16 << 20
-"""Of one result: a page shows the newest files up to here, and says so."""
-
 HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -71,9 +75,9 @@ class LivePage:
 
     def version(self) -> str:
         """Return what changes whenever a file of the page does."""
-        files = [file for path in self.paths() for file in (reading.promise_path(path), *_newest(path)[0])]
+        files = [file for path in self.paths() for file in (promise_path(path), *newest(path)[0])]
         ends = [os.path.join(path, END) for path in self.paths()]
-        stamps = [(file, _stamp(file)) for file in [*files, *ends, self._ledger or ""]]
+        stamps = [(file, stamp(file)) for file in [*files, *ends, self._ledger or ""]]
         return blake2b(repr(stamps).encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
     def page(self) -> str:
@@ -81,14 +85,17 @@ class LivePage:
         with self._alone:
             now = self.version()
             if self._made[0] != now:
-                self._made = now, self._render(now)
+                whole = None
+                with suppress(ValueError):  # a damaged file of a monitor hides nothing else
+                    whole = monitor_promise(self._folder)
+                self._made = now, page_of(self.paths(), title=TITLE, ledger=self._ledger, whole=whole, live=now)
             return self._made[1]
 
     def paths(self) -> list[str]:
         """Return the results that there are."""
         with suppress(ValueError, OSError):
             if monitor_promise(self._folder) is not None:
-                return [path for path in reading.results_of(self._folder) if os.path.exists(path)]
+                return [path for path in results_of(self._folder) if os.path.exists(path)]
         if os.path.isfile(os.path.join(self._folder, GUARANTEE)):
             return [self._folder]
         with suppress(OSError):
@@ -98,84 +105,12 @@ class LivePage:
     def _result(self, name: str) -> str:
         """Return the path of the result that a name in the folder stands for; empty if for none."""
         path = os.path.join(self._folder, name)
-        if name.endswith(BESIDE) and is_rows(name.removesuffix(BESIDE)) and _stamp(path):
+        if name.endswith(BESIDE) and is_rows(name.removesuffix(BESIDE)) and stamp(path):
             return path.removesuffix(BESIDE)
         with suppress(ValueError):
-            is_result = name[0] not in "._" and _stamp(os.path.join(path, GUARANTEE)) and monitor_promise(path) is None
+            is_result = name[0] not in "._" and stamp(os.path.join(path, GUARANTEE)) and monitor_promise(path) is None
             return path if is_result else ""
         return path
-
-    def _render(self, now: str) -> str:
-        """Make the page; what is wrong with one result must not hide the others."""
-        paths = self.paths()
-        notes = [] if paths else ["No results yet. They appear here when a command has written them."]
-        sections, costs, together = [], list[str](), None
-        page = loaded("report.page")
-        for path in paths:
-            try:
-                result, said = self._read(path)
-                if self._ledger is not None:
-                    costs += self._cost(page, result, said)
-                sections.append(page.section(result, said))
-            except Exception:  # whatever somebody has written there
-                continue  # the number of those is told below
-        if len(sections) < len(paths):
-            number = len(paths) - len(sections)
-            notes.append(f"{number:,} results cannot be read now: incomplete, or of another version.")
-        with suppress(ValueError):
-            whole = monitor_promise(self._folder)
-            together = None if whole is None else whole.number("guarantee")
-        made: str = page.render(sections, title=TITLE, costs=costs, together=together, notes=notes, live=now)
-        return made
-
-    def _cost(self, page: Any, result: Result, notes: list[str]) -> list[str]:
-        """Return what the run of a result costs; nothing but a note where the ledger does not have it."""
-        try:
-            return [page.cost_in_words(self._ledger, result)]
-        except ValueError:
-            notes.append("The ledger of this page does not have the run of this result.")
-            return []
-
-    def _read(self, path: str) -> tuple[Result, list[str]]:
-        """Return a result as it is now, and notes on what is not in it."""
-        result, notes, rows, unreadable = reading.read_promise(path), [], [], 0
-        files, all_files = _newest(path)
-        for file in files:
-            try:
-                rows += reading.read_file(file, result, Time)
-            except Exception:  # whatever somebody has written there
-                unreadable += 1
-        if unreadable:
-            notes.append(f"{unreadable:,} files cannot be read now.")
-        if len(files) < all_files:
-            notes.append(f"The newest {len(files):,} files are shown, of {all_files:,}.")
-        if os.path.isdir(path) and not os.path.exists(os.path.join(path, END)):
-            notes.append("Running: more windows may follow.")
-        return result.with_rows(rows), notes
-
-
-def _newest(path: str) -> tuple[list[str], int]:
-    """Return the newest files of a result, by name, that together are not too much for a page; and how many it has."""
-    try:
-        files = [file for file in reading.files_of(path) if _stamp(file)]
-    except OSError:
-        return [], 0
-    shown, size = list[str](), 0
-    for file in reversed(files[-MOST_FILES:]):
-        size += (*_stamp(file), 0, 0)[1]
-        if size > MOST_BYTES:
-            break
-        shown.append(file)
-    return shown[::-1], len(files)
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    """Return what changes when a file does: when it was written, its size, and which one it is; else nothing."""
-    with suppress(OSError):
-        found = os.stat(path)
-        if stat.S_ISREG(found.st_mode):  # a pipe is never opened
-            return found.st_mtime_ns, found.st_size, found.st_ino
-    return ()
 
 
 def is_local(host: str) -> bool:

@@ -302,7 +302,7 @@ def chart_of(
         rows: what was published.
         parameters: of the run, as its guarantee file has them.
         limited: whether numbers are of what counts within limits.
-        truth: of simulated events, rows with `holders`.
+        truth: of simulated events, rows of `Truth`.
     """
     look, clocks = LOOKS[name], Clocks.of(parameters)
     title, values = _words(look, parameters)
@@ -327,7 +327,7 @@ def chart_of(
     if kind is lines and len(shown) < len(labels) * len({point.start for point in shown}):
         told.append("Gaps: not published, which is not zero.")
     true = [
-        Point(labels[item], row.window_start.micros, row.window_end.micros, row.holders)
+        Point(labels[item], row.window_start.micros, row.window_end.micros, row.number)
         for row in truth
         if (item := name_of(row)) in labels
     ]

@@ -1,437 +1,271 @@
-"""Simulated worlds to try questions with, other than searches, and the truth about each of their windows.
-
-All of them take `users` (people, or what a world has in their place, >= 1), `windows` (their number, >= 1), `seed` (of
-all random choices) and `window_seconds` (length of a window), and return their windows, made one at a time.
-"""
+"""`privstream simulate QUESTION`: writes what a simulated city does as events, and the truth about it."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-from privstream.mechanisms import checks
-from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
-from privstream.pipelines.command import Command, Option
-from privstream.pipelines.run.queries_file import write_queries
-from privstream.pipelines.simulate.simulation import add_simulation, simulation, write_files, write_lines
-from privstream.pipelines.simulate.streams import START_MICROS, TrueWindow, event_batch, people, start_simulation
-from privstream.pipelines.simulate.truths import (
-    CategoryCount,
-    NearestTrue,
-    PointsInRange,
-    QueryTruth,
-    RuleCount,
-    SetSize,
-    TrueQuantile,
+from privstream.mechanisms.privacy.units import SECOND, in_words
+from privstream.pipelines.command import Command, Option, RunError, UsageError, add_option, parsed
+from privstream.pipelines.model.types import SPANS, seconds
+from privstream.pipelines.simulate import city
+from privstream.pipelines.simulate.city import City, Truth, Window
+from privstream.pipelines.sinks.row_files import (
+    check_destination,
+    output_format,
+    whole_file,
+    write_row_file,
 )
-from privstream.transforms import AlertRule, LinearQuery
-from privstream.transforms.timing.steps import timestamp
+from privstream.pipelines.sinks.row_formats import PLAIN, write_tables
+from privstream.pipelines.terminal import say
+from privstream.transforms.row_types import Time
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-REPORTS = ("fever", "cough", "rash", "headache", "checkup")
-USUAL_REPORTS = np.array([0.02, 0.03, 0.005, 0.04, 0.1])
-"""Part of all people who report each item in a usual window."""
+FORMATS = ("avro", "parquet", "jsonl", "csv")
+FIELDS: dict[str, type] = {"user": str, "item": str, "time": Time}
+GROUP_ROWS = 1 << 19
+"""Rows of a row group of Parquet, whatever windows are."""
 
-OUTBREAK = np.array([0.1, 0.14, 0.0, 0.02, 0.0])
-OUTAGE = 0.05
-"""Part of the usual reports that come in while the line is down."""
+Lines = Callable[[argparse.Namespace], Iterable[str]]
+"""Returns the lines of a further file."""
 
 
-def rules_for(users: int) -> tuple[AlertRule, ...]:
-    """Return rules that outbreaks and outages of so many people meet."""
-    return (
-        AlertRule(name="flu", at_least=round(0.12 * users), items=("fever", "cough")),
-        AlertRule(name="rash", at_least=round(0.03 * users), items=("rash",)),
-        AlertRule(name="line down", at_most=round(0.05 * users)),
+class Written(NamedTuple):
+    """What a simulation has written."""
+
+    events: int
+    windows: int
+
+
+def write_simulation(
+    path: str, windows: Iterable[Window], truth: str | None = None, progress: Callable[[int], None] = lambda done: None
+) -> Written:
+    """Write a simulated stream as one file, and its truth as another.
+
+    Args:
+        path: the events; ends in .avro, .parquet, .jsonl or .csv.
+        windows: one after the other.
+        truth: rows of `Truth`.
+        progress: called after each window with the number of windows written.
+
+    Raises:
+        ValueError: a path cannot be written, before anything is simulated.
+    """
+    format = path.rpartition(".")[2].lower()
+    if format not in FORMATS:
+        raise ValueError(f"--output must end in {', '.join('.' + known for known in FORMATS)}, got {path}")
+    check_destination(path)
+    if truth is not None:
+        output_format(truth, option="--truth")
+        check_destination(truth, "--truth")
+    rows: list[Truth] = []
+    events = done = 0
+
+    def tables() -> Iterator[pa.Table]:
+        nonlocal events, done
+        waiting: list[pa.RecordBatch] = []
+        for done, window in enumerate(windows, start=1):
+            waiting.append(window.events)
+            events += len(window.events)
+            if truth is not None:
+                rows.extend(window.rows)
+            if sum(map(len, waiting)) >= GROUP_ROWS:
+                yield pa.Table.from_batches(waiting)
+                waiting.clear()
+            progress(done)
+        yield pa.Table.from_batches(waiting, city.SCHEMA)
+
+    with whole_file(path) as stream:
+        write_tables(stream, "Event", FIELDS, tables(), format, PLAIN)
+    if truth is not None:
+        write_row_file(truth, Truth, rows)
+    return Written(events, done)
+
+
+def simulation(
+    description: str,
+    activity: city.Activity,
+    truth: str,
+    *options: Option,
+    files: Mapping[str, tuple[str, Lines]] | None = None,
+    spans: bool = False,
+    windows: int | None = None,
+) -> Command:
+    """Return a command that writes what people of a city do.
+
+    Args:
+        description: what it writes, in a sentence.
+        activity: returns the windows, given the city and the options.
+        truth: what is true, in a few words.
+        *options: of the activity.
+        files: options of further files, what they have, and what returns their lines.
+        spans: whether the truth may be about more than windows.
+        windows: their number, unless it is asked for.
+    """
+    further = files or {}
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--users", type=int, required=True, metavar="N", help="number of people")
+        parser.add_argument("--seed", type=int, required=True, metavar="S", help="the same seed gives the same events")
+        parser.add_argument("--output", required=True, metavar="PATH", help="events: .avro .parquet .jsonl or .csv")
+        parser.add_argument("--truth", metavar="PATH", help=f"{truth}: .avro .parquet or .jsonl")
+        text = "length of a window in seconds, or such as 90s, 30m, 1h, 1day (default: 1h)"
+        parser.add_argument("--window", type=parsed(seconds), default=3600.0, metavar="DURATION", help=text)
+        if windows is None:
+            parser.add_argument("--windows", type=int, required=True, metavar="M", help="number of windows")
+        for option in options:
+            add_option(parser, option)
+        for name, (text, _) in further.items():
+            parser.add_argument(f"--{name}", metavar="PATH", help=text)
+        if spans:
+            text = "what the truth is about, as of `counts` (default: window)"
+            parser.add_argument("--over", choices=SPANS, default="window", help=text)
+
+    def run(arguments: argparse.Namespace, others: list[str]) -> None:
+        names = [option.name for option in options] + ["over"] * spans
+        given = {name: getattr(arguments, name) for name in names}
+        number = windows or arguments.windows
+        try:
+            _check_files(arguments, further)
+            people = City(arguments.users, number, arguments.seed, arguments.window)
+            with _progress() as progress:
+                task = progress.add_task("simulating", total=number)
+                made = activity(people, **given)
+                written = write_simulation(
+                    arguments.output, made, arguments.truth, lambda done: progress.update(task, completed=done)
+                )
+            for name, (_, lines) in further.items():
+                if (path := getattr(arguments, name)) is not None:
+                    with whole_file(path) as stream:
+                        stream.writelines(f"{line}\n".encode() for line in lines(arguments))
+        except (ValueError, TypeError) as error:
+            raise UsageError(str(error)) from error
+        except OSError as error:
+            raise RunError(f"cannot write {error.filename or arguments.output}: {error.strerror or error}") from error
+        span = f"{written.windows:,} windows of {in_words(round(arguments.window * SECOND))}"
+        say(f"{written.events:,} events of {arguments.users:,} people in {span}: {arguments.output}")
+        if arguments.truth is not None:
+            say(f"truth: {arguments.truth}")
+
+    return Command(f"{description} Nothing in them is private.", add_arguments=add_arguments, run=run)
+
+
+def _check_files(arguments: argparse.Namespace, further: Iterable[str]) -> None:
+    """Refuse to write two things into one file, and further files that cannot be written."""
+    taken: dict[str, str] = {}
+    for name in ("output", "truth", *further):
+        if (path := getattr(arguments, name)) is None:
+            continue
+        if (other := taken.setdefault(os.path.realpath(path), name)) != name:
+            raise ValueError(f"--{name} must not be written over --{other}, got {path}")
+        if name in further:
+            check_destination(path, f"--{name}")
+
+
+def _progress() -> Progress:
+    """Return a progress bar on the terminal, which vanishes when all is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _json(*objects: Mapping[str, Any]) -> list[str]:
+    """Return objects as lines."""
+    return [json.dumps(each, ensure_ascii=False) for each in objects]
+
+
+def _searches(items: int = 1000, *, spans: bool = False) -> Command:
+    """Return the command that writes searches."""
+    every = "all items, one per line, as `top-k` reads them"  # whether they come up or not
+    return simulation(
+        "Writes what people of a simulated city search for, with trends that rise and fall.",
+        city.searches,
+        "people with each item",
+        Option("items", "int", "number of items that are always searched for", items),
+        Option("events_per_user", "float", "average number of events per person in a window", 0.5),
+        Option("trends", "int", "number of items that become popular and fade again", 8),
+        files={"domain": (every, lambda given: sorted({*city.search_names(given.items), *city.TRENDS}))},
+        spans=spans,
     )
 
 
-def simulate_clinic(*, users: int, windows: int, seed: int, window_seconds: float = 3600.0) -> Iterator[TrueWindow]:
-    """Simulate reports: every so often an outbreak that rises and falls, and once a short outage."""
-    rng, length = start_simulation(users, windows, seed, window_seconds)
-    names = np.array([f"u{i:06}" for i in range(users)])
-    middle, width = windows * rng.uniform(0.25, 0.45), max(windows / 25, 0.7)
-    outage = range(round(windows * 0.7), round(windows * 0.7) + max(1, windows // 40))
-    rules = rules_for(users)
-    for window in range(windows):
-        start = START_MICROS + window * length
-        share = USUAL_REPORTS + OUTBREAK * np.exp(-(((window - middle) / width) ** 2) / 2)
-        reports = rng.random((users, len(REPORTS))) < share * (OUTAGE if window in outage else 1.0)
-        who, what = np.nonzero(reports)
-        times = start + rng.integers(0, length, len(who))
-        order = np.argsort(times, kind="stable")
-        columns = names[who[order]], np.array(REPORTS)[what[order]], times[order]
-        met = [reports[:, [REPORTS.index(item) for item in rule.items or REPORTS]].any(axis=1) for rule in rules]
-        counts = [int(np.count_nonzero(people)) for people in met]
-        yield TrueWindow.of(start, length, columns, RuleCount, [rule.name for rule in rules], counts)
-
-
-def _write_rules(arguments: argparse.Namespace) -> None:
-    if arguments.rules is not None:
-        write_lines(
-            arguments.rules, (json.dumps(rule.given, ensure_ascii=False) for rule in rules_for(arguments.users))
-        )
-
-
+COUNTS = _searches(spans=True)
+HEAVY_HITTERS, TOP_K = _searches(5000), _searches()
 CLINIC = simulation(
-    "Writes simulated reports to a clinic, with an outbreak and an outage, to try alerts out on; nothing in them is "
-    "private.",
-    simulate_clinic,
-    RuleCount,
-    "how many people met each rule",
-    Option("rules", "Path", "rules that the outbreak and the outage meet, as JSON lines"),
-    more=_write_rules,
-)
-
-
-MEANS = ("walk", "bike", "bus", "tram", "metro", "train", "car", "taxi", "scooter", "ferry", "cable car", "airport bus")
-SCOOTER, FERRY = 8, 9
-
-
-def category_names(count: int) -> tuple[str, ...]:
-    """Return so many categories, the first of them the most frequent ones."""
-    return (*MEANS[:count], *(f"route {number}" for number in range(len(MEANS) + 1, count + 1)))
-
-
-def simulate_trips(
-    *, users: int, windows: int, seed: int, window_seconds: float = 3600.0, categories: int = 12, trips: float = 0.2
-) -> Iterator[TrueWindow]:
-    """Simulate trips: busier by day, scooters that come into fashion, and ferries that stop running half-way.
-
-    Args:
-        categories: number of categories, >= 1; the r-th is taken 1 / sqrt(r) times as often as the first.
-        trips: of one person in a window on average, >= 0.
-    """
-    rng, length = start_simulation(users, windows, seed, window_seconds)
-    rate = checks.non_negative("trips", trips) * users
-    names = category_names(checks.integer("categories", categories, minimum=1))
-    usual = 1 / np.sqrt(np.arange(1, categories + 1))
-    total = np.zeros(categories, np.int64)
-    for number in range(windows):
-        start = START_MICROS + number * length
-        weights = usual.copy()
-        if categories > SCOOTER:
-            weights[SCOOTER] *= 6 * number / windows
-        if categories > FERRY and number > windows / 2:
-            weights[FERRY] = 0.0
-        busy = 1 + 0.6 * np.sin((start / 3.6e9 - 9) * 2 * np.pi / 24)
-        what = rng.choice(categories, size=rng.poisson(rate * busy), p=weights / weights.sum())
-        total = total + np.bincount(what, minlength=categories)
-        times = np.sort(rng.integers(length, size=len(what))) + start
-        columns = people(rng.integers(users, size=len(what))), pa.array(names).take(pa.array(what)), times
-        yield TrueWindow.of(start, length, columns, CategoryCount, names, total.tolist())
-
-
-TRIPS = simulation(
-    "Writes simulated trips in a city by means of transport: busier by day, with scooters that come into fashion and "
-    "ferries that stop half-way. Nothing in them is private.",
-    simulate_trips,
-    CategoryCount,
-    "counts of each category so far",
-    Option("categories", "int", "number of categories", 12),
-    Option("trips", "float", "average number of trips per person in a window", 0.2),
-    Option("domain", "Path", "the categories, one per line, as `histogram` reads them"),
-    more=lambda arguments: write_lines(arguments.domain, category_names(arguments.categories)),
-)
-
-
-QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
-"""Those that the truth has."""
-
-USUAL_LATENCY, SLOW = 80.0, 3.0
-"""Milliseconds of half of all requests, and how many times as long they take in the slow hour."""
-
-
-def simulate_requests(
-    *, users: int, windows: int, seed: int, window_seconds: float = 3600.0, requests: float = 1.0
-) -> Iterator[TrueWindow]:
-    """Simulate requests: most are fast, some take long, and at two thirds of the run all take three times as long.
-
-    Args:
-        requests: of one person in a window on average, >= 0.
-    """
-    rng, length = start_simulation(users, windows, seed, window_seconds)
-    rate = checks.non_negative("requests", requests) * users
-    for number in range(windows):
-        start = START_MICROS + number * length
-        count = rng.poisson(rate)
-        usual = USUAL_LATENCY * (SLOW if number == 2 * windows // 3 else 1.0)
-        latencies = np.rint(usual * np.exp(rng.normal(0, 0.7, count)) + 1).astype(np.int64)
-        times = np.sort(rng.integers(length, size=count)) + start
-        columns = people(rng.integers(users, size=count)), latencies, times
-        quantiles = QUANTILES if count else ()  # where there are no values
-        values = np.quantile(latencies, quantiles, method="inverted_cdf").tolist() if count else []
-        yield TrueWindow.of(start, length, columns, TrueQuantile, quantiles, map(float, values))
-
-
-REQUESTS = simulation(
-    "Writes simulated requests of people to a service, with a slow hour; the item of an event is how many milliseconds "
-    "it took (read it with --value item). Nothing in them is private.",
-    simulate_requests,
-    TrueQuantile,
-    "quantiles of all values of each window",
-    Option("requests", "float", "average number of requests per person in a window", 1.0),
-)
-
-
-DAY_SECONDS = 86_400.0
-KINDS = np.array(["enter", "leave"])
-REPEATED = 0.05
-"""Part of all events that are sent twice."""
-
-
-def simulate_building(
-    *, users: int, windows: int, seed: int, window_seconds: float = 3600.0, stay: float = 4 * 3600.0
-) -> Iterator[TrueWindow]:
-    """Simulate people at doors: many in the morning, fewer at night; once, everybody has to leave, and comes back.
-
-    Some events are sent twice.
-
-    Args:
-        stay: seconds that a person stays on average, > 0.
-    """
-    rng, length = start_simulation(users, windows, seed, window_seconds)
-    leaving = -np.expm1(-window_seconds / checks.positive("stay", stay))
-    busy = _busy(window_seconds * (np.arange(windows) + 0.5))
-    drill = round(0.5 * windows) + int(np.argmax(busy[round(0.5 * windows) :]))
-    inside = np.zeros(users, bool)
-    for number in range(windows):
-        start = START_MICROS + number * length
-        if windows > 2 and number == drill:
-            moves = inside.copy()
-        elif windows > 2 and number == drill + 1:
-            moves = ~inside & (rng.random(users) < 0.6 * busy[number])
-        else:
-            moves = rng.random(users) < np.where(inside, leaving * (1.2 - busy[number]), leaving * busy[number])
-        who = np.flatnonzero(moves)
-        kinds = inside[who].astype(np.int64)  # those inside leave
-        inside[who] ^= True
-        times = start + rng.integers(0, length, len(who))
-        again = np.flatnonzero(rng.random(len(who)) < REPEATED)
-        who, kinds, times = (np.concatenate([part, part[again]]) for part in (who, kinds, times))
-        order = np.argsort(times, kind="stable")
-        columns = people(who[order]), KINDS[kinds[order]], times[order]
-        yield TrueWindow.of(start, length, columns, SetSize, [int(inside.sum())])
-
-
-def _busy(seconds: np.ndarray | float) -> np.ndarray:
-    """Return how busy a place is at these seconds after midnight: from 0.05 at two to 0.95 at fourteen o'clock."""
-    return np.asarray(0.5 - 0.45 * np.cos(2 * np.pi * (seconds / DAY_SECONDS - 1 / 12)))
-
-
-BUILDING = simulation(
-    "Writes simulated events of people who enter and leave a building (items `enter` and `leave`), with busy days, a "
-    "fire drill, and doors that sometimes report twice. Nothing in them is private.",
-    simulate_building,
-    SetSize,
-    "how many people are in at the end of each window",
-    Option("stay", "float", "average length of a stay, in seconds", 4 * 3600.0),
-)
-
-
-ACTIONS = np.array(["leave", "park"])
-PARTS = 4
-"""Parts of the car park that are asked for."""
-
-
-def parts(slots: int) -> list[tuple[int, int]]:
-    """Return the ranges that are asked for: equal parts of all slots, and all of them."""
-    edges = np.unique(np.linspace(0, slots, PARTS + 1).astype(np.int64)).tolist()
-    found = [(low + 1, high) for low, high in itertools.pairwise(edges)]
-    return sorted({*found, (1, slots)})
-
-
-def simulate_park(
-    *, users: int, windows: int, seed: int, window_seconds: float = 3600.0, slots: int = 4096
-) -> Iterator[TrueWindow]:
-    """Simulate a car park that fills from slot 1 on: full by day, nearly empty by night.
-
-    Args:
-        slots: number of slots, >= 1.
-    """
-    rng, length = start_simulation(users, windows, seed, window_seconds)
-    ranges = parts(checks.integer("slots", slots, minimum=1))
-    taken = np.zeros(slots, np.bool_)
-    for number in range(windows):
-        start = START_MICROS + number * length
-        wanted = min(users, slots) * _busy(window_seconds * (number + 0.5))
-        leaving = np.flatnonzero(taken & (rng.random(slots) < 0.2))
-        taken[leaving] = False
-        free = np.flatnonzero(~taken)
-        coming = min(len(free), max(0, round(float(wanted)) - int(taken.sum())))
-        parking = np.sort(rng.choice(free, coming, replace=False, p=_near(len(free)))) if coming else free[:0]
-        taken[parking] = True
-        middle = length // 2  # in the first half of a window cars leave, in the second they come
-        times = start + np.concatenate(
-            [rng.integers(0, middle, len(leaving)), rng.integers(middle, length, len(parking))]
+    "Writes reports of people of a simulated city to clinics, with an outbreak and an outage.",
+    city.reports,
+    "people who met each rule",
+    files={
+        "rules": (
+            "rules that the outbreak and the outage meet, as JSON lines",
+            lambda given: _json(*(rule.given for rule in city.rules_for(given.users))),
         )
-        slot = np.concatenate([leaving, parking]) + 1
-        kinds = np.repeat([0, 1], [len(leaving), len(parking)])
-        order = np.argsort(times, kind="stable")
-        full = np.flatnonzero(taken) + 1
-        inside = [int(np.count_nonzero((full >= low) & (full <= high))) for low, high in ranges]
-        columns = slot[order], ACTIONS[kinds[order]], times[order]
-        yield TrueWindow.of(start, length, columns, PointsInRange, *zip(*ranges, strict=True), inside)
-
-
-def _near(slots: int) -> np.ndarray:
-    """Return how likely each free slot is to be taken: near ones are three times as likely as far ones."""
-    weights = np.linspace(3.0, 1.0, slots)
-    return np.asarray(weights / weights.sum())
-
-
-def _write_ranges(arguments: argparse.Namespace) -> None:
-    if arguments.queries is not None:
-        queries = (json.dumps({"low": low, "high": high}) for low, high in parts(arguments.slots))
-        write_lines(arguments.queries, queries)
-
-
+    },
+)
+TRIPS = simulation(
+    "Writes trips of people of a simulated city by means of transport: scooters come into fashion, and ferries stop.",
+    city.trips,
+    "trips by each means so far",
+    files={"domain": ("the means, one per line, as `histogram` reads them", lambda given: city.MEANS)},
+)
+REQUESTS = simulation(
+    "Writes requests of people of a simulated city, with a slow hour; the item of an event is how many milliseconds it "
+    "took (read it with --value item).",
+    city.requests,
+    "quantiles of all values of each window",
+    Option("events_per_user", "float", "average number of requests per person in a window", 1.0),
+)
+BUILDING = simulation(
+    "Writes who enters and leaves a building of a simulated city (items `enter` and `leave`), with a fire drill, and "
+    "doors that sometimes report twice.",
+    city.doors,
+    "people who are in at the end of each window",
+)
 RANGES = simulation(
-    "Writes simulated events of a car park: the user field is the slot, the item is `park` or `leave`. Nothing in them "
-    "is private.",
-    simulate_park,
-    PointsInRange,
-    "how many cars stand in each part at the end of each window",
+    "Writes what happens on a car park of a simulated city: the user is the slot, the item is `park` or `leave`.",
+    city.parking,
+    "cars in each part at the end of each window",
     Option("slots", "int", "slots of the car park", 4096),
-    Option("queries", "Path", "queries about the parts, as `ranges` reads them"),
-    more=_write_ranges,
+    files={
+        "queries": (
+            "queries about the parts, as `ranges` reads them",
+            lambda given: _json(*({"low": low, "high": high} for low, high in city.parts(given.slots))),
+        )
+    },
 )
-
-
-LEVELS_ASKED = 3
-
-
-def asked(universe: int) -> list[int]:
-    """Return the levels that are asked for, evenly spread."""
-    return [int(level) for level in np.unique(np.linspace(1, universe, LEVELS_ASKED + 2).astype(np.int64)[1:-1])]
-
-
-def simulate_trades(
-    *, users: int, windows: int, seed: int, window_seconds: float = 3600.0, universe: int = 1 << 20
-) -> Iterator[TrueWindow]:
-    """Simulate trades whose prices spread from one level over all of them, and leave a gap in the middle.
-
-    Args:
-        users: number of trades in a window, >= 1.
-        universe: levels are 1 .. universe, at least 4.
-    """
-    rng, length = start_simulation(users, windows, seed, window_seconds)
-    if checks.integer("universe", universe, minimum=4) > LARGEST_UNIVERSE:
-        raise ValueError(f"universe must be <= 2**60, got {universe}")
-    queries = asked(universe)
-    levels = np.empty(0, np.int64)
-    for number in range(windows):
-        start = START_MICROS + number * length
-        width = universe * (0.05 + 0.45 * (number + 1) / windows)
-        traded = np.rint(rng.normal(universe / 4, width / 2, users)).astype(np.int64)
-        traded = traded[(traded >= 1) & (traded <= universe) & (abs(traded - universe // 2) > universe // 16)]
-        times = np.sort(start + rng.integers(0, length, len(traded)))
-        levels = np.union1d(levels, traded)
-        near = [(levels[levels <= query], levels[levels >= query]) for query in queries]
-        below = [int(side[-1]) if len(side) else 0 for side, _ in near]
-        above = [int(side[0]) if len(side) else 0 for _, side in near]
-        columns = traded, pa.repeat("trade", len(traded)), times
-        yield TrueWindow.of(start, length, columns, NearestTrue, queries, below, above)
-
-
-def _write_points(arguments: argparse.Namespace) -> None:
-    if arguments.queries is not None:
-        write_lines(arguments.queries, (json.dumps({"point": point}) for point in asked(arguments.universe)))
-
-
 PREDECESSOR = simulation(
-    "Writes simulated trades, in each window as many as there are users: the user field is the price level, the item "
-    "is `trade`. Nothing in them is private.",
-    simulate_trades,
-    NearestTrue,
-    "the nearest levels with trades at each window's end",
+    "Writes trades of people of a simulated city, one of each in a window: the user is the price, the item is `trade`.",
+    city.trades,
+    "the next level below each query at each window's end",
     Option("universe", "int", "number of levels, from 1", 1 << 20),
-    Option("queries", "Path", "queries about levels, as `predecessor` reads them"),
-    users="trades in each window",
-    more=_write_points,
+    files={
+        "queries": (
+            "queries about levels, as `predecessor` reads them",
+            lambda given: _json(*({"point": level} for level in city.levels(given.universe))),
+        )
+    },
 )
-
-
-REGIONS = ("north", "east", "south", "west", "coast", "hills", "city", "islands")
-AGES = tuple(f"{age:02}-{age + 9:02}" for age in range(0, 100, 10))
-DOMAIN = tuple(f"{region} {age}" for region, age in itertools.product(REGIONS, AGES))
-
-
-@dataclass(frozen=True, eq=False)
-class Country:
-    """All people: `events` that say where they live and how old they are, and the number for each query."""
-
-    events: pa.RecordBatch
-    people: dict[str, int]
-
-
-def random_queries(number: int, seed: int) -> list[LinearQuery]:
-    """Return questions about ranges of ages in some regions."""
-    rng = np.random.default_rng([checks.integer("seed", seed, minimum=0), 1])
-    queries = []
-    for i in range(checks.integer("number", number, minimum=1)):
-        regions = sorted(rng.choice(len(REGIONS), size=rng.integers(1, 5), replace=False).tolist())
-        first, last = sorted(rng.integers(0, len(AGES), 2).tolist())
-        items = [f"{REGIONS[region]} {age}" for region in regions for age in AGES[first : last + 1]]
-        name = f"{i + 1:05}: {' + '.join(REGIONS[region] for region in regions)}, {AGES[first][:2]}-{AGES[last][3:]}"
-        queries.append(LinearQuery(name, timestamp(i), items))
-    return queries
-
-
-def simulate_country(*, users: int, number: int, seed: int, window_seconds: float = 3600.0) -> Iterator[Country]:
-    """Simulate people who are unevenly spread, most of them young in some regions and old in others.
-
-    Args:
-        number: number of queries, >= 1.
-
-    Returns:
-        One country.
-    """
-    checks.integer("users", users, minimum=1)
-    queries = random_queries(number, seed)
-    length = round(checks.positive("window", window_seconds) * 1_000_000)
-    rng = np.random.default_rng(seed)
-    sizes = rng.dirichlet(np.full(len(REGIONS), 0.7))
-    middles = rng.uniform(0, len(AGES), len(REGIONS))
-    ages = np.exp(-((np.arange(len(AGES)) - middles[:, None]) ** 2) / 8)
-    law = (sizes[:, None] * ages / ages.sum(axis=1, keepdims=True)).ravel()
-    what = rng.choice(len(DOMAIN), size=users, p=law)
-    times = START_MICROS + np.sort(rng.integers(0, length, users))
-    columns = np.array([f"u{i:07}" for i in range(users)]), np.array(DOMAIN)[what], times
-    counts = dict(zip(DOMAIN, np.bincount(what, minlength=len(DOMAIN)).tolist(), strict=True))
-    people = {query.name: sum(counts[item] for item in query.items) for query in queries}
-    yield Country(event_batch(columns), people)
-
-
-def query_truth(country: Country) -> Iterator[QueryTruth]:
-    """Return the truth about all queries."""
-    for query, number in country.people.items():
-        yield QueryTruth(query, number)
-
-
-def _add_country(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    add_simulation(parser, truth="how many people each query is about", windows=False)
-    parser.add_argument("--number", type=int, default=200, metavar="N", help="number of queries (default: 200)")
-    parser.add_argument("--queries", metavar="PATH", help="the queries, as JSON lines")
-    parser.add_argument("--domain", metavar="PATH", help="all items, one per line")
-
-
-def _write_country(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Write the files."""
-    write_files(arguments, simulate_country, truth_type=QueryTruth, truth_of=query_truth, number=arguments.number)
-    if arguments.queries is not None:
-        write_queries(arguments.queries, random_queries(arguments.number, arguments.seed))
-    write_lines(arguments.domain, DOMAIN)
-
-
-COUNTRY = Command(
-    description="Writes simulated people with their region and age, and questions about them, to try queries out on; "
-    "nothing in them is private.",
-    add_arguments=_add_country,
-    run=_write_country,
+COUNTRY = simulation(
+    "Writes people of a simulated city with their region and age, and questions about them.",
+    city.homes,
+    "people that each query is about",
+    Option("number", "int", "number of queries", 200),
+    files={
+        "queries": (
+            "the queries, as JSON lines",
+            lambda given: _json(
+                *(
+                    {"name": query.name, "items": list(query.items)}
+                    for query in city.random_queries(given.number, given.seed)
+                )
+            ),
+        ),
+        "domain": ("all items, one per line", lambda given: city.DOMAIN),
+    },
+    windows=1,
 )

@@ -2,20 +2,16 @@
 
 import glob
 import hashlib
-import io
-import json
 import os
 import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from functools import cache, partial
 from itertools import islice
 from operator import attrgetter
 from typing import Any, BinaryIO, TypeVar, get_args
 
-import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
@@ -23,24 +19,16 @@ from privstream.pipelines.sinks.row_formats import (
     ARROW_TYPES,
     MOST_ROWS,
     PLAIN,
-    Fields,
     Layout,
-    Tables,
     arrow_schema,
-    check_end,
     check_number,
     iso_8601,
+    moment_of,
     openpyxl,
     plain_number,
-    read_csv,
-    read_parquet,
-    read_xlsx,
+    read_records,
     restored,
-    write_avro,
-    write_csv,
-    write_json_lines,
-    write_parquet,
-    write_xlsx,
+    write_tables,
 )
 from privstream.pipelines.stores import (
     check_store,
@@ -74,33 +62,23 @@ def check_destination(path: str, option: str = "--output") -> None:
     if not path:
         raise ValueError(f"{option} must not be empty")
     if scheme_of(path) is not None:
-        return _check_remote(path, option)
-    folder = os.path.dirname(path) or "."
-    if os.path.isdir(path):
+        check_store(path, option)
+    elif os.path.isdir(path):
         raise ValueError(f"{option} must be a file, but {path} is a folder")
-    if not os.path.isdir(folder):
+    elif not os.path.isdir(folder := os.path.dirname(path) or "."):
         raise ValueError(f"{option} must be in a folder that exists: there is no folder {folder}")
-    for stale in glob.glob(_partial(glob.escape(path), "*")):
-        with suppress(OSError):
-            os.remove(stale)
+    else:
+        for stale in glob.glob(_partial(glob.escape(path), "*")):
+            with suppress(OSError):
+                os.remove(stale)
     probe = _partial(path, secrets.token_hex(8))
     try:
-        with open(probe, "xb"):
-            pass
-        os.remove(probe)
-    except OSError as error:
-        raise ValueError(f"{option} must be writable: {folder}: {error.strerror}") from None
-
-
-def _check_remote(path: str, option: str) -> None:
-    """Check that a file can be written beyond this machine, by one without contents, which goes again."""
-    check_store(path, option)
-    probe = _partial(path, secrets.token_hex(8))
-    try:
-        upload(io.BytesIO(b"\n"), probe)
+        with _create(probe, private=True) as stream:
+            stream.write(b"\n")
         delete(probe)
     except Exception as error:  # each store has its own
-        raise ValueError(f"{option} must be writable: {path} ({type(error).__name__})") from None
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise ValueError(f"{option} must be writable: {path} ({reason})") from None
 
 
 def check_new(path: str, option: str = "--output") -> None:
@@ -262,29 +240,8 @@ def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table,
     """Write rows, or a table of them, into an open file; equal rows give equal bytes."""
     if format == "jsonl" and not isinstance(rows, pa.Table):  # dead letters may have what Arrow takes for no text
         return stream.writelines(json_text(json_values(row_type, row)).encode() + b"\n" for row in rows)
-    given = layout_of(row_type), optional_fields(row_type)
-    write_tables(stream, row_type.__name__, column_types(row_type), _tables(row_type, rows), format, *given)
-
-
-def write_tables(
-    stream: BinaryIO,
-    name: str,
-    fields: Fields,
-    tables: Tables,
-    format: str,
-    layout: Layout,
-    optional: Iterable[str] = (),
-) -> None:
-    """Write pieces of a table into an open file; a format that has names for what rows are gets a `name`."""
-    schema = arrow_schema(fields, layout)
-    if format == "avro":
-        write_avro(stream, name, fields, optional, tables)
-    elif format == "jsonl":
-        write_json_lines(stream, tables)
-    elif format == "parquet":
-        write_parquet(stream, schema, tables)
-    else:
-        (write_csv if format == "csv" else write_xlsx)(stream, schema, tables, layout)
+    fields, tables = column_types(row_type), _tables(row_type, rows)
+    write_tables(stream, row_type.__name__, fields, tables, format, layout_of(row_type), optional_fields(row_type))
 
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
@@ -328,19 +285,14 @@ def json_values(row_type: type, row: Any) -> dict[str, Any]:
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
     """Sort rows by fields, `-` before a name for falling numbers; rows without a number follow those with one."""
-    found = list(rows)
-    for name in reversed(order):  # each keeps the order of those after it
-        found.sort(key=partial(_place, attrgetter(name.removeprefix("-")), name.startswith("-")))
-    return found
+    fields = [(attrgetter(name.removeprefix("-")), name.startswith("-")) for name in order]
 
+    def place(row: Any) -> list[tuple[bool, Any]]:
+        values = ((get(row), falls) for get, falls in fields)
+        plain = ((value.micros if is_time(value) else value, falls) for value, falls in values)  # these compare fast
+        return [(value is None, value if value is None or not falls else -value) for value, falls in plain]
 
-def _place(value_of: Callable[[Any], Any], falls: bool, row: Any) -> tuple[bool, Any]:
-    """Return what sorts rows by a value, times by their microseconds: comparing these is fast."""
-    value = value_of(row)
-    if value is None:
-        return True, 0
-    number = value.micros if is_time(value) else value
-    return False, -number if falls else number
+    return sorted(rows, key=place) if fields else list(rows)
 
 
 def read_table(path: str, row_type: type) -> pa.Table:
@@ -364,19 +316,7 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
     """
     fields, kind = field_types(row_type), output_format(path, "path")
     with opened(path) as stream:
-        if kind in ("csv", "jsonl"):
-            check_end(stream, kind)
-        if kind == "avro":
-            found: Iterable[Any] = fastavro.reader(stream)
-        elif kind == "parquet":
-            found = read_parquet(stream)
-        elif kind == "csv":
-            found = read_csv(stream, next(iter(fields)))
-        elif kind == "xlsx":
-            found = read_xlsx(stream, fields)
-        else:
-            found = map(json.loads, stream)
-        records = list(islice(found, MOST_ROWS + 1))
+        records = list(islice(read_records(stream, kind, fields), MOST_ROWS + 1))
     check_number(len(records))
     optional, none = optional_fields(row_type), "" if kind == "csv" else None
     if records and (columns := _stored_columns(row_type, list(records[0]))):
@@ -384,12 +324,13 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
             record[str(item_field(row_type))] = join_item([record[name] for name in columns])
     if records and (missing := [name for name in fields if name not in records[0]]):
         raise ValueError(f"rows must have a column {missing[0]}")
-    restore = cache(restored)  # the same texts and times come again and again
+    moments = cache(partial(moment_of, make=time))  # the same ones come again and again
 
     def value(record: dict[str, Any], name: str) -> Any:
         found = record[name]
-        again = restore if isinstance(found, (str, datetime)) else restored  # equal numbers may be 1 and True
-        return None if name in optional and found == none else again(found, fields[name], kind, time)
+        if name in optional and found == none:
+            return None
+        return moments(found) if fields[name] is Time else restored(found, fields[name], kind)
 
     return [row_type(**{name: value(record, name) for name in fields}) for record in records]
 

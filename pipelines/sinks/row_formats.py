@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, BinaryIO, TypeAlias
 
 import fastavro
@@ -80,6 +80,16 @@ class Layout:
         """Write a time with its distance from UTC."""
         return iso_8601(micros) if self.zone == "UTC" else Clocks(self.zone).local(micros).isoformat()
 
+    def cell(self, value: Any) -> str:
+        """Write a text as it is or in quotes, no number as nothing, anything else as in JSON."""
+        if value is None:
+            return ""
+        text = value if isinstance(value, str) else json_text(value)
+        if isinstance(value, float):
+            text = text.replace(".", self.decimal)
+        quoted = rf'["\r\n{re.escape(self.delimiter)}]|^$|^\s|\s$'  # also a carriage return, unlike `csv`
+        return '"' + text.replace('"', '""') + '"' if re.search(quoted, text) else text
+
 
 PLAIN = Layout()
 
@@ -95,7 +105,30 @@ def arrow_schema(fields: Fields, layout: Layout = PLAIN) -> pa.Schema:
     return pa.schema([(field, types[kind]) for field, kind in fields.items()])
 
 
-def write_avro(stream: BinaryIO, name: str, fields: Fields, optional: Iterable[str], tables: Tables) -> None:
+def write_tables(
+    stream: BinaryIO,
+    name: str,
+    fields: Fields,
+    tables: Tables,
+    format: str,
+    layout: Layout,
+    optional: Iterable[str] = (),
+) -> None:
+    """Write pieces of a table into an open file; a format that has names for what rows are gets a `name`."""
+    if format == "avro":
+        return _write_avro(stream, name, fields, optional, tables)
+    schema = arrow_schema(fields, layout)
+    if format == "parquet":
+        with pq.ParquetWriter(stream, schema) as writer:
+            for table in tables:
+                writer.write_table(table)
+    elif format == "xlsx":
+        _write_xlsx(stream, schema, tables, layout)
+    else:
+        _write_text(stream, schema, tables, layout if format == "csv" else None)
+
+
+def _write_avro(stream: BinaryIO, name: str, fields: Fields, optional: Iterable[str], tables: Tables) -> None:
     """Write an Avro container."""
     types = {field: AVRO_TYPES[kind] for field, kind in fields.items()}
     types |= {field: ["null", types[field]] for field in optional}
@@ -106,38 +139,18 @@ def write_avro(stream: BinaryIO, name: str, fields: Fields, optional: Iterable[s
     fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
 
 
-def write_parquet(stream: BinaryIO, schema: pa.Schema, tables: Tables) -> None:
-    """Write a Parquet file."""
-    with pq.ParquetWriter(stream, schema) as writer:
-        for table in tables:
-            writer.write_table(table)
-
-
-def write_json_lines(stream: BinaryIO, tables: Tables) -> None:
-    """Write an object for each row; times are in UTC."""
+def _write_text(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Layout | None) -> None:
+    """Write a line for each row: an object with times in UTC; or, with a layout, cells of CSV below a header."""
+    cell: Callable[[Any], str] = json_text
+    if layout is None:
+        line = "{" + ", ".join(f"{json_text(name).replace('%', '%%')}: %s" for name in schema.names) + "}\n"
+    else:
+        line, cell = layout.delimiter.join(["%s"] * len(schema)) + "\n", layout.cell
+        stream.write((line % (*map(cell, schema.names),)).encode())
+    time = PLAIN.time if layout is None else layout.time
     for table in tables:
-        line = "{" + ", ".join(f"{json_text(name).replace('%', '%%')}: %s" for name in table.column_names) + "}\n"
-        texts = [_texts(column, json_text, iso_8601) for column in table.columns]
+        texts = [_texts(column, cell, time) for column in table.columns]
         stream.write("".join([line % row for row in zip(*texts, strict=True)]).encode())
-
-
-def write_csv(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Layout) -> None:
-    """Write a header and a line for each row."""
-    quoted = re.compile(rf'["\r\n{re.escape(layout.delimiter)}]|^$|^\s|\s$')  # also a carriage return, unlike `csv`
-
-    def cell(value: Any) -> str:
-        """Write a text as it is or in quotes, no number as nothing, anything else as in JSON."""
-        if value is None:
-            return ""
-        text = value if isinstance(value, str) else json_text(value)
-        if isinstance(value, float):
-            text = text.replace(".", layout.decimal)
-        return '"' + text.replace('"', '""') + '"' if quoted.search(text) else text
-
-    stream.write((layout.delimiter.join(map(cell, schema.names)) + "\n").encode())
-    for table in tables:
-        texts = [_texts(column, cell, layout.time) for column in table.columns]
-        stream.write("".join([layout.delimiter.join(row) + "\n" for row in zip(*texts, strict=True)]).encode())
 
 
 def _plain(table: pa.Table) -> pa.Table:
@@ -165,7 +178,7 @@ def plain_number(value: Any) -> Any:
 
 
 SHEET_ROWS = 1_000_000
-"""Rows of a sheet; more go into further ones."""
+"""Rows of a sheet."""
 
 LONGEST_CELL = 32_767
 HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
@@ -188,7 +201,7 @@ def openpyxl() -> Any:
         raise ValueError("--output of .xlsx needs an extra: pip install 'privstream[xlsx]'") from None
 
 
-def write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Layout) -> None:
+def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Layout) -> None:
     """Write a workbook whose times are dates by the clocks of the layout; no text of it is a formula."""
     library, clocks = openpyxl(), Clocks(layout.zone)
     make = importlib.import_module("openpyxl.cell").WriteOnlyCell
@@ -207,42 +220,50 @@ def write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Layo
         return made
 
     times = [pa.types.is_timestamp(type) for type in schema.types]
+    sheet = book.create_sheet()
+    sheet.append([cell(sheet, name) for name in schema.names])
     rows = (row for table in tables for row in zip(*_plain(table).to_pydict().values(), strict=True))
-    first: list[Any] = [*islice(rows, 1)]
-    while first or not book.worksheets:
-        sheet = book.create_sheet()
-        sheet.append([cell(sheet, name) for name in schema.names])
-        for row in chain(first, islice(rows, SHEET_ROWS - 1)):
-            sheet.append([cell(sheet, value, is_time=is_time) for value, is_time in zip(row, times, strict=True)])
-        first = [*islice(rows, 1)]
+    for number, row in enumerate(rows):
+        check_number(number + 1, SHEET_ROWS)
+        sheet.append([cell(sheet, value, is_time=is_time) for value, is_time in zip(row, times, strict=True)])
     book.save(stream)
 
 
-def read_parquet(stream: BinaryIO) -> Iterator[dict[str, Any]]:
-    """Read what `write_parquet` wrote; times are in UTC, for no clocks of a zone show an hour twice there."""
-    file = pq.ParquetFile(stream)
-    check_number(file.metadata.num_rows)
-    types = [MOMENT if pa.types.is_timestamp(type) else type for type in file.schema_arrow.types]
-    return iter(file.read().cast(pa.schema(zip(file.schema_arrow.names, types, strict=True))).to_pylist())
+def read_records(stream: BinaryIO, format: str, fields: Fields) -> Iterable[dict[str, Any]]:
+    """Read what `write_tables` wrote; times are moments, or texts.
 
-
-def read_csv(stream: BinaryIO, first: str) -> Iterator[dict[str, str]]:
-    """Read what `write_csv` wrote: the header, which begins with the field `first`, shows the delimiter."""
+    Raises:
+        ValueError: the last line has no end: the file was cut short.
+    """
+    if format == "avro":
+        records: Iterable[Any] = fastavro.reader(stream)
+        return records
+    if format == "parquet":
+        file = pq.ParquetFile(stream)
+        check_number(file.metadata.num_rows)
+        types = [MOMENT if pa.types.is_timestamp(type) else type for type in file.schema_arrow.types]
+        records = file.read().cast(pa.schema(zip(file.schema_arrow.names, types, strict=True))).to_pylist()
+        return records
+    if format == "xlsx":
+        return _read_xlsx(stream, fields)
+    _check_end(stream, format)
+    if format == "jsonl":
+        return map(json.loads, stream)
     lines = io.TextIOWrapper(stream, encoding="utf-8", newline="")
     header = lines.readline()
-    found = re.match(rf'"?{re.escape(first)}"?(.)', header)
+    found = re.match(rf'"?{re.escape(next(iter(fields)))}"?(.)', header)  # what follows the first name
     return csv.DictReader(chain([header], lines), delimiter=found[1] if found else COMMA, strict=True)
 
 
-def read_xlsx(stream: BinaryIO, fields: Fields) -> Iterator[dict[str, Any]]:
-    """Read what `write_xlsx` wrote."""
-    for sheet in openpyxl().load_workbook(io.BytesIO(stream.read()), read_only=True).worksheets:
-        rows = sheet.iter_rows()
-        names = [str(_of_cell(cell)) for cell in next(rows, ())]
-        for row in rows:
-            values = dict(zip(names, map(_of_cell, row), strict=False))
-            missing = {name: "" if fields.get(name, str) is str else None for name in names if values.get(name) is None}
-            yield values | missing
+def _read_xlsx(stream: BinaryIO, fields: Fields) -> Iterator[dict[str, Any]]:
+    """Read a workbook; a cell without a text is an empty one."""
+    (sheet,) = openpyxl().load_workbook(io.BytesIO(stream.read()), read_only=True).worksheets
+    rows = sheet.iter_rows()
+    names = [str(_of_cell(cell)) for cell in next(rows, ())]
+    for row in rows:
+        values = dict(zip(names, map(_of_cell, row), strict=False))
+        missing = {name: "" if fields.get(name, str) is str else None for name in names if values.get(name) is None}
+        yield values | missing
 
 
 def _of_cell(cell: Any) -> Any:
@@ -256,7 +277,7 @@ def _of_cell(cell: Any) -> Any:
     return cell.value
 
 
-def check_end(stream: BinaryIO, kind: str) -> None:
+def _check_end(stream: BinaryIO, kind: str) -> None:
     """Refuse text whose last line has no end, and CSV without a header."""
     size = stream.seek(0, os.SEEK_END)
     if size:
@@ -266,11 +287,14 @@ def check_end(stream: BinaryIO, kind: str) -> None:
     stream.seek(0)
 
 
-def restored(value: Any, kind: type, format: str, moment: Callable[[int], Any]) -> Any:
-    """Give a value back its type: a time in all formats, anything in CSV."""
-    if kind is Time:
-        time = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return moment((time - EPOCH) // timedelta(microseconds=1))
+def moment_of(value: str | datetime, make: Callable[[int], Any]) -> Any:
+    """Give a time back its type, made of microseconds since 1970."""
+    time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return make((time - EPOCH) // timedelta(microseconds=1))
+
+
+def restored(value: Any, kind: type, format: str) -> Any:
+    """Give a value back its type, which only CSV does not have."""
     if format == "csv" and kind is not str:
         value = kind(json.loads(value.replace(",", ".")))  # no number has a comma but before its decimals
     if kind is float and type(value) is int:
@@ -280,7 +304,7 @@ def restored(value: Any, kind: type, format: str, moment: Callable[[int], Any]) 
     return value
 
 
-def check_number(rows: int) -> None:
-    """Refuse what would not fit into memory: a small compressed file may have any number of rows."""
-    if rows > MOST_ROWS:
-        raise ValueError(f"rows must be at most {MOST_ROWS:,} in a file that is read whole")
+def check_number(rows: int, most: int = MOST_ROWS) -> None:
+    """Refuse what would not fit into memory or a sheet: a small compressed file may have any number of rows."""
+    if rows > most:
+        raise ValueError(f"rows must be at most {most:,} in such a file")

@@ -13,9 +13,8 @@ from privstream.pipelines.sinks.row_files import (
     layout_of,
     output_format,
     whole_file,
-    write_tables,
 )
-from privstream.pipelines.sinks.row_formats import arrow_schema
+from privstream.pipelines.sinks.row_formats import arrow_schema, write_tables
 from privstream.transforms.reading.texts import split_item
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")

@@ -1,4 +1,4 @@
-"""Writes the rows of a bounded run: one file that appears whole or not at all, or a table on the terminal."""
+"""Writes the rows of a bounded run: one file that appears whole or not at all."""
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,12 +26,14 @@ from privstream.pipelines.sinks.row_files import (
 from privstream.transforms.reading.texts import number_alike
 from typing_extensions import override
 
+FinishTable = Callable[[pa.Table], pa.Table]
+
 
 class WriteRows(beam.PTransform[Any, Any]):
     """Writes all rows of a bounded collection as one file, also when there are none.
 
     The file gets its name only when it is complete; a run that fails leaves whatever was there before. Results are
-    small, so one worker writes them; sorted rows are kept in its memory, rows without an order are not.
+    small, so one worker writes them; rows with an item are in its memory, such as dead letters are not.
 
     Args:
         path: the file, which ends in .avro, .parquet, .jsonl, .csv or .xlsx; its folder must exist.
@@ -54,19 +56,16 @@ class WriteRows(beam.PTransform[Any, Any]):
         order: Sequence[str] = (),
         option: str = "--output",
         private: bool = False,
-        finish_table: Callable[[pa.Table], pa.Table] | None = None,
+        finish_table: FinishTable | None = None,
     ) -> None:
         super().__init__()
-        self.path, self.format, fields = path, output_format(path, option), field_types(row_type)
-        unknown = [name for name in order if name.removeprefix("-") not in fields]
+        self.path, self.format, self.of_tables = path, output_format(path, option), finish_table is not None
+        unknown = {name.removeprefix("-") for name in order} - {*field_types(row_type)}
         if unknown:
-            raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(unknown)}")
+            raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(sorted(unknown))}")
         check_destination(path, option)
-        self.write: Callable[..., None] = _write_rows
-        self.of_tables = finish_table is not None
-        if finish_table is not None:
-            self.write = partial(_write_tables, finish=finish_table)
-        self.write = partial(self.write, path=path, row_type=row_type, order=tuple(order), private=private)
+        read = _read_rows if finish_table is None else partial(_read_tables, finish=finish_table)
+        self.write = partial(_write, read=read, path=path, row_type=row_type, order=tuple(order), private=private)
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -113,56 +112,43 @@ class RowsTogether(beam.DoFn):
             self._rows = []
 
 
-def _write_rows(
+def _write(
     impulse: bytes,
-    parts: Iterable[bytes],
+    parts: Iterable[Any],
     *,
+    read: Callable[..., tuple[Any, Iterable[str]]],
     path: str,
     row_type: type,
     order: tuple[str, ...],
     private: bool,
 ) -> None:
-    """Write the file, of rows."""
-    make: Callable[[Any], Any] = row_type._make  # type: ignore[attr-defined]  # of a NamedTuple
-    rows: Iterable[Any] = map(make, chain.from_iterable(map(pickle.loads, parts)))
-    item, names = item_field(row_type), set[str]()
-
-    def noted() -> Iterator[Any]:
-        for row in rows:
-            if item is not None:
-                names.add(getattr(row, item))
-            yield row
-
-    write_row_file(path, row_type, sort_rows(noted(), order) if order else noted(), private=private)
-    _count(names)
+    """Write the file; count that it is complete, and which of its names look like others."""
+    rows, names = read(parts, row_type, order, item_field(row_type))
+    write_row_file(path, row_type, rows, private=private)
+    Metrics.counter("privstream", COMPLETE).inc()
+    Metrics.counter("privstream", ALIKE).inc(number_alike(names))
 
 
-def _write_tables(
-    impulse: bytes,
-    parts: Iterable[tuple[bytes, bytes]],
-    *,
-    path: str,
-    row_type: type,
-    order: tuple[str, ...],
-    private: bool,
-    finish: Callable[[pa.Table], pa.Table],
-) -> None:
-    """Write the file, of tables."""
+def _read_rows(
+    parts: Iterable[bytes], row_type: Any, order: tuple[str, ...], item: str | None
+) -> tuple[Iterable[Any], Iterable[str]]:
+    """Return rows, and the names of their items."""
+    rows: Iterable[Any] = map(row_type._make, chain.from_iterable(map(pickle.loads, parts)))
+    if order or item is not None:
+        rows = sort_rows(rows, order)
+    return rows, () if item is None else {getattr(row, item) for row in rows}
+
+
+def _read_tables(
+    parts: Iterable[tuple[bytes, bytes]], row_type: Any, order: tuple[str, ...], item: str | None, finish: FinishTable
+) -> tuple[Any, Iterable[str]]:
+    """Return the rows of tables, and the names of their items."""
     tables = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
     if not tables:
-        write_row_file(path, row_type, [], private=private)
-        return _count(())
+        return [], ()
     rows = pa.concat_tables(tables, promote_options="default")
     tables.clear()  # each form of the rows goes when the next one is there
     rows = finish(rows)
     by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
     rows = rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
-    write_row_file(path, row_type, rows, private=private)
-    item = item_field(row_type)
-    _count(() if item is None else rows.column(item).unique().to_pylist())
-
-
-def _count(names: Iterable[str]) -> None:
-    """Count that the file is complete, and which of its names look like others."""
-    Metrics.counter("privstream", COMPLETE).inc()
-    Metrics.counter("privstream", ALIKE).inc(number_alike(names))
+    return rows, () if item is None else rows.column(item).unique().to_pylist()

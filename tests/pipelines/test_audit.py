@@ -14,11 +14,10 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.audit import audit_command
-from privstream.pipelines.audit.attacks import SUSPECT, Sent, crowd
-from privstream.pipelines.audit.audit_command import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding, Trying, overall
-from privstream.pipelines.audit.evidence import Samples, at_least, at_most, measure
-from privstream.pipelines.audit.trials import Trials
-from privstream.pipelines.audit.worst import RUNS
+from privstream.pipelines.audit.attacks import Trials
+from privstream.pipelines.audit.audit_command import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding, overall
+from privstream.pipelines.audit.evidence import at_least, at_most, measure
+from privstream.pipelines.audit.worst import RUNS, SUSPECT
 from privstream.pipelines.model.catalogue import MODELS, WORDS, question
 from privstream.pipelines.model.question import Windows, loaded
 from scipy import stats
@@ -52,20 +51,7 @@ class TestStatistics:
         found = measure(*scores, PURE, 1e-9)
         assert 0.8 < found.epsilon <= 1
         assert not found.violated
-        for point in found.points[:-1]:
-            truth = (math.e - math.exp(point.epsilon)) / (1 + math.e)
-            assert point.claimed == pytest.approx(truth)
-            assert truth - 0.08 < point.found <= truth
         assert measure(*scores, replace(PURE, epsilon=0.5), 1e-9).violated
-
-    @pytest.mark.parametrize("epsilon", [0.5, 4.0])
-    def test_guesses_measure_most_of_it_and_rarely_more(self, epsilon):
-        """Laplace noise of one count, 3,200 trials: on average 0.8 of epsilon, above it in one of forty or less."""
-        rng, stops = np.random.default_rng(8), 1 - math.exp(-epsilon)
-        noise = rng.geometric(stops, (60, 2, 1600)) - rng.geometric(stops, (60, 2, 1600))
-        found = np.array([Samples(one + 1.0, other + 0.0, 0.025).guessed() for one, other in noise])
-        assert found.mean() > 0.75 * epsilon
-        assert np.sum(found > epsilon) <= stats.binom.isf(1e-9, 60, 0.025)
 
     def test_equal_inputs_prove_nothing(self):
         one, other = np.random.default_rng(2).normal(size=(2, 8_000))
@@ -76,7 +62,7 @@ class TestStatistics:
         one[::50] = 1
         claim = replace(PURE, delta=0.001)
         found = measure(one, other, claim, 1e-9)
-        assert 0.005 < found.points[-1].found <= 0.02
+        assert 0.005 < found.delta <= 0.02
         assert found.violated
         assert not measure(one, other, replace(PURE, delta=0.021), 1e-9).violated
 
@@ -94,17 +80,12 @@ class TestTrials:
         claim, less = made.guarantee, control.guarantee
         assert less.epsilon > claim.epsilon or less.delta > claim.delta
         assert (less.unit, less.neighbouring) == (claim.unit, claim.neighbouring)
-        made.check()
-
-    def test_inputs_that_are_no_neighbours_are_refused(self):
-        (alone,), (noise,) = attacks("counts"), attacks("histogram")
-        for word, wrong in [
-            ("counts", replace(alone, others=lambda transform: [Sent(SUSPECT, "b")])),
-            ("counts", replace(alone, suspect=[Sent(SUSPECT, "a"), Sent(7, "a")])),
-            ("histogram", replace(noise, suspect=crowd(2, "a"))),
-        ]:
-            with pytest.raises(ValueError, match=r"one event more|one person more"):
-                Trials(question(word), wrong, wrong.options, 2, SeededNoise(1)).check()
+        assert claim.neighbouring == "add_remove"
+        if claim.unit.what == "event":
+            assert len(attack.suspect) == 1
+        else:
+            assert {one.user for one in attack.suspect} == {SUSPECT}
+            assert SUSPECT not in {one.user for one in attack.others(made.transform)}
 
     def test_without_noise_the_scores_are_the_truth(self):
         """With hardly any noise, every trial says which input it had: trials are apart, and no event is lost."""
@@ -215,7 +196,7 @@ class TestCommand:
         [(CONSISTENT, 0, "nothing was found"), (REFUTED, 1, "is refuted"), (NO_POWER, 4, "has no power")],
     )
     def test_verdicts_and_exit_statuses(self, verdict, status, words, monkeypatch, capsys):
-        monkeypatch.setattr(Trying, "find", lambda *given: finding(verdict))
+        monkeypatch.setattr(audit_command, "tried", lambda *given: finding(verdict))
         assert cli.main(["audit", "ranges"]) == status
         shown = capsys.readouterr()
         assert words in shown.err
@@ -228,18 +209,11 @@ class TestCommand:
         assert overall([finding(CONSISTENT), finding(NO_POWER)]) == NO_POWER
         assert overall([finding(CONSISTENT), finding(REFUTED), finding(NO_POWER)]) == REFUTED
 
-    def test_a_missed_control_is_tried_again_with_more_trials(self, monkeypatch):
-        tried = []
-        monkeypatch.setattr(Trying, "find", lambda given, attack: tried.append(given.trials) or finding(NO_POWER))
-        assert cli.main(["audit", "ranges", "--trials", "400"]) == 4
-        assert tried == [400, 400 * audit_command.MORE]
-
     @pytest.mark.parametrize(
         ("options", "error"),
         [
             (["--trials", "399"], "--trials must be >= 400, got 399"),
             (["--trials", "401"], "--trials must be even"),
-            (["--workers", "0"], "--workers must be from 1 to 256, got 0"),
             (["--key", "nowhere"], "nowhere"),
         ],
     )
@@ -250,7 +224,7 @@ class TestCommand:
     @pytest.mark.slow
     @pytest.mark.parametrize("word", sorted({word for word, _ in ATTACKS}))
     def test_an_audit_stands_and_catches_its_controls(self, word, capsys):
-        assert cli.main(["audit", word, "--trials", "1600", "--json", "--workers", "2"]) == 0
+        assert cli.main(["audit", word, "--trials", "1600", "--json"]) == 0
         said = json.loads(capsys.readouterr().out)
         tried = [one for one in said["attacks"] if one["control"] is not None]
         assert tried and all(one["control"]["refuted"] and not one["found"]["refuted"] for one in tried)

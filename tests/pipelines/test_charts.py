@@ -12,7 +12,7 @@ from example_results import HOSTILE, HOUR, START, row_of, write
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of
-from privstream.pipelines.simulate.truths import ItemHolders
+from privstream.pipelines.simulate.city import Truth
 from privstream.transforms.rows import (
     Alert,
     AlertState,
@@ -180,7 +180,7 @@ def test_a_number_that_is_none_is_not_drawn() -> None:
 
 def test_the_truth_of_a_simulation_is_dashed() -> None:
     rows = [count(hour, "tea", 100) for hour in range(3)]
-    truth = [ItemHolders(row.window_start, row.window_end, name, 90) for row in rows for name in "ab"]
+    truth = [Truth(row.window_start, row.window_end, name, 90) for row in rows for name in "ab"]
     truth += [one._replace(item="tea") for one in truth[:3]]
     chart = chart_of("counts", rows, truth=truth)
     spec = chart.spec()

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.pipelines import cli
-from privstream.pipelines.simulate.truths import ItemHolders
+from privstream.pipelines.simulate.city import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import KeyCount, KeySum
 
@@ -199,8 +199,8 @@ def test_simulated_people_are_counted_and_drawn(tmp_path: Path, monkeypatch: pyt
     people = defaultdict(int)
     for _, item in pairs:
         people[item] += 1
-    truth = read_row_file("truth.jsonl", ItemHolders)
-    last = {row.item: row.holders for row in truth if row.window_end == truth[-1].window_end}
+    truth = read_row_file("truth.jsonl", Truth)
+    last = {row.item: row.number for row in truth if row.window_end == truth[-1].window_end}
     assert last == {item: number for item, number in people.items() if number >= 10}
     run = [*RUN[:-2], "--epsilon", "9", *LIMITED, "--over", "start", "--runner", "FnApiRunner", "--ledger", "none"]
     assert cli.main(["counts", "--input", "events.parquet", "--output", "rows.avro", *run]) == 0

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
 from privstream.pipelines import cli
-from privstream.pipelines.simulate.simulation import write_simulation
-from privstream.pipelines.simulate.streams import simulate_heavy_hitters
-from privstream.pipelines.simulate.truths import ItemHolders
+from privstream.pipelines.simulate.city import City as Simulated
+from privstream.pipelines.simulate.city import Truth, searches
+from privstream.pipelines.simulate.worlds import write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import HeavyHitter
 
@@ -48,7 +48,7 @@ class City(NamedTuple):
 
     folder: Path
     key: str
-    truth: list[ItemHolders]
+    truth: list[Truth]
 
     def events(self, format: str) -> str:
         return str(self.folder / f"events.{format}")
@@ -58,11 +58,11 @@ class City(NamedTuple):
 def city(tmp_path_factory: pytest.TempPathFactory) -> City:
     folder = tmp_path_factory.mktemp("city")
     for format in FORMATS:
-        windows = simulate_heavy_hitters(users=USERS, windows=WINDOWS, seed=5, trends=10)
+        windows = searches(Simulated(USERS, WINDOWS, 5), items=5000, trends=10)
         write_simulation(str(folder / f"events.{format}"), windows, str(folder / "truth.jsonl"))
     (folder / "noise.key").write_text("a key of this test alone\n")
     (folder / "noise.key").chmod(0o600)
-    truth = read_row_file(str(folder / "truth.jsonl"), ItemHolders)
+    truth = read_row_file(str(folder / "truth.jsonl"), Truth)
     return City(folder, str(folder / "noise.key"), truth)
 
 
@@ -85,7 +85,7 @@ def answer(city: City, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_all_formats_keep_their_promise(city: City, tmp_path: Path) -> None:
     """The same events from four formats, rows to three."""
-    true = {(row.item, row.window_start): row.holders for row in city.truth}
+    true = {(row.item, row.window_start): row.number for row in city.truth}
     for format, ending in zip(FORMATS, ("jsonl", "parquet", "avro", "jsonl"), strict=True):
         output = tmp_path / f"rows-of-{format}.{ending}"
         assert watch(city, output, "--ledger", "none", format=format) == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.simulate.truths import NearestTrue, PointsInRange
+from privstream.pipelines.simulate.city import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import NearestPoints, RangeCount
 
@@ -37,10 +37,10 @@ def watch(folder: Path, command: list[str], output: Path, *options: str) -> int:
 def test_counts_are_within_their_bounds_in_every_window(folder: Path, tmp_path: Path) -> None:
     assert watch(folder, RANGES, tmp_path / "rows.jsonl") == 0
     rows = read_row_file(str(tmp_path / "rows.jsonl"), RangeCount)
-    truth = read_row_file(str(folder / "ranges.truth.jsonl"), PointsInRange)
-    assert [row[:4] for row in rows] == sorted(row[:4] for row in truth)
-    true = {row[:4]: row.points for row in truth}
-    errors = [abs(row.estimate - true[row[:4]]) for row in rows]
+    truth = read_row_file(str(folder / "ranges.truth.jsonl"), Truth)
+    true = {(row.window_end, row.item): row.number for row in truth}
+    assert len(rows) == len(true)
+    errors = [abs(row.estimate - true[row.window_end, f"{row.low} to {row.high}"]) for row in rows]
     assert max(errors) > 0
     assert all(error <= row.error_bound for error, row in zip(errors, rows, strict=True))
     promised = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
@@ -59,14 +59,14 @@ def test_what_is_near_has_few_points_between(folder: Path, tmp_path: Path) -> No
     assert watch(folder, NEAREST, tmp_path / "rows.avro") == 0
     rows = read_row_file(str(tmp_path / "rows.avro"), NearestPoints)
     true = {
-        (row.window_end, row.query): row for row in read_row_file(str(folder / "predecessor.truth.jsonl"), NearestTrue)
+        (row.window_end, int(row.item)): row for row in read_row_file(str(folder / "predecessor.truth.jsonl"), Truth)
     }
     assert len(rows) == len(true)
     answered = [row for row in rows if row.predecessor]
     assert answered
     for row in answered:
         nearest = true[row.window_end, row.query]
-        assert row.predecessor <= nearest.predecessor <= row.query  # something lies between
+        assert row.predecessor <= nearest.number <= row.query  # something lies between
 
 
 @pytest.mark.parametrize(

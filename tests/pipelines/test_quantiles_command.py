@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.simulate.truths import TrueQuantile
-from privstream.pipelines.simulate.worlds import simulate_requests
+from privstream.pipelines.simulate.city import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.rows import QuantileEstimate
 
@@ -24,7 +23,7 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("requests")
     for format in ("parquet", "csv"):
         files = ["--output", str(folder / f"events.{format}"), "--truth", str(folder / "truth.jsonl")]
-        asked = ["--users", "20000", "--windows", str(WINDOWS), "--seed", "3", "--requests", "0.3"]
+        asked = ["--users", "20000", "--windows", str(WINDOWS), "--seed", "3", "--events_per_user", "0.3"]
         assert cli.main(["simulate", "quantiles", *asked, *files]) == 0
     (folder / "key").write_text("a key of this test alone\n")
     (folder / "key").chmod(0o600)
@@ -44,7 +43,7 @@ def test_intervals_contain_the_truth(requests: Path, tmp_path: Path, capsys: pyt
         same = ["--max_contributions", "8", "--run_id", "same", "--ledger", "none"]
         assert command(requests, output, *same, format=format) == 0
         rows.append(read_row_file(str(output), QuantileEstimate))
-    truth = {(r.window_end, r.quantile): r.value for r in read_row_file(str(requests / "truth.jsonl"), TrueQuantile)}
+    truth = {(r.window_end, float(r.item)): r.number for r in read_row_file(str(requests / "truth.jsonl"), Truth)}
     assert [row.quantile for row in rows[0]] == [0.1, 0.5, 0.9] * WINDOWS
     for row in rows[0]:  # few people have two values in a window, of which one counts
         assert row.lower * 0.97 <= truth[row.window_end, row.quantile] <= row.upper * 1.03
@@ -95,16 +94,6 @@ def test_a_table_says_where_nothing_is_known(requests: Path, capsys: pytest.Capt
     table = capsys.readouterr().out
     assert "unknown" in table
     assert "10,000" in table
-
-
-def test_simulated_requests_are_repeatable_and_slow_once() -> None:
-    first, second = (list(simulate_requests(users=500, windows=6, seed=9)) for _ in range(2))
-    assert [w.events for w in first] == [w.events for w in second]
-    latencies = [[int(item) for item in window.events["item"].to_pylist()] for window in first]
-    assert int(np.argmax([np.median(values) for values in latencies])) == 4
-    for window, values in zip(first, latencies, strict=True):
-        quantiles, true = zip(*((row.quantile, row.value) for row in window.truth), strict=True)
-        assert np.quantile(values, quantiles, method="inverted_cdf").tolist() == list(true)
 
 
 def test_medians_of_a_shop_are_narrow(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.selection.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
 from privstream.pipelines.run.queries_file import parse_query
-from privstream.pipelines.simulate.truths import QueryTruth
-from privstream.pipelines.simulate.worlds import DOMAIN
+from privstream.pipelines.simulate.city import DOMAIN, Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import DeadLetter, QueryAnswer
 
@@ -49,7 +48,7 @@ def test_answers_keep_their_promise(country, tmp_path):
     same = ["--run_id", "three", "--ledger", "none"]
     assert ask(country, output, *same) == 0
     rows = read_row_file(str(output), QueryAnswer)
-    truth = {row.query: row.people for row in read_row_file(country["truth.jsonl"], QueryTruth)}
+    truth = {row.item: row.number for row in read_row_file(country["truth.jsonl"], Truth)}
     assert [row.query for row in rows] == list(truth)
     for row in rows:
         assert abs(row.estimate - truth[row.query]) <= row.error_bound < USERS

@@ -13,7 +13,7 @@ from example_results import HOSTILE, add_window, watched, write
 from headless_browser import Chromium
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS
-from privstream.pipelines.serve import serve_command
+from privstream.pipelines.report import result
 from privstream.pipelines.serve.serve_command import LivePage, is_local, listen
 
 
@@ -49,7 +49,7 @@ def test_every_question_is_shown(word: str, tmp_path: Path) -> None:
 
 
 def test_a_huge_folder_shows_its_newest_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_command, "MOST_FILES", 20)
+    monkeypatch.setattr(result, "MOST_FILES", 20)
     windows = watched(tmp_path, "counts")
     first = add_window(windows, 0, "tea")
     for number in range(1, 90):
@@ -89,7 +89,7 @@ def test_what_is_no_result_is_never_opened(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"user": "u000042"}\n')
     opened: list[str] = []
-    monkeypatch.setattr(serve_command.reading, "read_file", lambda file, *given: opened.append(Path(file).name) or [])
+    monkeypatch.setattr(result, "read_file", lambda file, *given: opened.append(Path(file).name) or [])
     assert "u000042" not in LivePage(str(tmp_path)).page()
     assert opened == ["counts.jsonl"]
 

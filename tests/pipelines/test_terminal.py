@@ -5,8 +5,6 @@ import json
 import logging
 import os
 import pty
-import re
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -96,16 +94,6 @@ def test_keys_of_json_reach_the_terminal_with_escapes(tmp_path: Path, capsys: py
     assert "\\x9b.csv" in told
     assert cli.main([*line, "\x1b]0;title\x07\u202e"]) == 2
     assert unseen(capsys.readouterr().err) == []
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_no_encoding_of_a_terminal_stops_a_table(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding=encoding))
-    cli._prepare_terminal()
-    show("日本", Table(), ["é"])
-    sys.stdout.flush()
-    assert re.match(rb"\\u65e5\\u672c", output.getvalue())
 
 
 HOUR, MONDAY = 3600, Timestamp(1_704_067_200)
@@ -216,11 +204,3 @@ def test_what_takes_long_shows_a_line_that_vanishes(monkeypatch: pytest.MonkeyPa
         time.sleep(0.3)
     assert "adding [bold]up\\x1b" in shown[0] and "0:00:00" in shown[0]
     assert shown[0].endswith("\x1b[2K")  # the line is erased
-
-
-def test_nothing_is_shown_elsewhere(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks, "DELAY_SECONDS", 0.01)
-    with pytest.raises(KeyError), clock("adding up"):
-        time.sleep(0.1)
-        raise KeyError
-    assert capfd.readouterr() == ("", "")

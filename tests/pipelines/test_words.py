@@ -119,10 +119,6 @@ def test_the_ends_of_the_share_are_rounded_away_from_it() -> None:
     assert words.dropped_in_words(dropped(0.0419, 0.0377, 0.0461)) == "about 4% (3% to 5%)"
 
 
-def test_what_limits_drop_is_not_known_before_it_is_released() -> None:
-    assert "not known" in words.limits_in_words(record()) and "60 contributions" in words.limits_in_words(record())
-
-
 def test_several_questions_share_a_summary() -> None:
     asked = [Asked(name, counters(100), record(dropped=dropped(0.1, 0, 0.2))) for name in "abcdefg"]
     before, after = said(*asked)
@@ -142,11 +138,6 @@ def test_nothing_that_could_be_used_has_its_reasons_by_their_number() -> None:
     queries = counters(7, queries_malformed=2)
     assert summary([Asked("", queries, record(), published=1)], record()["guarantee"]).nothing is None
     assert summary([Asked("", queries, record())], record()["guarantee"]).nothing is not None
-
-
-def test_names_that_differ_by_case_have_one_note() -> None:
-    _, after = said(Asked("", counters(9), record(), alike=3))
-    assert [line for line in after if "--fold-case" in line and " 3 " in line] == [after[-2]]
 
 
 def test_a_dry_run_keeps_nothing() -> None:
