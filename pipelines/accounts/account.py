@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import Contents, Entry
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
@@ -17,18 +15,6 @@ from privstream.pipelines.show.words import Budget
 
 NONE = "none"
 """The value of `--ledger` that goes without."""
-
-
-class Identity(Protocol):
-    """What a run draws, and of which data."""
-
-    @property
-    def digest(self) -> str:
-        """Of all of it."""
-
-    @property
-    def data(self) -> str:
-        """Digest of the data alone, or their source."""
 
 
 class Charge(NamedTuple):
@@ -70,28 +56,12 @@ class Account:
             raise ValueError(f"dataset must be a name of printable letters, got {dataset!r}")
         return cls(path=path, dataset=dataset)
 
-    def charge(
-        self,
-        identity: Identity,
-        label: str,
-        word: str,
-        output: str,
-        noise: KeyedNoise,
-        guarantee: PrivacyGuarantee,
-        *,
-        name: str = "",
-        dry: bool = False,
-    ) -> Charge:
+    def charge(self, entry: Entry, guarantee: PrivacyGuarantee, *, dry: bool = False) -> Charge:
         """Write a run into the ledger, unless it is a dry run.
 
         Args:
-            identity: what it draws, and of what.
-            label: what its noise depends on.
-            word: its command, such as "histogram".
-            output: where its rows go.
-            noise: its noise, for the fingerprint of the key.
+            entry: the run.
             guarantee: what all of its questions promise together.
-            name: what its rows and guarantee file call it.
             dry: refuse what would be refused, and write nothing.
 
         Raises:
@@ -99,18 +69,6 @@ class Account:
         """
         if self.path is None:
             return Charge(Budget(), None)
-        entry = Entry.of(
-            guarantee,
-            label=label,
-            digest=identity.digest,
-            name=name or label,
-            dataset=self.dataset,
-            command=word,
-            version=version("privstream"),
-            data=identity.data,
-            key=noise.fingerprint,
-            output=output,
-        )
         receipt = Ledger(self.path).append(entry, dry=dry)
         standing = _standing(receipt.contents, self.dataset, guarantee)
         assert standing is not None  # of the unit of this run

@@ -13,8 +13,7 @@ from privstream.pipelines.command import Command
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.options import add_layers, given_to
-from privstream.pipelines.run.calibration import Calibrated
-from privstream.pipelines.run.plan import arguments_of, fields_of, is_unbounded, shared_out
+from privstream.pipelines.run.plan import Plan
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
 from privstream.pipelines.yaml_file import read_document
@@ -36,11 +35,9 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     given = given_to(None, arguments, (), document=read_document(arguments.file))
     with clock("sharing out the budget"), given.errors():
         monitor = given.monitor()
-        fields = fields_of(monitor)
-        own = {name: arguments_of(monitor, name, fields[name]) for name in monitor.questions}
-        planned = shared_out(monitor, own, unbounded=is_unbounded(monitor))
+        planned = Plan.of(monitor)
         views = views_of(monitor)
-        answer_views(views, tables_of(monitor, {each.name: each.transform for each in planned.questions}, {}, Time))
+        answer_views(views, tables_of(monitor, planned.transforms, {}, Time))
         answer = _answer(arguments.file, monitor, planned) | {"views": [view.name for view in views]}
     if arguments.json:
         print(json.dumps(answer, indent=2, allow_nan=False))
@@ -48,7 +45,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         _print(answer)
 
 
-def _answer(path: str, monitor: Monitor, planned: Calibrated) -> dict[str, Any]:
+def _answer(path: str, monitor: Monitor, planned: Plan) -> dict[str, Any]:
     """Return what each question gets, and what is promised of all together."""
     accuracy_of = cache(attrgetter("accuracy"))  # questions that differ in their fields alone have one transform
     questions = {}

@@ -109,7 +109,7 @@ class Points(Question):
         """
         if not isinstance(self.queries, str):
             return [tuple(one) if isinstance(one, list | tuple) else (one,) for one in self.queries]
-        found: list[tuple[int, ...]] = loaded("model.point_queries.read_point_queries")(self.queries, self.asked)
+        found: list[tuple[int, ...]] = loaded("model.public_lists.point_queries")(self.queries, self.asked)
         return found
 
     def further(self, reading: Any) -> dict[str, Any]:
@@ -183,16 +183,13 @@ class Predecessor(Points):
     )
 
 
-WATCHED = "queries"
-
-
 class Queries(Question):
     """Answers queries about how many people have which items, in the order in which they are asked, from a public
     hypothesis that learns from its errors.
     """
 
     question: Literal["queries"] = "queries"
-    queries: PathText = option(..., "file or folder with the public queries, see below")
+    queries: PathText = option(..., "file with the public queries, see below")
     domain: Items = option(..., "public list of items, a file with one on each line; others count in no answer")
     records: Count = option(..., "public number of people, exact or estimated")
     alpha: Number | None = option(
@@ -212,21 +209,15 @@ class Queries(Question):
         order=("time", "query"),
         title="answers",
         published="queries_answered",
-        files=("domain", WATCHED),
-        watched=WATCHED,
+        files=("domain", "queries"),
         epilog="""\
-queries, one JSON object on each line, in the order in which they are asked, or with a time:
+queries, one JSON object on each line, in the order in which they are asked:
   {"name": "young", "items": ["0-9", "10-19"]}
-  {"name": "points", "items": ["gold", "silver"], "time": "2024-01-01T12:00:00Z"}
 The answer is the number of people who have one of the items. Queries and the domain are public.
 Each person counts with one item.
-
-With --watch, queries come as files into a folder; write a file elsewhere, and rename it into the folder when it is
-complete. A query is asked when its file has come, or at its own time if that is later. With --watermark marks each
-query has a time. A file named _END ends the run.
 """,
         stands={"domain": Stand("items", "number of items on the public list", needed=True)},
-        unplanned=(WATCHED,),
+        unplanned=("queries",),
         chart="queries",
         simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
     )
@@ -234,3 +225,7 @@ query has a time. A file named _END ends the run.
     def further(self, reading: Any) -> dict[str, Any]:
         """Return for how many queries accuracy is stated."""
         return {"queries": self.planned}
+
+    def inputs(self, reading: Any) -> dict[str, Any]:
+        """Return the queries."""
+        return {"queries": loaded("model.public_lists.linear_queries")(self.queries, reading)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from privstream.pipelines.locations import ARRIVAL, DATABASE, DUCKDB, POSTGRESQL, SCHEME
@@ -110,6 +112,20 @@ class Data(Model):
     def unbounded(self) -> bool:
         """Whether what is read has no end."""
         return self.query is None and (self.from_kafka or self.watch is not None)
+
+    def kafka_settings(self) -> Mapping[str, str]:
+        """Return the settings of librdkafka.
+
+        Raises:
+            ValueError, OSError: naming the option.
+        """
+        settings = {}
+        for setting in self.kafka_setting:
+            name, equals, value = setting.partition("=")
+            if not equals:
+                raise ValueError(f"kafka_setting must be NAME=VALUE or NAME=@FILE, got {name}")
+            settings[name] = Path(value[1:]).read_text().strip() if value.startswith("@") else value
+        return settings
 
     def check(self) -> None:
         """Refuse keys that do not belong together.

@@ -68,7 +68,6 @@ class QuestionInfo:
         below: the path of a function from rows and their guarantee file to what a terminal shows below the rows.
         table: whether it shows the rows themselves above that.
         files: options that name further files to read.
-        watched: the option whose files may come without an end.
         local: whether this process reads and publishes by itself, without a pipeline.
         epilog: what stands below the help page, such as the form of a file.
         assumed: arguments of the transform that say nothing about accuracy, and what they are in plans.
@@ -102,7 +101,6 @@ class QuestionInfo:
     below: str | None = None
     table: bool = True
     files: tuple[str, ...] = ("domain",)
-    watched: str = "input"
     local: bool = False
     epilog: str = ""
     assumed: Mapping[str, Any] = field(default_factory=dict)
@@ -239,6 +237,10 @@ class Question(Model):
 
     def further(self, reading: Any) -> dict[str, Any]:
         """Return arguments that follow from options, with how lists are read; None for no argument."""
+        return {}
+
+    def inputs(self, reading: Any) -> dict[str, Any]:
+        """Return further elements that the transform takes, by name, with how lists are read."""
         return {}
 
     def arguments(self, windows: Windows, reading: Any = None, zone: str | None = None) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import pyarrow as pa
 from privstream.mechanisms import checks
 from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
 from privstream.pipelines.command import Command, Option
-from privstream.pipelines.run.queries_file import write_queries
 from privstream.pipelines.simulate.simulation import add_simulation, simulation, write_files, write_lines
 from privstream.pipelines.simulate.streams import START_MICROS, TrueWindow, event_batch, people, start_simulation
 from privstream.pipelines.simulate.truths import (
@@ -424,8 +423,8 @@ def _add_country(parser: argparse.ArgumentParser) -> None:
 def _write_country(arguments: argparse.Namespace, others: list[str]) -> None:
     """Write the files."""
     write_files(arguments, simulate_country, truth_type=QueryTruth, truth_of=query_truth, number=arguments.number)
-    if arguments.queries is not None:
-        write_queries(arguments.queries, random_queries(arguments.number, arguments.seed))
+    asked = random_queries(arguments.number, arguments.seed)
+    write_lines(arguments.queries, (json.dumps({"name": each.name, "items": list(each.items)}) for each in asked))
     write_lines(arguments.domain, DOMAIN)
 
 

@@ -18,7 +18,7 @@ from privstream.pipelines.cli import main
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.run import views_stream
-from privstream.pipelines.run.plan import arguments_of, fields_of, with_budget
+from privstream.pipelines.run.plan import arguments_of, with_budget
 from privstream.pipelines.run.views import Table, answer_views, tables_of, views_of
 from privstream.pipelines.run.views_stream import FollowView, followed
 from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
@@ -65,7 +65,9 @@ def read(folder: Path, questions: str, views: str) -> tuple[Any, Any]:
 def transform(monitor: Any, name: str, epsilon: float = 0.5, delta: float = 1e-7) -> Any:
     """Return what answers a question with such a budget."""
     question = monitor.questions[name]
-    given = with_budget(question, arguments_of(monitor, name, fields_of(monitor)[name]), epsilon, delta)
+    given = with_budget(
+        question, arguments_of(monitor, name, monitor.data.fields(monitor.questions[name])), epsilon, delta
+    )
     return question.transform({**given, "noise": KeyedNoise.random()}, unbounded=monitor.data.unbounded, plan=True)
 
 
@@ -537,7 +539,7 @@ def test_items_that_alerts_name_are_public(tmp_path: Path, questions: str, views
     monitor, _ = read(tmp_path, questions, views)
     found = set()
     for name in monitor.questions:
-        listed = arguments_of(monitor, name, fields_of(monitor)[name]).get("public_items")
+        listed = arguments_of(monitor, name, monitor.data.fields(monitor.questions[name])).get("public_items")
         found.add(None if listed is None else "|".join(listed.texts.to_pylist()))
     assert found == {public}
 
