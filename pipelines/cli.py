@@ -25,6 +25,7 @@ from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.base import meant
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.counted import Suggest
+from privstream.pipelines.model.question import loaded
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
 from typing_extensions import override
 
@@ -41,11 +42,11 @@ AUDITS: Commands = {
     spec.word: (partial(audit_command, spec, spec.audit), spec.audit.summary) for spec in SPECS if spec.audit
 }
 BUDGET: Commands = {
-    "show": ("accounts.budget_command", "add up the privacy budget that all runs on a data set have spent"),
-    "set": ("accounts.set_command", "set the limit of a data set, which all later runs must keep"),
-    "rename": ("accounts.rename_command", "give a data set another name, such as one whose runs had none"),
-    "fit": ("accounts.fit_command", "count the runs that fit into a limit"),
-    "verify": ("accounts.verify_command", "check that no line of a ledger was changed or deleted"),
+    "show": ("accounts.commands.SHOW", "add up the privacy budget that all runs on a data set have spent"),
+    "set": ("accounts.commands.SET", "set the limit of a data set, which all later runs must keep"),
+    "rename": ("accounts.commands.RENAME", "give a data set another name, such as one whose runs had none"),
+    "fit": ("accounts.commands.FIT", "count the runs that fit into a limit"),
+    "verify": ("accounts.commands.VERIFY", "check that no line of a ledger was changed or deleted"),
 }
 COMMANDS: Commands = {
     **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in CLASSES},
@@ -66,8 +67,8 @@ COMMANDS: Commands = {
     "suggest": (partial(run_command, Suggest), Suggest.info.summary),
     "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
 }
-"""Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
-Beam takes seconds to load."""
+"""Name -> the path of a command or of its module, or commands one word longer, and one line of help. Only the chosen
+command is imported: Beam takes seconds to load."""
 
 MONITORS: Commands = {"plan": ("commands.plan", "share out one budget over the questions of a file")}
 """Commands that take a monitor, a file of YAML, where others take a question."""
@@ -194,14 +195,9 @@ def _say_no_more() -> None:
 
 
 def load(what: str | Callable[[], Command]) -> Command:
-    """Make a command, or import its module, without what other libraries have to say when they are loaded."""
-    if not isinstance(what, str):
-        return what()
-    logging.disable(logging.WARNING)
-    try:
-        command: Command = importlib.import_module(f"privstream.pipelines.{what}").COMMAND
-    finally:
-        logging.disable(logging.NOTSET)
+    """Make a command, or import it."""
+    found = loaded(what) if isinstance(what, str) else what()
+    command: Command = getattr(found, "COMMAND", found)
     return command
 
 

@@ -247,13 +247,24 @@ def _defaults(arguments: argparse.Namespace) -> Document | None:
     return document
 
 
-def in_python(kind: type[Question], given: Mapping[str, Any], usual: Mapping[str, Any]) -> Given:
+def in_python(
+    kind: type[Question],
+    given: Mapping[str, Any],
+    usual: Mapping[str, Any],
+    options: Sequence[OptionOf] | None = None,
+) -> Given:
     """Return what keywords say, above values that hold where nothing is given.
+
+    Args:
+        kind: the question.
+        given: values by keyword.
+        usual: values that hold where nothing is given.
+        options: the keywords that there are; None for all options.
 
     Raises:
         TypeError: there is no such keyword.
     """
-    options = list(options_of(kind))
+    options = list(options_of(kind)) if options is None else options
     places = {option.name: option.place for option in options}
     content: dict[str, Any] = {"questions": {name_of(kind): {}}}
     for name, value in given.items():

@@ -17,10 +17,9 @@ from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.cli import main
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.run import views_stream
 from privstream.pipelines.run.plan import arguments_of, with_budget
 from privstream.pipelines.run.views import Table, answer_views, tables_of, views_of
-from privstream.pipelines.run.views_stream import FollowView, followed
+from privstream.pipelines.run.views_stream import Follow, FollowView, by_window, followed
 from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
 from privstream.pipelines.sinks.window_files import file_name
 from privstream.pipelines.sinks.writers import WriteRows
@@ -352,30 +351,26 @@ def test_views_of_a_run_that_goes_on_say_what_was_known_by_each_window(tmp_path:
     ]
 
 
-@pytest.mark.parametrize("size", [1, views_stream.SEGMENT_BYTES])
-def test_what_a_view_remembers_can_be_restored(tmp_path, made, size, monkeypatch):
+def test_what_a_view_remembers_can_be_restored(tmp_path: Path, made: dict[str, Any]) -> None:
     """In any window: the rows and the state after it are those of a run that has not been interrupted."""
-    monkeypatch.setattr(views_stream, "SEGMENT_BYTES", size)
     rows = found_later("a", [40, 50, 60, 70, 20, 90], 2)
     by_name, output = live(
         tmp_path, "  sums: {of: pages, over: 3h}\n  high: {of: pages, item: a, above: 55}\n", rows, made
     )
     for name in ("sums", "high"):
-        stage = views_stream._Follow(by_name[name])
-        batches = {}
+        stage = Follow(by_name[name], {"pages": KeyCount})
+        batches: dict[int, list[bytes]] = {}
         for path in output.glob("*.jsonl"):
-            _, record = views_stream._read(str(path), "pages", KeyCount, by_name[name].tables["pages"])
+            _, record = by_window(str(path), "pages", by_name[name].steps)
             batches[STEP.unpack_from(record)[0]] = [record[STEP.size :]]
-        whole, segments, published = stage.initial(b""), [], 0
-        for step in range(stage.steps.first, stage.steps.end):
-            some = batches.get(step, [])
-            again = stage.decode(b"", segments)
-            short = stage.decode(b"", stage.encode(whole)) if segments else whole
-            whole, expected, change = stage.step(b"", step, some, whole)
-            for other in (again, short):
-                assert stage.step(b"", step, some, other)[:2] == (whole, expected)
-            segments.append(change())
-            published += len(expected)
+        state, published = stage.initial(b""), 0
+        for step in range(stage.steps.first or 0, stage.steps.end or 0):
+            other = Follow(by_name[name], {"pages": KeyCount})
+            again = other.restore(stage.snapshot(state))
+            found = other.step(b"", step, batches.get(step, []), again)
+            state, expected, _ = stage.step(b"", step, batches.get(step, []), state)
+            assert found[:2] == (state, expected)
+            published += len([*expected])
         assert published == {"sums": 4, "high": WINDOWS}[name]
 
 
