@@ -62,8 +62,8 @@ class OnRows(beam.PTransform[Any, Any]):
     Times are published as ISO 8601 text, since the sinks of Beam YAML cannot write Beam's timestamps. The windows are
     those of the configuration; `windowing` has no influence. The guarantee is logged when the pipeline is built.
 
-    *Privacy*: as of `privstream.pipelines.Private`. The whole configuration is public: Beam writes it into the pipeline.
-    So the noise key is named by its file or environment variable.
+    *Privacy*: as of `privstream.pipelines.Private`. The whole configuration is public: Beam writes it into the
+    pipeline. So the noise key is named by its file or environment variable.
 
     Args:
         kind: the question.

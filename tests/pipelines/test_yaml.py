@@ -250,7 +250,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     }
     config = DAY | config | {"user": "who", "key": key_file, "error_handling": {"output": "bad"}}
     found, refused = run_on_rows(tmp_path, [*rows, *bad.values()], config, name)
-    made = transforms.TRANSFORMS[name].kind.info.transform_class(**DAY | arguments, noise=KeyedNoise(KEY))
+    made = transforms.KINDS[name].info.transform_class(**DAY | arguments, noise=KeyedNoise(KEY))
     assert found == published(events, made)
     assert len(found) >= 1
     assert {row["reason"] for row in refused} == set(bad)
