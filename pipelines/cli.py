@@ -15,15 +15,10 @@ from functools import partial
 from typing import Any, NoReturn
 
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
-from privstream.pipelines.commands.question import (
-    audit_command,
-    plan_command,
-    run_command,
-    simulate_command,
-)
+from privstream.pipelines.commands.question import audit_command, plan_command, run_command
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.base import meant
-from privstream.pipelines.model.catalogue import CLASSES
+from privstream.pipelines.model.catalogue import CLASSES, QUESTIONS
 from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
@@ -31,15 +26,12 @@ from typing_extensions import override
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
-SPECS = [kind.info for kind in CLASSES]
 PLANS: Commands = {kind.info.word: (partial(plan_command, kind), kind.info.summary) for kind in CLASSES}
 SIMULATIONS: Commands = {
-    spec.word: (partial(simulate_command, spec.simulation), spec.simulation.summary)
-    for spec in SPECS
-    if spec.simulation
+    info.word: (info.simulation.path, info.simulation.summary) for info in QUESTIONS.values() if info.simulation
 }
 AUDITS: Commands = {
-    spec.word: (partial(audit_command, spec, spec.audit), spec.audit.summary) for spec in SPECS if spec.audit
+    info.word: (partial(audit_command, info), info.audit.summary) for info in QUESTIONS.values() if info.audit
 }
 BUDGET: Commands = {
     "show": ("accounts.commands.SHOW", "add up the privacy budget that all runs on a data set have spent"),
@@ -70,11 +62,11 @@ COMMANDS: Commands = {
 """Name -> the path of a command or of its module, or commands one word longer, and one line of help. Only the chosen
 command is imported: Beam takes seconds to load."""
 
-MONITORS: Commands = {"plan": ("commands.plan", "share out one budget over the questions of a file")}
-"""Commands that take a monitor, a file of YAML, where others take a question."""
-
-RESULTS: Commands = {"audit": ("audit.file_command", "attack the run that a guarantee file describes")}
-"""Commands that take a guarantee file where others take a question."""
+OF_FILES: Mapping[str, tuple[tuple[str, ...], tuple[str, str]]] = {
+    "plan": (MONITOR_FILES, ("commands.plan", "share out one budget over the questions of a file")),
+    "audit": ((".json", *MONITOR_FILES), ("audit.file_command", "attack the run that a file describes")),
+}
+"""Commands that may take a file where they take a question: endings of such files, and the command."""
 
 STATUS = """\
 exit status:
@@ -107,9 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _end_in_order()
     parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.", epilog=STATUS)
     parser.add_argument("--version", action=Version, nargs=0, help="show program's version number and exit")
-    commands = {**COMMANDS, **MONITORS} if _names_monitor(given) else COMMANDS
-    if given[:1] == ["audit"] and given[1:] != [] and given[1].endswith((".json", *MONITOR_FILES)):
-        commands = {**COMMANDS, **RESULTS}
+    word, about = (*given, "", "")[:2]
+    of_file = word in OF_FILES and about.endswith(OF_FILES[word][0])
+    commands = {**COMMANDS, word: OF_FILES[word][1]} if of_file else COMMANDS
     chosen = _add(parser, commands, given, "command")
     known, others = parser.parse_known_args(given)
     if chosen is None:
@@ -133,11 +125,6 @@ class Version(argparse.Action):
 
 
 NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"
-
-
-def _names_monitor(given: list[str]) -> bool:
-    """Tell whether a command is about a monitor."""
-    return given[:1] != [] and given[0] in MONITORS and given[1:] != [] and given[1].endswith(MONITOR_FILES)
 
 
 def _prepare_terminal() -> None:

@@ -14,7 +14,7 @@ from privstream.pipelines.model.base import Place, meant
 from privstream.pipelines.model.given import DEFAULTS, Given, Layer, Named, assignments, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.model.types import METAVARS
+from privstream.pipelines.model.types import Shown
 from privstream.pipelines.yaml_file import Document, read_document
 from pydantic.fields import FieldInfo
 
@@ -64,7 +64,7 @@ def options_of(kind: type[Question] | None, sections: Sequence[str] = tuple(SECT
         for key, field in SECTIONS[section].model_fields.items():
             extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
             name = str(extra.get("name", key))
-            if name not in taken and not _unread(kind, section, key):
+            if name not in taken and not (kind is not None and _unread(kind, section, key)):
                 yield OptionOf(name, (section, key), field)
 
 
@@ -73,13 +73,10 @@ def name_of(kind: type[Question]) -> str:
     return kind.info.word.replace("-", "_")
 
 
-def _unread(kind: type[Question] | None, section: str, key: str) -> bool:
+def _unread(kind: type[Question], section: str, key: str) -> bool:
     """Tell whether a question does not have an option of all: what it does not read, or windows."""
-    if kind is None:
-        return False
-    info = kind.info
-    unread = {"item": not info.item, "value": not info.value, "value_unit": not info.whole_values}
-    return (section == "data" and unread.get(key, False)) or (section == "windows" and kind.info.word == "queries")
+    read = {"item": kind.info.item, "value": kind.info.value, "value_unit": kind.info.whole_values}
+    return (section == "data" and not read.get(key, True)) or (section == "windows" and kind.info.word == "queries")
 
 
 def add_options(
@@ -116,13 +113,9 @@ def _metavar(option: OptionOf, inner: Any) -> str:
     if choices := choices_of(option.field):
         listed = "|".join(choices)
         return listed if len(listed) <= WIDEST else option.name.upper()
-    if inner in METAVARS:
-        return METAVARS[inner]
-    for known, metavar in METAVARS.items():
-        plain, *rules = get_args(known)
-        found = {*map(str, option.field.metadata), *map(str, get_args(inner)[1:])}
-        if plain in (inner, *get_args(inner)[:1]) and {*map(str, rules)} <= found:
-            return metavar
+    shown = [one for one in (*option.field.metadata, *get_args(inner)) if isinstance(one, Shown)]
+    if shown:
+        return shown[0]
     base = next(iter(get_args(inner)), inner)
     return {int: "N", float: "X"}.get(base, "NAME")
 
@@ -147,14 +140,8 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
     if option.field.is_required():
         return f"{text} (required)" if option.name in ("epsilon", "input") else text
     if default not in (None, False, ()) and "default" not in text:
-        shown = (
-            ",".join(map(str, default))
-            if isinstance(default, tuple)
-            else f"{default:g}"
-            if isinstance(default, float)
-            else default
-        )
-        text += f" (default: {shown})"
+        several = default if isinstance(default, tuple) else (default,)
+        text += f" (default: {','.join(f'{one:g}' if isinstance(one, float) else str(one) for one in several)})"
     return re.sub(r"--(\w+(?:_\w+)+)", lambda found: f"--{found[1].replace('_', '-')}", text)
 
 

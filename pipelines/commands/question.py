@@ -8,7 +8,7 @@ from typing import Any
 
 from privstream.pipelines.command import Command
 from privstream.pipelines.console import clock
-from privstream.pipelines.model.question import Part, Question, QuestionInfo, Stand, loaded
+from privstream.pipelines.model.question import Question, QuestionInfo, loaded
 from privstream.pipelines.options import (
     Execution,
     OptionOf,
@@ -83,7 +83,7 @@ def plan_command(kind: type[Question]) -> Command:
             text = "plan for unbounded input, whose rows are seen window by window; without it for files"
             group.add_argument("--unbounded", action="store_true", help=text)
         for stand in info.stands.values():
-            _add_stand(group, stand)
+            group.add_argument(f"--{stand.name}", metavar="N", required=stand.needed, help=stand.text)
         group.add_argument("--json", action="store_true", help="print one JSON object")
         add_layers(group)
         add_options(parser, options, kind)
@@ -97,17 +97,6 @@ def plan_command(kind: type[Question]) -> Command:
         add_arguments=add_arguments,
         run=run,
     )
-
-
-def _add_stand(group: argparse._ActionsContainer, stand: Stand) -> None:
-    """Add an option for the length of a list."""
-    group.add_argument(f"--{stand.name}", metavar="N", required=stand.needed, help=stand.text)
-
-
-def simulate_command(simulation: Part) -> Command:
-    """Return the command that writes events to try a question with."""
-    command: Command = loaded(simulation.path)
-    return command
 
 
 def add_audit_options(parser: argparse.ArgumentParser) -> None:
@@ -125,20 +114,18 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", metavar="PATH", help="file with a noise key (default: a new random key for each run)")
 
 
-def audit_command(spec: QuestionInfo, audit: Part) -> Command:
+def audit_command(spec: QuestionInfo) -> Command:
     """Return the command that attacks the transform of a question."""
-
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_audit_options(parser)
+    summary = "" if spec.audit is None else spec.audit.summary
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
         loaded("audit.audit_command.AuditCommand")(spec).run(arguments)
 
     return Command(
-        description=f"Audits what answers the question {spec.word}: {audit.summary}. The worst pair of neighbouring "
+        description=f"Audits what answers the question {spec.word}: {summary}. The worst pair of neighbouring "
         "inputs runs through the whole pipeline, and all that noise is drawn for is compared with what is claimed. "
         "Tests in secret are attacked by thousands of trials, which must also catch a control with a larger budget. An "
         "audit can refute a guarantee and cannot prove it. It reads no data of yours, and costs no privacy budget.",
-        add_arguments=add_arguments,
+        add_arguments=add_audit_options,
         run=run,
     )

@@ -72,10 +72,10 @@ def test_what_is_near_has_few_points_between(folder: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "--queries, line 1: line must be one JSON object"),
-        ('{"low": 1}', "--queries, line 1: high must be a whole number"),
-        ('{"low": 1, "high": 2, "width": 3}', "--queries, line 1: fields must be low, high, got 'width'"),
-        ('{"low": 1, "high": true}', "--queries, line 1: high must be a whole number"),
+        ("{", "asked.jsonl: line must be one JSON object"),
+        ('{"low": 1}', "asked.jsonl: high must be a whole number"),
+        ('{"low": 1, "high": 2, "width": 3}', "asked.jsonl: fields must be low, high, got 'width'"),
+        ('{"low": 1, "high": true}', "asked.jsonl: high must be a whole number"),
         ('{"low": 9, "high": 2}', "standing queries: high must be >= low"),
         ('{"low": 0, "high": 2}', "standing queries: low must be in 1 .. 256"),
     ],
