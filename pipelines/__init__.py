@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 LATE = {"ask": "frames", "read": "frames", "Private": "beam", "PrivateMonitor": "beam"}
 
 __all__ = [
-    *("Account", "Alerts", "Cardinality", "Counts", "Data", "Flags", "HeavyHitters", "Histogram", "Monitor", "Output"),
-    *("Predecessor", "Privacy", "Private", "PrivateMonitor", "Quantiles", "Queries", "Ranges", "TopK", "Windows"),
-    *("ask", "read"),
-]
+    "Account", "Alerts", "Cardinality", "Counts", "Data", "Flags", "HeavyHitters", "Histogram", "Monitor", "Output",
+    "Predecessor", "Privacy", "Private", "PrivateMonitor", "Quantiles", "Queries", "Ranges", "TopK", "Windows", "ask",
+    "read",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
