@@ -52,7 +52,6 @@ class QuestionInfo:
         word: the command, such as "top-k".
         summary: what the command does, in a line of a list.
         protected: what the guarantee protects.
-        known_as: what it is called elsewhere, such as in dashboards or in SQL.
         transform, parameters: paths of the transform's class in `privstream.transforms`, and of the class with its
             guarantee and accuracy, which needs no Beam.
         row: the NamedTuple in `privstream.transforms.row_types` that is published; see `row_type_of`.
@@ -74,7 +73,7 @@ class QuestionInfo:
         unplanned: options that plans do not have, since they say nothing about accuracy.
         stands: how a plan stands for lists that are not known yet, by argument.
         error_unit: of the error of a plan, such as "people".
-        chart: the name of its chart in `show.charts.LOOKS`.
+        chart: the name of its chart in `show.charts.LOOKS`; its word if empty.
         simulation: the `Command` of `simulate`, and what it writes.
         audit: the attacks of `audit`, and what they are on.
         description: the question in sentences: the docstring of its model.
@@ -83,7 +82,6 @@ class QuestionInfo:
     word: str
     summary: str
     protected: str
-    known_as: str
     transform: str
     row: str
     order: tuple[str, ...]
@@ -109,9 +107,12 @@ class QuestionInfo:
     error_unit: str = "people"
     chart: str = ""
     simulation: Part | None = None
-    audit: Part | None = None
+    audit: Part | None = Part("audit.attacks.NONE", "limits and noise per person")
     description: str = ""
     methods: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "chart", self.chart or self.word)
 
     @property
     def key(self) -> tuple[str, ...]:

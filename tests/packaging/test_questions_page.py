@@ -8,7 +8,6 @@ import pytest
 from documents import PAGES, ROOT, command_lines, options
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS
-from privstream.pipelines.model.public_lists import rules
 from privstream.pipelines.runners import launch
 
 PAGE = (ROOT / "docs" / "questions.md").read_text()
@@ -36,7 +35,7 @@ def test_a_documented_command_line_is_one(page: str, words: list[str], monkeypat
 
 
 def test_every_command_has_its_section() -> None:
-    assert tuple(SECTIONS) == WORDS
+    assert SECTIONS.keys() == {*WORDS}
 
 
 def test_the_rules_are_rules(tmp_path: Path) -> None:

@@ -23,9 +23,8 @@ from privstream.pipelines.command import (
     RunError,
     UsageError,
 )
-from privstream.pipelines.model.catalogue import WORDS, question
+from privstream.pipelines.model.catalogue import WORDS
 from privstream.pipelines.runners import launch, local_runner
-from privstream.pipelines.show.charts import LOOKS
 from questions import run_line, write_folder
 
 SECRET = "u000042"
@@ -57,9 +56,8 @@ def test_the_installed_command_says_nothing_but_what_it_does(tmp_path: Path) -> 
     assert len(ran.stderr.splitlines()) == 1
 
 
-def test_every_question_can_be_planned_drawn_and_simulated() -> None:
-    assert list(cli.PLANS) == list(cli.SIMULATIONS) == list(WORDS)
-    assert {question(word).chart for word in WORDS} <= {*LOOKS}
+def test_every_question_can_be_planned() -> None:
+    assert list(cli.PLANS) == list(WORDS)
 
 
 @pytest.mark.parametrize("name", ["plan", "simulate"])

@@ -286,9 +286,9 @@ def test_what_is_wrong_with_each_is_said_before_anything_runs(name: str, config:
     assert message in str(raised.value)
 
 
-def test_the_listing_has_every_question_about_events() -> None:
+def test_the_listing_has_questions_about_events() -> None:
     [provider] = load_providers(LISTING)
-    assert set(provider.provided_transforms()) == transforms.KINDS.keys() == {*CASES}
+    assert set(provider.provided_transforms()) == {*CASES} <= transforms.KINDS.keys()
 
 
 @pytest.mark.parametrize(
