@@ -30,6 +30,10 @@ class Part(NamedTuple):
     summary: str
 
 
+ATTACKED = Part("audit.attacks.NONE", "limits and noise per person")
+"""Audits without attacks of their own."""
+
+
 class Stand(NamedTuple):
     """An option of a plan that stands for what is not known yet.
 
@@ -107,7 +111,7 @@ class QuestionInfo:
     error_unit: str = "people"
     chart: str = ""
     simulation: Part | None = None
-    audit: Part | None = Part("audit.attacks.NONE", "limits and noise per person")
+    audit: Part | None = ATTACKED
     description: str = ""
     methods: tuple[str, ...] = ()
 
