@@ -15,18 +15,25 @@ from functools import partial
 from typing import Any, NoReturn
 
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
-from privstream.pipelines.commands.question import audit_command, plan_command, run_command
+from privstream.pipelines.commands.question import audit_command, run_command
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.base import meant
 from privstream.pipelines.model.catalogue import CLASSES, QUESTIONS
 from privstream.pipelines.model.counted import Suggest
-from privstream.pipelines.model.question import loaded
+from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
 from typing_extensions import override
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
-PLANS: Commands = {kind.info.word: (partial(plan_command, kind), kind.info.summary) for kind in CLASSES}
+
+def _plan(kind: type[Question]) -> Command:
+    """Return the command that says how accurate answers will be."""
+    command: Command = loaded("commands.plan.plan_command")(kind)
+    return command
+
+
+PLANS: Commands = {kind.info.word: (partial(_plan, kind), kind.info.summary) for kind in CLASSES}
 SIMULATIONS: Commands = {
     info.word: (info.simulation.path, info.simulation.summary) for info in QUESTIONS.values() if info.simulation
 }
@@ -51,7 +58,7 @@ COMMANDS: Commands = {
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": ("report.plot", "draw the chart of a result, with its intervals"),
-    "run": ("commands.run", "answer all questions of a FILE.yaml by one pipeline, under one budget"),
+    "run": (run_command, "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
     "init": ("commands.init", "write a monitor, a file of questions, from the names of the fields of a file"),
     "schema": ("commands.schema", "print the JSON schema of monitors, with which editors complete and check them"),
