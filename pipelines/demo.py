@@ -115,13 +115,12 @@ def _typed(command: Sequence[str]) -> str:
 def _commands(arguments: argparse.Namespace, files: Mapping[str, str]) -> list[list[str]]:
     """Return the commands of the demo, as one would type them."""
     events, truth, rows, _, report, key, _ = files.values()
-    people, hours, seed = str(arguments.users), str(arguments.windows), str(arguments.seed)
     end = (datetime.fromisoformat(START) + timedelta(hours=arguments.windows)).isoformat()
+    size = f"--users {arguments.users} --windows {arguments.windows} --seed {arguments.seed}".split()
+    asked = f"--window 1h --start {START} --end {end} --epsilon 1 --delta 1e-6 --max-contributions 40".split()
     return [
-        ["simulate", "heavy-hitters", "--users", people, "--windows", hours, "--seed", seed]
-        + ["--output", events, "--truth", truth],
-        ["counts", "--input", events, "--output", rows, "--window", "1h", "--start", START, "--end", end]
-        + ["--epsilon", "1", "--delta", "1e-6", "--max-contributions", "40", "--key", key, "--overwrite"],
+        ["simulate", "heavy-hitters", *size, "--output", events, "--truth", truth],
+        ["counts", "--input", events, "--output", rows, *asked, "--key", key, "--overwrite"],
         ["report", rows, "--ledger", f"{key}{ENDING}", "--output", report, "--title", TITLE],
     ]
 
