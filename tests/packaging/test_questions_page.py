@@ -39,8 +39,8 @@ def test_every_command_has_its_section() -> None:
 
 
 def test_the_rules_are_rules(tmp_path: Path) -> None:
-    (rules,) = re.findall(r"^```json\n(.*?)^```", SECTIONS["alerts"], re.MULTILINE | re.DOTALL)
-    (tmp_path / "rules.jsonl").write_text(rules)
+    (text,) = re.findall(r"^```json\n(.*?)^```", SECTIONS["alerts"], re.MULTILINE | re.DOTALL)
+    (tmp_path / "rules.jsonl").write_text(text)
     assert [rule.name for rule in rules("rules", str(tmp_path / "rules.jsonl"))] == ["fever", "outage"]
 
 
