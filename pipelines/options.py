@@ -218,11 +218,7 @@ def given_to(
 
 
 def _defaults(arguments: argparse.Namespace) -> Document | None:
-    """Return the file of defaults, if there is one.
-
-    Raises:
-        UsageError: it cannot be read, or has what is no part of a monitor, or questions.
-    """
+    """Return the file of defaults, if there is one."""
     path = arguments.defaults
     if path is None and not os.path.isfile(DEFAULTS):
         return None
@@ -247,9 +243,6 @@ def in_python(
         given: values by keyword.
         usual: values that hold where nothing is given.
         options: the keywords that there are; None for all options.
-
-    Raises:
-        TypeError: there is no such keyword.
     """
     options = list(options_of(kind)) if options is None else options
     places = {option.name: option.place for option in options}

@@ -76,11 +76,7 @@ class Document:
 
 
 def read_document(path: str) -> Document:
-    """Read a file.
-
-    Raises:
-        UsageError: it cannot be read, is no YAML, is no mapping, or has a key twice; the message names the line.
-    """
+    """Read a file."""
     try:
         with open(path, "rb") as stream:
             text = stream.read(LARGEST_FILE + 1)

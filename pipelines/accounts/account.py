@@ -38,11 +38,7 @@ class Account:
 
     @classmethod
     def prepare(cls, ledger: str | None, key_file: str | None, dataset: str = DEFAULT_DATASET) -> Account:
-        """Return the account that is named: the ledger, or the one beside the key.
-
-        Raises:
-            ValueError: naming the option.
-        """
+        """Return the account that is named: the ledger, or the one beside the key."""
         path = ledger
         if ledger == NONE:
             path = None

@@ -283,11 +283,7 @@ class LedgerFile:
 
     @contextmanager
     def opened(self, *, write: bool) -> Iterator[FileLines]:
-        """Open the file while nobody else writes, or reads what is going to change.
-
-        Raises:
-            ValueError: it cannot be read, or written.
-        """
+        """Open the file while nobody else writes, or reads what is going to change."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND if write else os.O_RDONLY
         if self.exists() and not (os.path.isfile(self.path) or os.path.isdir(self.path)):
             raise ValueError(f"ledger must be a file that keeps its lines, got {self.path}")  # not a device or a pipe

@@ -76,9 +76,6 @@ def identify(
         given: arguments of their transforms, by name.
         read: by name, what they read of events, and what else is read.
         files: of events, unless the input has no end.
-
-    Raises:
-        InputFileError: a file cannot be read.
     """
     data, releases, readings = monitor.data, {}, {}
     forms = {"watermark": data.watermark, "input_format": data.input_format} if data.unbounded else {}
@@ -101,11 +98,7 @@ checksum of 32 bits, which who writes a part of a file can choose.
 
 
 def content_digest(path: str) -> list[str]:
-    """Return how a file is compressed and a digest of its bytes; in S3 of its size and checksum.
-
-    Raises:
-        InputFileError: it cannot be read.
-    """
+    """Return how a file is compressed and a digest of its bytes; in S3 of its size and checksum."""
     compression = next((ending for ending in COMPRESSED if path.endswith(ending)), "")
     try:
         if scheme_of(path) in STORES_WITH_MD5:

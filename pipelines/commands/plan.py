@@ -61,11 +61,7 @@ class PlanOfQuestion:
 
     @classmethod
     def of(cls, kind: type[Question], arguments: argparse.Namespace, options: Sequence[OptionOf]) -> PlanOfQuestion:
-        """Return the plan that options describe.
-
-        Raises:
-            UsageError: an option breaks a rule.
-        """
+        """Return the plan that options describe."""
         info, given = kind.info, given_to(kind, arguments, options)
         more = ("epsilon", "windows", "error", *(stand.name for stand in info.stands.values()))
         names: dict[Place, str] = {("plan", name): f"--{name}" for name in more}

@@ -114,11 +114,7 @@ class Data(Model):
         return self.query is None and (self.from_kafka or self.watch is not None)
 
     def kafka_settings(self) -> Mapping[str, str]:
-        """Return the settings of librdkafka.
-
-        Raises:
-            ValueError, OSError: naming the option.
-        """
+        """Return the settings of librdkafka."""
         settings = {}
         for setting in self.kafka_setting:
             name, equals, value = setting.partition("=")
@@ -128,11 +124,7 @@ class Data(Model):
         return settings
 
     def check(self) -> None:
-        """Refuse keys that do not belong together.
-
-        Raises:
-            WrongKeyError: naming the key.
-        """
+        """Refuse keys that do not belong together."""
         database = self.input.startswith(POSTGRESQL) or self.input.endswith(DUCKDB)
         if database and self.query is None:
             raise WrongKeyError(("data", "query"), "must be given where the input is a database")
@@ -154,11 +146,7 @@ class Data(Model):
             raise WrongKeyError(("data", "watermark"), "must be given with watch only")
 
     def fields(self, question: Question) -> FieldMapping:
-        """Return what a question reads of an event.
-
-        Raises:
-            WrongKeyError, ValueError, TypeError: naming the key.
-        """
+        """Return what a question reads of an event."""
         from privstream.pipelines.sources.fields import FieldMapping  # noqa: PLC0415 - late: it takes a second
         from privstream.transforms.reading.texts import column_names  # noqa: PLC0415
 

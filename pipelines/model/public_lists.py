@@ -129,11 +129,7 @@ def _about(rule: AlertRule, written: Callable[[Sequence[str]], Iterable[str]]) -
 
 
 def of_columns(given: Mapping[str, Any], columns: int) -> dict[str, Any]:
-    """Return arguments of a transform whose items have several columns, with its public lists written as inside.
-
-    Raises:
-        ValueError: an item of a list has another number of columns.
-    """
+    """Return arguments of a transform whose items have several columns, with its public lists written as inside."""
     found = dict(given)
     for name, value in given.items():
 

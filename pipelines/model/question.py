@@ -180,11 +180,7 @@ class Windows(Model):
         return other.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
     def arguments(self, zone: str | None) -> dict[str, Any]:
-        """Return arguments of a transform; what clocks have shown is by those of a zone.
-
-        Raises:
-            ValueError, TypeError: a moment is none.
-        """
+        """Return arguments of a transform; what clocks have shown is by those of a zone."""
         moment = loaded("local_time.moment")
         given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
         if isinstance(self.window, str) and zone is not None and " " not in self.window:
@@ -255,9 +251,6 @@ class Question(Model):
             windows: of the run.
             reading: how public lists are read; None as in UTF-8.
             zone: whose clocks have shown times without an offset.
-
-        Raises:
-            ValueError, TypeError, WrongKeyError: an option breaks a rule.
         """
         known = self.info.arguments
         own = {name: value for name in self.options() if (value := getattr(self, name)) is not None}

@@ -60,11 +60,7 @@ def length(text: str) -> str | float:
 
 
 def span(text: str) -> str | float:
-    """Return one of the words for a span, or a `length`.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return one of the words for a span, or a `length`."""
     try:
         return text if text in SPANS else length(text)
     except ValueError as error:

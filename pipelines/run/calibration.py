@@ -191,11 +191,7 @@ def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[
 
 
 def common_unit(guarantees: Mapping[str, PrivacyGuarantee]) -> tuple[PrivacyUnit, str]:
-    """Return a unit, with its neighbours, to which all guarantees promise something, at the least number of changes.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return a unit, with its neighbours, to which all guarantees promise something, at the least number of changes."""
     units = list(dict.fromkeys((each.unit, each.neighbouring) for each in guarantees.values()))
     able: list[tuple[int, int, tuple[PrivacyUnit, str]]] = []
     for unit, neighbouring in units:

@@ -26,11 +26,7 @@ from privstream.transforms.spill import folder_on_disk, spilled
 
 
 def check_local(monitor: Monitor, execution: Execution) -> None:
-    """Refuse what a question without a pipeline cannot have.
-
-    Raises:
-        UsageError, ValueError: naming the option.
-    """
+    """Refuse what a question without a pipeline cannot have."""
     if any(argument.startswith("--runner") for argument in execution.beam):
         raise UsageError("--runner must not be given: this command uses none")
     if monitor.data.unbounded:

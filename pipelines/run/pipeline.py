@@ -47,9 +47,6 @@ def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str)
         fields: what is read of them.
         options: of Beam.
         folder: for the rows of a query while the run goes on.
-
-    Raises:
-        ValueError, TypeError, OSError: naming the option or file.
     """
     if data.query is not None:
         if on_cluster(options):

@@ -93,11 +93,7 @@ class Places:
         return join(folder, "rows.parquet" if apart else os.path.basename(self.rows(name)))
 
     def check(self, inputs: Iterable[str], ledger: str | None) -> None:
-        """Refuse to write over what is read, and, unless that is wanted, over results that are there.
-
-        Raises:
-            ValueError, WrongKeyError: naming the key.
-        """
+        """Refuse to write over what is read, and, unless that is wanted, over results that are there."""
         output = self.monitor.output
         if self.unbounded and output.overwrite:
             rule = "must not be given when the input has no end: use a new folder"
@@ -143,11 +139,7 @@ class Places:
         return [*rows, *guarantees, ("the guarantee", self.whole)]
 
     def make(self) -> None:
-        """Make the folders of rows that are missing; a single command is given one that is there.
-
-        Raises:
-            ValueError: one cannot be made, or cannot be written.
-        """
+        """Make the folders of rows that are missing; a single command is given one that is there."""
         monitor, letters = self.monitor, self.monitor.output.dead_letter
         if monitor.single and not self.unbounded:
             return
@@ -176,11 +168,7 @@ class Places:
                 raise WrongKeyError(("views", name), rule)
 
     def check_same_promise(self, name: str, promised: Mapping[str, Any]) -> None:
-        """Refuse a folder whose files were published under another promise; a run that starts again promises the same.
-
-        Raises:
-            ValueError: naming the file.
-        """
+        """Refuse a folder whose files were published under another promise: a run that starts again has the same."""
         path, own = self.guarantee(name), json.loads(json.dumps(promised))
         wrong = f"output must be a folder of this run, but {path}"
         try:
@@ -203,11 +191,7 @@ def _of_run(promised: Mapping[str, Any]) -> list[Any]:
 
 
 def _check_apart(taken: Iterable[Named], paths: Sequence[Named], rule: str) -> None:
-    """Refuse a path that another one is, or that is taken.
-
-    Raises:
-        ValueError: naming both options.
-    """
+    """Refuse a path that another one is, or that is taken."""
     known = {os.path.realpath(path): option for option, path in taken}
     for option, path in paths:
         other = known.setdefault(os.path.realpath(path), option)

@@ -119,11 +119,7 @@ class Run:
 
     @classmethod
     def prepare(cls, monitor: Monitor, execution: Execution | None = None) -> Self:
-        """Check everything that can be checked before anything is charged; use it as a context, for temporary files.
-
-        Raises:
-            WrongKeyError, ValueError, TypeError, OSError: naming the key, the file, or of several questions the one.
-        """
+        """Check everything that can be checked before anything is charged; use it as a context, for temporary files."""
         with ExitStack() as kept:
             folder = ""
             if monitor.data.query is not None:
@@ -344,11 +340,7 @@ class Run:
 
 
 def _check_input(monitor: Monitor, execution: Execution) -> None:
-    """Refuse input that questions cannot be about, or that cannot be read so.
-
-    Raises:
-        UsageError, ValueError: naming the option.
-    """
+    """Refuse input that questions cannot be about, or that cannot be read so."""
     for question in monitor.questions.values():
         if question.info.local:
             check_local(monitor, execution)
@@ -359,11 +351,7 @@ def _check_input(monitor: Monitor, execution: Execution) -> None:
 
 
 def _options(monitor: Monitor, execution: Execution) -> PipelineOptions:
-    """Return Beam's options.
-
-    Raises:
-        UsageError: see `parse_beam_options`.
-    """
+    """Return Beam's options."""
     options = parse_beam_options(list(execution.beam))
     word = next(iter(monitor.questions.values())).info.word if monitor.single else "run"
     to = "" if monitor.output.path == "-" else f" to {os.path.basename(os.path.normpath(monitor.output.path))}"

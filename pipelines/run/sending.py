@@ -28,9 +28,6 @@ def destination(
         row_type: of the rows.
         key: fields that no two of them have in common.
         dry_run: whether nothing is sent.
-
-    Raises:
-        ValueError, OSError: naming the option.
     """
     monitor, found = places.monitor, list[Destination]()
     output, single = monitor.output, monitor.single

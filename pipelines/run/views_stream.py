@@ -61,9 +61,6 @@ def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mappin
         views: each behind those that it is made of.
         tables: of questions, without rows.
         answers: of views, without rows.
-
-    Raises:
-        WrongKeyError: a view cannot be one.
     """
     by_name = {view.name: view for view in views}
     found = []
