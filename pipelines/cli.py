@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import logging
 import os
@@ -12,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from typing import Any, NoReturn
 
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
@@ -22,7 +22,6 @@ from privstream.pipelines.model.catalogue import CLASSES, QUESTIONS
 from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
-from typing_extensions import override
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
@@ -105,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _end_in_order()
     parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.", epilog=STATUS)
-    parser.add_argument("--version", action=Version, nargs=0, help="show program's version number and exit")
+    parser.add_argument("--version", action="version", version=f"privstream {version('privstream')}")
     word, about = (*given, "", "")[:2]
     of_file = word in OF_FILES and about.endswith(OF_FILES[word][0])
     commands = {**COMMANDS, word: OF_FILES[word][1]} if of_file else COMMANDS
@@ -120,15 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _say_no_more()
     return status
-
-
-class Version(argparse.Action):
-    """Prints the version, which is looked up only then."""
-
-    @override
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        print(parser.prog, importlib.import_module("importlib.metadata").version("privstream"))
-        parser.exit()
 
 
 NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"

@@ -194,15 +194,15 @@ class Question(Model):
     info: ClassVar[QuestionInfo]
 
     question: str
-    share: Positive = option(1.0, "of the budget of a monitor, beside the shares of its other questions", hidden=True)
-    user: Name | None = option(None, "field with the person, in place of that of the data", hidden=True)
-    item: Columns | None = option(None, "field with the item, or several, in place of that of the data", hidden=True)
-    value: Name | None = option(None, "field with the number, in place of that of the data", hidden=True)
-    value_unit: Number | None = option(None, "unit of values, in place of that of the data", hidden=True)
+    share: Positive = option(1.0, "of the budget of a monitor, beside the shares of its other questions")
+    user: Name | None = option(None, "field with the person, in place of that of the data")
+    item: Columns | None = option(None, "field with the item, or several, in place of that of the data")
+    value: Name | None = option(None, "field with the number, in place of that of the data")
+    value_unit: Number | None = option(None, "unit of values, in place of that of the data")
     where: Name | None = option(
         None, "condition that an event must meet to count, beside that of the data", hidden=True
     )
-    windows: Windows | None = option(None, "windows, where they are others than those of the monitor", hidden=True)
+    windows: Windows | None = option(None, "windows, where they are others than those of the monitor")
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -214,22 +214,9 @@ class Question(Model):
             object.__setattr__(info, "description", " ".join(description.split()))
             object.__setattr__(info, "methods", methods)
 
-    @property
-    def unit_of_privacy(self) -> str:
-        """What is protected, where options say it."""
-        return str(getattr(self, "unit", ""))
-
-    @property
-    def reads_items(self) -> bool:
-        """Whether the item of an event is read."""
-        with_one = self.info.items_with
-        return bool(self.info.item) and (not with_one or any(getattr(self, name) is not None for name in with_one))
-
-    @property
-    def reads_values(self) -> bool:
-        """Whether the number of an event is read."""
-        with_one = self.info.values_with
-        return bool(self.info.value) and (not with_one or getattr(self, with_one) is not None)
+    def gives(self, *names: str) -> bool:
+        """Tell whether one of these options is given."""
+        return any(getattr(self, name, None) is not None for name in names)
 
     @classmethod
     def options(cls) -> list[str]:
@@ -267,17 +254,10 @@ class Question(Model):
                 raise WrongKeyError(("windows", "start"), "must be given")
         return {name: value for name, value in (own | self.further(reading)).items() if name in known}
 
-    def transform(self, given: Mapping[str, Any], *, unbounded: bool, plan: bool = False) -> Any:
-        """Return what answers the question, for rows that are seen when the run is over, or while it goes on.
-
-        Args:
-            given: all arguments of the transform.
-            unbounded: whether rows are seen while the run goes on.
-            plan: whether its guarantee and its accuracy are enough, which need no Beam.
-        """
-        made = (self.info.planned_class if plan else self.info.transform_class)(**given)
-        made = made if unbounded else made.to_finish()
-        return made if plan else made.in_columns()
+    def transform(self, given: Mapping[str, Any], *, unbounded: bool) -> Any:
+        """Return what answers the question, for rows that are seen when the run is over, or while it goes on."""
+        made = self.info.transform_class(**given)
+        return (made if unbounded else made.to_finish()).in_columns()
 
 
 def loaded(named: Any) -> Any:

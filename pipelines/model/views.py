@@ -54,12 +54,9 @@ class ViewModel(Model):
     @property
     def condition(self) -> Condition | None:
         """When an alert begins and ends; None of another view."""
-        if self.kind == "above" and self.above is not None:
-            ends_at = self.above if self.clear_below is None else self.clear_below
-            return Condition(1, self.above, ends_at, self.for_)
-        if self.kind == "below" and self.below is not None:
-            ends_at = self.below if self.clear_above is None else self.clear_above
-            return Condition(-1, self.below, ends_at, self.for_)
+        for sign, begins, clears in ((1, self.above, self.clear_below), (-1, self.below, self.clear_above)):
+            if begins is not None:
+                return Condition(sign, begins, begins if clears is None else clears, self.for_)
         return None
 
     @property

@@ -8,6 +8,7 @@ import pytest
 from documents import PAGES, ROOT, command_lines, options
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS
+from privstream.pipelines.model.public_lists import rules
 from privstream.pipelines.runners import launch
 
 PAGE = (ROOT / "docs" / "questions.md").read_text()

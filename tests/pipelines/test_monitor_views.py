@@ -68,7 +68,8 @@ def transform(monitor: Any, name: str, epsilon: float = 0.5, delta: float = 1e-7
     given = with_budget(
         question, arguments_of(monitor, name, monitor.data.fields(monitor.questions[name])), epsilon, delta
     )
-    return question.transform({**given, "noise": KeyedNoise.random()}, unbounded=monitor.data.unbounded, plan=True)
+    planned = question.info.planned_class(**given, noise=KeyedNoise.random())
+    return planned if monitor.data.unbounded else planned.to_finish()
 
 
 def answered(
