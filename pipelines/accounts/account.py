@@ -52,13 +52,8 @@ class Account:
             raise ValueError(f"dataset must be a name of printable letters, got {dataset!r}")
         return cls(path=path, dataset=dataset)
 
-    def charge(self, entry: Entry, guarantee: PrivacyGuarantee, *, dry: bool = False) -> Charge:
-        """Write a run into the ledger, unless it is a dry run.
-
-        Args:
-            entry: the run.
-            guarantee: what all of its questions promise together.
-            dry: refuse what would be refused, and write nothing.
+    def charge(self, entry: Entry, *, dry: bool = False) -> Charge:
+        """Write a run into the ledger; a `dry` one is refused where it would be, and not written.
 
         Raises:
             ValueError: the ledger, or the limit of the data set, refuses it.
@@ -66,11 +61,11 @@ class Account:
         if self.path is None:
             return Charge(Budget(), None)
         receipt = Ledger(self.path).append(entry, dry=dry)
-        standing = _standing(receipt.contents, self.dataset, guarantee)
+        standing = _standing(receipt.contents, self.dataset, entry)
         assert standing is not None  # of the unit of this run
         budget = Budget(
             dataset=self.dataset,
-            epsilon=guarantee.epsilon,
+            epsilon=entry.epsilon,
             runs=len(standing.costs),
             spent=standing.epsilon,
             limit=None if standing.limit is None else standing.limit.epsilon,
@@ -86,7 +81,7 @@ class Account:
         return None if self.path is None else _standing(Ledger(self.path).contents(), self.dataset, guarantee)
 
 
-def _standing(contents: Contents, dataset: str, guarantee: PrivacyGuarantee) -> Standing | None:
+def _standing(contents: Contents, dataset: str, guarantee: PrivacyGuarantee | Entry) -> Standing | None:
     """Return the standing of the unit of a guarantee."""
     wanted = guarantee.unit, guarantee.neighbouring
     found = standings_of(contents, dataset)

@@ -272,7 +272,7 @@ class Run:
             output=self.places.folder,
         )
         try:
-            self.charged.append(self.account.charge(entry, self.plan.guarantee, dry=self.execution.dry_run))
+            self.charged.append(self.account.charge(entry, dry=self.execution.dry_run))
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
 
