@@ -58,8 +58,7 @@ class Account:
         Raises:
             ValueError: the ledger, or the limit of the data set, refuses it.
         """
-        if self.path is None:
-            return Charge(Budget(), None)
+        assert self.path is not None  # else there is nobody to charge
         receipt = Ledger(self.path).append(entry, dry=dry)
         standing = _standing(receipt.contents, self.dataset, entry)
         assert standing is not None  # of the unit of this run

@@ -199,9 +199,7 @@ class Question(Model):
     item: Columns | None = option(None, "field with the item, or several, in place of that of the data")
     value: Name | None = option(None, "field with the number, in place of that of the data")
     value_unit: Number | None = option(None, "unit of values, in place of that of the data")
-    where: Name | None = option(
-        None, "condition that an event must meet to count, beside that of the data", hidden=True
-    )
+    where: Name | None = option(None, "condition that an event must meet to count, beside that of the data")
     windows: Windows | None = option(None, "windows, where they are others than those of the monitor")
 
     @classmethod

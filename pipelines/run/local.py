@@ -16,7 +16,7 @@ from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.options import Execution
 from privstream.pipelines.run.asked import Asked
 from privstream.pipelines.runners.launch import cause
-from privstream.pipelines.sinks.row_files import COMPLETE, check_destination, output_format, sort_rows, write_row_file
+from privstream.pipelines.sinks.row_files import COMPLETE, sort_rows, write_row_file
 from privstream.pipelines.sources.normalise import read_files
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.pipelines.terminal import say
@@ -33,9 +33,6 @@ def check_local(monitor: Monitor, execution: Execution) -> None:
         raise ValueError("watch must not be given, and input must have an end: limits are chosen from all of it")
     if monitor.output.send or "://" in monitor.output.path:
         raise ValueError("output must be a file of this machine, or -")
-    if letters := monitor.output.dead_letter:
-        output_format(letters, "dead_letter")
-        check_destination(letters, "dead_letter")
 
 
 @dataclass(frozen=True)

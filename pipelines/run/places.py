@@ -113,6 +113,9 @@ class Places:
         if rows and self.monitor.single and not self.unbounded:
             _checked(check_destination, self.folder)
         letters = [("dead_letter", output.dead_letter)] if output.dead_letter else []
+        for option, path in letters if not self.unbounded else ():
+            output_format(path, option)
+            check_destination(path, option)
         if self.unbounded:
             read = [] if self.monitor.data.from_kafka else [("input", split_pattern(self.monitor.data.input)[0])]
             _check_apart([("output", self.folder)], [*read, *letters], "must be another folder than")

@@ -43,6 +43,7 @@ from privstream.pipelines.run.views import Table, View, answer_views, tables_of,
 from privstream.pipelines.run.views_stream import followed
 from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.runners.launch import parse_beam_options
+from privstream.pipelines.show.words import Budget
 from privstream.pipelines.sinks.row_files import PARTIAL, fingerprint, move_file, read_row_file, write_row_file
 from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
@@ -257,7 +258,10 @@ class Run:
             move_file(hidden, asked.path)
 
     def _pay(self) -> None:
-        """Write the run into the ledger; the last thing before it may start."""
+        """Write the run into the ledger, if there is one; the last thing before it may start."""
+        if self.account.path is None:
+            self.charged.append(Charge(Budget(), None))
+            return
         identity, label, noise, run_id = self.drawn
         entry = Entry.of(
             self.plan.guarantee,
