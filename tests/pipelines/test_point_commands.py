@@ -87,15 +87,6 @@ def test_bad_queries_are_refused(line, message, folder, tmp_path, capsys):
     assert not (tmp_path / "rows.jsonl").exists()
 
 
-def planned(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> int:
-    """Return the error bound that a plan gives."""
-    budget = ["--epsilon", "4", "--universe", "256", "--windows", str(WINDOWS)]
-    assert cli.main(["plan", name, *budget, *options, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["budgets"][0]["accuracy"]
-    error: int = found["error_bound"]
-    return error
-
-
 def promised(folder: Path, command: list[str], asked: Path, output: Path, *options: str) -> int:
     """Return the error bound that a run with the parameters of the plan promises."""
     run = [*command, "--epsilon", "4", "--delta", "0", "--universe", "256"]

@@ -79,11 +79,6 @@ def read_json(folder: Path, name: str) -> list[dict[str, Any]]:
     return sorted((json.loads(line) for line in lines), key=str)
 
 
-def direct(events: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
-    """The rows of counts called from Python, as Beam YAML writes them."""
-    return published(events, KeyedCounts(**BUDGET, noise=KeyedNoise(KEY)))
-
-
 def published(events: list[tuple[str, str, int]], transform: PrivateTransform) -> list[dict[str, Any]]:
     """The rows of a transform called from Python, as Beam YAML writes them."""
     rows = [beam.Row(user=user, item=item, time=Timestamp(time), value=5) for user, item, time in events]
@@ -173,17 +168,10 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ("config", "message"),
     [
         ({"epsilom": 1.0}, "no option `epsilom`; did you mean `epsilon`?"),
-        ({"noise": "inline"}, "no option `noise`"),
         ({"epsilon": "much"}, "epsilon must be a number, got much"),
-        ({"delta": "2e0"}, "delta must be in"),
         ({"max_contributions": True}, "max_contributions must be a number, got true"),
-        ({"start": "noon"}, f"start must be {NO_TIME}"),
-        ({"end": START + 1, "start": START}, "end must leave room"),
         ({"domain": ["tea", "tea"]}, "domain must hold distinct items"),
-        ({"domain": "no such file"}, "domain must be a readable file"),
-        ({"time_unit": "h"}, "time_unit must be one of s, ms, us or ns, got h"),
         ({"key": "no such file"}, "key must be a readable file"),
-        ({"key": "a", "key_variable": "b"}, "must not both be given"),
     ],
     ids=lambda value: "" if isinstance(value, str) else "_".join(value),
 )
@@ -260,20 +248,14 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     ("name", "config", "message"),
     [
         ("KeyedCounts", {"over": "often"}, "over must be a number of seconds, or a number with"),
-        ("KeyedCounts", {"over": 90}, "over must be a multiple of window, got 90 seconds with windows of 1 minute"),
         ("NumericQuantiles", {"quantiles": [0.9, 0.5]}, "quantiles must increase, got 0.9, 0.5"),
-        ("TopKWithGap", {"top": 3}, "top must be < 3, the number of items in domain, got 3"),
         ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a readable file: cannot read rules.jsonl"),
         (
             "SparseVectorAlerts",
             {"rules": [{"name": "x", "above": 3}]},
             "fields must be name, at_least, at_most, items",
         ),
-        ("SparseVectorAlerts", {"rules": [{"at_least": 3}]}, "rule must have a name"),
-        ("SparseVectorAlerts", {"rules": [RULES[0] | {"items": "tea"}]}, "items must be a list"),
         ("ThresholdFlags", {"thresholds": {"tea": 3}}, "thresholds must name every category of the domain"),
-        ("ThresholdFlags", {"thresholds": {"tea": "x"}}, "thresholds must be a whole number"),
-        ("SetCardinality", {"leave_values": ""}, "leave_values must be texts"),
         ("SetCardinality", {"start": None}, "start must be given"),
         ("SetCardinality", {"period": 30}, "no option `period`"),
     ],
