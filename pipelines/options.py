@@ -58,25 +58,22 @@ def options_of(kind: type[Question] | None, sections: Sequence[str] = tuple(SECT
     """Yield the options of a question, and of some parts of a monitor."""
     if kind is not None:
         for key in kind.options():
-            yield OptionOf(key, ("questions", name_of(kind), key), kind.model_fields[key])
+            yield OptionOf(key, ("questions", kind.info.name, key), kind.model_fields[key])
     taken = set() if kind is None else set(kind.options())
     for section in sections:
         for key, field in SECTIONS[section].model_fields.items():
-            extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-            name = str(extra.get("name", key))
-            if name not in taken and not (kind is not None and _unread(kind, section, key)):
-                yield OptionOf(name, (section, key), field)
-
-
-def name_of(kind: type[Question]) -> str:
-    """Return what the rows of a single question are called in its monitor."""
-    return kind.info.word.replace("-", "_")
+            option = OptionOf(key, (section, key), field)
+            option = option._replace(name=str(option.extra.get("name", key)))
+            if option.name not in taken and not (kind is not None and _unread(kind, section, key)):
+                yield option
 
 
 def _unread(kind: type[Question], section: str, key: str) -> bool:
     """Tell whether a question does not have an option of all: what it does not read, or windows."""
+    about_all = kind.info.word == "queries"
     read = {"item": kind.info.item, "value": kind.info.value, "value_unit": kind.info.whole_values}
-    return (section == "data" and not read.get(key, True)) or (section == "windows" and kind.info.word == "queries")
+    read |= {"watch": not about_all, "watermark": not about_all}
+    return (section == "data" and not read.get(key, True)) or (section == "windows" and about_all)
 
 
 def add_options(
@@ -203,7 +200,7 @@ def given_to(
         document: a monitor.
         usual: values of a command that hold where nothing is given.
     """
-    content: dict[str, Any] = {} if kind is None else {"questions": {name_of(kind): {}}}
+    content: dict[str, Any] = {} if kind is None else {"questions": {kind.info.name: {}}}
     for option in options:
         if (dest := ".".join(option.place)) in vars(arguments):
             content = merge(content, nested(option.place, getattr(arguments, dest)))
@@ -246,7 +243,7 @@ def in_python(
     """
     options = list(options_of(kind)) if options is None else options
     places = {option.name: option.place for option in options}
-    content: dict[str, Any] = {"questions": {name_of(kind): {}}}
+    content: dict[str, Any] = {"questions": {kind.info.name: {}}}
     for name, value in given.items():
         if name not in places:
             raise TypeError(f"{kind.info.word} has no option `{name}`{meant(name, places)}")

@@ -156,8 +156,7 @@ class Monitor(Model):
         made = cls.read(
             {"questions": {"it": {"question": "counts"}}, **{key: _plain(one) for key, one in rest.items()}}
         )
-        name = question.info.word.replace("-", "_")
-        made = made.model_copy(update={"questions": {name: question}})
+        made = made.model_copy(update={"questions": {question.info.name: question}})
         made._single = True
         made.check()
         return made

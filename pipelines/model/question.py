@@ -119,6 +119,11 @@ class QuestionInfo:
         object.__setattr__(self, "chart", self.chart or self.word)
 
     @property
+    def name(self) -> str:
+        """What the rows of a single question are called in its monitor."""
+        return self.word.replace("-", "_")
+
+    @property
     def key(self) -> tuple[str, ...]:
         """The fields that no two rows of a run have in common."""
         return tuple(name for name in self.order if not name.startswith("-"))

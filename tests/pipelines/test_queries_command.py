@@ -100,9 +100,12 @@ def test_a_query_beyond_the_domain_is_a_dead_letter_and_lines_are_answered_in_th
 
 
 def test_the_data_set_must_have_an_end(country, tmp_path, capsys):
-    for more in (["--input", "kafka://localhost:1/topic"], ["--watch", "1", "--input", str(tmp_path)]):
+    for more, rule in (
+        (["--input", "kafka://localhost:1/topic"], "--input must have an end: queries is about one data set"),
+        (["--watch", "1"], "unknown option --watch"),
+    ):
         assert ask(country, tmp_path, *more, "--run_id", "r") == 2
-        assert "--input must have an end: queries is about one data set" in capsys.readouterr().err
+        assert rule in capsys.readouterr().err
 
 
 def test_a_field_called_stream_is_ignored(country, tmp_path):
