@@ -10,7 +10,7 @@ from typing import Any
 from privstream.pipelines.docstrings import described
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.model.counted import Suggest
-from privstream.pipelines.yaml.transforms import TRANSFORMS
+from privstream.pipelines.yaml.transforms import KINDS
 from privstream.transforms import AlertState, KeyRise, KeySum, RatioEstimate
 
 ROOT = Path(__file__).parents[1]
@@ -96,10 +96,7 @@ def yaml_table() -> str:
     """Return the transforms of Beam YAML."""
     return table(
         ("transform", "its keys are the options of, and its rows those of"),
-        *(
-            (f"`{name}`", f"[`{to.kind.info.word}`](questions.md#{to.kind.info.word})")
-            for name, to in TRANSFORMS.items()
-        ),
+        *((f"`{name}`", f"[`{kind.info.word}`](questions.md#{kind.info.word})") for name, kind in KINDS.items()),
     )
 
 

@@ -2,55 +2,27 @@
 
 from typing import TYPE_CHECKING, Any
 
+from privstream.pipelines.model.continual import Flags, Histogram, Predecessor, Queries, Ranges
+from privstream.pipelines.model.counted import Alerts, Cardinality, Counts, HeavyHitters, Quantiles, TopK
+from privstream.pipelines.model.data import Data
+from privstream.pipelines.model.monitor import Account, Monitor, Output, Privacy
+from privstream.pipelines.model.question import Windows, loaded
+
 if TYPE_CHECKING:
     from privstream.pipelines.beam import Private, PrivateMonitor
     from privstream.pipelines.frames import ask, read
-    from privstream.pipelines.model.continual import Flags, Histogram, Predecessor, Queries, Ranges
-    from privstream.pipelines.model.counted import Alerts, Cardinality, Counts, HeavyHitters, Quantiles, TopK
-    from privstream.pipelines.model.data import Data
-    from privstream.pipelines.model.monitor import Account, Monitor, Output, Privacy
-    from privstream.pipelines.model.question import Windows
 
-COUNTED = ("Alerts", "Cardinality", "Counts", "HeavyHitters", "Quantiles", "TopK")
-CONTINUAL = ("Flags", "Histogram", "Predecessor", "Queries", "Ranges")
-OF_MONITORS = ("Account", "Monitor", "Output", "Privacy")
-PLACES = {
-    **{"ask": "frames", "read": "frames", "Private": "beam", "PrivateMonitor": "beam"},
-    **{"Data": "model.data", "Windows": "model.question"},
-    **dict.fromkeys(COUNTED, "model.counted"),
-    **dict.fromkeys(CONTINUAL, "model.continual"),
-    **dict.fromkeys(OF_MONITORS, "model.monitor"),
-}
+LATE = {"ask": "frames", "read": "frames", "Private": "beam", "PrivateMonitor": "beam"}
 
 __all__ = [
-    "Account",
-    "Alerts",
-    "Cardinality",
-    "Counts",
-    "Data",
-    "Flags",
-    "HeavyHitters",
-    "Histogram",
-    "Monitor",
-    "Output",
-    "Predecessor",
-    "Privacy",
-    "Private",
-    "PrivateMonitor",
-    "Quantiles",
-    "Queries",
-    "Ranges",
-    "TopK",
-    "Windows",
-    "ask",
+    "Account", "Alerts", "Cardinality", "Counts", "Data", "Flags", "HeavyHitters", "Histogram", "Monitor", "Output",
+    "Predecessor", "Privacy", "Private", "PrivateMonitor", "Quantiles", "Queries", "Ranges", "TopK", "Windows", "ask",
     "read",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for: commands need none of it, and libraries are loaded with it."""
-    if name not in PLACES:
+    if name not in LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from privstream.pipelines.model.question import loaded  # noqa: PLC0415 - late, as all is here
-
-    return loaded(f"{PLACES[name]}.{name}")
+    return loaded(f"{LATE[name]}.{name}")

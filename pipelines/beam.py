@@ -16,7 +16,7 @@ from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.data import OF_TEXT, Data
 from privstream.pipelines.model.monitor import Monitor, Privacy
 from privstream.pipelines.model.question import Question, Windows
-from privstream.pipelines.run.plan import arguments_of, fields_of, shared_out, with_budget
+from privstream.pipelines.run.plan import Plan
 from privstream.pipelines.run.run import NOISE
 from privstream.pipelines.sources.fields import FieldMapping
 from typing_extensions import override
@@ -65,10 +65,10 @@ class Private(beam.PTransform[Any, Any]):
         data = Data.read({"input": IN_PIPELINE, **fields})
         privacy = Privacy.read({"epsilon": epsilon, "delta": delta})
         monitor = Monitor.of(question, data=data, windows=windows or Windows(), privacy=privacy)
-        (name,) = monitor.questions
-        self.fields = fields_of(monitor)[name]
         _check_fields(data)
-        given = with_budget(question, arguments_of(monitor, name, self.fields), privacy.epsilon, privacy.spent_delta)
+        plan = Plan.of(monitor, unbounded=True)
+        (self.fields,) = plan.fields.values()
+        given = plan.arguments(plan.questions[0])
         self.transform = with_fields(question.info.transform_class(**given, noise=noise), self.fields)
         self.guarantee: PrivacyGuarantee = self.transform.guarantee
         self.row_type = question.info.row_type_of(self.transform)
@@ -133,13 +133,9 @@ class PrivateMonitor(beam.PTransform[Any, Any]):
         super().__init__()
         self.monitor = monitor
         _check_fields(monitor.data)
-        self._fields = fields_of(monitor)
-        own = {name: arguments_of(monitor, name, self._fields[name]) for name in monitor.questions}
-        planned = shared_out(monitor, own, unbounded=True)  # tables of a pipeline go on while it runs
-        self._given = {
-            each.name: with_budget(monitor.questions[each.name], own[each.name], each.epsilon, each.delta)
-            for each in planned.questions
-        }
+        planned = Plan.of(monitor, unbounded=True)  # tables of a pipeline go on while it runs
+        self._fields = planned.fields
+        self._given = {each.name: planned.arguments(each) for each in planned.questions}
         self.guarantee: PrivacyGuarantee = planned.guarantee
         self.guarantees: Mapping[str, PrivacyGuarantee] = {each.name: each.guarantee for each in planned.questions}
         releases = {name: self._made(name, KeyedNoise.random()).release for name in monitor.questions}

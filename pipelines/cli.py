@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import logging
 import os
@@ -12,40 +11,40 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from typing import Any, NoReturn
 
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
-from privstream.pipelines.commands.question import (
-    audit_command,
-    plan_command,
-    run_command,
-    simulate_command,
-)
+from privstream.pipelines.commands.question import audit_command, run_command
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.base import meant
-from privstream.pipelines.model.catalogue import CLASSES
+from privstream.pipelines.model.catalogue import CLASSES, QUESTIONS
 from privstream.pipelines.model.counted import Suggest
+from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
-from typing_extensions import override
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
-SPECS = [kind.info for kind in CLASSES]
-PLANS: Commands = {kind.info.word: (partial(plan_command, kind), kind.info.summary) for kind in CLASSES}
+
+def _plan(kind: type[Question]) -> Command:
+    """Return the command that says how accurate answers will be."""
+    command: Command = loaded("commands.plan.plan_command")(kind)
+    return command
+
+
+PLANS: Commands = {kind.info.word: (partial(_plan, kind), kind.info.summary) for kind in CLASSES}
 SIMULATIONS: Commands = {
-    spec.word: (partial(simulate_command, spec.simulation), spec.simulation.summary)
-    for spec in SPECS
-    if spec.simulation
+    info.word: (info.simulation.path, info.simulation.summary) for info in QUESTIONS.values() if info.simulation
 }
 AUDITS: Commands = {
-    spec.word: (partial(audit_command, spec, spec.audit), spec.audit.summary) for spec in SPECS if spec.audit
+    info.word: (partial(audit_command, info), info.audit.summary) for info in QUESTIONS.values() if info.audit
 }
 BUDGET: Commands = {
-    "show": ("accounts.budget_command", "add up the privacy budget that all runs on a data set have spent"),
-    "set": ("accounts.set_command", "set the limit of a data set, which all later runs must keep"),
-    "rename": ("accounts.rename_command", "give a data set another name, such as one whose runs had none"),
-    "fit": ("accounts.fit_command", "count the runs that fit into a limit"),
-    "verify": ("accounts.verify_command", "check that no line of a ledger was changed or deleted"),
+    "show": ("accounts.commands.SHOW", "add up the privacy budget that all runs on a data set have spent"),
+    "set": ("accounts.commands.SET", "set the limit of a data set, which all later runs must keep"),
+    "rename": ("accounts.commands.RENAME", "give a data set another name, such as one whose runs had none"),
+    "fit": ("accounts.commands.FIT", "count the runs that fit into a limit"),
+    "verify": ("accounts.commands.VERIFY", "check that no line of a ledger was changed or deleted"),
 }
 COMMANDS: Commands = {
     **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in CLASSES},
@@ -58,7 +57,7 @@ COMMANDS: Commands = {
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": ("report.plot", "draw the chart of a result, with its intervals"),
-    "run": ("commands.run", "answer all questions of a FILE.yaml by one pipeline, under one budget"),
+    "run": (run_command, "answer all questions of a FILE.yaml by one pipeline, under one budget"),
     "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
     "init": ("commands.init", "write a monitor, a file of questions, from the names of the fields of a file"),
     "schema": ("commands.schema", "print the JSON schema of monitors, with which editors complete and check them"),
@@ -66,14 +65,14 @@ COMMANDS: Commands = {
     "suggest": (partial(run_command, Suggest), Suggest.info.summary),
     "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
 }
-"""Name -> module, or commands one word longer, and one line of help. Only the chosen command's module is imported:
-Beam takes seconds to load."""
+"""Name -> the path of a command or of its module, or commands one word longer, and one line of help. Only the chosen
+command is imported: Beam takes seconds to load."""
 
-MONITORS: Commands = {"plan": ("commands.plan", "share out one budget over the questions of a file")}
-"""Commands that take a monitor, a file of YAML, where others take a question."""
-
-RESULTS: Commands = {"audit": ("audit.file_command", "attack the run that a guarantee file describes")}
-"""Commands that take a guarantee file where others take a question."""
+OF_FILES: Mapping[str, tuple[tuple[str, ...], tuple[str, str]]] = {
+    "plan": (MONITOR_FILES, ("commands.plan", "share out one budget over the questions of a file")),
+    "audit": ((".json", *MONITOR_FILES), ("audit.file_command", "attack the run that a file describes")),
+}
+"""Commands that may take a file where they take a question: endings of such files, and the command."""
 
 STATUS = """\
 exit status:
@@ -105,10 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _end_in_order()
     parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.", epilog=STATUS)
-    parser.add_argument("--version", action=Version, nargs=0, help="show program's version number and exit")
-    commands = {**COMMANDS, **MONITORS} if _names_monitor(given) else COMMANDS
-    if given[:1] == ["audit"] and given[1:] != [] and given[1].endswith((".json", *MONITOR_FILES)):
-        commands = {**COMMANDS, **RESULTS}
+    parser.add_argument("--version", action="version", version=f"privstream {version('privstream')}")
+    word, about = (*given, "", "")[:2]
+    of_file = word in OF_FILES and about.endswith(OF_FILES[word][0])
+    commands = {**COMMANDS, word: OF_FILES[word][1]} if of_file else COMMANDS
     chosen = _add(parser, commands, given, "command")
     known, others = parser.parse_known_args(given)
     if chosen is None:
@@ -122,21 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-class Version(argparse.Action):
-    """Prints the version, which is looked up only then."""
-
-    @override
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        print(parser.prog, importlib.import_module("importlib.metadata").version("privstream"))
-        parser.exit()
-
-
 NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"
-
-
-def _names_monitor(given: list[str]) -> bool:
-    """Tell whether a command is about a monitor."""
-    return given[:1] != [] and given[0] in MONITORS and given[1:] != [] and given[1].endswith(MONITOR_FILES)
 
 
 def _prepare_terminal() -> None:
@@ -194,14 +179,9 @@ def _say_no_more() -> None:
 
 
 def load(what: str | Callable[[], Command]) -> Command:
-    """Make a command, or import its module, without what other libraries have to say when they are loaded."""
-    if not isinstance(what, str):
-        return what()
-    logging.disable(logging.WARNING)
-    try:
-        command: Command = importlib.import_module(f"privstream.pipelines.{what}").COMMAND
-    finally:
-        logging.disable(logging.NOTSET)
+    """Make a command, or import it."""
+    found = loaded(what) if isinstance(what, str) else what()
+    command: Command = getattr(found, "COMMAND", found)
     return command
 
 

@@ -14,9 +14,6 @@ from typing import Any, NamedTuple, NoReturn
 from privstream.pipelines.terminal import one_line
 from typing_extensions import override
 
-ONE_OF = re.compile("one of the arguments (.+) is required")
-BY_PEOPLE = "; people is an upper bound on the number of people, from which delta follows"
-
 
 class CommandError(Exception):
     """A command that does not end well: the message says why, and `status` is what its process returns."""
@@ -44,14 +41,6 @@ class InconclusiveError(CommandError):
     """An audit that shows nothing: it did not catch a mechanism that is known to promise less."""
 
     status = 4
-
-
-def as_rule(message: str) -> str:
-    """Return a message of argparse with what must be given as a rule like others."""
-    found = ONE_OF.fullmatch(message)
-    if found is None:
-        return message
-    return f"{' or '.join(found[1].split())} must be given{BY_PEOPLE if '--people' in found[1] else ''}"
 
 
 @dataclass(frozen=True)
@@ -99,12 +88,7 @@ class HelpPage(argparse.HelpFormatter):
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return what reads text for argparse, and says which rule the text breaks."""
-    if parse in (*NUMBERS, str):
-        return parse  # what a parser does with these is below
-    return _read_by(parse)
 
-
-def _read_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         try:
             return parse(text)
@@ -132,10 +116,8 @@ class Option(NamedTuple):
 
 def add_option(group: argparse._ActionsContainer, option: Option) -> None:
     """Add an option under a heading."""
-    kinds: Mapping[str, tuple[str, Any]] = {"Path": ("PATH", str), "int": ("N", int), "float": ("X", float)}
-    metavar, kind = kinds[option.type]
-    default = "" if option.default is None else f" (default: {option.default:g})"
-    text = f"{option.text}{default}"
+    metavar, kind = {"Path": ("PATH", str), "int": ("N", int), "float": ("X", float)}[option.type]
+    text = option.text if option.default is None else f"{option.text} (default: {option.default:g})"
     group.add_argument(f"--{option.name}", type=kind, metavar=metavar, default=option.default, help=text)
 
 
@@ -194,7 +176,7 @@ class Parser(argparse.ArgumentParser):
                 help="print this page, or with `all` every option",
             )  # fmt: skip
         for number in NUMBERS:
-            self.register("type", number, _read_by(number))
+            self.register("type", number, parsed(number))
 
     @override
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -217,7 +199,7 @@ class Parser(argparse.ArgumentParser):
 
     @override
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {one_line(as_rule(message))}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
 
     def _shortest(self) -> str | None:
         """Return the shortest call that can be, or None for argparse's own words."""

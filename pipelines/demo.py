@@ -20,32 +20,26 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.plot import write
 from privstream.pipelines.report.result import read_result
-from privstream.pipelines.show.words import interval
 from privstream.pipelines.simulate.city import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.pipelines.sinks.row_formats import iso_8601
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import KeyCount
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 KEY_BYTES = 32
-MARK = "# Made by: privstream demo"
-SHOWN = 6
+MARK = "# Made by: privstream demo\n"
 START = "2024-01-01"
 TITLE = "What a simulated city searches for"
 
-Holders = Mapping[tuple[str, int], int]
-"""How many people had an item in the window that starts then, in microseconds since 1970."""
+NAMES = ("events.parquet", "truth.jsonl", "counts.jsonl", "counts.png", "report.html", "noise.key", "commands.sh")
+"""What the demo leaves in its folder, beside the guarantee and the ledger."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument(
-        "--output", default="demo-output", metavar="FOLDER", help="where the files go (default: demo-output)"
-    )
+    text = "where the files go (default: demo-output)"
+    parser.add_argument("--output", default="demo-output", metavar="FOLDER", help=text)
     parser.add_argument("--users", type=int, default=40_000, metavar="N", help="people (default: 40,000)")
     parser.add_argument("--windows", type=int, default=48, metavar="M", help="hours (default: 48)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the simulated events (default: 1)")
@@ -53,73 +47,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, others: list[str]) -> None:
     """Simulate, watch, draw, and report."""
-    began = time.monotonic()
+    began, folder = time.monotonic(), arguments.output
+    files = {name: os.path.join(folder, name) for name in NAMES}
     console = Console(highlight=False)
     try:
-        checks.integer("users", arguments.users, minimum=1)
-        checks.integer("windows", arguments.windows, minimum=1)
-        checks.integer("seed", arguments.seed, minimum=0)
-        files = _Files(arguments.output)
+        for name, least in (("users", 1), ("windows", 1), ("seed", 0)):
+            checks.integer(name, getattr(arguments, name), minimum=least)
         commands = _commands(arguments, files)
-        files.prepare(commands)
+        _prepare(folder, files, commands)
     except ValueError as error:
         raise UsageError(str(error)) from error
     except OSError as error:
         raise UsageError(f"--output must be a folder that can be written: {error}") from error
     console.print("A city searches. What many people search for is published; what one person searches for is not.\n")
     for command in commands:
-        _execute(console, command)
-    rows: list[KeyCount] = read_row_file(files.rows, KeyCount)
-    truth: list[Truth] = read_row_file(files.truth, Truth)
-    holders = {(row.item, row.window_start.micros): row.number for row in truth}
-    console.print(_largest(rows, holders))
-    write(read_result(files.rows).chart(truth), files.picture)
-    promise = Promise.read(f"{files.rows}.guarantee.json")
+        console.print(Text(printable(f"$ {_typed(command)}"), style="bold"), soft_wrap=True)
+        if cli.main(command):
+            raise RunError("the demo ends here")
+        console.print()
+    rows: list[KeyCount] = read_row_file(files["counts.jsonl"], KeyCount)
+    truth: list[Truth] = read_row_file(files["truth.jsonl"], Truth)
+    write(read_result(files["counts.jsonl"]).chart(truth), files["counts.png"])
+    promise = Promise.read(f"{files['counts.jsonl']}.guarantee.json")
     assert promise is not None  # the run has written it
+    key = files["noise.key"]
+    again = f"sh {files['commands.sh']} (the noise key is in {key}; another demo makes another key)"
     for line in (
-        _verdict(rows, holders, int(promise.number("accuracy", "detection_threshold"))),
-        f"\nPicture, with the simulated truth: {files.picture}",
-        f"Report: {files.report}",
-        f"The same rows again: sh {files.commands} (the noise key is in {files.key}; another demo makes another key)",
-        f"Live page: {_typed(['serve', files.folder, '--ledger', f'{files.key}{ENDING}'])}",
+        _verdict(rows, truth, int(promise.number("accuracy", "detection_threshold"))),
+        f"\nPicture, with the simulated truth: {files['counts.png']}",
+        f"Report: {files['report.html']}",
+        f"The same rows again: {again}",
+        f"Live page: {_typed(['serve', folder, '--ledger', f'{key}{ENDING}'])}",
         f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['counts', '--help'])}",
     ):
         console.print(Text(printable(line)), soft_wrap=True)
 
 
-class _Files:
-    """Where everything is."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.events = os.path.join(folder, "events.parquet")
-        self.truth = os.path.join(folder, "truth.jsonl")
-        self.rows = os.path.join(folder, "counts.jsonl")
-        self.picture = os.path.join(folder, "counts.png")
-        self.report = os.path.join(folder, "report.html")
-        self.key = os.path.join(folder, "noise.key")
-        self.commands = os.path.join(folder, "commands.sh")
-
-    def prepare(self, commands: Sequence[Sequence[str]]) -> None:
-        """Make the folder, write down the commands, and make a new noise key that only its owner can read."""
-        os.makedirs(self.folder, exist_ok=True)
-        if os.listdir(self.folder) and not self._is_demo():
-            raise ValueError(f"--output must be a new folder, or one that a demo has made, got {self.folder}")
-        with open(self.commands, "w") as file:
-            file.writelines([f"{MARK}\n", *(f"{_typed(command)}\n" for command in commands)])
-        for path in (self.key, f"{self.key}{ENDING}"):  # the ledger is about runs with the key before
-            if os.path.exists(path):
-                os.remove(path)
-        with open(os.open(self.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(f"{secrets.token_hex(KEY_BYTES)}\n")
-
-    def _is_demo(self) -> bool:
-        """Tell whether a demo has made the folder."""
+def _prepare(folder: str, files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> None:
+    """Make the folder, write down the commands, and make a new noise key that only its owner can read."""
+    os.makedirs(folder, exist_ok=True)
+    if os.listdir(folder):
         try:
-            with open(self.commands) as file:
-                return file.readline().strip() == MARK
+            with open(files["commands.sh"]) as file:
+                mine = file.readline() == MARK
         except (FileNotFoundError, UnicodeDecodeError):
-            return False
+            mine = False
+        if not mine:
+            raise ValueError(f"--output must be a new folder, or one that a demo has made, got {folder}")
+    with open(files["commands.sh"], "w") as file:
+        file.writelines([MARK, *(f"{_typed(command)}\n" for command in commands)])
+    key = files["noise.key"]
+    for path in (key, f"{key}{ENDING}"):  # the ledger is about runs with the key before
+        if os.path.exists(path):
+            os.remove(path)
+    with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"{secrets.token_hex(KEY_BYTES)}\n")
 
 
 def _typed(command: Sequence[str]) -> str:
@@ -130,47 +112,22 @@ def _typed(command: Sequence[str]) -> str:
     return f"{program} {shlex.join(command)}"
 
 
-def _commands(arguments: argparse.Namespace, files: _Files) -> list[list[str]]:
+def _commands(arguments: argparse.Namespace, files: Mapping[str, str]) -> list[list[str]]:
     """Return the commands of the demo, as one would type them."""
-    people, hours, seed = str(arguments.users), str(arguments.windows), str(arguments.seed)
-    simulate = ["simulate", "heavy-hitters", "--users", people, "--windows", hours, "--seed", seed]
-    simulate += ["--output", files.events, "--truth", files.truth]
+    events, truth, rows, _, report, key, _ = files.values()
     end = (datetime.fromisoformat(START) + timedelta(hours=arguments.windows)).isoformat()
-    watch = ["counts", "--input", files.events, "--output", files.rows]
-    watch += ["--window", "1h", "--start", START, "--end", end]
-    watch += ["--epsilon", "1", "--delta", "1e-6", "--max-contributions", "40"]
-    watch += ["--key", files.key, "--overwrite"]
-    report = ["report", files.rows, "--ledger", f"{files.key}{ENDING}", "--output", files.report]
-    report += ["--title", TITLE]
-    return [simulate, watch, report]
+    size = f"--users {arguments.users} --windows {arguments.windows} --seed {arguments.seed}".split()
+    asked = f"--window 1h --start {START} --end {end} --epsilon 1 --delta 1e-6 --max-contributions 40".split()
+    return [
+        ["simulate", "heavy-hitters", *size, "--output", events, "--truth", truth],
+        ["counts", "--input", events, "--output", rows, *asked, "--key", key, "--overwrite"],
+        ["report", rows, "--ledger", f"{key}{ENDING}", "--output", report, "--title", TITLE],
+    ]
 
 
-def _execute(console: Console, command: Sequence[str]) -> None:
-    """Show a command, and do what it does."""
-    console.print(Text(printable(f"$ {_typed(command)}"), style="bold"), soft_wrap=True)
-    if cli.main(command):
-        raise RunError("the demo ends here")
-    console.print()
-
-
-def _largest(rows: Sequence[KeyCount], holders: Holders) -> Table:
-    """Return the items with the largest counts, each in the hour of its largest one."""
-    peaks: dict[str, KeyCount] = {}
-    for row in rows:
-        if row.item not in peaks or row.people > peaks[row.item].people:
-            peaks[row.item] = row
-    table = Table(title="the largest items, in the hour of most people", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("item", "hour", "published", "95% interval", "true"):
-        table.add_column(name, justify="left" if name in ("item", "hour") else "right")
-    for row in sorted(peaks.values(), key=lambda row: (-row.people, row.item))[:SHOWN]:
-        true, hour = holders.get((row.item, row.window_start.micros), 0), iso_8601(row.window_start.micros)
-        numbers = f"{row.people:,.0f}", interval(row.lower, row.upper), f"{true:,}"
-        table.add_row(Text(row.item), hour[5:16].replace("T", " "), *numbers)
-    return table
-
-
-def _verdict(rows: Sequence[KeyCount], holders: Holders, sure: int) -> str:
+def _verdict(rows: Sequence[KeyCount], truth: Sequence[Truth], sure: int) -> str:
     """Say what was found of the items that enough people had in some window, and how near the counts are."""
+    holders = {(row.item, row.window_start.micros): row.number for row in truth}
     large = {item for (item, _), people in holders.items() if people >= sure}
     found = {row.item for row in rows}
     judged = [(row, true) for row in rows if (true := holders.get((row.item, row.window_start.micros))) is not None]
@@ -183,8 +140,8 @@ def _verdict(rows: Sequence[KeyCount], holders: Holders, sure: int) -> str:
 
 COMMAND = Command(
     description="Simulates two days of searches in a city, counts with differential privacy how many people search "
-    "for what, and shows the largest items, what rose, and what was missed. It keeps the files and prints the "
-    "commands, so that you can run them by hand.",
+    "for what, and says what was found and missed. It keeps the files and prints the commands, so that you can run "
+    "them by hand.",
     add_arguments=add_arguments,
     run=run,
 )

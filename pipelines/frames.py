@@ -277,6 +277,7 @@ def _execution(dry_run: bool) -> Any:
 def _write(frame: Any, monitor: Monitor, path: str) -> None:
     """Write the columns of a frame that are read into a file."""
     table = loaded("sources.frame_files.as_table")(frame)
-    fields = loaded("run.run.shared_fields")(loaded("run.plan.fields_of")(monitor))
+    read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
+    fields = loaded("run.run.shared_fields")(read)
     fields.check(table.schema, "the frame")
     loaded("sources.frame_files.write_events")([table], fields.names(), path)

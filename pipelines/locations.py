@@ -43,11 +43,7 @@ TABLE = "postgresql://user@host:port/database/table"
 
 
 def parse_url(url: str, option: str) -> tuple[str, str]:
-    """Return brokers and topic of `kafka://host:port/topic`.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Return brokers and topic of `kafka://host:port/topic`."""
     parts = urlsplit(url)
     topic = parts.path.strip("/")
     if parts.scheme != SCHEME or not parts.netloc or not topic or "/" in topic:

@@ -14,7 +14,7 @@ from privstream.pipelines.model.base import Place, meant
 from privstream.pipelines.model.given import DEFAULTS, Given, Layer, Named, assignments, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.model.types import METAVARS
+from privstream.pipelines.model.types import Shown
 from privstream.pipelines.yaml_file import Document, read_document
 from pydantic.fields import FieldInfo
 
@@ -58,28 +58,22 @@ def options_of(kind: type[Question] | None, sections: Sequence[str] = tuple(SECT
     """Yield the options of a question, and of some parts of a monitor."""
     if kind is not None:
         for key in kind.options():
-            yield OptionOf(key, ("questions", name_of(kind), key), kind.model_fields[key])
+            yield OptionOf(key, ("questions", kind.info.name, key), kind.model_fields[key])
     taken = set() if kind is None else set(kind.options())
     for section in sections:
         for key, field in SECTIONS[section].model_fields.items():
-            extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-            name = str(extra.get("name", key))
-            if name not in taken and not _unread(kind, section, key):
-                yield OptionOf(name, (section, key), field)
+            option = OptionOf(key, (section, key), field)
+            option = option._replace(name=str(option.extra.get("name", key)))
+            if option.name not in taken and not (kind is not None and _unread(kind, section, key)):
+                yield option
 
 
-def name_of(kind: type[Question]) -> str:
-    """Return what the rows of a single question are called in its monitor."""
-    return kind.info.word.replace("-", "_")
-
-
-def _unread(kind: type[Question] | None, section: str, key: str) -> bool:
+def _unread(kind: type[Question], section: str, key: str) -> bool:
     """Tell whether a question does not have an option of all: what it does not read, or windows."""
-    if kind is None:
-        return False
-    info = kind.info
-    unread = {"item": not info.item, "value": not info.value, "value_unit": not info.whole_values}
-    return (section == "data" and unread.get(key, False)) or (section == "windows" and kind.info.word == "queries")
+    about_all = kind.info.word == "queries"
+    read = {"item": kind.info.item, "value": kind.info.value, "value_unit": kind.info.whole_values}
+    read |= {"watch": not about_all, "watermark": not about_all}
+    return (section == "data" and not read.get(key, True)) or (section == "windows" and about_all)
 
 
 def add_options(
@@ -116,13 +110,9 @@ def _metavar(option: OptionOf, inner: Any) -> str:
     if choices := choices_of(option.field):
         listed = "|".join(choices)
         return listed if len(listed) <= WIDEST else option.name.upper()
-    if inner in METAVARS:
-        return METAVARS[inner]
-    for known, metavar in METAVARS.items():
-        plain, *rules = get_args(known)
-        found = {*map(str, option.field.metadata), *map(str, get_args(inner)[1:])}
-        if plain in (inner, *get_args(inner)[:1]) and {*map(str, rules)} <= found:
-            return metavar
+    shown = [one for one in (*option.field.metadata, *get_args(inner)) if isinstance(one, Shown)]
+    if shown:
+        return shown[0]
     base = next(iter(get_args(inner)), inner)
     return {int: "N", float: "X"}.get(base, "NAME")
 
@@ -147,14 +137,8 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
     if option.field.is_required():
         return f"{text} (required)" if option.name in ("epsilon", "input") else text
     if default not in (None, False, ()) and "default" not in text:
-        shown = (
-            ",".join(map(str, default))
-            if isinstance(default, tuple)
-            else f"{default:g}"
-            if isinstance(default, float)
-            else default
-        )
-        text += f" (default: {shown})"
+        several = default if isinstance(default, tuple) else (default,)
+        text += f" (default: {','.join(f'{one:g}' if isinstance(one, float) else str(one) for one in several)})"
     return re.sub(r"--(\w+(?:_\w+)+)", lambda found: f"--{found[1].replace('_', '-')}", text)
 
 
@@ -216,7 +200,7 @@ def given_to(
         document: a monitor.
         usual: values of a command that hold where nothing is given.
     """
-    content: dict[str, Any] = {} if kind is None else {"questions": {name_of(kind): {}}}
+    content: dict[str, Any] = {} if kind is None else {"questions": {kind.info.name: {}}}
     for option in options:
         if (dest := ".".join(option.place)) in vars(arguments):
             content = merge(content, nested(option.place, getattr(arguments, dest)))
@@ -231,11 +215,7 @@ def given_to(
 
 
 def _defaults(arguments: argparse.Namespace) -> Document | None:
-    """Return the file of defaults, if there is one.
-
-    Raises:
-        UsageError: it cannot be read, or has what is no part of a monitor, or questions.
-    """
+    """Return the file of defaults, if there is one."""
     path = arguments.defaults
     if path is None and not os.path.isfile(DEFAULTS):
         return None
@@ -247,15 +227,23 @@ def _defaults(arguments: argparse.Namespace) -> Document | None:
     return document
 
 
-def in_python(kind: type[Question], given: Mapping[str, Any], usual: Mapping[str, Any]) -> Given:
+def in_python(
+    kind: type[Question],
+    given: Mapping[str, Any],
+    usual: Mapping[str, Any],
+    options: Sequence[OptionOf] | None = None,
+) -> Given:
     """Return what keywords say, above values that hold where nothing is given.
 
-    Raises:
-        TypeError: there is no such keyword.
+    Args:
+        kind: the question.
+        given: values by keyword.
+        usual: values that hold where nothing is given.
+        options: the keywords that there are; None for all options.
     """
-    options = list(options_of(kind))
+    options = list(options_of(kind)) if options is None else options
     places = {option.name: option.place for option in options}
-    content: dict[str, Any] = {"questions": {name_of(kind): {}}}
+    content: dict[str, Any] = {"questions": {kind.info.name: {}}}
     for name, value in given.items():
         if name not in places:
             raise TypeError(f"{kind.info.word} has no option `{name}`{meant(name, places)}")

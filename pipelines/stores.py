@@ -103,11 +103,7 @@ def _machine() -> int:
 
 
 def facts_of(path: str) -> FileFacts:
-    """Return what the filesystem says of a file.
-
-    Raises:
-        OSError: there is none.
-    """
+    """Return what the filesystem says of a file."""
     if scheme_of(path) is None:
         state = FileState.of(os.stat(path))
         more = (_machine(), state.changed, state.number) if state.on_disk else ()
@@ -124,9 +120,6 @@ def matching(pattern: str) -> list[FileFacts]:
     """Return the files that a path or a glob matches; a path of this machine, without a glob, matches itself.
 
     Folders of a store that has some, such as HDFS, are left out.
-
-    Raises:
-        OSError, ValueError: they cannot be listed.
     """
     if scheme_of(pattern) is None and not any(sign in pattern for sign in GLOB):
         return [facts_of(pattern)] if os.path.exists(pattern) else []
@@ -187,11 +180,7 @@ def reach_stores(arguments: Sequence[str], options: PipelineOptions) -> None:
 
 
 def check_store(path: str, option: str) -> None:
-    """Check that Beam can reach the filesystem of a path at all.
-
-    Raises:
-        ValueError: naming the option, and the extra that is missing.
-    """
+    """Check that Beam can reach the filesystem of a path at all."""
     scheme = scheme_of(path)
     if scheme is None:
         return

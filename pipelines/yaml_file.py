@@ -65,11 +65,7 @@ class Document:
     def error(self, keys: Path, message: str) -> UsageError:
         """Return an error about a key, or the nearest one above it that is there."""
         line = next((self.lines[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in self.lines), 1)
-        return UsageError(f"{self.path}, line {line}: {'.'.join(keys)}{': ' * bool(keys)}{self.words(message)}")
-
-    def words(self, message: str) -> str:
-        """Return a message about options as one about keys."""
-        return without_dashes(message)
+        return UsageError(f"{self.path}, line {line}: {'.'.join(keys)}{': ' * bool(keys)}{without_dashes(message)}")
 
     def at(self, keys: Path) -> Any:
         """Return what stands at a key; None where it is not there."""
@@ -80,11 +76,7 @@ class Document:
 
 
 def read_document(path: str) -> Document:
-    """Read a file.
-
-    Raises:
-        UsageError: it cannot be read, is no YAML, is no mapping, or has a key twice; the message names the line.
-    """
+    """Read a file."""
     try:
         with open(path, "rb") as stream:
             text = stream.read(LARGEST_FILE + 1)

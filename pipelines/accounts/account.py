@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from privstream.mechanisms import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.entries import Contents, Entry
 from privstream.pipelines.accounts.ledger import ENDING, Ledger, is_database
@@ -17,18 +15,6 @@ from privstream.pipelines.show.words import Budget
 
 NONE = "none"
 """The value of `--ledger` that goes without."""
-
-
-class Identity(Protocol):
-    """What a run draws, and of which data."""
-
-    @property
-    def digest(self) -> str:
-        """Of all of it."""
-
-    @property
-    def data(self) -> str:
-        """Digest of the data alone, or their source."""
 
 
 class Charge(NamedTuple):
@@ -52,11 +38,7 @@ class Account:
 
     @classmethod
     def prepare(cls, ledger: str | None, key_file: str | None, dataset: str = DEFAULT_DATASET) -> Account:
-        """Return the account that is named: the ledger, or the one beside the key.
-
-        Raises:
-            ValueError: naming the option.
-        """
+        """Return the account that is named: the ledger, or the one beside the key."""
         path = ledger
         if ledger == NONE:
             path = None
@@ -70,53 +52,19 @@ class Account:
             raise ValueError(f"dataset must be a name of printable letters, got {dataset!r}")
         return cls(path=path, dataset=dataset)
 
-    def charge(
-        self,
-        identity: Identity,
-        label: str,
-        word: str,
-        output: str,
-        noise: KeyedNoise,
-        guarantee: PrivacyGuarantee,
-        *,
-        name: str = "",
-        dry: bool = False,
-    ) -> Charge:
-        """Write a run into the ledger, unless it is a dry run.
-
-        Args:
-            identity: what it draws, and of what.
-            label: what its noise depends on.
-            word: its command, such as "histogram".
-            output: where its rows go.
-            noise: its noise, for the fingerprint of the key.
-            guarantee: what all of its questions promise together.
-            name: what its rows and guarantee file call it.
-            dry: refuse what would be refused, and write nothing.
+    def charge(self, entry: Entry, *, dry: bool = False) -> Charge:
+        """Write a run into the ledger; a `dry` one is refused where it would be, and not written.
 
         Raises:
             ValueError: the ledger, or the limit of the data set, refuses it.
         """
-        if self.path is None:
-            return Charge(Budget(), None)
-        entry = Entry.of(
-            guarantee,
-            label=label,
-            digest=identity.digest,
-            name=name or label,
-            dataset=self.dataset,
-            command=word,
-            version=version("privstream"),
-            data=identity.data,
-            key=noise.fingerprint,
-            output=output,
-        )
+        assert self.path is not None  # else there is nobody to charge
         receipt = Ledger(self.path).append(entry, dry=dry)
-        standing = _standing(receipt.contents, self.dataset, guarantee)
+        standing = _standing(receipt.contents, self.dataset, entry)
         assert standing is not None  # of the unit of this run
         budget = Budget(
             dataset=self.dataset,
-            epsilon=guarantee.epsilon,
+            epsilon=entry.epsilon,
             runs=len(standing.costs),
             spent=standing.epsilon,
             limit=None if standing.limit is None else standing.limit.epsilon,
@@ -132,7 +80,7 @@ class Account:
         return None if self.path is None else _standing(Ledger(self.path).contents(), self.dataset, guarantee)
 
 
-def _standing(contents: Contents, dataset: str, guarantee: PrivacyGuarantee) -> Standing | None:
+def _standing(contents: Contents, dataset: str, guarantee: PrivacyGuarantee | Entry) -> Standing | None:
     """Return the standing of the unit of a guarantee."""
     wanted = guarantee.unit, guarantee.neighbouring
     found = standings_of(contents, dataset)

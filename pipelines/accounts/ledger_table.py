@@ -63,11 +63,7 @@ class LedgerTable:
 
     @contextmanager
     def _connected(self) -> Iterator[psycopg.Connection[Any]]:
-        """Open a transaction.
-
-        Raises:
-            ValueError: the database does not answer, or refuses.
-        """
+        """Open a transaction."""
         try:
             with connect(self.where) as connection:
                 yield connection

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from privstream.mechanisms import KeyedNoise
-from privstream.pipelines.accounts.entries import WATCHED, record_digest
-from privstream.pipelines.file_digests import digest_of, local_digest
+from privstream.pipelines.accounts.entries import DIGEST_BYTES, WATCHED, record_digest
+from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.stores import filesystems, opened, scheme_of
 from privstream.transforms.release import plain
 
+AT_ONCE = 1 << 22
 READING_VERSION = 1
 """Goes up when the same files and fields give other records."""
 
@@ -61,49 +63,30 @@ def data_digest(files: Iterable[EventFile]) -> str:
     return record_digest(sorted([file.format, *content_digest(file.path)] for file in files))
 
 
-def identity_of(
-    releases: Mapping[str, Mapping[str, Any]],
-    readings: Mapping[str, Any],
-    source: str,
-    output: str,
+def identify(
+    monitor: Monitor,
+    given: Mapping[str, Mapping[str, Any]],
+    read: Mapping[str, Mapping[str, Any]],
     files: Iterable[EventFile],
-    watched: Collection[str],
 ) -> RunIdentity:
-    """Return the identity of a run.
+    """Return what all questions draw, and of what.
 
     Args:
-        releases, readings: see `RunIdentity`.
-        source: its input.
-        output: where rows go, which counts if something has no end.
-        files: the input files.
-        watched: options whose files have no end.
-
-    Raises:
-        InputFileError: a file cannot be read.
+        monitor: with the questions.
+        given: arguments of their transforms, by name.
+        read: by name, what they read of events, and what else is read.
+        files: of events, unless the input has no end.
     """
-    data = f"{WATCHED}{_source(source)}" if "input" in watched else data_digest(files)
-    return RunIdentity(releases=releases, readings=readings, data=data, place=_place(output) if watched else "")
-
-
-def reading(
-    fields: Any, further: Mapping[str, Any], watched: Collection[str], forms: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return all that says which records a question gets of given files.
-
-    Args:
-        fields: what it reads.
-        further: paths of further files of records, by the options that name them.
-        watched: options whose files have no end.
-        forms: what else says how files without an end are read.
-    """
-    return {"fields": fields, **{name: _further(path, name in watched) for name, path in further.items()}, **forms}
-
-
-def _further(path: Any, watched: bool) -> Any:
-    """Return what is in a file that an option names, or its place, if that is watched."""
-    if not isinstance(path, str):
-        return path
-    return _place(path) if watched else content_digest(path)
+    data, releases, readings = monitor.data, {}, {}
+    forms = {"watermark": data.watermark, "input_format": data.input_format} if data.unbounded else {}
+    for name, question in monitor.questions.items():
+        made = question.transform({**given[name], "noise": KeyedNoise.random()}, unbounded=data.unbounded)
+        key = "" if monitor.single else name
+        releases[key], readings[key] = made.release, {**read[name], **forms}
+    if data.unbounded:
+        source, place = f"{WATCHED}{_source(data.input)}", _place(monitor.output.path)
+        return RunIdentity(releases=releases, readings=readings, data=source, place=place)
+    return RunIdentity(releases=releases, readings=readings, data=data_digest(files))
 
 
 STORES_WITH_MD5 = ("s3",)
@@ -115,23 +98,25 @@ checksum of 32 bits, which who writes a part of a file can choose.
 
 
 def content_digest(path: str) -> list[str]:
-    """Return how a file is compressed and a digest of its bytes; in S3 of its size and checksum.
-
-    Raises:
-        InputFileError: it cannot be read.
-    """
+    """Return how a file is compressed and a digest of its bytes; in S3 of its size and checksum."""
     compression = next((ending for ending in COMPRESSED if path.endswith(ending)), "")
     try:
         if scheme_of(path) in STORES_WITH_MD5:
             store = filesystems().get_filesystem(path)
             return [compression, record_digest([store.size(path), store.checksum(path)])]
-        if scheme_of(path) is None:
-            return [compression, local_digest(path)]
-        with opened(path) as stream:
-            return [compression, digest_of(stream)]
+        with open(path, "rb", buffering=0) if scheme_of(path) is None else opened(path) as stream:
+            return [compression, _digest(stream)]
     except OSError as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise InputFileError(f"cannot read {path}: {reason}") from None
+
+
+def _digest(stream: Any) -> str:
+    """Return the digest of a file, which can be read into a buffer."""
+    found, room = blake2b(digest_size=DIGEST_BYTES), memoryview(bytearray(AT_ONCE))
+    while size := stream.readinto(room):
+        found.update(room[:size])
+    return found.hexdigest()
 
 
 def _source(path: str) -> str:

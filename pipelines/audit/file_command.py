@@ -22,7 +22,7 @@ from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import MADE_BY, OF_MONITOR, promise_path
 from privstream.pipelines.run.asked import parameters_of
 from privstream.pipelines.run.asked import promise as promise_of
-from privstream.pipelines.run.plan import arguments_of, fields_of, is_unbounded, shared_out
+from privstream.pipelines.run.plan import Plan
 from privstream.pipelines.yaml_file import read_document
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, Steps
@@ -157,13 +157,11 @@ def _planned(path: str) -> Promises:
     given = Given([document], document)
     monitor = given.monitor()
     with given.errors():
-        fields = fields_of(monitor)
-        own = {name: arguments_of(monitor, name, fields[name]) for name in monitor.questions}
-        planned = shared_out(monitor, own, unbounded=is_unbounded(monitor))
+        planned = Plan.of(monitor)
         promises = {}
         for paid in planned.questions:
             asked = monitor.questions[paid.name]
-            parameters = parameters_of(monitor, asked, fields[paid.name])
+            parameters = parameters_of(monitor, asked, planned.fields[paid.name])
             parameters |= asked.model_dump(mode="json", exclude_none=True, include=set(PUBLIC))  # lists as they are
             content = promise_of(asked, paid.transform, parameters, None, paid.guarantee)
             line = document.lines.get(("questions", paid.name), 1)

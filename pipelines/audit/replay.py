@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms.arrays import Floats
-from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.noise.sources import PrfNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, PrivacyCurve, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +12,9 @@ from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import READ
 from privstream.pipelines.model.monitor import FILL_IN
 from privstream.pipelines.sinks.row_files import check_destination, check_new
-from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError, TextForm
+from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import FORMATS, EventFile, match_files
+from privstream.pipelines.sources.found_files import FORMATS, match_files
 from privstream.pipelines.sources.text_lines import parse_line, read_lines
 from privstream.pipelines.terminal import printable, say
 from privstream.pipelines.yaml_file import CORE
@@ -25,12 +24,6 @@ MOST_FIELDS, LONGEST_NAME = 200, 64
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 NO_NAME = re.compile(r"[-+.\d\s]*\d[-+.:TZe\d\s]*|.*@.*|.*\d{4,}.*|")
 """Texts that are no names of fields, but numbers, times, addresses or nothing: a file without a header begins so."""
-
-MEANS = {
-    "user": "the field with who is protected: what one of them does stays hidden",
-    "time": "the field with when it happened",
-    "item": "the field with what is counted; several: [country, page]",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,10 +42,12 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         if not to_terminal:
             check_destination(arguments.output)
             check_new(arguments.output)
-        fields = _fields(match_files(arguments.input, arguments.input_format)[0], _form(arguments))
+        fields = _fields(arguments)
     except (InputFileError, ValueError, OSError) as error:
         raise UsageError(str(error).replace("; --overwrite replaces it", "").replace("--input ", "INPUT ")) from error
-    text = "\n".join(_lines(arguments, fields)) + "\n"
+    given = {name: getattr(arguments, name) for name in ("input", "input_format", "encoding", "delimiter")}
+    data = "\n".join(f"  {name}: {_yaml(value)}" for name, value in given.items() if value is not None)
+    text = TEMPLATE.format(fields=", ".join(map(_yaml, fields)), data=data, fill_in=FILL_IN)
     if to_terminal:
         print(printable(text), end="")
         return
@@ -61,27 +56,21 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
     say(f"{arguments.output}: fill in what says {FILL_IN}, then: {next_step}")
 
 
-def _form(arguments: argparse.Namespace) -> TextForm:
-    """Return how files of text are written.
+def _fields(arguments: argparse.Namespace) -> list[str]:
+    """Return the fields of the first file, by its header or schema; of JSON lines, by the keys of the first line.
 
     Raises:
-        ValueError: naming the option.
+        InputFileError, ValueError: the file has none, or its first line has what is no name, and is not quoted.
     """
-    fields = FieldMapping(
-        encoding=arguments.encoding or UTF_8, delimiter="\t" if arguments.delimiter == "tab" else arguments.delimiter
-    )
-    return replace(fields.text, names=())
-
-
-def _fields(file: EventFile, form: TextForm) -> list[str]:
-    """Return the fields of a file, by its header or schema; of JSON lines, by the keys of the first line.
-
-    Raises:
-        InputFileError: the file has none, or its first line has what is no name, and is not quoted.
-    """
+    delimiter = "\t" if arguments.delimiter == "tab" else arguments.delimiter
+    form = replace(FieldMapping(encoding=arguments.encoding or UTF_8, delimiter=delimiter).text, names=())
+    file = match_files(arguments.input, arguments.input_format)[0]
     schema = FORMATS[file.format].schema(file.path, form)
-    keys = _first_keys(file, form.encoding) if file.format == "jsonl" else []
-    names = keys if schema is None else [field.name for field in schema]
+    names = [field.name for field in schema] if schema is not None else []
+    if file.format == "jsonl":
+        lines = next(iter(read_lines(file.path, form.encoding)), None)
+        row = None if lines is None or isinstance(lines, Damage) else parse_line(lines.texts[0])
+        names = list(row or ())
     if not names:
         raise InputFileError(f"INPUT must have fields: {file.path} has none")
     usual = all(len(name) <= LONGEST_NAME and not NO_NAME.fullmatch(name) and name.isprintable() for name in names)
@@ -94,42 +83,31 @@ def _fields(file: EventFile, form: TextForm) -> list[str]:
     return names
 
 
-def _first_keys(file: EventFile, encoding: str) -> list[str]:
-    """Return the keys of the first line of JSON."""
-    for lines in read_lines(file.path, encoding):
-        row = None if isinstance(lines, Damage) or not len(lines.texts) else parse_line(lines.texts[0])
-        return [] if row is None else list(row)
-    return []
-
-
-def _lines(arguments: argparse.Namespace, fields: list[str]) -> Iterator[str]:
-    """Yield the lines of the monitor."""
-    yield "# A monitor: questions about one stream of events, with one privacy budget. The fields of the file are:"
-    yield f"#   {', '.join(map(_yaml, fields))}"
-    yield "data:"
-    yield f"  input: {_yaml(arguments.input)}"
-    for name in ("input_format", "encoding", "delimiter"):
-        if (given := getattr(arguments, name)) is not None:
-            yield f"  {name}: {_yaml(given)}"
-    for kind, means in MEANS.items():
-        yield f"  {kind}: {FILL_IN}  # {means}"
-    forms = 'time_zone: Europe/Berlin, time_format: "%d.%m.%Y %H:%M", decimal: ",", null: "NULL", trim: true'
-    yield f"  # where texts need them: {forms}"
-    yield "windows:"
-    yield "  window: 1d"
-    yield f"  start: {FILL_IN}  # of the first window, such as 2026-01-01"
-    yield f"  end: {FILL_IN}  # of the last window, such as 2026-02-01"
-    yield "privacy: {epsilon: 1, delta: 1.0e-6}  # delta must be far below 1 / (number of people)"
-    yield "questions:  # `share` divides the budget"
-    yield "  items:"
-    yield "    question: counts"
-    yield "    share: 2"
-    yield f"    max_contributions: {FILL_IN}  # of a person in all windows, such as 30; privstream suggest finds one"
-    yield "  # prices: {question: quantiles, value: price, quantiles: [0.5, 0.99], low: 1, high: 1000}"
-    yield "views:  # cost nothing"
-    yield "  largest: {of: items, largest: 10}"
-    yield "# account: {key: key}  # openssl rand -out key 32 && chmod 600 key"
-    yield "output: {path: out}"
+TEMPLATE = """\
+# A monitor: questions about one stream of events, with one privacy budget. The fields of the file are:
+#   {fields}
+data:
+{data}
+  user: {fill_in}  # the field with who is protected: what one of them does stays hidden
+  time: {fill_in}  # the field with when it happened
+  item: {fill_in}  # the field with what is counted; several: [country, page]
+  # where texts need them: time_zone: Europe/Berlin, time_format: "%d.%m.%Y %H:%M", decimal: ",", null: "NULL"
+windows:
+  window: 1d
+  start: {fill_in}  # of the first window, such as 2026-01-01
+  end: {fill_in}  # of the last window, such as 2026-02-01
+privacy: {{epsilon: 1, delta: 1.0e-6}}  # delta must be far below 1 / (number of people)
+questions:  # `share` divides the budget
+  items:
+    question: counts
+    share: 2
+    max_contributions: {fill_in}  # of a person in all windows, such as 30; privstream suggest finds one
+  # prices: {{question: quantiles, value: price, quantiles: [0.5, 0.99], low: 1, high: 1000}}
+views:  # cost nothing
+  largest: {{of: items, largest: 10}}
+# account: {{key: key}}  # openssl rand -out key 32 && chmod 600 key
+output: {{path: out}}
+"""
 
 
 def _yaml(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The commands of a question: to answer it, to plan, to simulate and to audit. No Beam until one of them runs."""
+"""The commands that answer a question or all of a monitor, and that attack one. No Beam until one of them runs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from typing import Any
 
 from privstream.pipelines.command import Command
 from privstream.pipelines.console import clock
-from privstream.pipelines.model.question import Part, Question, QuestionInfo, Stand, loaded
-from privstream.pipelines.options import (
-    Execution,
-    OptionOf,
-    add_execution,
-    add_layers,
-    add_options,
-    given_to,
-    options_of,
-)
+from privstream.pipelines.model.question import Question, QuestionInfo, loaded
+from privstream.pipelines.options import Execution, OptionOf, add_execution, add_options, given_to, options_of
+from privstream.pipelines.yaml_file import read_document
 
 TRIALS = 4000
-BEAM = "Any option of Apache Beam may be added, such as --runner."
 USUAL: Mapping[str, Any] = {"suggest": {"privacy": {"epsilon": 0.05, "delta": 1e-6}}}
 """What holds where nothing is given, by the words of commands."""
 
+OF_MONITOR: tuple[OptionOf, ...] = tuple(
+    option for option in options_of(None, ("output", "account")) if option.name != "output_format"
+)
 
-def run_command(kind: type[Question]) -> Command:
-    """Return the command that answers a question."""
-    info, options = kind.info, tuple(options_of(kind))
+
+def run_command(kind: type[Question] | None = None) -> Command:
+    """Return the command that answers a question; without one that of a monitor, which is in a file."""
+    options = OF_MONITOR if kind is None else tuple(options_of(kind))
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.epilog = info.epilog
+        if kind is None:
+            text = "the monitor: data, windows, privacy, questions, output"
+            parser.add_argument("file", metavar="FILE.yaml", help=text)
+        else:
+            parser.epilog = kind.info.epilog
         add_options(parser, options, kind)
         add_execution(parser)
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        given = given_to(kind, arguments, options, usual=USUAL.get(info.word))
+        document = None if kind is not None else read_document(arguments.file)
+        usual = None if kind is None else USUAL.get(kind.info.word)
+        given = given_to(kind, arguments, options, document=document, usual=usual)
         execution = Execution.of(arguments, others)
         with given.errors():
             monitor = given.monitor()
@@ -45,69 +47,16 @@ def run_command(kind: type[Question]) -> Command:
             prepared.execute()
 
     return Command(
-        description=f"{info.description} The guarantee protects {info.protected}. {BEAM}",
+        description="Answers all questions of a file by one pipeline: events are read and checked once, and questions "
+        "branch after that. All of them together cost the total of the file, which is one entry of the ledger. Any "
+        "option of Apache Beam may be added, such as --runner."
+        if kind is None
+        else f"{kind.info.description} The guarantee protects {kind.info.protected}. Any option of Apache Beam may be "
+        "added, such as --runner.",
         add_arguments=add_arguments,
         run=run,
         takes_beam_options=True,
     )
-
-
-PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zone")
-"""Options of all questions that say something about accuracy."""
-
-
-def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:
-    """Return the options of a plan that are those of a run, too."""
-    info = kind.info
-    apart = {*info.unplanned, *info.assumed, *(stand.name for stand in info.stands.values())}
-    return tuple(
-        option
-        for option in options_of(kind, ("windows", "privacy", "data"))
-        if option.name not in apart and (option.place[0] == "questions" or option.name in PLANNED)
-    )
-
-
-def plan_command(kind: type[Question]) -> Command:
-    """Return the command that says how accurate answers will be."""
-    info, options = kind.info, planned_options(kind)
-
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        group = parser.add_argument_group("plan")
-        group.add_argument("--epsilon", metavar="X[,X..]", help="epsilon, or several values to compare")
-        text = "instead of --epsilon: find the smallest epsilon with this error"
-        group.add_argument("--error", type=float, metavar="X", help=text)
-        if "window" in {option.name for option in options}:
-            group.add_argument(
-                "--windows", type=int, metavar="N", help="number of windows, in place of --start and --end"
-            )
-            text = "plan for unbounded input, whose rows are seen window by window; without it for files"
-            group.add_argument("--unbounded", action="store_true", help=text)
-        for stand in info.stands.values():
-            _add_stand(group, stand)
-        group.add_argument("--json", action="store_true", help="print one JSON object")
-        add_layers(group)
-        add_options(parser, options, kind)
-
-    def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        loaded("commands.one_plan.Plan").of(kind, arguments, options).run(arguments)
-
-    return Command(
-        description="Predicts, before any data is read, how accurate the answers will be with one epsilon "
-        "or several, or finds the epsilon that gives a wanted error. It costs no privacy budget.",
-        add_arguments=add_arguments,
-        run=run,
-    )
-
-
-def _add_stand(group: argparse._ActionsContainer, stand: Stand) -> None:
-    """Add an option for the length of a list."""
-    group.add_argument(f"--{stand.name}", metavar="N", required=stand.needed, help=stand.text)
-
-
-def simulate_command(simulation: Part) -> Command:
-    """Return the command that writes events to try a question with."""
-    command: Command = loaded(simulation.path)
-    return command
 
 
 def add_audit_options(parser: argparse.ArgumentParser) -> None:
@@ -123,20 +72,18 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", metavar="PATH", help="file with a noise key (default: a new random key for each run)")
 
 
-def audit_command(spec: QuestionInfo, audit: Part) -> Command:
+def audit_command(spec: QuestionInfo) -> Command:
     """Return the command that attacks the transform of a question."""
-
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_audit_options(parser)
+    summary = "" if spec.audit is None else spec.audit.summary
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
         loaded("audit.audit_command.AuditCommand")(spec).run(arguments)
 
     return Command(
-        description=f"Audits what answers the question {spec.word}: {audit.summary}. The worst pair of neighbouring "
+        description=f"Audits what answers the question {spec.word}: {summary}. The worst pair of neighbouring "
         "inputs runs through the whole pipeline, and all that noise is drawn for is compared with what is claimed. "
         "Tests in secret are attacked by thousands of trials, which must also catch a control with a larger budget. An "
         "audit can refute a guarantee and cannot prove it. It reads no data of yours, and costs no privacy budget.",
-        add_arguments=add_arguments,
+        add_arguments=add_audit_options,
         run=run,
     )

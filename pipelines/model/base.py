@@ -58,7 +58,6 @@ def option(
     metavar: str = "",
     name: str = "",
     seldom: bool = False,
-    hidden: bool = False,
     **rules: Any,
 ) -> Any:
     """Return a field with its description.
@@ -69,10 +68,9 @@ def option(
         metavar: what stands for the value on a help page.
         name: of the option, where it is another one than the key.
         seldom: whether only `--help all` shows it.
-        hidden: whether it is no option of a command.
         **rules: of pydantic, such as `ge=1`.
     """
-    more = {"metavar": metavar, "name": name, "seldom": seldom, "hidden": hidden}
+    more = {"metavar": metavar, "name": name, "seldom": seldom}
     extra: dict[str, Any] = {key: value for key, value in more.items() if value}
     return Field(default, description=text, json_schema_extra=extra or None, **rules)
 

@@ -1,16 +1,17 @@
-"""All questions by the words of their commands. Imports no Beam."""
+"""All questions by the words of their commands: what the modules of models define. Imports no Beam."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from privstream.pipelines.model.continual import Flags, Histogram, Predecessor, Queries, Ranges
-from privstream.pipelines.model.counted import Alerts, Cardinality, Counts, HeavyHitters, Quantiles, TopK
+from privstream.pipelines.model import continual, counted
 from privstream.pipelines.model.question import Question, QuestionInfo
 
-CLASSES: tuple[type[Question], ...] = (
-    *(HeavyHitters, Counts, TopK, Alerts, Histogram, Quantiles, Flags, Cardinality),
-    *(Ranges, Predecessor, Queries),
+CLASSES: tuple[type[Question], ...] = tuple(
+    kind
+    for module in (counted, continual)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Question) and "info" in vars(kind) and not kind.info.local
 )
 """In the order of help pages."""
 

@@ -40,7 +40,6 @@ class Histogram(Categories):
         word="histogram",
         summary="count the events of each category since the start, after every window",
         protected="an event, or a person over the whole run",
-        known_as="running totals of a dashboard; `count(*) GROUP BY category`",
         transform="histograms.continual_histogram.ContinualHistogram",
         parameters="histograms.parameters.HistogramParameters",
         row="HistogramEstimate",
@@ -53,7 +52,6 @@ class Histogram(Categories):
         unplanned=("separator", "max_per_window"),
         stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
         error_unit="events",
-        chart="histogram",
         simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
         audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits per person"),
     )
@@ -73,7 +71,6 @@ class Flags(Categories):
         Histogram.info,
         word="flags",
         summary="report which categories have been counted more often than their thresholds",
-        known_as="milestones: more than n events since the start",
         transform="histograms.threshold_flags.ThresholdFlags",
         parameters="histograms.parameters.FlagsParameters",
         row="CategoryFlag",
@@ -109,7 +106,7 @@ class Points(Question):
         """
         if not isinstance(self.queries, str):
             return [tuple(one) if isinstance(one, list | tuple) else (one,) for one in self.queries]
-        found: list[tuple[int, ...]] = loaded("model.point_queries.read_point_queries")(self.queries, self.asked)
+        found: list[tuple[int, ...]] = loaded("model.public_lists.point_queries")(self.queries, self.asked)
         return found
 
     def further(self, reading: Any) -> dict[str, Any]:
@@ -139,7 +136,6 @@ class Ranges(Points):
         **ABOUT_POINTS,
         word="ranges",
         summary="count the points in ranges of numbers (slots, prices), while points come and go",
-        known_as="`count(*) WHERE x BETWEEN a AND b`; no percentiles of x",
         transform="points.range_counts.RangeCounts",
         parameters="points.parameters.RangesParameters",
         row="RangeCount",
@@ -149,7 +145,6 @@ class Ranges(Points):
         epilog=f"""{POINT_QUERIES}
   {{"low": 1, "high": 50}}
 """,
-        chart="ranges",
         simulation=Part("simulate.worlds.RANGES", "cars in a car park, and queries about parts of it"),
         audit=Part("audit.attacks.RANGES", "one update of a point"),
     )
@@ -167,7 +162,6 @@ class Predecessor(Points):
         **ABOUT_POINTS,
         word="predecessor",
         summary="find the nearest points below and above public points, while points come and go",
-        known_as="nearest free slot, last price level",
         transform="points.predecessor_queries.PredecessorQueries",
         parameters="points.parameters.PredecessorParameters",
         row="NearestPoints",
@@ -177,13 +171,9 @@ class Predecessor(Points):
         epilog=f"""{POINT_QUERIES}
   {{"point": 50}}
 """,
-        chart="predecessor",
         simulation=Part("simulate.worlds.PREDECESSOR", "trades at price levels, and queries about levels"),
         audit=Part("audit.attacks.PREDECESSOR", "one update of a point"),
     )
-
-
-WATCHED = "queries"
 
 
 class Queries(Question):
@@ -192,7 +182,7 @@ class Queries(Question):
     """
 
     question: Literal["queries"] = "queries"
-    queries: PathText = option(..., "file or folder with the public queries, see below")
+    queries: PathText = option(..., "file with the public queries, see below")
     domain: Items = option(..., "public list of items, a file with one on each line; others count in no answer")
     records: Count = option(..., "public number of people, exact or estimated")
     alpha: Number | None = option(
@@ -205,32 +195,29 @@ class Queries(Question):
         word="queries",
         summary="answer many counting queries about one data set, one after the other",
         protected="a person, over all queries together",
-        known_as="shares of a population, a survey; `count(*) WHERE item IN (..)`",
         transform="queries.private_queries.PrivateQueries",
         parameters="queries.parameters.QueriesParameters",
         row="QueryAnswer",
         order=("time", "query"),
         title="answers",
         published="queries_answered",
-        files=("domain", WATCHED),
-        watched=WATCHED,
+        files=("domain", "queries"),
         epilog="""\
-queries, one JSON object on each line, in the order in which they are asked, or with a time:
+queries, one JSON object on each line, in the order in which they are asked:
   {"name": "young", "items": ["0-9", "10-19"]}
-  {"name": "points", "items": ["gold", "silver"], "time": "2024-01-01T12:00:00Z"}
 The answer is the number of people who have one of the items. Queries and the domain are public.
 Each person counts with one item.
-
-With --watch, queries come as files into a folder; write a file elsewhere, and rename it into the folder when it is
-complete. A query is asked when its file has come, or at its own time if that is later. With --watermark marks each
-query has a time. A file named _END ends the run.
 """,
         stands={"domain": Stand("items", "number of items on the public list", needed=True)},
-        unplanned=(WATCHED,),
-        chart="queries",
+        unplanned=("queries",),
         simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
+        audit=None,
     )
 
     def further(self, reading: Any) -> dict[str, Any]:
         """Return for how many queries accuracy is stated."""
         return {"queries": self.planned}
+
+    def inputs(self, reading: Any) -> dict[str, Any]:
+        """Return the queries."""
+        return {"queries": loaded("model.public_lists.linear_queries")(self.queries, reading)}

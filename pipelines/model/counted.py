@@ -52,7 +52,6 @@ class Counts(Question):
         summary="count the people who have each item, by window, in the last days or since the start; no list of items "
         "is needed",
         protected="a person over the whole run, or an event",
-        known_as="daily visitors of each page; `SELECT item, count(DISTINCT user), sum(value) GROUP BY day, item`",
         transform="counts.transform.KeyedCounts",
         parameters="counts.keyed_counts.CountsParameters",
         row="KeyCount",
@@ -68,7 +67,6 @@ class Counts(Question):
         files=("domain", "public_items"),
         unplanned=("public_items", "top", "rising", "at_least"),
         stands=LISTED,
-        chart="counts",
         simulation=Part(
             "simulate.worlds.COUNTS",
             "searches of a city, with the people who search for each item in a window or since the start",
@@ -101,7 +99,6 @@ class HeavyHitters(Question):
         word="heavy-hitters",
         summary="find trending items: those that surely many people have in a window; no list of items is needed",
         protected="a person over the whole run",
-        known_as="trending searches; `GROUP BY hour, item HAVING count(DISTINCT user) > n`",
         transform="heavy_hitters.shifting_heavy_hitters.ShiftingHeavyHitters",
         parameters="heavy_hitters.parameters.HeavyHittersParameters",
         row="HeavyHitter",
@@ -112,9 +109,7 @@ class HeavyHitters(Question):
         files=("domain", "public_items"),
         unplanned=("public_items", "threshold"),
         stands=LISTED,
-        chart="heavy-hitters",
         simulation=Part("simulate.worlds.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
-        audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
 
@@ -137,7 +132,6 @@ class TopK(Question):
         word="top-k",
         summary="rank items by numbers of people (top pages, top products); no list of items is needed",
         protected="a person over the whole run",
-        known_as="top pages, top products; `ORDER BY count(DISTINCT user) DESC LIMIT k`",
         transform="top_k.top_k_with_gap.TopKWithGap",
         parameters="top_k.parameters.TopKParameters",
         row="RankedItem",
@@ -148,11 +142,9 @@ class TopK(Question):
         files=("domain", "public_items"),
         unplanned=("public_items",),
         stands=LISTED,
-        chart="top-k",
         simulation=Part(
             "simulate.worlds.TOP_K", "searches of a city, and the list of everything that can be searched for"
         ),
-        audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
 
@@ -185,7 +177,6 @@ class Alerts(Question):
         word="alerts",
         summary="report the windows in which numbers of people pass the thresholds of public rules",
         protected="a person over the whole run",
-        known_as="outbreaks, outages, unusual numbers of unique users",
         transform="alerts.sparse_vector_alerts.SparseVectorAlerts",
         parameters="alerts.parameters.AlertsParameters",
         row="Alert",
@@ -195,9 +186,7 @@ class Alerts(Question):
         files=("rules",),
         epilog=ALERT_RULES,
         stands={"rules": Stand("rules", "number of rules, all with at_least; or the file with the rules", needed=True)},
-        chart="alerts",
         simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
-        audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
 
@@ -220,7 +209,6 @@ class Quantiles(Question):
         word="quantiles",
         summary="find the median and other percentiles of a number (latencies, prices, ages), each with an interval",
         protected="a person over the whole run, or an event",
-        known_as="p50, p90 and p99 of a dashboard; `percentile_cont(0.9)`, `approx_quantiles(latency, 100)`",
         transform="quantiles.numeric_quantiles.NumericQuantiles",
         parameters="quantiles.parameters.QuantilesParameters",
         row="QuantileEstimate",
@@ -234,9 +222,7 @@ class Quantiles(Question):
         files=(),
         assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
         error_unit="values",
-        chart="quantiles",
         simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
-        audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
 
@@ -270,7 +256,6 @@ class Cardinality(Question):
         word="cardinality",
         summary="estimate how many people are present (in a building, online), while they come and go",
         protected="a person over the whole run",
-        known_as="daily active users, unique users online, occupancy",
         transform="cardinality.set_cardinality.SetCardinality",
         parameters="cardinality.parameters.CardinalityParameters",
         row="CardinalityEstimate",
@@ -282,9 +267,7 @@ class Cardinality(Question):
         files=(),
         unplanned=("enter_values", "timeout"),
         assumed={"leave_values": ("leave",)},
-        chart="cardinality",
         simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
-        audit=Part("audit.attacks.NONE", "limits and noise per person"),
     )
 
 
@@ -300,13 +283,13 @@ class Suggest(Question):
         word="suggest",
         summary="choose the limit per person from data, privately",
         protected="a person over all that is read",
-        known_as="histograms of contributions per user, for contribution bounds",
         transform="limits.suggest_limits.SuggestLimits",
         row="LimitShare",
         order=("above",),
         title="rows about limits",
         published="limits_published",
         below="suggest.answer.below",
+        audit=None,
         table=False,
         files=(),
         local=True,

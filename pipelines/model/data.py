@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from privstream.pipelines.locations import ARRIVAL, DATABASE, DUCKDB, POSTGRESQL, SCHEME
@@ -111,12 +113,18 @@ class Data(Model):
         """Whether what is read has no end."""
         return self.query is None and (self.from_kafka or self.watch is not None)
 
-    def check(self) -> None:
-        """Refuse keys that do not belong together.
+    def kafka_settings(self) -> Mapping[str, str]:
+        """Return the settings of librdkafka."""
+        settings = {}
+        for setting in self.kafka_setting:
+            name, equals, value = setting.partition("=")
+            if not equals:
+                raise ValueError(f"kafka_setting must be NAME=VALUE or NAME=@FILE, got {name}")
+            settings[name] = Path(value[1:]).read_text().strip() if value.startswith("@") else value
+        return settings
 
-        Raises:
-            WrongKeyError: naming the key.
-        """
+    def check(self) -> None:
+        """Refuse keys that do not belong together."""
         database = self.input.startswith(POSTGRESQL) or self.input.endswith(DUCKDB)
         if database and self.query is None:
             raise WrongKeyError(("data", "query"), "must be given where the input is a database")
@@ -138,16 +146,13 @@ class Data(Model):
             raise WrongKeyError(("data", "watermark"), "must be given with watch only")
 
     def fields(self, question: Question) -> FieldMapping:
-        """Return what a question reads of an event.
-
-        Raises:
-            WrongKeyError, ValueError, TypeError: naming the key.
-        """
+        """Return what a question reads of an event."""
         from privstream.pipelines.sources.fields import FieldMapping  # noqa: PLC0415 - late: it takes a second
         from privstream.transforms.reading.texts import column_names  # noqa: PLC0415
 
         info = question.info
-        item = (question.item or self.item) if info.item and question.reads_items else ""
+        reads_item = info.item and (not info.items_with or question.gives(*info.items_with))
+        item = (question.item or self.item) if reads_item else ""
         if item and getattr(question, "separator", None) is not None and len(column_names(item)) > 1:
             raise WrongKeyError(("separator",), "must not be given with several columns in item")
         if getattr(question, "categories_per_row", 1) > 1 and getattr(question, "separator", None) is None:
@@ -158,7 +163,7 @@ class Data(Model):
             forms["delimiter"] = "\t"
         unit = question.value_unit if question.value_unit is not None else self.value_unit
         return FieldMapping(
-            user="" if question.unit_of_privacy in info.units_without_users else question.user or self.user,
+            user="" if getattr(question, "unit", "") in info.units_without_users else question.user or self.user,
             item=item,
             time=self.time,
             value=self._value(question),
@@ -171,12 +176,13 @@ class Data(Model):
 
     def _value(self, question: Question) -> str:
         """Return the field with the number, if one is read."""
-        if question.reads_values:
+        with_one = question.info.values_with
+        if question.info.value and (not with_one or question.gives(with_one)):
             return question.value or self.value or "value"
-        if question.value is not None or (self.value is not None and question.info.values_with):
-            raise WrongKeyError((question.info.values_with or "value",), "must be given with value")
+        if question.value is not None or (self.value is not None and with_one):
+            raise WrongKeyError((with_one or "value",), "must be given with value")
         if question.value_unit is not None:
-            raise WrongKeyError((question.info.values_with or "value",), "must be given with value_unit")
+            raise WrongKeyError((with_one or "value",), "must be given with value_unit")
         return ""
 
 

@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 from privstream.pipelines.command import CommandError, UsageError, spelled
 from privstream.pipelines.model.base import Place, WrongKeyError, meant
 from privstream.pipelines.model.monitor import FILL_IN, SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.yaml_file import CoreLoader
+from privstream.pipelines.yaml_file import CoreLoader, Document
 
 DEFAULTS = "privstream.yaml"
 """The file of defaults, in the working folder."""
@@ -22,23 +22,6 @@ PASSWORD = re.compile(r"\s*[\w+.-]+:/+([^/@]*:[^@]*@|.*[?&;]\w*password=)", re.I
 """How an address begins that has a password, of whatever scheme: also one that no option takes."""
 
 SECRETS = "for PostgreSQL set PGPASSWORD, or write ~/.pgpass; for Kafka give kafka_setting sasl.password=@FILE"
-
-
-class Layer(Protocol):
-    """Something that was given: plain values, and how errors about them are said."""
-
-    @property
-    def content(self) -> Mapping[str, Any]:
-        """Plain values, as a monitor has them."""
-        ...
-
-    def error(self, place: Place, rule: str) -> Exception:
-        """Return an error about a value."""
-        ...
-
-    def words(self, message: str) -> str:
-        """Return a message of what lies below, about arguments, in the words of this layer."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -56,22 +39,15 @@ class Named:
     kind: Callable[[str], Exception] = UsageError
 
     def error(self, place: Place, rule: str) -> Exception:
-        """Return an error about a value."""
-        name = self.names.get(place) or (self._called(place[-1]) if place else "")
-        return self.kind(f"{name} {self.words(rule)}".strip())
+        """Return an error about a value, in which arguments are called as they are here."""
+        called = {name.removeprefix("--").replace("-", "_"): name for name in self.names.values()}
+        called |= {place[-1]: name for place, name in reversed(list(self.names.items()))}
+        name = self.names.get(place) or (called.get(place[-1], place[-1]) if place else "")
+        return self.kind(f"{name} {spelled(rule, called)}".strip())
 
-    def words(self, message: str) -> str:
-        """Return a message about arguments as one about what these are called here."""
-        return spelled(message, self._by_key)
 
-    def _called(self, key: str) -> str:
-        return self._by_key.get(key, key)
-
-    @property
-    def _by_key(self) -> dict[str, str]:
-        """The names by themselves, and by the last part of places, which is the name of an argument."""
-        own = {name.removeprefix("--").replace("-", "_"): name for name in self.names.values()}
-        return own | {place[-1]: name for place, name in reversed(list(self.names.items()))}
+Layer = Named | Document
+"""Something that was given: plain values, and how errors about them are said."""
 
 
 @dataclass(frozen=True)

@@ -96,11 +96,7 @@ class Output(Model):
     )
 
     def check(self) -> None:
-        """Refuse addresses of another form.
-
-        Raises:
-            WrongKeyError: naming the key.
-        """
+        """Refuse addresses of another form."""
         for address in self.send:
             if not ADDRESS.fullmatch(address):
                 rule = f"must be of the form {KAFKA}host:port/topic or {POSTGRESQL}user@host:port/database/table, "
@@ -155,16 +151,12 @@ class Monitor(Model):
         Args:
             question: with its options.
             **rest: data, windows, privacy, output and account, as models or as mappings.
-
-        Raises:
-            WrongKeyError: naming the key.
         """
         # What a subclass is alone knows which of its options were given.
         made = cls.read(
             {"questions": {"it": {"question": "counts"}}, **{key: _plain(one) for key, one in rest.items()}}
         )
-        name = question.info.word.replace("-", "_")
-        made = made.model_copy(update={"questions": {name: question}})
+        made = made.model_copy(update={"questions": {question.info.name: question}})
         made._single = True
         made.check()
         return made
@@ -194,11 +186,7 @@ class Monitor(Model):
         return self._single
 
     def check(self) -> Self:
-        """Check what models cannot check by themselves: keys that must or must not be given together.
-
-        Raises:
-            WrongKeyError: naming the key.
-        """
+        """Check what models cannot check by themselves: keys that must or must not be given together."""
         self.data.check()
         self.privacy.check()
         self.output.check()

@@ -1,6 +1,6 @@
-"""Public lists of items, rules and thresholds, and moments, from plain values and files.
+"""Public lists of items, rules, thresholds and queries, from plain values and files.
 
-Rules of alerts are JSON lines: `{"name": "flu", "at_least": 500, "items": ["fever", "cough"]}`.
+Rules and queries are JSON lines, such as `{"name": "flu", "at_least": 500, "items": ["fever", "cough"]}`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from privstream.pipelines.model.data import Data
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
@@ -17,8 +17,10 @@ from privstream.pipelines.sources.text_lines import REASON, encoding_of, parse_l
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.texts import AS_WRITTEN, Spelling, listed_item
+from privstream.transforms.row_types import LinearQuery
+from privstream.transforms.timing.steps import timestamp
 
-FIELDS = tuple(field.name for field in dataclasses.fields(AlertRule))
+Read = TypeVar("Read")
 
 
 class Reading(NamedTuple):
@@ -37,6 +39,61 @@ class Reading(NamedTuple):
 AS_UTF_8 = Reading()
 
 
+def json_lines(option: str, path: str, parse: Callable[[dict[str, Any]], Read]) -> list[Read]:
+    """Return what is made of each line of a public file of JSON objects, which is small enough for memory.
+
+    Raises:
+        ValueError: there is no such file, or a line breaks a rule: names the line and the rule, and may quote it.
+    """
+    found: list[Read] = []
+    try:
+        for lines in read_lines(path):
+            if isinstance(lines, Damage):
+                raise ValueError(f"--{option}, {lines.position} of {path}: {lines.reason}")
+            for row, text in enumerate(lines.texts):
+                try:
+                    if (given := parse_line(text)) is None:
+                        raise ValueError(REASON)
+                    found.append(parse(given))
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"--{option}, {lines.position(row)} of {path}: {error}") from None
+    except InputFileError as error:
+        raise ValueError(f"--{option} must be a readable file: {error}") from None
+    return found
+
+
+def _check_fields(given: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse fields that a line does not have."""
+    if unknown := sorted(set(given) - set(names)):
+        raise ValueError(f"fields must be {', '.join(names)}, got {', '.join(map(repr, unknown))}")
+
+
+def point_queries(path: str, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return the queries about points that the lines of a file describe, each of numbers of these names."""
+
+    def query(given: dict[str, Any]) -> tuple[int, ...]:
+        _check_fields(given, names)
+        for name in names:
+            if isinstance(given.get(name), bool) or not isinstance(given.get(name), int):
+                raise TypeError(f"{name} must be a whole number")
+        return tuple(given[name] for name in names)
+
+    return json_lines("queries", path, query)
+
+
+def linear_queries(path: str, reading: Reading = AS_UTF_8) -> tuple[LinearQuery, ...]:
+    """Return the queries about people that the lines of a file describe; they are asked in the order of their lines."""
+
+    def query(given: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+        _check_fields(given, ("name", "items"))
+        if not isinstance(given.get("items", []), list):
+            raise TypeError("items must be a list")
+        return given.get("name", ""), tuple(map(reading.spelling.item, given.get("items", ())))
+
+    found = json_lines("queries", path, query)
+    return tuple(LinearQuery(name, timestamp(line), items) for line, (name, items) in enumerate(found, 1))
+
+
 def domain(name: str, value: Any, reading: Reading = AS_UTF_8) -> Domain:
     """Return the domain that a list or a path describes."""
     if isinstance(value, str):
@@ -44,11 +101,19 @@ def domain(name: str, value: Any, reading: Reading = AS_UTF_8) -> Domain:
     return Domain(reading.spelling.listed(value), name)
 
 
-def rules(name: str, value: Any, reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
+def rules(name: str, value: str | Iterable[Mapping[str, Any]], reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
     """Return the rules that mappings, or the lines of a file, describe."""
-    if isinstance(value, str):
-        return read_rules(value, reading)
-    return tuple(_spelled(AlertRule.from_fields(_with_texts(rule)), reading) for rule in value)
+
+    def rule(given: Mapping[str, Any]) -> AlertRule:
+        made = AlertRule.from_fields(given)
+        return _about(made, reading.spelling.listed)
+
+    if not isinstance(value, str):
+        return tuple(rule(_with_texts(given)) for given in value)
+    found = json_lines("rules", value, rule)
+    if not found:
+        raise ValueError(f"--rules must have at least one rule, got {value} with none")
+    return tuple(found)
 
 
 def _with_texts(rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,64 +122,26 @@ def _with_texts(rule: Mapping[str, Any]) -> dict[str, Any]:
     return {**rule, "items": [*map(str, items)]} if isinstance(items, list | tuple) else dict(rule)
 
 
-def read_rules(path: str, reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
-    """Read the rules of a file, one on each line.
-
-    Raises:
-        ValueError: naming the line and what it breaks; rules are public and may be quoted.
-    """
-    rules = []
-    try:
-        for lines in read_lines(path):
-            if isinstance(lines, Damage):
-                raise ValueError(f"--rules: {lines.position} of {path}: {lines.reason}")
-            for row, text in enumerate(lines.texts):
-                try:
-                    rules.append(_spelled(_rule(text), reading))
-                except (TypeError, ValueError) as error:
-                    raise ValueError(f"--rules: {lines.position(row)} of {path}: {error}") from None
-    except InputFileError as error:
-        raise ValueError(f"--rules must be a readable file: {error}") from None
-    if not rules:
-        raise ValueError(f"--rules must have at least one rule, got {path} with none")
-    return tuple(rules)
-
-
-def _rule(text: bytes) -> AlertRule:
-    """Read one line."""
-    found = parse_line(text)
-    if found is None:
-        raise ValueError(REASON)
-    return AlertRule.from_fields(found)
-
-
-def _spelled(rule: AlertRule, reading: Reading) -> AlertRule:
-    """Return a rule with its items as those of events are read."""
-    return rule if rule.items is None else dataclasses.replace(rule, items=tuple(reading.spelling.listed(rule.items)))
+def _about(rule: AlertRule, written: Callable[[Sequence[str]], Iterable[str]]) -> AlertRule:
+    """Return a rule with its items written in another way."""
+    return rule if rule.items is None else dataclasses.replace(rule, items=tuple(written(rule.items)))
 
 
 def of_columns(given: Mapping[str, Any], columns: int) -> dict[str, Any]:
-    """Return arguments of a transform whose items have several columns, with its public lists written as inside.
-
-    Raises:
-        ValueError: an item of a list has another number of columns.
-    """
+    """Return arguments of a transform whose items have several columns, with its public lists written as inside."""
     found = dict(given)
     for name, value in given.items():
+
+        def inside(texts: Iterable[str], name: str = name) -> list[str]:
+            return [listed_item(name, text, columns) for text in texts]
+
         if isinstance(value, Domain):
-            found[name] = Domain([listed_item(name, text, columns) for text in value.texts.to_pylist()])
+            found[name] = Domain(inside(value.texts.to_pylist()))
         elif name == "rules":
-            found[name] = tuple(_rule_of_columns(name, rule, columns) for rule in value)
+            found[name] = tuple(_about(rule, inside) for rule in value)
         elif name == "thresholds" and isinstance(value, Mapping):
-            found[name] = {listed_item(name, text, columns): number for text, number in value.items()}
+            found[name] = dict(zip(inside(value), value.values(), strict=True))
     return found
-
-
-def _rule_of_columns(name: str, rule: AlertRule, columns: int) -> AlertRule:
-    """Return a rule with its items as they are inside."""
-    if rule.items is None:
-        return rule
-    return dataclasses.replace(rule, items=tuple(listed_item(name, text, columns) for text in rule.items))
 
 
 def thresholds(name: str, value: Any, reading: Reading = AS_UTF_8) -> int | dict[str, int]:

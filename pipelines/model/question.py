@@ -30,6 +30,10 @@ class Part(NamedTuple):
     summary: str
 
 
+ATTACKED = Part("audit.attacks.NONE", "limits and noise per person")
+"""Audits without attacks of their own."""
+
+
 class Stand(NamedTuple):
     """An option of a plan that stands for what is not known yet.
 
@@ -52,7 +56,6 @@ class QuestionInfo:
         word: the command, such as "top-k".
         summary: what the command does, in a line of a list.
         protected: what the guarantee protects.
-        known_as: what it is called elsewhere, such as in dashboards or in SQL.
         transform, parameters: paths of the transform's class in `privstream.transforms`, and of the class with its
             guarantee and accuracy, which needs no Beam.
         row: the NamedTuple in `privstream.transforms.row_types` that is published; see `row_type_of`.
@@ -68,14 +71,13 @@ class QuestionInfo:
         below: the path of a function from rows and their guarantee file to what a terminal shows below the rows.
         table: whether it shows the rows themselves above that.
         files: options that name further files to read.
-        watched: the option whose files may come without an end.
         local: whether this process reads and publishes by itself, without a pipeline.
         epilog: what stands below the help page, such as the form of a file.
         assumed: arguments of the transform that say nothing about accuracy, and what they are in plans.
         unplanned: options that plans do not have, since they say nothing about accuracy.
         stands: how a plan stands for lists that are not known yet, by argument.
         error_unit: of the error of a plan, such as "people".
-        chart: the name of its chart in `show.charts.LOOKS`.
+        chart: the name of its chart in `show.charts.LOOKS`; its word if empty.
         simulation: the `Command` of `simulate`, and what it writes.
         audit: the attacks of `audit`, and what they are on.
         description: the question in sentences: the docstring of its model.
@@ -84,7 +86,6 @@ class QuestionInfo:
     word: str
     summary: str
     protected: str
-    known_as: str
     transform: str
     row: str
     order: tuple[str, ...]
@@ -102,7 +103,6 @@ class QuestionInfo:
     below: str | None = None
     table: bool = True
     files: tuple[str, ...] = ("domain",)
-    watched: str = "input"
     local: bool = False
     epilog: str = ""
     assumed: Mapping[str, Any] = field(default_factory=dict)
@@ -111,9 +111,17 @@ class QuestionInfo:
     error_unit: str = "people"
     chart: str = ""
     simulation: Part | None = None
-    audit: Part | None = None
+    audit: Part | None = ATTACKED
     description: str = ""
     methods: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "chart", self.chart or self.word)
+
+    @property
+    def name(self) -> str:
+        """What the rows of a single question are called in its monitor."""
+        return self.word.replace("-", "_")
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -177,11 +185,7 @@ class Windows(Model):
         return other.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
     def arguments(self, zone: str | None) -> dict[str, Any]:
-        """Return arguments of a transform; what clocks have shown is by those of a zone.
-
-        Raises:
-            ValueError, TypeError: a moment is none.
-        """
+        """Return arguments of a transform; what clocks have shown is by those of a zone."""
         moment = loaded("local_time.moment")
         given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
         if isinstance(self.window, str) and zone is not None and " " not in self.window:
@@ -195,15 +199,13 @@ class Question(Model):
     info: ClassVar[QuestionInfo]
 
     question: str
-    share: Positive = option(1.0, "of the budget of a monitor, beside the shares of its other questions", hidden=True)
-    user: Name | None = option(None, "field with the person, in place of that of the data", hidden=True)
-    item: Columns | None = option(None, "field with the item, or several, in place of that of the data", hidden=True)
-    value: Name | None = option(None, "field with the number, in place of that of the data", hidden=True)
-    value_unit: Number | None = option(None, "unit of values, in place of that of the data", hidden=True)
-    where: Name | None = option(
-        None, "condition that an event must meet to count, beside that of the data", hidden=True
-    )
-    windows: Windows | None = option(None, "windows, where they are others than those of the monitor", hidden=True)
+    share: Positive = option(1.0, "of the budget of a monitor, beside the shares of its other questions")
+    user: Name | None = option(None, "field with the person, in place of that of the data")
+    item: Columns | None = option(None, "field with the item, or several, in place of that of the data")
+    value: Name | None = option(None, "field with the number, in place of that of the data")
+    value_unit: Number | None = option(None, "unit of values, in place of that of the data")
+    where: Name | None = option(None, "condition that an event must meet to count, beside that of the data")
+    windows: Windows | None = option(None, "windows, where they are others than those of the monitor")
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -215,22 +217,9 @@ class Question(Model):
             object.__setattr__(info, "description", " ".join(description.split()))
             object.__setattr__(info, "methods", methods)
 
-    @property
-    def unit_of_privacy(self) -> str:
-        """What is protected, where options say it."""
-        return str(getattr(self, "unit", ""))
-
-    @property
-    def reads_items(self) -> bool:
-        """Whether the item of an event is read."""
-        with_one = self.info.items_with
-        return bool(self.info.item) and (not with_one or any(getattr(self, name) is not None for name in with_one))
-
-    @property
-    def reads_values(self) -> bool:
-        """Whether the number of an event is read."""
-        with_one = self.info.values_with
-        return bool(self.info.value) and (not with_one or getattr(self, with_one) is not None)
+    def gives(self, *names: str) -> bool:
+        """Tell whether one of these options is given."""
+        return any(getattr(self, name, None) is not None for name in names)
 
     @classmethod
     def options(cls) -> list[str]:
@@ -241,6 +230,10 @@ class Question(Model):
         """Return arguments that follow from options, with how lists are read; None for no argument."""
         return {}
 
+    def inputs(self, reading: Any) -> dict[str, Any]:
+        """Return further elements that the transform takes, by name, with how lists are read."""
+        return {}
+
     def arguments(self, windows: Windows, reading: Any = None, zone: str | None = None) -> dict[str, Any]:
         """Return the arguments of the transform, but for the budget and the noise.
 
@@ -248,9 +241,6 @@ class Question(Model):
             windows: of the run.
             reading: how public lists are read; None as in UTF-8.
             zone: whose clocks have shown times without an offset.
-
-        Raises:
-            ValueError, TypeError, WrongKeyError: an option breaks a rule.
         """
         known = self.info.arguments
         own = {name: value for name in self.options() if (value := getattr(self, name)) is not None}
@@ -267,17 +257,10 @@ class Question(Model):
                 raise WrongKeyError(("windows", "start"), "must be given")
         return {name: value for name, value in (own | self.further(reading)).items() if name in known}
 
-    def transform(self, given: Mapping[str, Any], *, unbounded: bool, plan: bool = False) -> Any:
-        """Return what answers the question, for rows that are seen when the run is over, or while it goes on.
-
-        Args:
-            given: all arguments of the transform.
-            unbounded: whether rows are seen while the run goes on.
-            plan: whether its guarantee and its accuracy are enough, which need no Beam.
-        """
-        made = (self.info.planned_class if plan else self.info.transform_class)(**given)
-        made = made if unbounded else made.to_finish()
-        return made if plan else made.in_columns()
+    def transform(self, given: Mapping[str, Any], *, unbounded: bool) -> Any:
+        """Return what answers the question, for rows that are seen when the run is over, or while it goes on."""
+        made = self.info.transform_class(**given)
+        return (made if unbounded else made.to_finish()).in_columns()
 
 
 def loaded(named: Any) -> Any:

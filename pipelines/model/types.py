@@ -60,11 +60,7 @@ def length(text: str) -> str | float:
 
 
 def span(text: str) -> str | float:
-    """Return one of the words for a span, or a `length`.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return one of the words for a span, or a `length`."""
     try:
         return text if text in SPANS else length(text)
     except ValueError as error:
@@ -201,40 +197,48 @@ def _columns(value: Any) -> Any:
     return value
 
 
-def _known(schema: dict[str, Any]) -> Any:
-    return WithJsonSchema(schema)
+class Shown(str):
+    """What stands for a value on help pages; of other types their choices, N, X or NAME."""
 
 
-TEXT_OR_NUMBER = {"type": ["string", "number"]}
-TEXTS = {"type": ["string", "array"], "items": {"type": ["string", "integer"]}}
+def _schema(*types: str, **more: Any) -> WithJsonSchema:
+    return WithJsonSchema({"type": list(types) if len(types) > 1 else types[0], **more})
 
-Whole = Annotated[int, BeforeValidator(_no_truth), AfterValidator(check_whole), _known({"type": ["integer", "string"]})]
-Count = Annotated[Whole, Field(ge=1), _known({"type": ["integer", "string"], "minimum": 1})]
-Number = Annotated[float, BeforeValidator(_no_truth), _known({"type": ["number", "string"]})]
-POSITIVE = {"type": ["number", "string"], "exclusiveMinimum": 0}
-Positive = Annotated[Number, Field(gt=0), _known(POSITIVE)]
-Epsilon = Annotated[Number, AfterValidator(check_epsilon), _known(POSITIVE)]
-Seconds = Annotated[float, BeforeValidator(_of_time(seconds)), _known(TEXT_OR_NUMBER)]
-Length = Annotated[str | float, BeforeValidator(_of_time(length)), _known(TEXT_OR_NUMBER)]
-Span = Annotated[str | float, BeforeValidator(_of_time(span)), _known(TEXT_OR_NUMBER)]
-Moment = Annotated[str | float, BeforeValidator(_moment), _known(TEXT_OR_NUMBER)]
+
+TEXT_OR_NUMBER = _schema("string", "number")
+TEXTS = _schema("string", "array", items={"type": ["string", "integer"]})
+POSITIVE = _schema("number", "string", exclusiveMinimum=0)
+
+Whole = Annotated[
+    int, BeforeValidator(_no_truth), AfterValidator(check_whole), _schema("integer", "string"), Shown("N")
+]
+Count = Annotated[Whole, Field(ge=1), _schema("integer", "string", minimum=1)]
+Number = Annotated[float, BeforeValidator(_no_truth), _schema("number", "string"), Shown("X")]
+Positive = Annotated[Number, Field(gt=0), POSITIVE]
+Epsilon = Annotated[Number, AfterValidator(check_epsilon), POSITIVE]
+Seconds = Annotated[float, BeforeValidator(_of_time(seconds)), TEXT_OR_NUMBER, Shown("DURATION")]
+Length = Annotated[str | float, BeforeValidator(_of_time(length)), TEXT_OR_NUMBER, Shown("DURATION")]
+Span = Annotated[str | float, BeforeValidator(_of_time(span)), TEXT_OR_NUMBER, Shown("window|start|DURATION")]
+Moment = Annotated[str | float, BeforeValidator(_moment), TEXT_OR_NUMBER, Shown("TIME")]
 Name = Annotated[str, Field(min_length=1)]
-Columns = Annotated[str, BeforeValidator(_columns), Field(min_length=1), _known(TEXTS)]
-PathText = Annotated[str, BeforeValidator(_path)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(_texts), Field(min_length=1), _known(TEXTS)]
-OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), _known(TEXTS)]
+Columns = Annotated[str, BeforeValidator(_columns), Field(min_length=1), TEXTS]
+PathText = Annotated[str, BeforeValidator(_path), Shown("PATH")]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts), Field(min_length=1), TEXTS, Shown("A,B,..")]
+OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), TEXTS]
 Numbers = Annotated[
-    tuple[float, ...], BeforeValidator(_numbers), Field(min_length=1), _known({"type": ["string", "number", "array"]})
+    tuple[float, ...],
+    BeforeValidator(_numbers),
+    Field(min_length=1),
+    _schema("string", "number", "array"),
+    Shown("X,Y,.."),
 ]
-Items = Annotated[str | tuple[str, ...], BeforeValidator(_public_list), _known(TEXTS)]
-Rules = Annotated[str | tuple[Mapping[str, Any], ...], BeforeValidator(_rules), _known({"type": ["string", "array"]})]
+Items = Annotated[str | tuple[str, ...], BeforeValidator(_public_list), TEXTS, Shown("PATH")]
+Rules = Annotated[
+    str | tuple[Mapping[str, Any], ...], BeforeValidator(_rules), _schema("string", "array"), Shown("PATH")
+]
 Thresholds = Annotated[
-    int | str | Mapping[str, int], BeforeValidator(_thresholds), _known({"type": ["integer", "string", "object"]})
+    int | str | Mapping[str, int],
+    BeforeValidator(_thresholds),
+    _schema("integer", "string", "object"),
+    Shown("N|PATH"),
 ]
-
-METAVARS: Mapping[Any, str] = {
-    Seconds: "DURATION", Length: "DURATION", Span: "window|start|DURATION", Moment: "TIME", PathText: "PATH",
-    Texts: "A,B,..", Numbers: "X,Y,..", Items: "PATH", Rules: "PATH", Thresholds: "N|PATH", Columns: "NAME",
-    Whole: "N", Count: "N", Number: "X", Positive: "X", Epsilon: "X", Name: "NAME",
-}  # fmt: skip
-"""What stands for values on help pages, by their types; METAVARS of others are their choices or NAME."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from privstream.mechanisms.views.rules import Condition
 from privstream.pipelines.model.base import Model, option
 from privstream.pipelines.model.types import Count, Length, Name, Number, OneOrMore
 from pydantic import BeforeValidator, Field, model_validator
+
+if TYPE_CHECKING:
+    from privstream.mechanisms.views.rules import Condition
 
 KINDS: dict[str, tuple[str, ...]] = {
     "ratio": ("ratio", "largest"),
@@ -54,12 +56,11 @@ class ViewModel(Model):
     @property
     def condition(self) -> Condition | None:
         """When an alert begins and ends; None of another view."""
-        if self.kind == "above" and self.above is not None:
-            ends_at = self.above if self.clear_below is None else self.clear_below
-            return Condition(1, self.above, ends_at, self.for_)
-        if self.kind == "below" and self.below is not None:
-            ends_at = self.below if self.clear_above is None else self.clear_above
-            return Condition(-1, self.below, ends_at, self.for_)
+        from privstream.mechanisms.views.rules import Condition  # noqa: PLC0415 - late: help pages need none of it
+
+        for sign, begins, clears in ((1, self.above, self.clear_below), (-1, self.below, self.clear_above)):
+            if begins is not None:
+                return Condition(sign, begins, begins if clears is None else clears, self.for_)
         return None
 
     @property

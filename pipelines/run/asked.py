@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Charge
-from privstream.pipelines.model.data import FORMS
+from privstream.pipelines.model.data import FORMS, Data
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import METHOD, PUBLIC, Question, QuestionInfo
 from privstream.pipelines.show import words
@@ -66,7 +65,7 @@ class Asked:
         transform: what answers it.
         promised: what its guarantee file says.
         row_type: of its rows as they are written.
-        more: further readers, by name.
+        more: further elements that the transform takes, by name.
         destination: where its rows are sent, too.
     """
 
@@ -79,7 +78,7 @@ class Asked:
     transform: Any
     promised: Mapping[str, Any]
     row_type: type
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     destination: Destination | None = None
 
     @property
@@ -230,11 +229,7 @@ def head_of(command: str, guarantee: PrivacyGuarantee, run_id: str | None) -> di
 
 
 def row_type_of(info: QuestionInfo, transform: Parameters, fields: FieldMapping, format: str | None) -> type:
-    """Return the type of rows as they are written.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Return the type of rows as they are written."""
     layout = Layout.of(fields.time_zone, fields.delimiter, fields.decimal)
     written = with_item_columns(info.row_type_of(transform), fields.several, layout)
     wrong = [name for name in fields.several if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]
@@ -243,26 +238,7 @@ def row_type_of(info: QuestionInfo, transform: Parameters, fields: FieldMapping,
     return written
 
 
-def check_apart(read: Iterable[tuple[str, str]], ledger: str | None, written: Iterable[tuple[str, str | None]]) -> None:
-    """Refuse to write over a file that a run reads or writes.
-
-    Args:
-        read: what is read: the option that names it, and its path.
-        ledger: where runs are written down, if it is a file.
-        written: what is written, likewise.
-
-    Raises:
-        ValueError: naming both options.
-    """
-    taken = {os.path.realpath(path): option for option, path in read}
-    ledgers = [] if ledger is None or "://" in ledger else [("--ledger", ledger)]
-    for option, path in (*ledgers, *written):
-        if path and (other := taken.setdefault(os.path.realpath(path), option)) != option:
-            named = other if " " in other or other.startswith("--") else f"--{other}"
-            raise ValueError(f"{option} must not be written over {named}, got {path}")
-
-
-def check_usable(parameters: Mapping[str, Any], files: Sequence[EventFile], fields: AnyFields) -> None:
+def check_usable(data: Data, files: Sequence[EventFile], fields: AnyFields) -> None:
     """Refuse a run over files of which it could publish nothing, before it is charged.
 
     Raises:
@@ -274,7 +250,7 @@ def check_usable(parameters: Mapping[str, Any], files: Sequence[EventFile], fiel
     first = fields.first if isinstance(fields, SharedFields) else fields
     wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "value"}
     named = [f"--{name} {field}" for name in sorted(wanted) if (field := getattr(first, name))]
-    reasons = listed({fault(code, parameters.get("time_format")): number for code, number in found.items()})
+    reasons = listed({fault(code, data.time_format): number for code, number in found.items()})
     read = f" ({', '.join(named)} is read)" if named else ""
     raise ValueError(
         f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}{read}; "

@@ -51,14 +51,19 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Paid:
-    """What a question gets: its own epsilon and delta, the transform that has them, and what it promises by itself."""
+    """What a question gets: its own epsilon and delta, and the transform that has them."""
 
     name: str
     share: float
     epsilon: float
     delta: float
     transform: Any
-    guarantee: PrivacyGuarantee
+
+    @property
+    def guarantee(self) -> PrivacyGuarantee:
+        """What it promises by itself."""
+        guarantee: PrivacyGuarantee = self.transform.guarantee
+        return guarantee
 
 
 @dataclass(frozen=True)
@@ -149,9 +154,9 @@ def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[
             about = re.search(r"\b(epsilon|delta)\b", str(error))
             share = f" (its share of the budget: epsilon {own:g}, delta {part:g})" if about else ""
             raise ValueError(f"{each.name}: {error}{share}") from None
-        paid.append(Paid(each.name, each.share, own, part, made, made.guarantee))
-    promised = [each.transform.guarantee for each in paid]
-    unit, neighbouring = common_unit({each.name: each.transform.guarantee for each in paid})
+        paid.append(Paid(each.name, each.share, own, part, made))
+    promised = [each.guarantee for each in paid]
+    unit, neighbouring = common_unit({each.name: each.guarantee for each in paid})
     turned = [one for each in promised if (one := each.about(unit, neighbouring)) is not None]
     plain = math.fsum(each.epsilon for each in turned)
     enough = math.fsum(each.delta for each in turned) <= delta
@@ -186,11 +191,7 @@ def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[
 
 
 def common_unit(guarantees: Mapping[str, PrivacyGuarantee]) -> tuple[PrivacyUnit, str]:
-    """Return a unit, with its neighbours, to which all guarantees promise something, at the least number of changes.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return a unit, with its neighbours, to which all guarantees promise something, at the least number of changes."""
     units = list(dict.fromkeys((each.unit, each.neighbouring) for each in guarantees.values()))
     able: list[tuple[int, int, tuple[PrivacyUnit, str]]] = []
     for unit, neighbouring in units:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -12,38 +13,60 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from privstream.pipelines.command import UsageError
-from privstream.pipelines.locations import END
-from privstream.pipelines.run.asked import READ, Asked
-from privstream.pipelines.run.reading import prepare
+from privstream.pipelines.locations import ARRIVAL, END
+from privstream.pipelines.model.data import Data
+from privstream.pipelines.run.asked import READ, Asked, stage_label
+from privstream.pipelines.run.places import Places
 from privstream.pipelines.run.shares import LETTERS, Receive, Share, events_for, perform, share_out
+from privstream.pipelines.run.views_stream import Followed, FollowView
 from privstream.pipelines.runners import launch
+from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
 from privstream.pipelines.runners.processes import Crew, workers_for
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, alone_in
 from privstream.pipelines.sinks.writers import WriteRows
-from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.sources.normalise import OF_READING
+from privstream.pipelines.sources.fields import AnyFields
+from privstream.pipelines.sources.frame_files import save_rows
 from privstream.pipelines.sources.readers import ReadEvents
+from privstream.pipelines.sources.watch_events import WatchEvents
 from privstream.pipelines.stores import join
+from privstream.pipelines.terminal import say
 from privstream.transforms import DeadLetter
 from privstream.transforms.counters import Counters
 
+KAFKA_SECONDS = 0.5
+ROWS_OF_QUERY = "rows of the query.parquet"
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedView:
-    """What is made of the rows of questions while a run goes on, and where it goes.
 
-    Attributes:
-        name: of the view.
-        questions: names of those whose rows it is made of.
-        follow: makes its rows of the paths of their files, by these names.
-        write: writes them.
+def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str) -> Any:
+    """Return what reads the input.
+
+    Args:
+        data: where events are.
+        fields: what is read of them.
+        options: of Beam.
+        folder: for the rows of a query while the run goes on.
     """
-
-    name: str
-    questions: tuple[str, ...]
-    follow: Any
-    write: WriteWindowFiles
+    if data.query is not None:
+        if on_cluster(options):
+            raise ValueError(
+                "query must not be given with a cluster, whose workers could not read its rows: let the database write "
+                "them as Parquet where workers can, and give that as input"
+            )
+        path = os.path.join(folder, ROWS_OF_QUERY)
+        save_rows(data.input, data.query, fields, path)
+        return ReadEvents(path, fields)
+    if not data.unbounded:
+        return ReadEvents(data.input, fields, data.input_format)
+    seconds = data.watch or KAFKA_SECONDS
+    if not data.from_kafka:
+        watermark = data.watermark or ARRIVAL
+        return WatchEvents(data.input, fields, data.input_format, seconds=seconds, watermark=watermark)
+    try:
+        module = importlib.import_module("privstream.pipelines.sources.kafka_events")
+    except ImportError:
+        raise ValueError("input of Kafka needs an extra: pip install 'privstream[kafka]'") from None
+    return module.ReadKafka(data.input, fields, data.kafka_settings(), seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,22 +74,20 @@ class EventPipeline:
     """Questions as one pipeline.
 
     Attributes:
-        unbounded: whether the input has no end.
-        read: what reads it.
-        fields: what is read.
+        places: where rows go.
+        read: what reads the input.
         questions: at least one; the names of several differ.
-        letters: what writes dead letters; None if they are not wanted.
         workers: processes that share the work, where all questions let them.
         views: what is made of published rows while the run goes on.
+        sent: where rows of these are sent, by name.
     """
 
-    unbounded: bool
+    places: Places
     read: Any
-    fields: FieldMapping | SharedFields
     questions: tuple[Asked, ...]
-    letters: Any
     workers: int = 1
-    views: tuple[PublishedView, ...] = ()
+    views: Sequence[Followed] = ()
+    sent: Mapping[str, Any]
 
     def run(
         self,
@@ -86,8 +107,9 @@ class EventPipeline:
                 come.
             format: of files in folders.
         """
-        if self.unbounded:
-            prepare(options)
+        unbounded = self.places.unbounded
+        if unbounded:
+            _prepare(options)
         writes = [self._writer(asked, path, format) for asked, path in zip(self.questions, paths, strict=True)]
 
         def build(pipeline: beam.Pipeline) -> None:
@@ -96,10 +118,9 @@ class EventPipeline:
                 self._build(pipeline, options, writes)
             charge()
 
-        ends = [*paths, *(view.write.folder for view in self.views)] if self.unbounded else []
-        ends = [join(folder, END) for folder in ends]
-        with alone_in(map(os.path.dirname, ends)) if ends else nullcontext():
-            return self._run(options, build, ends, accepted if self.unbounded else None)
+        folders = [*paths, *(self.places.rows(view.name) for view in self.views)] if unbounded else []
+        with alone_in(folders) if folders else nullcontext():
+            return self._run(options, build, [join(folder, END) for folder in folders], accepted if unbounded else None)
 
     def try_out(self, options: PipelineOptions, charge: Callable[[], None]) -> Counters:
         """Run the pipeline for its counters alone; rows are let go unseen. What the ledger would refuse is refused."""
@@ -113,7 +134,7 @@ class EventPipeline:
 
     def _writer(self, asked: Asked, path: str, format: str) -> Any:
         """Return what writes the rows of a question."""
-        if self.unbounded:
+        if self.places.unbounded:
             order, sent = asked.spec.order, asked.destination
             return WriteWindowFiles(path, asked.row_type, format, order, destination=sent, option="output")
         path, row_type = asked.raw(path)
@@ -142,9 +163,9 @@ class EventPipeline:
             return launch.run(options, build, ends, accepted)
         share = Share(
             transforms={each.name: each.transform for each in self.questions},
-            fields=self.fields,
+            fields=self.read.fields,
             processes=self.processes,
-            letters=bool(self.letters),
+            letters=bool(self.places.monitor.output.dead_letter),
         )
         with Crew(self.processes, perform).working() as crew:
             first = partial(share_out, crew, share, self.read, options)
@@ -167,10 +188,14 @@ class EventPipeline:
                 letters, written[asked.name] = self._branch(pipeline, read.events, asked, write)
             except (ValueError, TypeError) as error:
                 raise type(error)(asked.label(str(error))) from None
-            dead += letters
+            dead.append(letters)
         for view in self.views:
-            rows = {name: written[name] for name in view.questions} | f"{view.name}{OF_READING}Follow" >> view.follow
-            rows | f"{view.name}{OF_READING}Write" >> view.write
+            types = {asked.name: asked.row_type for asked in self.questions if asked.name in view.tables}
+            folder, table, sent = self.places.rows(view.name), view.table, self.sent[view.name]
+            form = table.written_type, self.places.format, table.order
+            write = WriteWindowFiles(folder, *form, destination=sent, option="output")
+            rows = {name: written[name] for name in types} | stage_label(view.name, "Follow") >> FollowView(view, types)
+            rows | stage_label(view.name, "Write") >> write
         self._write_letters(dead)
 
     def _build_last(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
@@ -188,19 +213,21 @@ class EventPipeline:
         self._write_letters(dead)
 
     def _write_letters(self, dead: Sequence[Any]) -> None:
-        """Write dead letters, if they are wanted."""
-        if self.letters:
-            dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> self.letters
+        """Write dead letters, if they are wanted, into a file or into a folder of files."""
+        if path := self.places.monitor.output.dead_letter:
+            file = self.places.unbounded and WriteDeadLetterFiles(path)
+            letters = file or WriteRows(path, DeadLetter, option="dead_letter", private=True)
+            dead | "AllDeadLetters" >> beam.Flatten() | "WriteDeadLetters" >> letters
 
-    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> tuple[list[Any], Any]:
+    def _branch(self, pipeline: beam.Pipeline, events: Any, asked: Asked, write: Any) -> tuple[Any, Any]:
         """Answer one question about the events that were read; return its dead letters, and what was written."""
-        inputs = {name: pipeline | asked.label(f"Read {name}") >> each for name, each in asked.more.items()}
-        events = events_for(asked.name, events, self.fields)
+        inputs = {
+            name: pipeline | asked.label(f"Read {name}") >> beam.Create(each) for name, each in asked.more.items()
+        }
+        events = events_for(asked.name, events, self.read.fields)
         named = asked.label(type(asked.transform).__name__) >> asked.transform.with_dead_letters()
-        rows = {"events": events} | {name: each.events for name, each in inputs.items()}
-        published = (rows if inputs else events) | named
-        written = published.rows | asked.label("Write") >> write
-        return [*(each.dead_letters for each in inputs.values()), published.dead_letters], written
+        published = ({"events": events, **inputs} if inputs else events) | named
+        return published.dead_letters, published.rows | asked.label("Write") >> write
 
 
 @contextmanager
@@ -212,13 +239,15 @@ def errors_of_options() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def letters_to(path: str | None, *, unbounded: bool) -> WriteRows | WriteDeadLetterFiles | None:
-    """Return what writes dead letters, a file or a folder of files, if they are wanted."""
-    if not path:
-        return None
-    if unbounded:
-        return WriteDeadLetterFiles(path)
-    return WriteRows(path, DeadLetter, option="dead_letter", private=True)
+def _prepare(options: PipelineOptions) -> None:
+    """Set what a runner needs for input without an end."""
+    standard = options.view_as(StandardOptions)
+    standard.streaming = True
+    if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
+        say(
+            f"{LOCAL_RUNNER} writes windows only when the input has ended, and without --end at most the first 512 "
+            "of a question that publishes every window: use PrismRunner or FlinkRunner"
+        )
 
 
 def workers_of(given: int | None, options: PipelineOptions, read: Any) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Self
 
 from privstream.mechanisms import KeyedNoise
-from privstream.mechanisms.privacy.units import PrivacyUnit
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.public_lists import Reading, domain, of_columns
@@ -16,8 +17,6 @@ from privstream.pipelines.model.question import Question
 from privstream.pipelines.run.calibration import Calibrated, Paid, Sharing, calibrate
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.transforms.reading.texts import column_names
-
-INPUT = "input"
 
 
 @contextmanager
@@ -32,36 +31,70 @@ def about(monitor: Monitor, name: str) -> Iterator[None]:
         raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {text}") from error
 
 
-def is_unbounded(monitor: Monitor) -> bool:
-    """Tell whether something is read without an end."""
-    return monitor.data.unbounded
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The budget of a monitor, shared out.
 
-
-def fields_of(monitor: Monitor) -> dict[str, FieldMapping]:
-    """Return what each question reads of an event.
-
-    Raises:
-        ValueError, TypeError: naming question and key.
+    Attributes:
+        monitor: with the questions.
+        fields: what each of them reads of an event, by name.
+        given: arguments of their transforms, but for the budget and the noise, by name.
+        questions: what each gets, with what its transform promises.
+        guarantee: what is promised of all together.
     """
-    found = {}
-    for name, question in monitor.questions.items():
-        with about(monitor, name):
-            found[name] = monitor.data.fields(question)
-    return found
 
+    monitor: Monitor
+    fields: Mapping[str, FieldMapping]
+    given: Mapping[str, Mapping[str, Any]]
+    questions: tuple[Paid, ...]
+    guarantee: PrivacyGuarantee
 
-def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str, Any]:
-    """Return the arguments of the transform of a question, but for the budget and the noise.
+    @classmethod
+    def of(cls, monitor: Monitor, *, unbounded: bool | None = None) -> Self:
+        """Share out the budget of a monitor.
 
-    Raises:
-        ValueError, TypeError: naming question and key.
-    """
-    with about(monitor, name):
-        question, reading = monitor.questions[name], Reading.of(monitor.data)
-        if named := _named_in_alerts(monitor, name, reading):
-            question = question.model_copy(update={"public_items": named})
-        given = question.arguments(monitor.windows, reading, monitor.data.time_zone)
-        return of_columns(given, len(fields.several)) if fields.several else given
+        Args:
+            monitor: with the questions.
+            unbounded: whether rows are seen while the run goes on; None where the input says it.
+
+        Raises:
+            ValueError, TypeError: a question refuses its options or its part of the budget, and the message begins with
+                its name; or the budget cannot be shared out.
+        """
+        goes_on = monitor.data.unbounded if unbounded is None else unbounded
+        epsilon, delta = monitor.privacy.epsilon, monitor.privacy.spent_delta
+        fields, given = {}, {}
+        for name, question in monitor.questions.items():
+            with about(monitor, name):
+                fields[name] = monitor.data.fields(question)
+                given[name] = arguments_of(monitor, name, fields[name])
+
+        def made(name: str, epsilon: float, delta: float) -> Any:
+            question = monitor.questions[name]
+            own = with_budget(question, given[name], epsilon, delta)
+            try:
+                return _planned(question.info.planned_class, tuple(own.items()), goes_on)
+            except TypeError:  # a list, by which nothing is looked up
+                return _made(question.info.planned_class, own, goes_on)
+
+        if monitor.single:
+            (name,) = monitor.questions
+            transform = made(name, epsilon, delta)
+            found = Calibrated((Paid(name, 1.0, epsilon, delta, transform),), transform.guarantee)
+        else:
+            asked = [Sharing(name, each.share, partial(made, name)) for name, each in monitor.questions.items()]
+            found = calibrate(asked, epsilon, delta)
+            _check_same_people(monitor, found.guarantee)
+        return cls(monitor=monitor, fields=fields, given=given, questions=found.questions, guarantee=found.guarantee)
+
+    @property
+    def transforms(self) -> dict[str, Any]:
+        """What the questions promise in a plan, by name."""
+        return {paid.name: paid.transform for paid in self.questions}
+
+    def arguments(self, paid: Paid) -> dict[str, Any]:
+        """Return the arguments of the transform of a question, with its budget."""
+        return with_budget(self.monitor.questions[paid.name], self.given[paid.name], paid.epsilon, paid.delta)
 
 
 def with_budget(question: Question, given: Mapping[str, Any], epsilon: float, delta: float) -> dict[str, Any]:
@@ -69,36 +102,13 @@ def with_budget(question: Question, given: Mapping[str, Any], epsilon: float, de
     return {**given, "epsilon": epsilon, **({"delta": delta} if "delta" in question.info.arguments else {})}
 
 
-def shared_out(monitor: Monitor, arguments: Mapping[str, Mapping[str, Any]], *, unbounded: bool) -> Calibrated:
-    """Share out the budget.
-
-    Args:
-        monitor: with the questions.
-        arguments: of their transforms, by name.
-        unbounded: whether rows are seen while the run goes on.
-
-    Raises:
-        ValueError, TypeError: a question refuses its options or its part of the budget, and the message begins with its
-            name; or the budget cannot be shared out.
-    """
-    epsilon, delta = monitor.privacy.epsilon, monitor.privacy.spent_delta
-
-    def made(name: str, epsilon: float, delta: float) -> Any:
-        question = monitor.questions[name]
-        given = with_budget(question, arguments[name], epsilon, delta)
-        try:
-            return _planned(question.info.planned_class, tuple(given.items()), unbounded)
-        except TypeError:  # a list, by which nothing is looked up
-            return _made(question.info.planned_class, given, unbounded)
-
-    if monitor.single:
-        (name,) = monitor.questions
-        transform = made(name, epsilon, delta)
-        return Calibrated((Paid(name, 1.0, epsilon, delta, transform, transform.guarantee),), transform.guarantee)
-    asked = [Sharing(name, each.share, partial(made, name)) for name, each in monitor.questions.items()]
-    found = calibrate(asked, epsilon, delta)
-    _check_same_people(monitor, found.guarantee.unit)
-    return found
+def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str, Any]:
+    """Return the arguments of the transform of a question, but for the budget and the noise."""
+    question, reading = monitor.questions[name], Reading.of(monitor.data)
+    if named := _named_in_alerts(monitor, name, reading):
+        question = question.model_copy(update={"public_items": named})
+    given = question.arguments(monitor.windows, reading, monitor.data.time_zone)
+    return of_columns(given, len(fields.several)) if fields.several else given
 
 
 @lru_cache(maxsize=128)
@@ -113,16 +123,16 @@ def _made(kind: Any, arguments: Mapping[str, Any], unbounded: bool) -> Any:
     return made if unbounded else made.to_finish()
 
 
-def _check_same_people(monitor: Monitor, unit: PrivacyUnit) -> None:
+def _check_same_people(monitor: Monitor, guarantee: PrivacyGuarantee) -> None:
     """Refuse questions that mean different things by the person whom all protect together."""
-    if unit.what != "person":
+    if guarantee.unit.what != "person":
         return
     users = {name: question.user or monitor.data.user for name, question in monitor.questions.items()}
     first = next(iter(users))
     for name, user in users.items():
         if user != users[first]:
-            rule = f"must be {users[first]}, as in {first}, for all questions together protect {unit}; got {user}"
-            raise WrongKeyError(("questions", name, "user"), rule)
+            rule = f"must be {users[first]}, as in {first}, for all questions together protect {guarantee.unit}"
+            raise WrongKeyError(("questions", name, "user"), f"{rule}; got {user}")
 
 
 def _named_in_alerts(monitor: Monitor, name: str, reading: Reading) -> tuple[str, ...]:
@@ -131,18 +141,15 @@ def _named_in_alerts(monitor: Monitor, name: str, reading: Reading) -> tuple[str
     The file is public, and so are these items: they are published in every window.
     """
     question = monitor.questions[name]
-    if question.info.word != "counts" or getattr(question, "domain", None) is not None:
-        return ()
-    if getattr(question, "over", "window") == "start":
+    lasting = question.info.word == "counts" and getattr(question, "over", "window") != "start"
+    if not lasting or getattr(question, "domain", None) is not None:
         return ()
     columns, given = len(column_names(question.item or monitor.data.item)), getattr(question, "public_items", None)
-    listed: list[str] = []
-    if given is not None:
-        listed = domain("public_items", given, reading).texts.to_pylist()
-    views = [view for view in monitor.views.values() if view.item is not None and _is_about(monitor, view.of, name)]
-    parts = [view.item for view in views if view.item is not None and len(view.item) == columns]
+    listed = [] if given is None else domain("public_items", given, reading).texts.to_pylist()
     named = [
-        one[0] if columns == 1 else ",".join('"{}"'.format(part.replace('"', '""')) for part in one) for one in parts
+        view.item[0] if columns == 1 else ",".join('"{}"'.format(part.replace('"', '""')) for part in view.item)
+        for view in monitor.views.values()
+        if view.item is not None and len(view.item) == columns and _is_about(monitor, view.of, name)
     ]
     more = [item for item in dict.fromkeys(named) if item not in listed]
     return (*listed, *more) if more else ()

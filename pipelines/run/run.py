@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from importlib.metadata import version
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms import KeyedNoise
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.account import Account, Charge
-from privstream.pipelines.accounts.run_identity import RunIdentity, noise_source, public_name
+from privstream.pipelines.accounts.entries import Entry
+from privstream.pipelines.accounts.run_identity import RunIdentity, identify, noise_source, public_name
 from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.public_lists import Reading
-from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import Execution
 from privstream.pipelines.run import report
 from privstream.pipelines.run.asked import (
@@ -34,14 +34,20 @@ from privstream.pipelines.run.asked import (
     write_guarantee,
 )
 from privstream.pipelines.run.calibration import Paid
-from privstream.pipelines.run.identity import identify
+from privstream.pipelines.run.local import LocalPipeline, check_local
+from privstream.pipelines.run.pipeline import EventPipeline, reader, workers_of
 from privstream.pipelines.run.places import Places
-from privstream.pipelines.run.plan import about, arguments_of, fields_of, shared_out, with_budget
-from privstream.pipelines.run.views import View, answer_views, tables_of, views_of
+from privstream.pipelines.run.plan import Plan, about
+from privstream.pipelines.run.sending import destination, send
+from privstream.pipelines.run.views import Table, View, answer_views, tables_of, views_of
+from privstream.pipelines.run.views_stream import followed
+from privstream.pipelines.runners.flink import name_job
+from privstream.pipelines.runners.launch import parse_beam_options
+from privstream.pipelines.show.words import Budget
 from privstream.pipelines.sinks.row_files import PARTIAL, fingerprint, move_file, read_row_file, write_row_file
 from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.stores import exists, filesystems, join
+from privstream.pipelines.stores import filesystems, join
 from privstream.pipelines.terminal import NOTE, is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.release import plain
@@ -51,6 +57,30 @@ NOISE = "question"
 
 WITHOUT_ACCOUNT = "must be given, or key, beside which there is one; or none, to go without an account"
 RUN_ID_NEEDED = "must be given when the input has no end: only a name can distinguish such runs"
+NEEDS_ALERTS = "must be given with alerts, or with a view above or below a number"
+
+
+class Drawn(NamedTuple):
+    """What a run draws: its identity, the label of its noise, the noise, and its public name."""
+
+    identity: RunIdentity
+    label: str
+    noise: KeyedNoise
+    run_id: str
+
+    @classmethod
+    def of(cls, monitor: Monitor, identity: RunIdentity) -> Self:
+        """Return what a run with this identity draws.
+
+        Raises:
+            WrongKeyError, ValueError: there is no run id where one is needed; or the key cannot be read.
+        """
+        account = monitor.account
+        if monitor.data.unbounded and not account.run_id:
+            raise WrongKeyError(("account", "run_id"), RUN_ID_NEEDED)
+        label = identity.label(account.run_id)
+        noise = noise_source(account.key, account.key_variable, label)
+        return cls(identity, label, noise, account.run_id or public_name(noise))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +91,14 @@ class Run:
         monitor: what is asked.
         execution: how it is done.
         places: where rows and guarantees go.
+        plan: how the budget is shared out.
+        drawn: what is drawn, and of what.
+        account: where the run is written down.
         pipeline: what reads, answers and writes.
         questions: with their transforms.
         views: what is made of their rows.
         described: what the guarantee file of a monitor says of views, by name.
         sent: where rows of views are sent, by name.
-        guarantee: what is promised of all questions together.
-        promised: what the guarantee file of a monitor says.
-        charge: writes the run into the ledger.
         options: of Beam.
         kept: temporary files.
     """
@@ -76,25 +106,21 @@ class Run:
     monitor: Monitor
     execution: Execution
     places: Places
-    pipeline: Any
+    plan: Plan
+    drawn: Drawn
+    account: Account
+    pipeline: EventPipeline | LocalPipeline
     questions: tuple[Asked, ...]
     views: tuple[View, ...]
     described: Mapping[str, Mapping[str, Any]]
     sent: Mapping[str, Any]
-    guarantee: PrivacyGuarantee
-    promised: Mapping[str, Any]
-    charge: Any
-    options: Any
+    options: PipelineOptions
     kept: ExitStack
     charged: list[Charge] = field(default_factory=list)
 
     @classmethod
     def prepare(cls, monitor: Monitor, execution: Execution | None = None) -> Self:
-        """Check everything that can be checked before anything is charged; use it as a context, for temporary files.
-
-        Raises:
-            WrongKeyError, ValueError, TypeError, OSError: naming the key, the file, or of several questions the one.
-        """
+        """Check everything that can be checked before anything is charged; use it as a context, for temporary files."""
         with ExitStack() as kept:
             folder = ""
             if monitor.data.query is not None:
@@ -104,84 +130,65 @@ class Run:
 
     @classmethod
     def _prepared(cls, monitor: Monitor, execution: Execution, folder: str, kept: ExitStack) -> Self:
-        unbounded = monitor.data.unbounded
-        local = any(each.info.local for each in monitor.questions.values())
-        runs = loaded("run.local" if local else "run.on_beam")
-        options = runs.options_of(monitor, execution)
-        fields = fields_of(monitor)
-        read, workers = runs.reader_of(monitor, fields, options, execution, folder)
-        given_account = monitor.account
-        account = Account.prepare(given_account.ledger, given_account.key, given_account.dataset)
+        data, local = monitor.data, any(each.info.local for each in monitor.questions.values())
+        _check_input(monitor, execution)
+        options = _options(monitor, execution)
+        places, views = Places(monitor), views_of(monitor)
+        account = Account.prepare(monitor.account.ledger, monitor.account.key, monitor.account.dataset)
         if account.path is None and monitor.account.ledger is None and not monitor.single:
             raise WrongKeyError(("account", "ledger"), WITHOUT_ACCOUNT)
-        views = views_of(monitor)
-        files = () if unbounded and not _watches_more(monitor) else read.files
-        places = Places.of(monitor, unbounded=unbounded)
-        places.check([file.path for file in files], account.path, execution.dry_run)
-        given = {name: arguments_of(monitor, name, fields[name]) for name in monitor.questions}
-        planned = shared_out(monitor, given, unbounded=unbounded)
-        tables = tables_of(monitor, {each.name: each.transform for each in planned.questions}, {})
+        plan = Plan.of(monitor)
+        tables = tables_of(monitor, plan.transforms, {})
         answers = answer_views(views, tables)
-        size = 0 if unbounded else sum(file.size for file in files)
-        for paid in planned.questions:
-            question = monitor.questions[paid.name]
-            whole = with_budget(question, given[paid.name], paid.epsilon, paid.delta)
-            given[paid.name] = shared_evenly(whole, question.info, workers, size)
-        identity = identify(monitor, given, fields, files, places.folder, unbounded=unbounded)
-        label = run_label(monitor, identity, unbounded=unbounded)
-        noise = noise_source(monitor.account.key, monitor.account.key_variable, label)
-        run_id = monitor.account.run_id or public_name(noise)
+        read = reader(data, shared_fields(plan.fields), options, folder)
+        workers = 1 if local else workers_of(execution.workers, options, read)
+        files = () if data.unbounded else read.files
+        places.check([file.path for file in files], account.path)
+        given = {paid.name: plan.arguments(paid) for paid in plan.questions}
+        size = sum(file.size for file in files)
+        given = {name: shared_evenly(each, monitor.questions[name].info, workers, size) for name, each in given.items()}
+        more = {name: each.inputs(Reading.of(data)) for name, each in monitor.questions.items()}
+        records = {name: {"fields": plan.fields[name], **each} for name, each in more.items()}
+        drawn = Drawn.of(monitor, identify(monitor, given, records, files))
         if (people := monitor.privacy.people) is not None:
             say(f"{NOTE}delta is {monitor.privacy.spent_delta:g}, 1 / (100 x {people:,}), from the number of people")
-        if unbounded and execution.dry_run:
-            raise ValueError("dry_run must not be given when the input has no end")
         if not execution.dry_run:
-            parameters = monitor.data.model_dump(exclude_none=True)
-            if not unbounded or _watches_more(monitor):
-                check_usable(parameters, files, read.fields)
+            if not data.unbounded:
+                check_usable(data, files, read.fields)
             places.make()
-        asked = [
-            _asked(monitor, paid, given[paid.name], fields[paid.name], identity, noise, run_id, places, execution)
-            for paid in planned.questions
-        ]
-        described = described_views(monitor, views, answers, places)
+        dry = execution.dry_run
+        asked = tuple(
+            _asked(plan, paid, given[paid.name], more[paid.name], drawn, places, dry) for paid in plan.questions
+        )
         sent = {
-            view.name: _destination(
-                monitor, places, view.name, run_id, answers[view.name].written_type, answers[view.name].key, execution
-            )
-            for view in views
+            name: destination(places, name, drawn.run_id, table.written_type, table.key, dry_run=dry)
+            for name, table in answers.items()
         }
-        destinations = [*(each.destination for each in asked), *sent.values()]
-        if monitor.output.notify and not monitor.output.send and not any(destinations):
-            raise WrongKeyError(
-                ("output", "notify"), "must be given with alerts, or with a view above or below a number"
-            )
-        if unbounded:
+        if monitor.output.notify and not any([*(each.destination for each in asked), *sent.values()]):
+            raise WrongKeyError(("output", "notify"), NEEDS_ALERTS)
+        described = _described(monitor, answers, places)
+        if data.unbounded:
             places.check_same_views(described)
-        word = next(iter(monitor.questions.values())).info.word if monitor.single else "run"
-        streamed = loaded("run.views_stream.followed")(views, tables, answers) if unbounded and views else []
+        pipeline: EventPipeline | LocalPipeline
+        if local:
+            pipeline = LocalPipeline(read, asked[0], monitor.output.dead_letter)
+        else:
+            streamed = followed(views, tables, answers) if data.unbounded else ()
+            pipeline = EventPipeline(
+                places=places, read=read, questions=asked, workers=workers, views=streamed, sent=sent
+            )
         return cls(
             monitor=monitor,
             execution=execution,
             places=places,
-            pipeline=runs.pipeline_of(monitor, read, tuple(asked), workers, streamed, sent, places),
-            questions=tuple(asked),
+            plan=plan,
+            drawn=drawn,
+            account=account,
+            pipeline=pipeline,
+            questions=asked,
             views=views,
             described=described,
             sent=sent,
-            guarantee=planned.guarantee,
-            promised={} if monitor.single else _promised(monitor, planned.questions, planned.guarantee, run_id, places),
-            charge=partial(
-                account.charge,
-                identity,
-                label,
-                word,
-                places.folder,
-                noise,
-                planned.guarantee,
-                name=run_id,
-                dry=execution.dry_run,
-            ),
             options=options,
             kept=kept.pop_all(),
         )
@@ -192,6 +199,25 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.kept.close()
 
+    @property
+    def promised(self) -> dict[str, Any]:
+        """What the guarantee file of all questions says, but for their rows."""
+        questions = {
+            each.name: {
+                "question": self.monitor.questions[each.name].info.word,
+                "share": each.share,
+                "epsilon": each.epsilon,
+                "delta": each.delta,
+                "output": os.path.basename(self.places.rows(each.name)),
+            }
+            for each in self.plan.questions
+        }
+        return {
+            **head_of("privstream run", self.plan.guarantee, self.drawn.run_id),
+            "parameters": {"run_id": self.drawn.run_id, "dataset": self.account.dataset},
+            "questions": questions,
+        }
+
     def execute(self) -> Counters:
         """Charge, run, publish, and tell.
 
@@ -201,53 +227,65 @@ class Run:
             NothingUsableError: nothing that was read could be used.
         """
         if self.execution.dry_run:
-            counted: Counters = self.pipeline.try_out(self.options, self._pay)
-            self._tell(counted, {})
-            return counted
+            counted = self.pipeline.try_out(self.options, self._pay)
+            return self._tell(counted, {})
         tables: dict[str, Any] = {}
         with self._hidden_folder() as folder:
             hidden = {name: self.places.hidden(name, folder) for name in self.monitor.questions}
-            counted = self.pipeline.run(
-                self.options, list(hidden.values()), self._pay, self._write_guarantees, self.places.format
-            )
+            paths = list(hidden.values())
+            counted = self.pipeline.run(self.options, paths, self._pay, self._write_guarantees, self.places.format)
             if not self.places.unbounded:
-                for each, path in zip(self.questions, hidden.values(), strict=True):
+                for each, path in zip(self.questions, paths, strict=True):
                     counted = each.explain(path, counted)
                 tables = {} if is_quiet() else report.tables_of(self, hidden)
                 self._write_views(hidden, folder, counted)
                 if not self.places.terminal:
-                    for each, name in zip(self.questions, hidden, strict=True):
-                        self._complete(each, hidden[name], self.places.rows(name))
+                    for each, path in zip(self.questions, paths, strict=True):
+                        self._complete(each, path)
                     self._write_guarantees(counted)
         if not self.places.unbounded:
-            sent = [(each.destination, each.path) for each in self.questions]
-            sent += [(self.sent[view.name], self.places.rows(view.name)) for view in self.views]
-            for to, path in sent:
-                if to is not None:
-                    say(loaded("run.reading.send")(to, path))
-        self._tell(counted, tables)
-        return counted
+            for each in self.questions:
+                send(each.destination, each.path)
+            for name, to in self.sent.items():
+                send(to, self.places.rows(name))
+        return self._tell(counted, tables)
 
-    def _complete(self, asked: Asked, hidden: str, path: str) -> None:
+    def _complete(self, asked: Asked, hidden: str) -> None:
         """Give the rows of a question, which are complete, the name by which they are looked for."""
         if self.monitor.output.wide:
-            write_wide(path, asked.row_type, read_row_file(hidden, asked.row_type))
+            write_wide(asked.path, asked.row_type, read_row_file(hidden, asked.row_type))
         else:
-            move_file(hidden, path)
+            move_file(hidden, asked.path)
 
     def _pay(self) -> None:
-        """Write the run into the ledger; the last thing before it may start."""
+        """Write the run into the ledger, if there is one; the last thing before it may start."""
+        if self.account.path is None:
+            self.charged.append(Charge(Budget(), None))
+            return
+        identity, label, noise, run_id = self.drawn
+        entry = Entry.of(
+            self.plan.guarantee,
+            label=label,
+            digest=identity.digest,
+            name=run_id,
+            dataset=self.account.dataset,
+            command=next(iter(self.monitor.questions.values())).info.word if self.monitor.single else "run",
+            version=version("privstream"),
+            data=identity.data,
+            key=noise.fingerprint,
+            output=self.places.folder,
+        )
         try:
-            charge = self.charge()
+            self.charged.append(self.account.charge(entry, dry=self.execution.dry_run))
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
-        self.charged.append(charge)
 
-    def _tell(self, counted: Counters, tables: Mapping[str, Any]) -> None:
+    def _tell(self, counted: Counters, tables: Mapping[str, Any]) -> Counters:
         """Tell what was read, what was published, and what that promises and costs."""
         nothing = report.tell(self, counted, tables)
         if nothing is not None:
             raise NothingUsableError(nothing)
+        return counted
 
     @contextmanager
     def _hidden_folder(self) -> Iterator[str]:
@@ -298,75 +336,74 @@ class Run:
             write_guarantee(each.guarantee_path, {**each.promised, **rows[name]}, charge)
         if self.monitor.single:
             return
-        questions = {name: each | rows[name] for name, each in self.promised["questions"].items()}
-        views = with_digests(self.described, self.places)
-        more = {"questions": questions} | ({"views": views} if views else {})
-        write_guarantee(self.places.whole, {**self.promised, **more}, charge)
+        promised, views = self.promised, {name: dict(each) for name, each in self.described.items()}
+        promised["questions"] = {name: each | rows[name] for name, each in promised["questions"].items()}
+        if counted is not None:  # all files are complete
+            views = {name: {**each, "sha256": fingerprint(self.places.rows(name))} for name, each in views.items()}
+        write_guarantee(self.places.whole, promised | ({"views": views} if views else {}), charge)
+
+
+def _check_input(monitor: Monitor, execution: Execution) -> None:
+    """Refuse input that questions cannot be about, or that cannot be read so."""
+    for question in monitor.questions.values():
+        if question.info.local:
+            check_local(monitor, execution)
+        elif monitor.data.unbounded and not question.info.has_windows:
+            raise WrongKeyError(("data", "input"), f"must have an end: {question.info.word} is about one data set")
+    if monitor.data.unbounded and execution.dry_run:
+        raise ValueError("dry_run must not be given when the input has no end")
+
+
+def _options(monitor: Monitor, execution: Execution) -> PipelineOptions:
+    """Return Beam's options."""
+    options = parse_beam_options(list(execution.beam))
+    word = next(iter(monitor.questions.values())).info.word if monitor.single else "run"
+    to = "" if monitor.output.path == "-" else f" to {os.path.basename(os.path.normpath(monitor.output.path))}"
+    name_job(options, f"{word}{to}")
+    return options
 
 
 def _asked(
-    monitor: Monitor,
+    plan: Plan,
     paid: Paid,
     given: Mapping[str, Any],
-    fields: FieldMapping,
-    identity: RunIdentity,
-    noise: KeyedNoise,
-    run_id: str,
+    more: Mapping[str, Any],
+    drawn: Drawn,
     places: Places,
-    execution: Execution,
+    dry_run: bool,
 ) -> Asked:
     """Return a question with its transform, whose noise is its own, and where its rows go."""
-    name, question = paid.name, monitor.questions[paid.name]
-    info = question.info
+    monitor, name, fields = plan.monitor, paid.name, plan.fields[paid.name]
+    question = monitor.questions[name]
     with about(monitor, name):
-        own = noise if monitor.single else noise.derive(NOISE, name)
+        own = drawn.noise if monitor.single else drawn.noise.derive(NOISE, name)
         transform = question.transform({**given, "noise": own}, unbounded=places.unbounded)
-        if transform.guarantee != paid.transform.guarantee:
+        if transform.guarantee != paid.guarantee:
             raise ValueError("question must promise in a run what it promises in its plan")
         parameters = parameters_of(monitor, question, fields)
-        promised = promise(question, transform, parameters, run_id, paid.guarantee, monitor.account.dataset)
+        promised = promise(question, transform, parameters, drawn.run_id, paid.guarantee, monitor.account.dataset)
         if not monitor.single:
             promised["monitor"] = {"question": name, "guarantee": os.path.basename(places.whole)}
-        if places.unbounded:
-            promised |= release_of_stream(identity, transform)
-            loaded("run.reading.check_same_promise")(places.guarantee(name), promised, "output")
-        row_type = row_type_of(info, transform, fields, places.format_of(name))
+        if places.unbounded:  # the digest has no data in it, only public parameters and places
+            views = {view: plain(transform._given[view]) for view in transform.views if view in transform._given}
+            promised["release"] = {"digest": drawn.identity.digest, "views": views}
+            places.check_same_promise(name, promised)
+        row_type = row_type_of(question.info, transform, fields, places.row_format)
         if monitor.output.wide:
             check_wide(places.rows(name), row_type, unbounded=places.unbounded)
-        more = {}
-        if info.watched != "input":
-            further = loaded("run.queries_file.readers")
-            more = further(getattr(question, info.watched), monitor.data, Reading.of(monitor.data))
         return Asked(
             name="" if monitor.single else name,
             question=question,
             path=places.rows(name),
             guarantee_path=places.guarantee(name),
-            dry_run=execution.dry_run,
+            dry_run=dry_run,
             fields=fields,
             transform=transform,
             promised=promised,
             row_type=row_type,
             more=more,
-            destination=_destination(monitor, places, name, run_id, row_type, info.key, execution),
+            destination=destination(places, name, drawn.run_id, row_type, question.info.key, dry_run=dry_run),
         )
-
-
-def run_label(monitor: Monitor, identity: RunIdentity, *, unbounded: bool) -> str:
-    """Return what noise depends on, beside its key: the run id, if one was given, and what the run draws of what."""
-    if unbounded and not monitor.account.run_id:
-        raise WrongKeyError(("account", "run_id"), RUN_ID_NEEDED)
-    return identity.label(monitor.account.run_id)
-
-
-def release_of_stream(identity: RunIdentity, transform: Any) -> dict[str, Any]:
-    """Return what the guarantee file of a run without an end says so that only the same run goes on in its folder.
-
-    Its digest has no data in it, only public parameters and places.
-    """
-    given = transform._given
-    views = {name: plain(given[name]) for name in transform.views if name in given}
-    return {"release": {"digest": identity.digest, "views": views}}
 
 
 def shared_fields(fields: Mapping[str, FieldMapping]) -> FieldMapping | SharedFields:
@@ -375,69 +412,16 @@ def shared_fields(fields: Mapping[str, FieldMapping]) -> FieldMapping | SharedFi
     return next(iter(distinct)) if len(distinct) == 1 else SharedFields(tuple(fields.items()))
 
 
-def described_views(
-    monitor: Monitor, views: Sequence[View], answers: Mapping[str, Any], places: Places
-) -> dict[str, dict[str, Any]]:
+def _described(monitor: Monitor, answers: Mapping[str, Table], places: Places) -> dict[str, dict[str, Any]]:
     """Return what the guarantee file of the whole says of views: what they are made of, and what their rows are."""
     return {
-        view.name: {
-            "output": os.path.basename(places.rows(view.name)),
-            "view": monitor.views[view.name].given,
-            "questions": sorted(answers[view.name].questions),
-            "rows": answers[view.name].row_type.__name__,
-            "order": list(answers[view.name].order),
-            "columns": list(answers[view.name].columns),
+        name: {
+            "output": os.path.basename(places.rows(name)),
+            "view": monitor.views[name].given,
+            "questions": sorted(table.questions),
+            "rows": table.row_type.__name__,
+            "order": list(table.order),
+            "columns": list(table.columns),
         }
-        for view in views
-    }
-
-
-def with_digests(described: Mapping[str, Mapping[str, Any]], places: Places) -> dict[str, dict[str, Any]]:
-    """Return what is said of views, with digests of their files where these are complete."""
-    if places.unbounded:
-        return {name: dict(each) for name, each in described.items()}
-    return {name: {**each, "sha256": fingerprint(places.rows(name))} for name, each in described.items()}
-
-
-def _watches_more(monitor: Monitor) -> bool:
-    """Tell whether what comes without an end is something else than events."""
-    return any(each.info.watched != "input" for each in monitor.questions.values())
-
-
-def _destination(
-    monitor: Monitor, places: Places, name: str, run_id: str, row_type: type, key: Sequence[str], execution: Execution
-) -> Any:
-    """Return where rows of a question or a view are sent, which has been checked; None for nowhere."""
-    if not monitor.output.send and monitor.output.notify is None:
-        return None
-    urls = [address if monitor.single else f"{address}/{name}" for address in monitor.output.send]
-    folder = places.folder if places.unbounded else places.parent
-    try:
-        sent = loaded("run.reading.destination")(urls, monitor, run_id, row_type, key, folder, name)
-        if sent is not None and not execution.dry_run:  # the check makes a table that is missing
-            sent.check(first=not exists(places.guarantee(name) if name in monitor.questions else places.whole))
-    except (ValueError, OSError) as error:
-        text = str(error).replace("--output", "send", 1)
-        raise ValueError(text if monitor.single else f"{text} (for {name})") from None
-    return sent
-
-
-def _promised(
-    monitor: Monitor, paid: Sequence[Any], guarantee: PrivacyGuarantee, run_id: str, places: Places
-) -> dict[str, Any]:
-    """Return what the guarantee file of the whole says."""
-    questions = {
-        each.name: {
-            "question": monitor.questions[each.name].info.word,
-            "share": each.share,
-            "epsilon": each.epsilon,
-            "delta": each.delta,
-            "output": os.path.basename(places.rows(each.name)),
-        }
-        for each in paid
-    }
-    return {
-        **head_of("privstream run", guarantee, run_id),
-        "parameters": {"run_id": run_id, "dataset": monitor.account.dataset},
-        "questions": questions,
+        for name, table in answers.items()
     }

@@ -191,11 +191,7 @@ class Done(NamedTuple):
 
 
 def perform(task: bytes) -> Done:
-    """Do a `Share`, as a process of a crew.
-
-    Raises:
-        RunError: it failed.
-    """
+    """Do a `Share`, as a process of a crew."""
     share: Share = pickler.loads(task)
     Post.begin(share.received)
     counted = launch.run_quietly(PipelineOptions.from_dictionary(dict(share.options)), share.build)

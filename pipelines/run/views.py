@@ -134,11 +134,7 @@ class View:
         return self._windows(tables[self.of]) + HISTORY if self.model.kind in ("over", "against") else 0
 
     def answered(self, tables: Mapping[str, Table]) -> Table:
-        """Return the rows, from the tables of its sources.
-
-        Raises:
-            WrongKeyError: their rows cannot give it.
-        """
+        """Return the rows, from the tables of its sources."""
         kind = self.model.kind
         if kind == "ratio":
             found = self._ratios(*(tables[name] for _, name in self.sources))

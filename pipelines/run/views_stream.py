@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.coders.typecoders import registry
 from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
@@ -24,11 +22,9 @@ from privstream.transforms.timing.step_fn import Cells, Known, StepFn, Stepped
 from privstream.transforms.timing.steps import Steps, timestamp
 from typing_extensions import override
 
-KIND = "rows of a view"  # of snapshots
-SEGMENT_BYTES = 1 << 20
-LENGTHS = struct.Struct(">II")
-TOO_LATE = "rows_not_in_views"
-"""Counter of published rows that came after a view had published their window; there should be none."""
+KIND = "files of a view"  # of snapshots
+TOO_LATE = "files_not_in_views"
+"""Counter of files that came after a view had published their window; there should be none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +61,6 @@ def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mappin
         views: each behind those that it is made of.
         tables: of questions, without rows.
         answers: of views, without rows.
-
-    Raises:
-        WrongKeyError: a view cannot be one.
     """
     by_name = {view.name: view for view in views}
     found = []
@@ -107,125 +100,97 @@ class FollowView(beam.PTransform[Any, Any]):
 
     @override
     def expand(self, paths: Mapping[str, Any]) -> Any:
-        read = [
+        known = [
             some
             | f"Whenever {name}"
             >> beam.WindowInto(GlobalWindows(), trigger=AfterWatermark(), accumulation_mode=AccumulationMode.DISCARDING)
-            | f"Read {name}"
-            >> beam.Map(_read, name, self.row_types[name], self.followed.tables[name]).with_output_types(Keyed)
+            | f"By window {name}" >> beam.Map(by_window, name, self.followed.steps).with_output_types(Keyed)
             for name, some in paths.items()
         ]
-        together = read | "All" >> beam.Flatten()
+        together = known | "All" >> beam.Flatten()
         clocked = together | "WithClock" >> WithClock(self.followed.steps)
-        return clocked | "Follow" >> beam.ParDo(_Follow(self.followed)).with_output_types(self.followed.table.row_type)
+        follow = beam.ParDo(Follow(self.followed, self.row_types))
+        return clocked | "Follow" >> follow.with_output_types(self.followed.table.row_type)
 
 
-def join_parts(parts: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode named parts, in one piece."""
-    return b"".join(LENGTHS.pack(len(name), len(data)) + name + data for name, data in parts)
+def by_window(path: str, name: str, steps: Steps) -> Keyed:
+    """Return a file of a question, with the window after which its rows were published."""
+    return on_clock(steps.ending(timestamp(end_of(path))), json.dumps([name, path]).encode())
 
 
-def parts_of(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Return the named parts that `join_parts` encoded."""
-    place = 0
-    while place < len(data):
-        name, size = LENGTHS.unpack_from(data, place)
-        start = place + LENGTHS.size + name
-        place = start + size
-        yield data[start - name : start], data[start:place]
-
-
-def _read(path: str, name: str, row_type: type, table: Table) -> Keyed:
-    """Return the rows of a file, with the window after which they were published."""
-    rows = read_row_file(path, row_type)
-    coder, make = registry.get_coder(table.row_type), table.row_type._make
-    step = table.steps.ending(timestamp(end_of(path)))
-    return on_clock(step, join_parts((name.encode(), coder.encode(make(row))) for row in rows))
-
-
-@dataclass(frozen=True)
-class _Remembered:
+class Remembered(NamedTuple):
     """What a view knows after a window.
 
     Attributes:
-        step: the window.
-        rows: of windows that later ones need, by question and window.
+        files: that later windows need: by path the question, and the window after which it was published.
         before: what the next window needs to know of an alert.
     """
 
-    step: int
-    rows: Mapping[str, Mapping[int, Sequence[Any]]] = field(default_factory=dict)
-    before: Watch | None = None
+    files: Mapping[str, tuple[str, int]]
+    before: Watch | None
 
 
-class _Follow(StepFn, state="monitor_view"):
-    """Per view: on the clock of its windows, published rows in, rows of the view out.
+class Follow(StepFn, state="monitor_view"):
+    """Per view: on the clock of its windows, paths of published files in, rows of the view out.
 
-    The log has the rows of each window, and how the alert stands.
+    State are the paths of the files that later windows need, and how the alert stands.
     """
 
-    def __init__(self, followed: Followed) -> None:
+    def __init__(self, followed: Followed, row_types: Mapping[str, type]) -> None:
         super().__init__(steps=followed.steps, timer_offset=1)
-        self.chain, self.tables = followed.chain, followed.tables
-        asked = [view.model.given for view in self.chain]
-        self.options = digest(json.dumps(asked).encode())
-        self.coders = {name: registry.get_coder(table.row_type) for name, table in self.tables.items()}
+        self.chain, self.tables, self.row_types = followed.chain, followed.tables, row_types
+        self.options = digest(json.dumps([view.model.given for view in self.chain]).encode())
         self.back = {
             name: max(view.back(self.tables) for view in self.chain if name in (source for _, source in view.sources))
             for name in self.tables
         }
         self.too_late = Metrics.counter("privstream", TOO_LATE)
+        self._read: dict[str, list[tuple[int, Any]]] = {}
 
     @override
-    def initial(self, key: bytes) -> _Remembered:
-        return _Remembered(self._before)
+    def initial(self, key: bytes) -> Remembered:
+        return Remembered({}, None)
 
     @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        self.too_late.inc(sum(1 for _ in parts_of(batch)))
+        self.too_late.inc()
         return iter(())
 
     @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: _Remembered) -> Stepped:
-        rows = self._with_more(state.rows, batches, step)
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Remembered) -> Stepped:
+        files = {**state.files, **{path: (name, step) for name, path in map(json.loads, batches)}}
+        self._read = {path: self._read.get(path) or self._rows(path, name) for path, (name, _) in files.items()}
         tables: dict[str, Table] = dict(self.tables)
         before, found = None, None
         for view in self.chain:
             given = {source: tables[source] for _, source in view.sources}
             back = view.back(given)
-            for name in given.keys() & rows.keys():
-                some = [row for window, each in rows[name].items() if step - back <= window <= step for row in each]
+            for name in given.keys() & self.tables.keys():
+                rows = (row for path, (whose, _) in files.items() if whose == name for row in self._read[path])
+                some = [row for window, row in rows if step - back <= window <= step]
                 given[name] = replace(given[name], rows=some)
             found, before = view.follow(given, step, state.before)
             tables[view.name] = found
         assert found is not None  # a chain ends with the view itself
-        kept = {
-            name: {window: each for window, each in of_windows.items() if window > step - self.back[name]}
-            for name, of_windows in rows.items()
-        }
-        after, some = _Remembered(step, kept, before), batches if any(self.back.values()) else []
-        return Stepped(after, found.rows, lambda: self._segment(after, b"".join(some)))
+        kept = {path: each for path, each in files.items() if each[1] > step - self.back[each[0]]}
+        return Stepped(Remembered(kept, before), found.rows)
+
+    def _rows(self, path: str, name: str) -> list[tuple[int, Any]]:
+        """Return the rows of a file with their windows; it never changes."""
+        make = self.tables[name].row_type._make
+        rows = map(make, read_row_file(path, self.row_types[name]))
+        return [(self.steps.ending(row.window_end), row) for row in rows]
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> _Remembered:
-        if not segments:
-            return self.initial(key)
-        found: list[dict[str, Any]] = [unpack(KIND, 1, segment) for segment in segments]
-        step, watch = found[-1]["step"], json.loads(found[-1]["before"])
-        rows = self._with_more({}, [each["rows"] for each in found], step + 1)
-        return _Remembered(step, rows, None if watch is None else Watch(*watch))
+    def snapshot(self, state: Remembered) -> bytes:
+        return pack(KIND, 1, {"state": json.dumps(state).encode()})
 
     @override
-    def encode(self, state: _Remembered) -> list[bytes]:
-        found, some, size = [], [], 0
-        for name, of_windows in state.rows.items():
-            for each in of_windows.values():
-                some.append(join_parts((name.encode(), self.coders[name].encode(row)) for row in each))
-                size += len(some[-1])
-                if size >= SEGMENT_BYTES:
-                    found.append(self._segment(state, b"".join(some)))
-                    some, size = [], 0
-        return [*found, self._segment(state, b"".join(some))]
+    def restore(self, data: bytes) -> Remembered:
+        found: dict[str, Any] = unpack(KIND, 1, data)
+        files, before = json.loads(found["state"])
+        named = {path: (name, step) for path, (name, step) in files.items()}
+        return Remembered(named, None if before is None else Watch(*before))
 
     @override
     def end(self, key: bytes, known: Known, cells: Cells) -> None:
@@ -233,21 +198,3 @@ class _Follow(StepFn, state="monitor_view"):
         last = max(known.records, default=known.progress.handled)
         known.progress = replace(known.progress, last=last)
         self.close(key, known, cells)
-
-    def _segment(self, state: _Remembered, rows: bytes) -> bytes:
-        """Encode a part of the log."""
-        return pack(KIND, 1, {"step": state.step, "before": json.dumps(state.before).encode(), "rows": rows})
-
-    def _with_more(
-        self, known: Mapping[str, Mapping[int, Sequence[Any]]], batches: Iterable[bytes], step: int
-    ) -> dict[str, dict[int, list[Any]]]:
-        """Return rows with more, of which those of windows that are needed from a window on are kept."""
-        found = {name: {window: list(each) for window, each in known.get(name, {}).items()} for name in self.tables}
-        for batch in batches:
-            for encoded, data in parts_of(batch):
-                name = encoded.decode()
-                row = self.coders[name].decode(data)
-                window = self.steps.ending(row.window_end)
-                if window >= step - self.back[name]:
-                    found[name].setdefault(window, []).append(row)
-        return found

@@ -152,11 +152,7 @@ def check(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> No
 
 
 def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> Counters:
-    """Build and run a pipeline on the FnApiRunner, in a process that says nothing; return its counters.
-
-    Raises:
-        RunError: it failed; the message is as that of `run`.
-    """
+    """Build and run a pipeline on the FnApiRunner, in a process that says nothing; return its counters."""
     logging.disable(logging.CRITICAL)
     try:
         pipeline = _new_pipeline(options)

@@ -286,6 +286,9 @@ LOOKS = {
 }
 """By the name that a question or a view has for its chart."""
 
+USUAL = Look(dots, "Published numbers", "value")
+"""Of other ones."""
+
 
 def chart_of(
     name: str,
@@ -298,13 +301,13 @@ def chart_of(
     """Return the chart of published rows.
 
     Args:
-        name: of the chart, a key of `LOOKS`.
+        name: of the chart, such as a key of `LOOKS`.
         rows: what was published.
         parameters: of the run, as its guarantee file has them.
         limited: whether numbers are of what counts within limits.
         truth: of simulated events, rows of `Truth`.
     """
-    look, clocks = LOOKS[name], Clocks.of(parameters)
+    look, clocks = LOOKS.get(name, USUAL), Clocks.of(parameters)
     title, values = _words(look, parameters)
     points = [point_of(row, rise=name == "rises") for row in rows]
     points = [point for point in points if (point.state if look.kind is timeline else point.value is not None)]

@@ -61,7 +61,7 @@ class EventFile(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """A file or a row group of it for one worker, with its rows if known; the file's bytes and marks when it was found."""
+    """A file or a row group of it for one worker, with its rows if known; its bytes and marks when it was found."""
 
     path: str
     format: str

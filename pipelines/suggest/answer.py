@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from privstream.mechanisms.limits.contributions import MOST_DROPPED
-from privstream.pipelines.commands.one_plan import rounded_up
+from privstream.pipelines.commands.plan import rounded_up
 from privstream.pipelines.model.counted import Counts
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.options import options_of

@@ -1,16 +1,15 @@
 """Questions in Beam YAML: rows with a schema in and out, everything configured by plain values.
 
-The listing `providers.yaml` names the transforms of this module. Beam reads the keys of a configuration, and their
-documentation, from the signature and the docstring of a `YamlTransform`; both are made from the model of the question.
-Nothing here imports what only Beam's `yaml` extra installs.
+The listing `providers.yaml` names the transforms of this module; the keys of a configuration are those of the model of
+the question. Nothing here imports what only Beam's `yaml` extra installs.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, get_type_hints
 
 import apache_beam as beam
@@ -27,7 +26,6 @@ from privstream.pipelines.model.question import Question, Windows
 from privstream.pipelines.options import OptionOf, in_python, options_of
 from privstream.pipelines.sinks.row_files import column_types, column_values, with_item_columns
 from privstream.transforms.row_types import Time
-from pydantic import TypeAdapter
 from typing_extensions import override
 
 GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
@@ -35,16 +33,11 @@ FIELDS = ("user", "item", "time", "value", "time_unit", "time_zone", "where")
 """Keys of the data that are about rows."""
 
 ACCOUNT = ("key", "key_variable", "run_id")
-ERRORS = "error_handling"
-ERRORS_TEXT = (
-    "a mapping with the key output: the name of the output for rows that cannot be used; else they are counted"
-)
-
 _LOGGER = logging.getLogger(__name__)
 
 
 def keys_of(kind: type[Question]) -> Iterator[OptionOf]:
-    """Yield the keys of a configuration, but for error_handling."""
+    """Yield the keys of a configuration."""
     known = {"data": FIELDS, "account": ACCOUNT, "privacy": ("epsilon", "delta", "people")}
     for option in options_of(kind, ("windows", "privacy", "data", "account")):
         if option.place[-1] in known.get(option.place[0], (option.place[-1],)):
@@ -66,18 +59,25 @@ def error_output(error_handling: Any) -> str | None:
 class OnRows(beam.PTransform[Any, Any]):
     """Read events from rows, publish what a private transform makes of them, and give out rows that cannot be used.
 
-    Times are published as ISO 8601 text, since the sinks of Beam YAML cannot write Beam's timestamps.
+    Times are published as ISO 8601 text, since the sinks of Beam YAML cannot write Beam's timestamps. The windows are
+    those of the configuration; `windowing` has no influence. The guarantee is logged when the pipeline is built.
+
+    *Privacy*: as of `privstream.pipelines.Private`. The whole configuration is public: Beam writes it into the
+    pipeline. So the noise key is named by its file or environment variable.
 
     Args:
         kind: the question.
-        config: plain values by name.
-        error_handling: where rows go that cannot be used.
+        error_handling: a mapping with the name of the output for rows that cannot be used; else they are counted.
+        **config: plain values by name.
+
+    Raises:
+        ValueError, TypeError: a value breaks its rule, or a field is missing, when the pipeline is built.
     """
 
-    def __init__(self, kind: type[Question], config: Mapping[str, Any], error_handling: Any) -> None:
+    def __init__(self, kind: type[Question], error_handling: Any = None, **config: Any) -> None:
         super().__init__(kind.info.transform.rpartition(".")[2])
         self.error_output = error_output(error_handling)
-        given = in_python(kind, config, {"data": {"input": "rows"}})
+        given = in_python(kind, config, {"data": {"input": "rows"}}, list(keys_of(kind)))
         with given.errors():
             monitor = given.monitor()
             account, where = monitor.account, monitor.data.where
@@ -132,75 +132,7 @@ def _check_schema(rows: PCollection[Any]) -> None:
         raise TypeError(f"input must be rows with a schema, got {element}") from None
 
 
-DESCRIPTION = """{summary}
+KINDS = {kind.info.transform.rpartition(".")[2]: kind for kind in CLASSES if "queries" not in kind.info.files}
+"""The questions that have events as their only input, by the names of their transforms."""
 
-Input are rows with a person, an item and a time, output rows with {fields}. The windows are those of this
-configuration; `windowing` has no influence. The guarantee is logged when the pipeline is built.
-
-Privacy: as of `privstream.pipelines.Private`. The whole configuration is public: Beam writes it into the pipeline. So
-the noise key is named by its file or environment variable.
-
-Args:
-{arguments}
-
-Raises:
-    ValueError, TypeError: a value breaks its rule, or a field is missing, when the pipeline is built.
-"""
-
-
-class YamlTransform:
-    """What Beam YAML calls to make a transform from a configuration.
-
-    Args:
-        kind: the question.
-    """
-
-    def __init__(self, kind: type[Question]) -> None:
-        self.kind, self.keys = kind, {option.name: option for option in keys_of(kind)}
-        texts = {name: option.field.description for name, option in self.keys.items()} | {ERRORS: ERRORS_TEXT}
-        error_handling = inspect.Parameter(
-            ERRORS, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=dict[str, str] | None
-        )
-        self.__signature__ = inspect.Signature([*map(_parameter, self.keys.values()), error_handling])
-        self.__doc__ = DESCRIPTION.format(
-            summary=kind.info.description,
-            fields=", ".join(kind.info.row_type._fields),
-            arguments="\n".join(f"    {name}: {text}" for name, text in texts.items()),
-        )
-
-    def __call__(self, **config: Any) -> OnRows:
-        """Make the transform from a configuration."""
-        self.__signature__.bind(**config)
-        for name, value in config.items():
-            if value is None and name in self.keys and self.keys[name].field.is_required():
-                raise ValueError(f"{name} must be given, got null")
-        return OnRows(self.kind, {name: one for name, one in config.items() if name != ERRORS}, config.get(ERRORS))
-
-
-PLAIN = {"string": str, "number": float, "integer": int, "boolean": bool, "array": list[Any], "object": dict[str, Any]}
-"""Types of Beam YAML by those of JSON schema."""
-
-
-def _parameter(option: OptionOf) -> inspect.Parameter:
-    """Return a key as Beam reads it: with one type, or any."""
-    field = option.field
-    schema = TypeAdapter(field.rebuild_annotation()).json_schema()
-    found = {one for each in schema.get("anyOf", [schema]) for one in _types(each)} - {"null"}
-    plain: Any = PLAIN[found.pop()] if len(found) == 1 else Any
-    default = inspect.Parameter.empty if field.is_required() else field.default
-    hint = plain if default is not None or plain is Any else plain | None
-    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-
-
-def _types(schema: Mapping[str, Any]) -> list[str]:
-    """Return the types of a schema."""
-    kind = schema.get("type", "string")
-    return list(kind) if isinstance(kind, list) else [kind]
-
-
-TRANSFORMS = {
-    kind.info.transform.rpartition(".")[2]: YamlTransform(kind) for kind in CLASSES if "queries" not in kind.info.files
-}
-"""What Beam YAML calls for each transform that has events as its only input, by the name of its class."""
-
-globals().update(TRANSFORMS)
+globals().update({name: partial(OnRows, kind) for name, kind in KINDS.items()})

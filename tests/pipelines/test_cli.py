@@ -16,16 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.command import (
     Command,
     NothingUsableError,
     RunError,
     UsageError,
 )
-from privstream.pipelines.model.catalogue import WORDS, question
+from privstream.pipelines.model.catalogue import WORDS
 from privstream.pipelines.runners import launch, local_runner
-from privstream.pipelines.show.charts import LOOKS
 from questions import run_line, write_folder
 
 SECRET = "u000042"
@@ -57,22 +55,8 @@ def test_the_installed_command_says_nothing_but_what_it_does(tmp_path: Path) -> 
     assert len(ran.stderr.splitlines()) == 1
 
 
-def test_every_question_can_be_planned_drawn_and_simulated() -> None:
-    assert list(cli.PLANS) == list(cli.SIMULATIONS) == list(WORDS)
-    assert {question(word).chart for word in WORDS} <= {*LOOKS}
-
-
-@pytest.mark.parametrize("name", ["plan", "simulate"])
-def test_commands_of_two_words_are_listed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        cli.main([name, "--help"])
-    assert "heavy-hitters" in capsys.readouterr().out
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        cli.main(["--version"])
-    assert capsys.readouterr().out.startswith("privstream ")
+def test_every_question_can_be_planned() -> None:
+    assert list(cli.PLANS) == list(WORDS)
 
 
 @pytest.mark.parametrize(
@@ -153,21 +137,11 @@ def test_beam_options_that_cannot_work_are_refused(arguments: list[str], message
         launch.parse_beam_options(arguments)
 
 
-def test_the_local_runner_is_chosen_by_name() -> None:
-    options = launch.parse_beam_options(["--direct_num_workers", "1"])
-    assert options.view_as(beam.options.pipeline_options.StandardOptions).runner == "FnApiRunner"
-
-
 @pytest.mark.parametrize("name", ["DirectRunner", "directrunner", "apache_beam.runners.SwitchingDirectRunner"])
 def test_no_switch_chooses_a_runner_silently(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = launch.parse_beam_options(["--runner", name])
     assert f"{name} would choose a runner: taking FnApiRunner" in capsys.readouterr().err
     assert options.view_as(beam.options.pipeline_options.StandardOptions).runner == "FnApiRunner"
-
-
-def test_only_one_source_of_the_noise_key() -> None:
-    with pytest.raises(ValueError, match="must not both be given"):
-        noise_source("file", "VARIABLE", "")
 
 
 class LookUp(beam.DoFn):
@@ -344,21 +318,10 @@ def test_what_the_limit_would_refuse_is_refused_and_nothing_is_recorded(folder, 
     assert (folder / "key.ledger.jsonl").read_bytes() == before
 
 
-def test_a_damaged_ledger_is_refused_as_by_the_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "key.ledger.jsonl").write_text("{}\n")
-    assert run("histogram", "--dry_run") == 2
-    assert "ledger key.ledger.jsonl: line 1 must be as privstream writes it" in capsys.readouterr().err
-
-
 def test_input_of_which_nothing_can_be_used_ends_with_status_3(folder, capsys):
     assert run("top-k", "--dry_run", "--start=2031-01-01", "--end=2031-01-01T02:00") == 3
     assert "no row could be used" in capsys.readouterr().err
     assert not (folder / "key.ledger.jsonl").exists()
-
-
-def test_dead_letters_of_another_form_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("top-k", "--dry_run", "--dead_letter=letters.txt") == 2
-    assert "--dead-letter must end in" in capsys.readouterr().err
 
 
 def test_input_without_an_end_cannot_be_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, larg
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
-from privstream.pipelines.accounts import ledger_file
+from privstream.pipelines.accounts import ledger as of_ledgers
 from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.entries import Entry, Limit
 from privstream.pipelines.accounts.ledger import Ledger
@@ -165,7 +165,7 @@ def test_nothing_is_half_written_when_the_disk_is_full(ledger: Ledger, monkeypat
     ledger.append(entry("one"))
     before, write = Path(ledger.path).read_bytes(), os.write
     with monkeypatch.context() as patch, pytest.raises(ValueError, match="No space left on device"):
-        patch.setattr(ledger_file.os, "write", lambda file, line: write(file, line[: len(line) // 2]))
+        patch.setattr(of_ledgers.os, "write", lambda file, line: write(file, line[: len(line) // 2]))
         ledger.append(entry("two"))
     assert Path(ledger.path).read_bytes() == before
     assert ledger.append(entry("two")).line == 2

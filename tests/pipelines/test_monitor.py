@@ -14,7 +14,7 @@ from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines.cli import main
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.run.calibration import Sharing, calibrate, common_unit, rounded_down
-from privstream.pipelines.run.plan import arguments_of, fields_of, shared_out
+from privstream.pipelines.run.plan import Plan
 from privstream.pipelines.yaml_file import read_document
 
 HEAD = """\
@@ -93,14 +93,13 @@ def test_a_question_may_have_windows_and_fields_of_its_own(tmp_path: Path) -> No
     """Where they say something; else those of the monitor hold."""
     more = "  days: {question: counts, item: [country, page], where: ms > 3, windows: {window: 2h}}\n"
     read = Monitor.from_file(monitor(tmp_path, HEAD.replace("ts}", "ts, where: ms < 9}") + PAGES + more))
-    fields = fields_of(read)
+    plan = Plan.of(read)
+    fields, own = plan.fields, plan.given
     assert (fields["pages"].item, fields["days"].item, fields["days"].user) == ("page", "country,page", "customer")
     assert (fields["pages"].where, fields["days"].where) == ("ms < 9", "(ms < 9) and (ms > 3)")
-    own = {name: arguments_of(read, name, fields[name]) for name in read.questions}
     assert [own[name]["window"] for name in ("pages", "days")] == [3600, 7200]
     assert own["days"]["end"] == own["pages"]["end"]
-    paid = shared_out(read, own, unbounded=False).questions
-    assert [each.transform.steps.count for each in paid] == [4, 2]
+    assert [each.transform.steps.count for each in plan.questions] == [4, 2]
 
 
 class Gaussian:

@@ -65,13 +65,6 @@ def test_a_frame_is_asked_all_questions_at_once() -> None:
         ask(monitor, frame, epsilon=1)
 
 
-def test_a_frame_needs_an_account() -> None:
-    """As one question does."""
-    Path("day.yaml").write_text(DAY.replace("account: {key: key}\n", ""))
-    with pytest.raises(ValueError, match=r"^key must be given, so that the same cell"):
-        ask(Monitor.from_file("day.yaml"), pd.DataFrame(clicks()))
-
-
 @pytest.mark.slow
 def test_a_pipeline_gets_a_table_for_each_question() -> None:
     """Its run is in the ledger before."""
@@ -138,10 +131,3 @@ def test_a_pipeline_is_refused_that_nobody_counts() -> None:
         "pages",
         "present",
     }
-
-
-def test_mistakes_are_named_in_python_too() -> None:
-    """With their line, as a ValueError."""
-    Path("day.yaml").write_text(DAY.replace("cardinality", "cardinalty"))
-    with pytest.raises(ValueError, match=r"day\.yaml, line 6: questions\.present\.question: must be one of"):
-        Monitor.from_file("day.yaml")

@@ -137,21 +137,3 @@ def test_what_is_refused_is_not_valid(tmp_path: Path, valid: Any, old: str, new:
     with pytest.raises(ValueError):
         Monitor.from_file(path)
     assert not valid.is_valid(read_document(str(path)).content)
-
-
-def test_the_schema_is_written_for_editors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On the terminal, or into a file."""
-    assert main(["schema", "--output", str(tmp_path / "schema.json")]) == 0
-    assert main(["schema"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "schema.json").read_text()) == schema()
-
-
-def test_names_in_an_old_encoding_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "kauf.csv").write_bytes("Käufer^product^date\n1^a^2026-01-01\n".encode("windows-1252"))
-    assert main(["init", str(tmp_path / "kauf.csv"), "--output", "-"]) == 2
-    assert "--encoding windows-1252" in capsys.readouterr().err
-    text = written(tmp_path, "kauf.csv", "--encoding", "windows-1252", "--delimiter", "^")
-    assert '  encoding: windows-1252\n  delimiter: "^"\n' in text and '#   "Käufer", product, date\n' in text
-    (tmp_path / "monitor.yaml").write_text(filled(text, user='"Käufer"'))
-    assert main(["plan", str(tmp_path / "monitor.yaml")]) == 0
-    assert main(["init", str(tmp_path / "kauf.csv"), "--output", "-", "--encoding", "hz"]) == 2

@@ -200,14 +200,6 @@ def test_a_run_that_fails_leaves_no_rows(shop: Path, monkeypatch: pytest.MonkeyP
     assert sorted(path.name for path in Path("out").iterdir()) == []
 
 
-@pytest.mark.slow
-def test_a_dry_run_counts_and_spends_nothing(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says of each question what it could use."""
-    assert run(QUICK, "--dry_run") == 0
-    assert "present: 400 of 401 rows used" in capsys.readouterr().err
-    assert not Path("out").exists() and not Path("noise.key.ledger.jsonl").exists()
-
-
 def test_what_only_the_pipeline_knows_is_named_with_its_question(shop, capsys):
     """Nothing is spent either: the ledger is asked last."""
     text = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line)
@@ -229,15 +221,6 @@ def test_the_limit_of_a_data_set_holds_for_monitors(shop: Path, capsys: pytest.C
     assert run(again) == 2
     assert "must not be exceeded" in capsys.readouterr().err and not list(Path("other").glob("*.csv"))
     assert run(one.replace("path: out", "path: other")) == 0, "a repetition costs nothing"
-
-
-@pytest.mark.slow
-def test_what_holds_for_all_data_holds_for_each_question(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A condition of the data is one of each question, beside its own."""
-    assert run(QUICK.replace("time: ts}", 'time: ts, where: country == "de"}')) == 0
-    own = {name: json.loads(Path(f"out/{name}.csv.guarantee.json").read_text()) for name in ("slow", "present")}
-    assert own["slow"]["parameters"]["where"] == '(country == "de") and (ms > 300)'
-    assert own["present"]["parameters"]["where"] == 'country == "de"'
 
 
 CHANGES = {

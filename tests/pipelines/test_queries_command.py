@@ -1,15 +1,12 @@
 """`privstream queries`, and its plan, plot and simulation, from file to file."""
 
 import json
-import re
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.selection.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
-from privstream.pipelines.run.queries_file import parse_query
 from privstream.pipelines.simulate.city import DOMAIN, Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import DeadLetter, QueryAnswer
@@ -74,57 +71,40 @@ def test_refusals_say_so(country, tmp_path, capsys):
     assert cli.main(["plot", str(output), "--output", str(tmp_path / "p.svg")]) == 0
 
 
-def test_lines_that_are_no_queries_become_dead_letters(country, tmp_path, capsys):
-    lines = [
-        json.dumps({"name": "good", "items": DOMAIN[:1]}),
-        "nonsense",
-        '{"name": "q", "items": ["elsewhere"]}',
-        json.dumps({"name": "q", "items": DOMAIN[:1], "time": "yesterday"}),
-        '{"name": "q", "people": 3}',
-    ]
-    (tmp_path / "queries").write_text("\n".join(lines))
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("nonsense", "line must be one JSON object"),
+        ('{"name": "q", "items": ["a"], "time": 3}', "fields must be name, items, got 'time'"),
+        ('{"name": "q", "items": "a"}', "items must be a list"),
+    ],
+)
+def test_a_line_that_is_no_query_is_refused_before_the_charge(line, rule, country, tmp_path, capsys):
+    (tmp_path / "queries").write_text(json.dumps({"name": "good", "items": DOMAIN[:1]}) + f"\n{line}\n")
+    ledger = ["--ledger", str(tmp_path / "ledger")]
+    assert ask(country, tmp_path / "a.jsonl", "--queries", str(tmp_path / "queries"), *ledger) == 2
+    assert f"--queries, line 2 of {tmp_path}/queries: {rule}" in capsys.readouterr().err
+    assert not (tmp_path / "a.jsonl").exists() and not (tmp_path / "ledger").exists()
+
+
+def test_a_query_beyond_the_domain_is_a_dead_letter_and_lines_are_answered_in_their_order(country, tmp_path, capsys):
+    names = ["z", "b", "elsewhere", "a"]
+    asked = [{"name": name, "items": [name] if name == "elsewhere" else DOMAIN[:1]} for name in names]
+    (tmp_path / "queries").write_text("".join(f"{json.dumps(each)}\n" for each in asked))
     letters = tmp_path / "letters.jsonl"
     options = ["--queries", str(tmp_path / "queries"), "--dead_letter", str(letters)]
     assert ask(country, tmp_path / "answers.jsonl", *options) == 0
-    assert [row.query for row in read_row_file(str(tmp_path / "answers.jsonl"), QueryAnswer)] == ["good"]
-    reasons = sorted(letter.reason for letter in read_row_file(str(letters), DeadLetter))
-    assert reasons == [
-        "fields must be name, items, time, got 'people'",
-        "items must be in the domain",
-        "line must be one JSON object",
-        "time must be ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z, or a number",
-    ]
-    assert "4 lines that are not queries on the domain" in capsys.readouterr().err
+    assert [row.query for row in read_row_file(str(tmp_path / "answers.jsonl"), QueryAnswer)] == ["z", "b", "a"]
+    assert [each.reason for each in read_row_file(str(letters), DeadLetter)] == ["items must be in the domain"]
 
 
-def test_queries_are_asked_in_order_of_lines_or_time():
-    query = parse_query(b'{"name": "q", "items": ["a"]}', 7)
-    assert query.time == Timestamp(micros=7)
-    query = parse_query(b'{"name": "q", "items": ["a", "b"], "time": "2024-01-01T12:00:00Z"}', 7)
-    assert (query.time, query.items) == (Timestamp.of(1704110400), ("a", "b"))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ["--input", "kafka://localhost:1/topic"],
-            "--input must have an end, and Kafka has none: all queries are about the same data set",
-        ),
-        (["--watch", "1", "--queries", "{folder}"], "--output must be a folder that exists when the input is watched"),
-        (
-            ["--watch", "1", "--queries", "{folder}/*.jsonl", "--output", "{folder}", "--run_id", "r"],
-            "--queries must be another folder than --output, got",
-        ),
-        (["--watch", "1", "--queries", "{folder}", "--output", "{data}"], "run-id must be given when the input has no"),
-    ],
-)
-def test_what_cannot_be_watched_is_refused(country, tmp_path, capsys, options, message):
-    places = {"folder": str(tmp_path), "data": str(country.folder)}
-    options = [option.format(**places) for option in options]
-    assert ask(country, tmp_path / "answers.jsonl", *options) == 2
-    assert re.search(message, capsys.readouterr().err)
-    assert not (tmp_path / "answers.jsonl").exists()
+def test_the_data_set_must_have_an_end(country, tmp_path, capsys):
+    for more, rule in (
+        (["--input", "kafka://localhost:1/topic"], "--input must have an end: queries is about one data set"),
+        (["--watch", "1"], "unknown option --watch"),
+    ):
+        assert ask(country, tmp_path, *more, "--run_id", "r") == 2
+        assert rule in capsys.readouterr().err
 
 
 def test_a_field_called_stream_is_ignored(country, tmp_path):

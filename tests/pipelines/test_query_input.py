@@ -12,7 +12,7 @@ import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.data import Data
-from privstream.pipelines.run import reading
+from privstream.pipelines.run import pipeline
 from privstream.pipelines.run.run import Run
 from privstream.pipelines.sources import frame_files
 from privstream.pipelines.sources.event_files import InputFileError
@@ -134,7 +134,7 @@ def test_a_signal_that_ends_a_run_leaves_no_rows_behind(number, shop, tmp_path, 
 @pytest.mark.slow
 def test_a_run_on_a_query_is_known_by_its_rows(shop, tmp_path, capsys, monkeypatch):
     folders = []
-    monkeypatch.setattr(reading, "save_rows", lambda *given: (folders.append(Path(given[-1])), save_rows(*given)))
+    monkeypatch.setattr(pipeline, "save_rows", lambda *given: (folders.append(Path(given[-1])), save_rows(*given)))
     (tmp_path / "key").write_text("0123456789abcdef" * 2)
     (tmp_path / "key").chmod(0o600)
     files = ["--output", str(tmp_path / "rows.jsonl"), "--key", str(tmp_path / "key"), "--overwrite"]
@@ -167,6 +167,6 @@ def test_a_monitor_reads_a_query_once(shop, tmp_path, monkeypatch):
         "output: {path: answers}\naccount: {ledger: none}\n"
     )
     asked = []
-    monkeypatch.setattr(reading, "save_rows", lambda *given: (asked.append(given[1]), save_rows(*given)))
+    monkeypatch.setattr(pipeline, "save_rows", lambda *given: (asked.append(given[1]), save_rows(*given)))
     assert cli.main(["run", "m.yaml"]) == 0
     assert len(asked) == 1 and Path("answers/money.csv").exists()

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
 import pytest
 from privstream.pipelines import cli, stores
-from privstream.pipelines.accounts.run_identity import RunIdentity, content_digest, data_digest, identity_of
+from privstream.pipelines.accounts.run_identity import RunIdentity, content_digest, data_digest, identify
+from privstream.pipelines.model.data import Data
+from privstream.pipelines.model.monitor import Output
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.found_files import EventFile, check_unchanged, match_files
 from privstream.pipelines.sources.readers import ReadEvents
@@ -146,8 +149,11 @@ def test_what_has_other_data_or_goes_elsewhere_is_another_run_whatever_it_is_cal
     assert one != other
     labels = set()
     for output in ("here", "there"):
-        for watched in ((), ("input",)):
-            labels.add(identity_of({}, {}, "watched", output, [], watched).label("mine"))
+        for watch in (None, 1.0):
+            asked: Any = SimpleNamespace(
+                data=Data(input="watched", watch=watch), output=Output(path=output), questions={}
+            )
+            labels.add(identify(asked, {}, {}, []).label("mine"))
     assert len(labels) == 3, "a run without an end is bound to its place, others are not"
 
 

@@ -212,9 +212,6 @@ def test_the_demo_shows_what_it_promises(tmp_path, monkeypatch, capsys):
     items = {row.item for row in rows}
     assert len(items) >= 3 and all(len([row for row in rows if row.item == item]) == 4 for item in items)
     cells = " ".join(shown.out.replace("│", " ").split())
-    assert "the largest items, in the hour of most people" in cells
-    peak = max(rows, key=lambda row: row.people)
-    assert f"{peak.item} 01-01 0{peak.window_start.to_utc_datetime().hour}:00" in cells
     threshold = json.loads((folder / "counts.jsonl.guarantee.json").read_text())["accuracy"]["detection_threshold"]
     assert f"items that at least {threshold:,} people had in a window" in " ".join(shown.out.split())
     assert "Report: demo-output/report.html" in shown.out

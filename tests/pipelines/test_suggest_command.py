@@ -75,28 +75,6 @@ def test_the_command_spends_the_budget_of_the_same_people_and_promises_as_much(s
     assert set(promised) <= set(shlex.split(then))
 
 
-@pytest.mark.slow
-def test_windows_of_the_calendar_are_those_of_the_command(shop, tmp_path, capsys):
-    """In 2024 the clocks of Berlin change in the 13th week: weeks of 168 hours do not end where it does."""
-    weeks = "--window 1week --time_zone Europe/Berlin --start 2024-01-01"
-    assert suggest(shop, f"--epsilon 0.8 --ledger none --output {tmp_path}/a.jsonl", f"{weeks} --end 2024-04-08") == 0
-    (then,) = re.findall(r"^Then: privstream (.*)$", capsys.readouterr().out, re.M)
-    window = "--window 1week --start 2024-01-01 --end 2024-04-08"
-    assert window in then and "--time-zone Europe/Berlin" in then
-    assert suggest(shop, f"--epsilon 0.8 --ledger none --output {tmp_path}/b.jsonl", f"{weeks} --end 2024-04-08") == 0
-    assert window in capsys.readouterr().out
-
-
-def test_it_is_one_entry_of_the_ledger(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = tmp_path / "ledger"
-    for _ in range(2):  # a repetition costs nothing
-        assert suggest(shop, f"--ledger {ledger}") == 0
-    assert "a repetition, nothing more" in capsys.readouterr().err
-    assert cli.main(["budget", "--ledger", str(ledger), "--json"]) == 0
-    (dataset,) = json.loads(capsys.readouterr().out)["datasets"]
-    assert [(run["command"], run["epsilon"], run["repeats"]) for run in dataset["runs"]] == [("suggest", 0.05, 1)]
-
-
 def test_a_dry_run_publishes_and_spends_nothing(shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger, output = tmp_path / "ledger", tmp_path / "limits.jsonl"
     assert suggest(shop, f"--dry_run --ledger {ledger} --output {output}") == 0

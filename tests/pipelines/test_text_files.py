@@ -12,9 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.pipelines.model.point_queries import read_point_queries
-from privstream.pipelines.model.public_lists import read_rules
-from privstream.pipelines.run.queries_file import ReadLines
+from privstream.pipelines.model.public_lists import linear_queries, point_queries, rules
 from privstream.pipelines.sources import csv_events, text_lines
 from privstream.pipelines.sources.event_files import InputFileError
 
@@ -174,13 +172,14 @@ def test_any_line_leaves_the_others_as_they_are(line, place, format, unit, form,
 def test_hostile_lines_in_files_of_queries_and_rules_are_worded(line, tmp_path):
     path = tmp_path / "asked.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"--queries, line 1: |must hold"):
-        found = read_point_queries(str(path), ("low", "high"))
-        raise ValueError("must hold" if found == [] else "took it")
-    with pytest.raises(ValueError, match=r"--rules: line 1 of |--rules must have at least one rule"):
-        read_rules(str(path))
-    letters = list(ReadLines().read(str(path), 0))
-    assert len(letters) == (1 if line.strip() else 0)
+    for read in (lambda: point_queries(str(path), ("low", "high")), lambda: linear_queries(str(path))):
+        if line.strip():
+            with pytest.raises(ValueError, match=r"--queries, line 1 of "):
+                read()
+        else:
+            assert not read()
+    with pytest.raises(ValueError, match=r"--rules, line 1 of |--rules must have at least one rule"):
+        rules("rules", str(path))
 
 
 def test_a_header_that_is_too_long_or_not_one_line_is_refused(tmp_path, monkeypatch, read_all):

@@ -20,10 +20,8 @@ from privstream.pipelines import cli
 from privstream.pipelines.command import RunError
 from privstream.pipelines.model.catalogue import question
 from privstream.pipelines.run.asked import shared_evenly
-from privstream.pipelines.run.shares import evenly
 from privstream.pipelines.runners import processes
 from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, workers_for
-from privstream.pipelines.sources.found_files import FilePart
 from privstream.transforms.spill import SMALLEST, fetch
 
 PRIVSTREAM = [sys.executable, "-c", "from privstream.pipelines.cli import main; raise SystemExit(main())"]
@@ -155,19 +153,6 @@ def test_processes_and_large_files_have_shards_of_people_of_their_own() -> None:
     assert [shared_evenly({}, counts, workers)["shards"] for workers in (1, 2, 3, 8)] == [4, 4, 6, 8]
     assert [shared_evenly({}, counts, workers, 7 << 30)["shards"] for workers in (1, 2)] == [7, 8]
     assert shared_evenly({"universe": 8}, question("ranges"), 3) == {"universe": 8}
-
-
-def test_parts_of_files_are_shared_out_by_their_rows() -> None:
-    """Row groups of an hour may be a large and a small one: every second of them is not half of the rows."""
-    groups = [FilePart("a", "parquet", 10**6, n, rows=rows) for n, rows in enumerate([262_144, 154_522] * 48)]
-    for number in (1, 2, 3):
-        shares = evenly(groups, number)
-        assert sorted(part for share in shares for part in share) == groups
-        rows = [sum(part.rows for part in share) for share in shares]
-        assert max(rows) - min(rows) <= 262_144
-    pieces = [FilePart("b", "jsonl", size) for size in (50, 30, 20)]
-    assert evenly(pieces, 2) == [pieces[:1], pieces[1:]]
-    assert evenly(pieces[:1], 2) == [pieces[:1], []]
 
 
 def test_a_crew_answers_in_order_and_reads_each_others_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
