@@ -15,7 +15,7 @@ from privstream.pipelines.model.data import Data
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
 from privstream.pipelines.sources.json_events import REASON, parse_line
 from privstream.pipelines.sources.text_lines import encoding_of, read_lines
-from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.questions.alerts import AlertRule
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.texts import AS_WRITTEN, Spelling, listed_item
 

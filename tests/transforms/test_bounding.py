@@ -37,8 +37,7 @@ from privstream.transforms.people.bound import (
     place_in_run,
     sorted_in_groups,
 )
-from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, Used
-from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, SplitEvents, Used
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 

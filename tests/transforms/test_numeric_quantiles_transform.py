@@ -13,7 +13,7 @@ from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode, encode
 from privstream.transforms.parameters import USUAL_CONTRIBUTIONS
-from privstream.transforms.quantiles.numeric_quantiles import BoundValues, bin_names
+from privstream.transforms.questions.quantiles_stages import BoundValues, bin_names
 from privstream.transforms.timing.clock import STEP
 
 KEY = b"a key for tests of quantiles"

@@ -16,8 +16,8 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
-from privstream.transforms.holders import encode_counts
-from privstream.transforms.queries.answering import (
+from privstream.transforms.people.bounding import encode_counts
+from privstream.transforms.questions.queries_stages import (
     LATE,
     AnswerQueries,
     Answers,

@@ -25,15 +25,17 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.counts.finished import LargestCounts, ShownCounts, SmoothFinished
-from privstream.transforms.coverage import (
+from privstream.transforms.parameters import (
     ALL_EVENTS,
     ALL_PEOPLE,
     JUST_FOUND,
     RANDOM,
     SPREAD,
+    USUAL_CONTRIBUTIONS,
     WHOLE_RUN,
+    Parameters,
+    check_shards,
 )
-from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards
 from privstream.transforms.people.bound import Bound
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, WHOLE, EventFields

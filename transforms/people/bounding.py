@@ -1,4 +1,4 @@
-"""The stages that bound what one person contributes: in a window, and over the whole run; and count what they drop."""
+"""The stages that split events by window and person, bound what one person contributes, and count what they drop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import apache_beam as beam
 import numpy as np
+import pyarrow as pa
+from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -18,6 +21,8 @@ from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Keyed,
+    KeyedBatch,
+    Names,
     StepKey,
     decode,
     encode,
@@ -28,13 +33,54 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
+from privstream.transforms.people.split import EventReader, EventSplitter, by_step_and_shard, encoded
 from privstream.transforms.spill import release
 from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clock import WithClock, stepped
+from privstream.transforms.timing.clock import STEP, WithClock, on_clock, stepped
 from privstream.transforms.timing.closing import ClosedWindow
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
+
+
+class ReadEvents(EventReader, beam.DoFn):
+    """What stages share that read events."""
+
+
+class SplitEvents(EventSplitter, beam.DoFn):
+    """Splits events by step and shard of people."""
+
+
+class CodedEvents(NamedTuple):
+    """Events that count in a batch: row of the batch, a public code of the item (uint64), and step."""
+
+    rows: np.ndarray
+    codes: np.ndarray
+    steps: np.ndarray
+
+
+class SplitCodes(ReadEvents):
+    """Turn Arrow batches into `EventBatch`es per step and shard of people, without names.
+
+    People become keyed 64-bit hashes, and items public codes.
+    """
+
+    @abstractmethod
+    def code(self, batch: pa.RecordBatch) -> CodedEvents:
+        """Return the events that count in a batch, with their codes; count the others."""
+
+    @override
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        self.events.inc(batch.num_rows)
+        rows, codes, steps = self.code(batch)
+        if not len(rows):
+            return
+        users, times = self.users(batch["user"])[rows], batch["time"].to_numpy()[rows]
+        order, parts = by_step_and_shard(steps, users, self.shards)
+        users, codes, times = users[order], codes[order], times[order]
+        for to, part in parts:
+            yield encoded(to, EventBatch(users[part], codes[part], times[part], Names.none()))
+
 
 _PART = struct.Struct(">I")
 PART_ROWS = 1 << 17
@@ -317,3 +363,30 @@ def bound_items_of_people(
         return held
     limit = BoundAcrossWindows(**common, timer_offset=1, participations=participations)
     return apply_dofn(held | "PeopleClocks" >> WithClock(steps, people), limit, Keyed)
+
+
+def encode_counts(positions: np.ndarray, counts: np.ndarray) -> bytes:
+    """Encode how often distinct positions of a list were counted."""
+    return pack("counts", 1, {"positions": positions.astype(np.uint32), "counts": counts.astype(np.int64)})
+
+
+def add_counts(batches: Iterable[bytes], size: int) -> np.ndarray:
+    """Return the sums of counts for all positions of a list, int64 (size,)."""
+    found = np.zeros(size, np.int64)
+    for batch in batches:
+        one = unpack("counts", 1, batch)
+        found[np.asarray(one["positions"])] += np.asarray(one["counts"])
+    return found
+
+
+class CountHolders(beam.DoFn):
+    """Count the people with each item in a batch: each person is in one batch of a step, with an item at most once."""
+
+    def __init__(self) -> None:
+        self.counted = Metrics.counter("privstream", "holdings_counted")
+
+    @override
+    def process(self, element: Keyed) -> Iterator[Keyed]:
+        (step,), held = STEP.unpack_from(element[1]), decode(HolderBatch, element[1][STEP.size :])
+        self.counted.inc(len(held.items))
+        yield on_clock(step, encode_counts(*np.unique(held.items, return_counts=True)))

@@ -29,8 +29,7 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.timing.clock import SEED, STEP, set_timer
-from privstream.transforms.timing.runner_rule import check_state
+from privstream.transforms.timing.clock import SEED, STEP, check_state, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 CACHED_KEYS = 64

@@ -1,0 +1,136 @@
+"""NumericQuantiles: medians and percentiles of numbers in events, such as latencies, prices or ages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
+from privstream.transforms.batches import EventBatch
+from privstream.transforms.people.bound import place_in_run
+from privstream.transforms.questions.histograms import LISTED, Categories
+from privstream.transforms.questions.histograms_stages import BoundCodes, CountedCategories, CountedSteps
+from privstream.transforms.questions.limits import pair_hashes
+from privstream.transforms.questions.quantiles import QuantilesParameters
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.rows import QuantileEstimate
+from privstream.transforms.stages import ApplyDoFn
+from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
+
+
+def bin_names(bins: Bins) -> Domain:
+    """Return names of bins as a list of items, which is in the order of bins."""
+    digits = len(str(bins.resolution))
+    edges = pairwise(bins.edges.tolist())
+    return Domain(f"bin {number:0{digits}}: {low:g} to {high:g}" for number, (low, high) in enumerate(edges))
+
+
+class SortIntoBins(beam.DoFn):
+    """Turn the column `value` of checked batches into an item: the name of its bin."""
+
+    def __init__(self, bins: Bins, names: Domain, steps: Steps) -> None:
+        self.bins = bins
+        self.names = names
+        self.steps = steps
+        self.clipped = Metrics.counter("privstream", "values_clipped")
+
+    @override
+    def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        values = batch["value"].to_numpy()
+        beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
+        if len(beyond):
+            in_run, _ = self.steps.assign(batch["time"].to_numpy()[beyond])
+            self.clipped.inc(len(in_run))
+        named = self.names.texts.take(pa.array(self.bins.places(values)))
+        yield batch.append_column("item", named)
+
+
+class BoundValues(BoundCodes):
+    """Of each person a random sample of the values of a window counts.
+
+    Equal rows of a person are told apart by how many of them come before. So each is as likely to count as any other,
+    and which ones count depends on nothing but the person's own events and the noise key.
+    """
+
+    counter = "values"
+
+    def __init__(self, *, noise: NoiseSource, limit: int, **common: Any) -> None:
+        super().__init__(**common)
+        self.noise = noise
+        self.limit = limit
+
+    @override
+    def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
+        noise = self.noise.derive("value order", step)
+        equal = np.lexsort((events.times, events.items, events.users))
+        same = (events.users[equal], events.items[equal], events.times[equal])
+        first = np.append(True, np.logical_or.reduce([column[1:] != column[:-1] for column in same]))[: len(equal)]
+        starts = np.flatnonzero(first)
+        number = np.empty(len(equal), np.uint64)
+        number[equal] = np.arange(len(equal)) - starts[np.cumsum(first) - 1]
+        values = pair_hashes(noise.derive("value"), events.times.astype(np.uint64), events.items)
+        draws = pair_hashes(noise.derive("person"), events.users, pair_hashes(noise.derive("row"), values, number))
+        order = np.lexsort((number, events.items, events.times, draws, events.users))
+        places = place_in_run(events.users, order)
+        rows = order[places[order] < self.limit]
+        return rows, places[rows].astype(np.uint16)
+
+
+class PublishQuantiles(CountedSteps, state="publish_quantiles"):
+    """On a public clock: publish the quantiles of every window."""
+
+    counter = "quantiles_published"
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: int) -> tuple[int, list[QuantileEstimate]]:
+        given = BinnedStep(step=self.steps.number(step), counts=self.counts(batches))
+        state, found = self.mechanism.step(state, given, self.noise_of(step))
+        rows = list(self._rows(step, found))
+        self.published.inc(len(rows))
+        return state, rows
+
+    def _rows(self, step: int, found: QuantileRows) -> Iterator[QuantileEstimate]:
+        """Return the rows of one window."""
+        start, end = self.steps.bounds(step)
+        columns = (found.quantiles, found.estimates, found.lower, found.upper, found.estimates)
+        for numbers in zip(*(column.tolist() for column in columns), strict=True):
+            yield QuantileEstimate(start, end, *numbers)
+
+
+class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - its docstring is that of its parameters
+    row_type = QuantileEstimate
+    last_stage = PublishQuantiles
+
+    @override
+    def _gather(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages from events to the bins of their values, too."""
+        sort = SortIntoBins(self.mechanism.bins, self.categories.domain, self.steps)
+        return apply_dofn(super()._gather(events, apply_dofn), sort, pa.RecordBatch)
+
+    @cached_property
+    def categories(self) -> Categories:  # type: ignore[override]
+        """The bins."""
+        return Categories(domain=bin_names(self.mechanism.bins), limit=1, separator=LISTED)
+
+    @property
+    @override
+    def _people(self) -> NoiseSource:
+        return self.noise.derive("people in quantiles")
+
+    @override
+    def _limits(self) -> tuple[BoundValues, int]:
+        bound = BoundValues(steps=self.steps, noise=self._people, limit=self.mechanism.per_step)
+        return bound, self.mechanism.contributions
+
+    @override
+    def _noise(self) -> NoiseSource:
+        return self.noise.derive("quantiles of numbers", self.steps.label)
