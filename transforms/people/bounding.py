@@ -154,7 +154,7 @@ class BoundEvents(ClosedWindow):
 
     @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
+        events = EventBatch.read(batches)
         for batch in batches:
             release(batch)
         yield from self.bound(key, events)
@@ -282,7 +282,7 @@ class BoundOverRun(StepFn):
     def step(self, key: bytes, step: int, batches: list[bytes], state: Used) -> Stepped:
         if not batches:
             return Stepped(state, (), unchanged)
-        held = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
+        held = HolderBatch.read(batches)
         charged, outputs = self.admit(key, step, held, state)
         after = self.remembered(step, state).after(charged)
         return Stepped(after, outputs, lambda: self._entry(charged) if any(map(len, charged.values())) else b"")

@@ -272,7 +272,7 @@ class DecideRules(StepFn, state="decide_rules"):
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: RuleState) -> Stepped:
-        held = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
+        held = HolderBatch.read(batches)
         given = Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
         noise = self.steps.renewed(self.noise, step)
         active = given.active(state.counters, self.monitor.max_hits)

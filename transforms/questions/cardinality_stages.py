@@ -22,7 +22,6 @@ from privstream.transforms.batches import (
     Keyed,
     Names,
     StepKey,
-    decode,
     encode,
     first_of_run,
     people_key,
@@ -214,7 +213,7 @@ class LastPresence(ClosedWindow):
 
     @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
+        events = EventBatch.read(batches)
         rows = last_presence(events.users, events.items, events.times)
         kinds = events.items[rows]
         stay = self.rules.stay(self.steps, key.step, kinds, events.times[rows])
@@ -259,7 +258,7 @@ class TrackMembers(StepFn, state="track_members"):
     def step(self, key: bytes, step: int, batches: list[bytes], state: Members) -> Stepped:
         if not batches:
             return Stepped(state, (), unchanged)
-        heard = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
+        heard = HolderBatch.read(batches)
         people, stay = heard.users, heard.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
         before, used = self._unpacked(state.membership.values_of(people))

@@ -20,7 +20,6 @@ from privstream.transforms.batches import (
     HolderBatch,
     Keyed,
     Names,
-    decode,
     first_of_run,
     in_parts,
     named,
@@ -97,7 +96,7 @@ class MonitorStage(StepFn):
 
 def joined(batches: list[bytes]) -> HolderBatch:
     """Return who has what in all batches."""
-    return HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
+    return HolderBatch.read(batches)
 
 
 class PruneItems(MonitorStage, state="prune_items"):

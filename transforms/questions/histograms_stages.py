@@ -22,7 +22,6 @@ from privstream.transforms.batches import (
     KeyedBatch,
     Names,
     StepKey,
-    decode,
     encode,
     people_key,
 )
@@ -166,7 +165,7 @@ class BoundCodes(ClosedWindow):
 
     @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
+        events = EventBatch.read(batches)
         rows, places = self.choose(key.step, events)
         self.limited.add(len(events.users), len(events.users) - len(rows))
         held = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
@@ -203,7 +202,7 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
     def step(self, key: bytes, step: int, batches: list[bytes], state: UserCounters) -> Stepped:
         if not batches:
             return Stepped(state, (), unchanged)
-        rows = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
+        rows = HolderBatch.read(batches)
         admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
         self.limited.add(len(admitted), int(len(admitted) - admitted.sum()))
         charges = Charges.of(rows.users[admitted])

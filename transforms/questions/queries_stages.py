@@ -21,7 +21,7 @@ from privstream.mechanisms.selection.multiplicative_weights import (
     OnlineMultiplicativeWeights,
 )
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, decode
+from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch
 from privstream.transforms.people.bound import distinct_pairs, last_of_each
 from privstream.transforms.people.bounding import LimitCounter, SplitEvents, add_counts, encode_counts
 from privstream.transforms.questions.queries import BETA, QueriesParameters
@@ -63,7 +63,7 @@ class CountRecords(beam.DoFn):
 
     @override
     def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
-        events = EventBatch.join([decode(EventBatch, data) for data in element[1]])
+        events = EventBatch.read(element[1])
         rows = last_of_each(events.users, events.items, events.times)
         records = distinct_pairs(events.users, events.items)
         self.limited.add(records, records - len(rows))
