@@ -37,7 +37,7 @@ from privstream.transforms.people.bound import (
     place_in_run,
     sorted_in_groups,
 )
-from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, SplitEvents, Used
+from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, SplitEvents
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
@@ -194,7 +194,7 @@ def test_a_cap_above_16_bits_holds():
     limit = across(70_000)
     people = np.array([12], np.uint64)
     before = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
-    ledger = Used(limit.decode(b"", []).counters | {"participations": before})
+    ledger = {**limit.decode(b"", []), "participations": before}
     holdings = HolderBatch(people, people, np.zeros(1, np.uint16), _names(people - np.uint64(7)))
     for expected in (1, 0, 0):
         handled = limit.step(b"", 1, [encode(holdings)], ledger)

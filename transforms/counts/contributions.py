@@ -133,7 +133,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
     def remembered(self, step: int, used: Used) -> Used:
         if self.lists is None or self.steps.number(step) <= self.lists.last:
             return used
-        return Used(dict(used.counters) | {"pairs": UserCounters(), "listed": UserCounters()})
+        return {**used, "pairs": UserCounters(), "listed": UserCounters()}
 
     def _listed(
         self, step: int, held: HolderBatch, admitted: np.ndarray, used: Used

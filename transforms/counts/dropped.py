@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare, Share
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed, shard_key
 from privstream.transforms.counters import counter
 from privstream.transforms.timing.clock import stepped
 from privstream.transforms.timing.step_fn import StepFn
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 CLOCK = shard_key(0) + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
@@ -57,14 +55,8 @@ class ReleaseDropped(StepFn, state="release_dropped"):
         readings: numbers of the steps, from 1 on, after which it is read.
     """
 
-    def __init__(
-        self, *, steps: Steps, timer_offset: int, mechanism: DroppedShare, noise: NoiseSource, readings: Sequence[int]
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.mechanism = mechanism
-        self.noise = noise
-        self.readings = frozenset(readings)
-        self.counters = [counter(name) for name in (READINGS, *NUMBERS)]
+    mechanism: DroppedShare
+    readings: frozenset[int]
 
     @override
     def initial(self, key: bytes) -> Waiting:
@@ -86,9 +78,9 @@ class ReleaseDropped(StepFn, state="release_dropped"):
         if self.steps.number(step) not in self.readings:
             return state._replace(sums=sums), ()
         reading = state.readings + 1
-        noisy = self.mechanism.release(reading, sums, self.steps.renewed(self.noise, step))
-        for each, number in zip(self.counters, [1, *(noisy - state.released).tolist()], strict=False):
-            each.inc(number)
+        noisy = self.mechanism.release(reading, sums, self.noise_of(step))
+        for name, number in zip((READINGS, *NUMBERS), [1, *(noisy - state.released).tolist()], strict=False):
+            counter(name).inc(number)
         return Waiting(sums, noisy, reading), ()
 
 

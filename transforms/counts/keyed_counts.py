@@ -45,8 +45,6 @@ from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOption
 from typing_extensions import Unpack, override
 
 MOST_IN_WINDOW = 65_535
-UNTIL = "start, and end or renew_every"
-"""What items need to stay found."""
 EACH_ROW = "each row alone"
 ALLOWED = (
     "Intervals of numbers of {} allow for what limits drop, as far as the run says how much that is; else they are of "
@@ -116,7 +114,8 @@ class CountsParameters(Parameters):
         self.shards = check_shards(shards)
         self.steps = Steps.of(start=start, end=end, windows=windows, **options)
         span = windows_in(over, self.steps)
-        if missing := _missing(start, self.steps):
+        missing = ", and ".join(["start"] * (start is None) + ["end or renew_every"] * (self.steps.count is None))
+        if missing:
             raise ValueError(f"{missing} must be given: items stay found, and limits hold, in a run with a last window")
         checks.probability("delta", delta, zero=True)
         self.remembers = domain is None and span != "start"
@@ -161,7 +160,8 @@ class CountsParameters(Parameters):
             caveats.append(PEOPLE_HASHED)
         if self.domain is None:
             caveats.append(ITEMS_HASHED)
-        if self._by_person and (self._distinct or self.mechanism.needs_people or self._listed):
+        listed = isinstance(self.mechanism, FoundKeys) and self.mechanism.listed
+        if self._by_person and (self._distinct or self.mechanism.needs_people or listed):
             caveats.append(CONTRIBUTIONS_HASHED)
         lists = {"the list of items": self.domain, "the list of public items": self.public_items}
         public = ("all parameters", *(name for name, items in lists.items() if items is not None), "the windows")
@@ -172,8 +172,8 @@ class CountsParameters(Parameters):
     @property
     def finish(self) -> SmoothFinished | None:
         """Smooth counts of windows that follow each other, and add them up where they are to be about several."""
-        if not self._of_windows:
-            return None
+        if not self.remembers and self.mechanism.over != "window":
+            return None  # an item has no noisy count of each window, of which others can be made
         windows = self.mechanism.windows if isinstance(self.mechanism, FoundKeys) else 1
         return self._finished(windows, self.rising or 0)
 
@@ -190,11 +190,6 @@ class CountsParameters(Parameters):
         if self.top is None:
             return None
         return LargestCounts(self.top, ("rise" if self.rising else "people",))
-
-    @property
-    def _of_windows(self) -> bool:
-        """Whether an item has a noisy count of each window, of which others can be made."""
-        return self.remembers or self.mechanism.over == "window"
 
     def _finished(self, windows: int, rising: int) -> SmoothFinished:
         """Return what makes rows, out of those about one window each."""
@@ -278,9 +273,18 @@ class CountsParameters(Parameters):
         return self.mechanism.accuracy
 
     @property
+    @override
     def advice(self) -> str:
-        """That periods are short."""
-        return short_period(self.mechanism, self.steps)
+        """That a period has fewer windows than the longest blocks in which items are looked for."""
+        if not isinstance(self.mechanism, FoundKeys) or self.steps.renewal is None:
+            return ""
+        longest, most, number = self.mechanism.law.scales[-1].windows, LENGTHS[-1], self.steps.count
+        if longest == most:
+            return ""
+        return (
+            f"A period of renew_every has {number:,} window{'s' * (number != 1)}, so items are looked for in at "
+            f"most {longest:,} of them together, and not in up to {most:,}."
+        )
 
     @property
     def coverage(self) -> Coverage:
@@ -295,8 +299,8 @@ class CountsParameters(Parameters):
         if self._by_person and self._may_leave_out:
             thing, most = "item" if self._distinct else "contribution", self.mechanism.contributions
             if self._run_may_leave_out:
-                kept, lasting = self._kept
-                limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=lasting))
+                kept = RANDOM if self.chooses_randomly else f"{SPREAD}, and random ones in a window"
+                limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=False))
             if (in_window := self.mechanism.contributions_per_window) is not None:
                 limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", "random"))
         if self.mechanism.max_value is not None:
@@ -315,11 +319,6 @@ class CountsParameters(Parameters):
             note=note,
             allowed=(ALLOWED if self._to_finish else NOT_ALLOWED).format(what),
         )
-
-    @property
-    def _kept(self) -> tuple[str, bool]:
-        """Which contributions of a person count, in words, and whether limits leave out more and more."""
-        return (RANDOM, False) if self.chooses_randomly else (f"{SPREAD}, and random ones in a window", False)
 
     @property
     def bound(self) -> Bound | None:
@@ -351,7 +350,7 @@ class CountsParameters(Parameters):
         if (bound := self.bound) is None:
             return None
         share = share_in(counters, self.dropped_share) if self._may_leave_out else Share(0.0, 0.0, 0.0)
-        dropped = None if share is None else {name: _rounded(end) for name, end in share._asdict().items()}
+        dropped = None if share is None else {name: end and round(end, 3) for name, end in share._asdict().items()}
         return {"max_contributions": bound.in_run, "max_per_window": bound.per_window, "dropped": dropped}
 
     @property
@@ -393,16 +392,6 @@ class CountsParameters(Parameters):
         return self.mechanism.unit == "person"
 
     @property
-    def _value_limits(self) -> tuple[int, int]:
-        """The least and the largest value."""
-        return 0, self.mechanism.max_value or 0
-
-    @property
-    def _listed(self) -> int:
-        """For how many items a person counts on a list of different people; 0 without such a list."""
-        return self.mechanism.listed if isinstance(self.mechanism, FoundKeys) else 0
-
-    @property
     def _distinct(self) -> bool:
         return self.mechanism.contributions_per_key == 1
 
@@ -414,26 +403,6 @@ class CountsParameters(Parameters):
         if self.public_items is not None:  # what is seen here without a test is tested in a run without the list
             found = found.derive("public items", self.public_items.digest)
         return found.derive("random contributions") if self.chooses_randomly else found
-
-
-def _missing(start: Any, steps: Steps) -> str:
-    """Return which options are missing for a run, or a period, with a last window; empty if none is."""
-    missing = ["start"] if start is None else []
-    missing += ["end or renew_every"] if steps.count is None else []
-    return ", and ".join(missing)
-
-
-def short_period(mechanism: Mechanism, steps: Steps) -> str:
-    """Say that a period has fewer windows than the longest blocks in which items are looked for; empty if not so."""
-    if not isinstance(mechanism, FoundKeys) or steps.renewal is None:
-        return ""
-    longest, most = mechanism.law.scales[-1].windows, LENGTHS[-1]
-    if longest == most:
-        return ""
-    return (
-        f"A period of renew_every has {steps.count:,} window{'s' * (steps.count != 1)}, so items are looked for in at "
-        f"most {longest:,} of them together, and not in up to {most:,}."
-    )
 
 
 def _contributions(limit: int | None, per_window: int | None, unit: str, windows: int | None) -> tuple[int, int | None]:
@@ -476,8 +445,3 @@ def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None,
             f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "
             "smaller numbers are noise"
         )
-
-
-def _rounded(share: float | None) -> float | None:
-    """Return a share without digits that noise does not leave."""
-    return None if share is None else round(share, 3)

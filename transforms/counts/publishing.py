@@ -4,112 +4,35 @@ from __future__ import annotations
 
 import io
 from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.pvalue import PCollection
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
-from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.noise.row_noise import RowNoise
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import (
     CountBatch,
-    Keyed,
     Names,
     StepKey,
     decode,
     encode,
     string_buffers,
 )
-from privstream.transforms.counters import counter
 from privstream.transforms.counts.contributions import joined
 from privstream.transforms.counts.finished import unsmoothed_columns
 from privstream.transforms.reading.domain import Domain, PublicKeys
-from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clock import STEP, WithClock, stepped
+from privstream.transforms.timing.clock import STEP, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped
-from privstream.transforms.timing.steps import Steps
 
 MOST_PARTS = 64  # in which texts are kept
 WINDOW = ("window_start", "window_end")
 REPLAYED = 64  # steps that are counted again at most when a state is restored
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyPublisher:
-    """How the counts of a step become a table; shared by both kinds of last stage.
-
-    Attributes:
-        steps: the windows.
-        mechanism: counts keys by their numbers.
-        noise: of the run.
-        domain: the public list of keys, which are then positions in it, or None.
-        always: the keys that are published in every window, beside those that are found; None for none.
-        row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
-        counted: whether rows of tables are counted as published; else a view of them is.
-    """
-
-    row_type: Any
-    steps: Steps
-    mechanism: KeyedCounts
-    noise: NoiseSource
-    domain: Domain | None
-    always: PublicKeys | None = None
-    counted: bool = False
-
-    def count(
-        self, step: int, keys: Keys, numbers: np.ndarray, counted: CountBatch, state: KeyedState
-    ) -> tuple[KeyedState, KeyedRows]:
-        """Run one step of one shard of keys; `numbers` are those of the keys that are counted."""
-        number = self.steps.number(step)
-        given = KeyedStep(
-            step=number,
-            keys=numbers.astype(np.uint64),
-            counts=counted.counts,
-            people=_present(counted.new) if self.mechanism.needs_people else None,
-            sums=None if self.mechanism.max_value is None else _present(counted.sums),
-            listed=_present(counted.new) if self.mechanism.lists(number) else None,
-        )
-        noise = RowNoise(self.steps.renewed(self.noise, step), keys.keys)
-        return self.mechanism.step(state, given, noise)
-
-    def publish(self, step: int, keys: Keys, found: KeyedRows, names: Names) -> bytes:
-        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
-
-        They are in the order of keys, which tells which of them somebody had first: they must be sorted.
-        """
-        batches = []
-        for one in (found, *found.earlier):
-            columns = self._columns(step, keys, one, names, found.step - one.step)
-            arrays = [_array(column, len(one.keys)) for column in columns]
-            batches.append(pa.RecordBatch.from_arrays(arrays, list(self.row_type._fields)))
-        stream = io.BytesIO()
-        with pa.ipc.new_stream(stream, batches[0].schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        if self.counted:
-            counter("counts_published").inc(sum(map(len, batches)))
-        return stream.getvalue()
-
-    def _columns(self, step: int, keys: Keys, found: KeyedRows, names: Names, back: int) -> list[Any]:
-        """Return the fields of rows in their order: arrays, nan for none, or one value for all."""
-        columns = dict.fromkeys(self.row_type._fields) | unsmoothed_columns(found, self.mechanism.max_value)
-        columns["item"] = self.texts(keys, found.keys, names)
-        columns |= zip(WINDOW, self.steps.bounds(step - back), strict=True)
-        return [columns[name] for name in self.row_type._fields]
-
-    def texts(self, keys: Keys, numbers: np.ndarray, names: Names) -> pa.Array:
-        """Return the texts of keys."""
-        some = keys.keys[numbers]
-        return names.texts(some) if self.domain is None else self.domain.texts.take(some)
 
 
 RememberedKeys = Any
@@ -117,17 +40,27 @@ RememberedKeys = Any
 
 
 class CountsOnClock(StepFn):
-    """Per shard of keys, on a public clock: counts of a step in, rows out.
+    """Per shard of keys, on a public clock: counts of a step in, a table out, which is the same for the same counts.
 
     The log has the whole state, and then what came in each step since: a state follows from these again.
+
+    Attributes:
+        mechanism: counts keys by their numbers.
+        key_shards: how many shards of keys there are.
+        domain: the public list of keys, which are then positions in it, or None.
+        always: the keys that are published in every window, beside those that are found; None for none.
+        row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
+        counted: whether rows of tables are counted as published; else a view of them is.
     """
 
     kind = "named counts"  # of snapshots
-
-    def __init__(self, *, timer_offset: int, publisher: KeyPublisher, key_shards: int) -> None:
-        super().__init__(steps=publisher.steps, timer_offset=timer_offset)
-        self.publisher = publisher
-        self.key_shards = key_shards
+    mechanism: Any
+    key_shards: int
+    domain: Domain | None
+    always: PublicKeys | None
+    row_type: Any
+    counted: bool
+    rows_published = Metrics.counter("privstream", "counts_published")
 
     @abstractmethod
     def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> RememberedKeys:
@@ -135,7 +68,7 @@ class CountsOnClock(StepFn):
 
     def snapshot(self, state: RememberedKeys) -> bytes:
         """Encode all parts."""
-        counts = self.publisher.mechanism.snapshot(state.counts)
+        counts = self.mechanism.snapshot(state.counts)
         of: dict[str, Any] = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys}
         return pack(self.kind, 1, of | state.columns)
 
@@ -148,7 +81,7 @@ class CountsOnClock(StepFn):
         found: dict[str, Any] = unpack(self.kind, 1, data)
         if (shards := found.pop("shards")) != self.key_shards:
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
-        counts = self.publisher.mechanism.restore(found.pop("counts"))
+        counts = self.mechanism.restore(found.pop("counts"))
         return self.remembered(counts, Keys(found.pop("keys")), found)
 
     def decode(self, key: bytes, segments: list[bytes]) -> RememberedKeys:
@@ -163,24 +96,46 @@ class CountsOnClock(StepFn):
         """Publish one window."""
         after, found = self._counted(step, _join(batches), state)
         whole = (step + 1) % REPLAYED == 0
-        return Stepped(
-            after,
-            self._outputs(key, step, after, found),
-            None if whole else lambda: stepped(step, _joined_bytes(batches)),
-        )
-
-    def _outputs(self, key: bytes, step: int, state: RememberedKeys, found: KeyedRows) -> Iterable[Any]:
-        """Return what is sent on of a window."""
-        if not len(found.keys):
-            return []
-        table = self.publisher.publish(step, state.keys, found, state.named(found))
-        return [(StepKey(step, shard_of(key)).to_bytes(), table)]
+        to = StepKey(step, StepKey.from_bytes(key).shard).to_bytes()
+        tables = [(to, self._table(step, after, found))] if len(found.keys) else []
+        return Stepped(after, tables, None if whole else lambda: stepped(step, _joined_bytes(batches)))
 
     def _counted(self, step: int, counted: CountBatch, state: RememberedKeys) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
         keys, numbers = state.keys.with_numbers(counted.items)
-        counts, found = self.publisher.count(step, keys, numbers, counted, state.counts)
+        number = self.steps.number(step)
+        given = KeyedStep(
+            step=number,
+            keys=numbers.astype(np.uint64),
+            counts=counted.counts,
+            people=_present(counted.new) if self.mechanism.needs_people else None,
+            sums=None if self.mechanism.max_value is None else _present(counted.sums),
+            listed=_present(counted.new) if self.mechanism.lists(number) else None,
+        )
+        counts, found = self.mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys.keys))
         return state.after(counts, keys, counted.names), found
+
+    def _table(self, step: int, state: RememberedKeys, found: KeyedRows) -> bytes:
+        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
+
+        They are in the order of keys, which tells which of them somebody had first: they must be sorted.
+        """
+        names, batches = state.named(found), []
+        for one in (found, *found.earlier):
+            columns = dict.fromkeys(self.row_type._fields) | unsmoothed_columns(one, self.mechanism.max_value)
+            some = state.keys.keys[one.keys]
+            texts = names.texts(some) if self.domain is None else self.domain.texts.take(some)
+            columns["item"] = texts.cast(pa.large_string())
+            columns |= zip(WINDOW, self.steps.bounds_micros(step - (found.step - one.step)), strict=True)
+            arrays = [_array(columns[name], len(some)) for name in self.row_type._fields]
+            batches.append(pa.RecordBatch.from_arrays(arrays, list(self.row_type._fields)))
+        stream = io.BytesIO()
+        with pa.ipc.new_stream(stream, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        if self.counted:
+            self.rows_published.inc(sum(map(len, batches)))
+        return stream.getvalue()
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,12 +171,12 @@ class PublishCounts(CountsOnClock, state="publish_counts"):
 
     def initial(self, key: bytes) -> NamedState:
         """Count nothing yet; of a public list, the keys of this shard."""
-        domain = self.publisher.domain
+        domain = self.domain
         if domain is None:
-            return NamedState(self.publisher.mechanism.initial_state(), Keys.none(), Names.none())
-        keys = Keys(np.arange(shard_of(key), len(domain), self.key_shards, dtype=np.uint64))
+            return NamedState(self.mechanism.initial_state(), Keys.none(), Names.none())
+        keys = Keys(np.arange(StepKey.from_bytes(key).shard, len(domain), self.key_shards, dtype=np.uint64))
         numbers = np.arange(len(keys.keys), dtype=np.uint64)
-        return NamedState(self.publisher.mechanism.initial_state(numbers), keys, Names.none())
+        return NamedState(self.mechanism.initial_state(numbers), keys, Names.none())
 
     def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> NamedState:
         """Return the state."""
@@ -268,19 +223,14 @@ class PublishFound(CountsOnClock, state="publish_found"):
     """Publish counts of windows, of keys that are not public and stay found; also in the periods that follow."""
 
     kind = "found keys"
+    mechanism: FoundKeys
 
     def initial(self, key: bytes) -> FoundNames:
         """Know the keys of the public list alone."""
-        if self.publisher.always is None:
+        if self.always is None:
             return FoundNames(self.mechanism.initial_state(), Keys.none())
-        names = self.publisher.always.of_shard(shard_of(key), self.key_shards)
+        names = self.always.of_shard(StepKey.from_bytes(key).shard, self.key_shards)
         return FoundNames(self.mechanism.initial_state(public=len(names.items)), Keys(names.items), (names.to_arrow(),))
-
-    @property
-    def mechanism(self) -> FoundKeys:
-        """That of the publisher."""
-        assert isinstance(self.publisher.mechanism, FoundKeys)
-        return self.publisher.mechanism
 
     def afresh(self, key: bytes, state: FoundNames) -> FoundNames:
         """Carry over the keys that were found, unless nothing but noise was published of them."""
@@ -310,9 +260,7 @@ def _array(column: Any, number: int) -> pa.Array:
     """Return a column of so many rows, or one value for all, as Arrow has it; times in microseconds."""
     if isinstance(column, np.ndarray):
         return pa.array(np.ascontiguousarray(column), from_pandas=True)
-    if isinstance(column, pa.Array | pa.ChunkedArray):
-        return column.cast(pa.large_string())
-    return pa.repeat(column.micros if isinstance(column, Timestamp) else column, number)
+    return column if isinstance(column, pa.Array) else pa.repeat(column, number)
 
 
 NO_COUNTS = CountBatch.join([])
@@ -330,36 +278,6 @@ def _joined_bytes(batches: list[bytes]) -> bytes:
 def _present(column: np.ndarray | None) -> np.ndarray:
     """Return a column of a step, which is missing where the step brought nothing."""
     return np.zeros(0, np.int64) if column is None else column
-
-
-def shard_of(key: bytes) -> int:
-    """Return the shard of a clock."""
-    return StepKey.from_bytes(key).shard
-
-
-def publish_counts(
-    counted: PCollection[Any],
-    apply_dofn: ApplyDoFn,
-    publisher: KeyPublisher,
-    *,
-    clocks: Iterable[bytes],
-    key_shards: int,
-    timer_offset: int,
-) -> PCollection[Any]:
-    """Add the stage from counts of people, by shard of keys, to a table of every window, each under a `StepKey`.
-
-    Args:
-        counted: batches of steps under their shard of keys.
-        apply_dofn: adds a stage.
-        publisher: writes the rows.
-        clocks: the shards of keys that are handled here.
-        key_shards: how many there are.
-        timer_offset: that of the first stage here.
-    """
-    clocked = counted | "WithClock" >> WithClock(publisher.steps, clocks)
-    stage = PublishFound if isinstance(publisher.mechanism, FoundKeys) else PublishCounts
-    last = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards)
-    return apply_dofn(clocked, last, Keyed)
 
 
 @dataclass(frozen=True, eq=False)

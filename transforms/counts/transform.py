@@ -20,7 +20,7 @@ from privstream.transforms.counts.contributions import (
 from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped, is_counts, is_sums
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
+from privstream.transforms.counts.publishing import PublishCounts, PublishFound
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.counts.showing import ShowCounts, to_shard
 from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
@@ -54,7 +54,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             shards=self.shards,
             domain=self.domain,
             positions=self.domain is not None,
-            limits=self._value_limits,
+            limits=(0, self.mechanism.max_value or 0),
         )
 
     @override
@@ -80,7 +80,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             distinct=self._distinct,
             newcomers=self.mechanism.needs_people,
             key_shards=self.shards,
-            limits=self._value_limits,
+            limits=(0, self.mechanism.max_value or 0),
             lists=lists_of(self.mechanism),
             dropped=dropped,
         )
@@ -92,23 +92,19 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         mechanism = self.mechanism
         if isinstance(mechanism, FoundKeys):  # sums of windows are a view
             mechanism = replace(mechanism, over="window")
-        publisher = KeyPublisher(
-            row_type=self.row_type,
+        publish = (PublishFound if isinstance(mechanism, FoundKeys) else PublishCounts)(
             steps=self.steps,
+            timer_offset=2,
             mechanism=mechanism,
             noise=self.counting_noise,
+            key_shards=self.shards,
             domain=self.domain,
             always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
+            row_type=self.row_type,
             counted=self._in_columns,
         )
-        tables = publish_counts(
-            self._without_sums(counted, apply_dofn),
-            apply_dofn,
-            publisher,
-            clocks=self.item_shards,
-            key_shards=self.shards,
-            timer_offset=2,
-        )
+        counts = self._without_sums(counted, apply_dofn)
+        tables = apply_dofn(counts | "WithClock" >> WithClock(self.steps, self.item_shards), publish, Keyed)
         return tables if self._in_columns else self._show(tables, apply_dofn)
 
     def _show(self, tables: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -142,7 +138,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
                 timer_offset=2,
                 mechanism=mechanism,
                 noise=self.counting_noise,
-                readings=self.shares_read,
+                readings=frozenset(self.shares_read),
             )
             apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,)), release, bytes)
         return cast(PCollection[Any], counted | "Counts" >> beam.Filter(is_counts).with_output_types(Keyed))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -35,8 +33,7 @@ from privstream.transforms.counters import counter
 from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
 from privstream.transforms.people.split import EventReader, EventSplitter, by_step_and_shard, encoded
 from privstream.transforms.spill import release
-from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clock import STEP, WithClock, on_clock, stepped
+from privstream.transforms.timing.clock import STEP, on_clock, stepped
 from privstream.transforms.timing.closing import ClosedWindow
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
@@ -224,18 +221,8 @@ Charged = dict[str, Charges]
 """What a step charges people: for each limit whom, and how much."""
 
 
-@dataclass(frozen=True)
-class Used:
-    """How much people have used of each limit of the whole run, by the name of the limit."""
-
-    counters: Mapping[str, UserCounters]
-
-    def __getitem__(self, limit: str) -> UserCounters:
-        return self.counters[limit]
-
-    def after(self, charged: Charged) -> Used:
-        """Return what follows a step."""
-        return Used({limit: counter.add(charged[limit]) for limit, counter in self.counters.items()})
+Used = Mapping[str, UserCounters]
+"""How much people have used of each limit of the whole run, by the name of the limit."""
 
 
 class ChargesInOrder(StepFn):
@@ -276,7 +263,7 @@ class BoundOverRun(StepFn):
 
     @override
     def initial(self, key: bytes) -> Used:
-        return Used({limit: UserCounters() for limit in self.limit_names})
+        return {limit: UserCounters() for limit in self.limit_names}
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Used) -> Stepped:
@@ -284,7 +271,7 @@ class BoundOverRun(StepFn):
             return Stepped(state, (), unchanged)
         held = HolderBatch.read(batches)
         charged, outputs = self.admit(key, step, held, state)
-        after = self.remembered(step, state).after(charged)
+        after = {limit: used.add(charged[limit]) for limit, used in self.remembered(step, state).items()}
         return Stepped(after, outputs, lambda: self._entry(charged) if any(map(len, charged.values())) else b"")
 
     def _entry(self, charged: Charged) -> bytes:
@@ -295,11 +282,11 @@ class BoundOverRun(StepFn):
     def decode(self, key: bytes, segments: list[bytes]) -> Used:
         found: list[dict[str, Any]] = [unpack(self.kind, 1, one) for one in segments]
         charges = {limit: [Charges.from_bytes(one[limit]) for one in found] for limit in self.limit_names}
-        return Used({limit: UserCounters.of(each) for limit, each in charges.items()})
+        return {limit: UserCounters.of(each) for limit, each in charges.items()}
 
     @override
     def encode(self, state: Used) -> list[bytes]:
-        charges = {limit: counter.compact() for limit, counter in state.counters.items()}
+        charges = {limit: counter.compact() for limit, counter in state.items()}
         starts = range(0, max(map(len, charges.values())), SEGMENT)
         return [self._entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
 
@@ -310,18 +297,9 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
     kind = "contributions"
     limit_names = ("participations",)
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        timer_offset: int,
-        item_shards: int,
-        participations: int,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.item_shards = item_shards
-        self.participations = participations
-        self.limited = LimitCounter("holdings")
+    item_shards: int
+    participations: int
+    limited = LimitCounter("holdings")
 
     @override
     def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
@@ -333,36 +311,6 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
         if not kept.any():
             return charged, []
         return charged, list(split_by_item(step, rows_of(held, np.flatnonzero(kept)), self.item_shards))
-
-
-def bound_items_of_people(
-    closed: PCollection[Any],
-    apply_dofn: ApplyDoFn,
-    *,
-    steps: Steps,
-    noise: NoiseSource,
-    items_per_step: int,
-    item_shards: int,
-    participations: int | None,
-    people: Iterable[bytes],
-) -> PCollection[Any]:
-    """Add the stages from windows that are closed to who has what, by shard of items: two, or one without a limit.
-
-    Args:
-        closed: batches of events; see `CloseWindows`.
-        apply_dofn: adds a stage.
-        steps, noise, items_per_step, item_shards: see `BoundPerWindow`.
-        participations: see `BoundAcrossWindows`; None for no limit.
-        people: the keys of shards of people.
-    """
-    common: dict[str, Any] = {"steps": steps, "item_shards": item_shards}
-    limits = participations is not None
-    bound = BoundPerWindow(**common, noise=noise, items_per_step=items_per_step, by_people=limits)
-    held = apply_dofn(closed, bound, Keyed)
-    if participations is None:
-        return held
-    limit = BoundAcrossWindows(**common, timer_offset=1, participations=participations)
-    return apply_dofn(held | "PeopleClocks" >> WithClock(steps, people), limit, Keyed)
 
 
 def encode_counts(positions: np.ndarray, counts: np.ndarray) -> bytes:

@@ -251,14 +251,7 @@ class AlertsParameters(CountedParameters):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self._check_method(
-            method,
-            ("counts", "sparse_vector", "status"),
-            max_contributions=max_contributions,
-            max_per_window=max_per_window,
-            min_alerts=min_alerts,
-            max_hits=max_hits,
-        )
+        self._check_method(method, "counts", "sparse_vector", "status")
         checks.probability("delta", delta, zero=True)
         check_moment("start", start)
         self.rules = check_rules(rules)
@@ -268,18 +261,8 @@ class AlertsParameters(CountedParameters):
         self.sparse_vector: SparseVector | None = None
         self.monitor: RuleMonitor | None = None
         if method == "counts":
-            self._by_counts(
-                per_window=max_per_window,
-                max_contributions=max_contributions,
-                epsilon=epsilon,
-                delta=delta,
-                noise=noise.derive("rules", describe(self.rules)),
-                start=start,
-                end=end,
-                domain=Domain([rule.name for rule in self.rules]),
-                shards=shards,
-                **options,
-            )
+            listed = Domain([rule.name for rule in self.rules])
+            self._by_counts(noise=noise.derive("rules", describe(self.rules)), domain=listed)
             assert isinstance(self.counts, RuleCountsParameters)
             self.counts.rules = tuple(sorted(self.rules, key=lambda rule: rule.name))
             return

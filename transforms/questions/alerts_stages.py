@@ -145,21 +145,10 @@ class TestCounts(StepFn, state="test_counts"):
 
     __test__ = False  # not a test case
 
-    def __init__(
-        self,
-        *,
-        rules: tuple[AlertRule, ...],
-        mechanism: SparseVector,
-        steps: Steps,
-        timer_offset: int,
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.rules = rules
-        self.mechanism = mechanism
-        self.noise = noise
-        self.alerts = Metrics.counter("privstream", "alerts_published")
-        self.stopped = Metrics.counter("privstream", "runs_stopped")
+    rules: tuple[AlertRule, ...]
+    mechanism: SparseVector
+    counter = "alerts_published"
+    stopped = Metrics.counter("privstream", "runs_stopped")
 
     @override
     def initial(self, key: bytes) -> Runs:
@@ -182,12 +171,12 @@ class TestCounts(StepFn, state="test_counts"):
             return state, []
         counts = add_counts(batches, len(self.rules))
         signs, thresholds = (np.array([getattr(rule, of) for rule in self.rules]) for of in ("sign", "threshold"))
-        noise = self.steps.renewed(self.noise, step)
+        noise = self.noise_of(step)
         progress, answers = self.mechanism.step(state.progress, signs * counts, noise, thresholds=signs * thresholds)
         hits = np.flatnonzero(answers.hits)
         after = replace(state.alerted(hits, step), progress=progress)
         alerts = self._rows(step, hits, answers, progress, after.since[hits])
-        self.alerts.inc(len(alerts))
+        self.published.inc(len(alerts))
         return after, alerts
 
     def _rows(self, step: int, hits: np.ndarray, answers: Answers, after: Progress, since: np.ndarray) -> list[Alert]:
@@ -249,22 +238,11 @@ def rank_rules(element: Keyed, few: tuple[bool, ...]) -> Keyed:
 class DecideRules(StepFn, state="decide_rules"):
     """On a public clock: test every rule in every window, and publish those that are met or end."""
 
-    def __init__(
-        self,
-        *,
-        rules: tuple[AlertRule, ...],
-        monitor: RuleMonitor,
-        steps: Steps,
-        timer_offset: int,
-        noise: NoiseSource,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.rules = rules
-        self.monitor = monitor
-        self.noise = noise
-        self.alerts = Metrics.counter("privstream", "alerts_published")
-        self.stopped = Metrics.counter("privstream", "rules_stopped")
-        self.limited = LimitCounter("charged")
+    rules: tuple[AlertRule, ...]
+    monitor: RuleMonitor
+    counter = "alerts_published"
+    stopped = Metrics.counter("privstream", "rules_stopped")
+    limited = LimitCounter("charged")
 
     @override
     def initial(self, key: bytes) -> RuleState:
@@ -274,11 +252,11 @@ class DecideRules(StepFn, state="decide_rules"):
     def step(self, key: bytes, step: int, batches: list[bytes], state: RuleState) -> Stepped:
         held = HolderBatch.read(batches)
         given = Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
-        noise = self.steps.renewed(self.noise, step)
+        noise = self.noise_of(step)
         active = given.active(state.counters, self.monitor.max_hits)
         self.limited.add(len(active), len(active) - int(active.sum()))
         found, after, charges = self.monitor.decide(state, given, noise)
-        self.alerts.inc(len(found.rules))
+        self.published.inc(len(found.rules))
         self.stopped.inc(int(found.stopped))
         after = replace(after, counters=state.counters.add(charges))
         return Stepped(after, self._rows(step, found), partial(_segment, charges, after))

@@ -51,10 +51,7 @@ class PublishCardinality(StepFn, state="publish_cardinality"):
     """Run the mechanism through every window, and publish its estimates."""
 
     counter = "estimates_published"
-
-    def __init__(self, **common: Any) -> None:
-        super().__init__(**common)
-        self.exhausted = Metrics.counter("privstream", "estimates_without_bound")
+    exhausted = Metrics.counter("privstream", "estimates_without_bound")
 
     @override
     def step(
@@ -245,10 +242,8 @@ class TrackMembers(StepFn, state="track_members"):
         limit: windows at whose ends one person is present at most, the first ones; None for all.
     """
 
-    def __init__(self, *, steps: Steps, timer_offset: int, limit: int | None = None) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.limit = limit
-        self.limited = LimitCounter("entries")
+    limit: int | None = None
+    limited = LimitCounter("entries")
 
     @override
     def initial(self, key: bytes) -> Members:

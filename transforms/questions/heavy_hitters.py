@@ -118,32 +118,14 @@ class HeavyHittersParameters(CountedParameters):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self._check_method(
-            method,
-            ("counts", *MONITORS),
-            threshold=threshold,
-            max_contributions=max_contributions,
-            public_items=public_items,
-            max_hits=max_hits,
-        )
+        self._check_method(method, "counts", *MONITORS)
         self.view = Trending(0 if threshold is None else checks.integer("threshold", threshold, minimum=0))
         self.noise = noise
         self.domain = None if domain is None else Domain.of(domain)
         self.shards = check_shards(shards)
         if method == "counts":
-            self._by_counts(
-                per_window=max_per_window,
-                max_contributions=max_contributions,
-                epsilon=epsilon,
-                delta=checks.probability("delta", delta),
-                noise=noise,
-                start=start,
-                end=end,
-                domain=self.domain,
-                public_items=public_items,
-                shards=shards,
-                **options,
-            )
+            checks.probability("delta", delta)
+            self._by_counts(noise=noise)
             return
         if start is None:
             raise ValueError(f"start must be given with the method {method}")

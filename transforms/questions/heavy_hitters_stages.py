@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,7 +13,6 @@ from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.status_monitor import StatusMonitor, StatusRows, UpItems
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import (
@@ -26,7 +25,7 @@ from privstream.transforms.batches import (
     rows_of,
 )
 from privstream.transforms.counts.transform import CountedTransform
-from privstream.transforms.people.bounding import ChargesInOrder, LimitCounter, SplitEvents, bound_items_of_people
+from privstream.transforms.people.bounding import BoundPerWindow, ChargesInOrder, LimitCounter, SplitEvents
 from privstream.transforms.questions.heavy_hitters import HeavyHittersParameters, with_streaks
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import CONTINUES, STARTED, STATUSES, HeavyHitter
@@ -34,7 +33,6 @@ from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.timing.clock import WithClock, on_clock
 from privstream.transforms.timing.closing import AtWindowEnds
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
@@ -67,36 +65,22 @@ class ItemCounts:
 
 
 class MonitorStage(StepFn):
-    """Steps of a monitor, of all items or of a shard of them, in order.
+    """Steps of a monitor, of all items or of a shard of them, in order; `domain` is the public list, if any."""
 
-    Args:
-        monitor: the mechanism.
-        steps: the public windows.
-        noise: of the run.
-        timer_offset: how many stages have decided a step before this one does.
-        domain: the public list of items, if there is one.
-    """
+    monitor: Any
+    domain: Domain | None = None
+    tested = Metrics.counter("privstream", "items_tested")
+    kept = Metrics.counter("privstream", "items_near_heavy")
+    hits = Metrics.counter("privstream", "hits_published")
+    limited = LimitCounter("charged")
 
-    def __init__(
-        self, *, monitor: Any, steps: Steps, noise: NoiseSource, timer_offset: int, domain: Domain | None = None
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset, noise=noise)
-        self.monitor = monitor
-        self.domain = domain
-        self.limited = LimitCounter("charged")
-
-    def count_charged(self, step: int, active: np.ndarray) -> None:
-        """Count who has an item that may be reported, and who of them has no charges left and no longer counts."""
+    def holdings(self, step: int, held: HolderBatch, used: UserCounters) -> Holdings:
+        """Return who has what in a step, as the monitor numbers it, and count who of them has charges left."""
+        number = self.steps.in_first_period(step)
+        found = Holdings(step=number, users=held.users, items=held.items, ranks=held.ranks)
+        active = found.active(used, self.monitor.max_hits)
         self.limited.add(len(active), len(active) - int(active.sum()))
-
-    def holdings(self, step: int, held: HolderBatch) -> Holdings:
-        """Return who has what in a step, as the monitor numbers it."""
-        return Holdings(step=self.steps.in_first_period(step), users=held.users, items=held.items, ranks=held.ranks)
-
-
-def joined(batches: list[bytes]) -> HolderBatch:
-    """Return who has what in all batches."""
-    return HolderBatch.read(batches)
+        return found
 
 
 class PruneItems(MonitorStage, state="prune_items"):
@@ -107,8 +91,6 @@ class PruneItems(MonitorStage, state="prune_items"):
     """
 
     monitor: ThresholdMonitor
-    tested = Metrics.counter("privstream", "items_tested")
-    kept = Metrics.counter("privstream", "items_near_heavy")
 
     @override
     def initial(self, key: bytes) -> None:
@@ -122,7 +104,7 @@ class PruneItems(MonitorStage, state="prune_items"):
     def step(self, key: bytes, step: int, batches: list[bytes], state: None) -> Stepped:
         if not batches:
             return Stepped(None, (), unchanged)
-        found, noise = ItemCounts.of(joined(batches)), self.noise_of(step)
+        found, noise = ItemCounts.of(HolderBatch.read(batches)), self.noise_of(step)
         near = self.monitor.could_exceed(self.steps.in_first_period(step), found.items, found.counts, noise)
         self.tested.inc(len(near))
         self.kept.inc(int(near.sum()))
@@ -133,14 +115,11 @@ class DecideHits(ChargesInOrder, MonitorStage, state="decide_hits"):
     """Decide each step once, publish its hits, and log who was charged."""
 
     monitor: ThresholdMonitor
-    hits = Metrics.counter("privstream", "hits_published")
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: UserCounters) -> Stepped:
-        held = joined(batches)
-        holdings = self.holdings(step, held)
-        self.count_charged(step, holdings.active(state, self.monitor.max_hits))
-        hits, charges = self.monitor.decide(state, holdings, self.noise_of(step))
+        held = HolderBatch.read(batches)
+        hits, charges = self.monitor.decide(state, self.holdings(step, held, state), self.noise_of(step))
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
         counts = hits.counts.tolist() or [None] * len(hits.items)
@@ -163,20 +142,6 @@ def with_interval(count: int | None, spread: int) -> tuple[float | None, float |
     return (None, None, None) if count is None else (float(count), max(0.0, count - spread), max(0.0, count + spread))
 
 
-def publish_by_monitor(
-    asked: HeavyHittersParameters, held: PCollection[Any], apply_dofn: ApplyDoFn, *, shards: Iterable[bytes]
-) -> PCollection[Any]:
-    """Add the last stages: from who has what, by shard of items, to rows."""
-    _ = asked.monitor.calibrated  # once, at launch; workers receive it
-    common: dict[str, Any] = {"monitor": asked.monitor, "steps": asked.steps, "noise": asked.noise}
-    clocked = held | "ItemClocks" >> WithClock(asked.steps, shards)
-    near = apply_dofn(clocked, PruneItems(**common, timer_offset=1), Keyed)
-    decide = DecideHits(**common, timer_offset=2, domain=asked.tested_domain)
-    rows = apply_dofn(near | "WithClock" >> WithClock(asked.steps), decide, HeavyHitter)
-    at_ends = AtWindowEnds(asked.steps, HeavyHitter, timer_offset=3, follow=with_streaks)
-    return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
-
-
 NOTHING = np.empty(0, np.uint64)
 
 
@@ -189,8 +154,6 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
     """
 
     monitor: StatusMonitor
-    tested = Metrics.counter("privstream", "items_tested")
-    kept = Metrics.counter("privstream", "items_near_heavy")
 
     @override
     def initial(self, key: bytes) -> np.ndarray:
@@ -206,7 +169,7 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: np.ndarray) -> Stepped:
-        found = ItemCounts.of(joined(batches))
+        found = ItemCounts.of(HolderBatch.read(batches))
         alike, noise = self.steps.in_first_period(step), self.noise_of(step)
         after = self.monitor.may_be_up(alike, state, found.items, found.counts, noise)
         kept = np.isin(found.items, np.union1d(state, after))
@@ -265,7 +228,6 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
     """Decide each step once, publish what is up or ends, and log what has changed."""
 
     monitor: StatusMonitor
-    hits = Metrics.counter("privstream", "hits_published")
 
     @override
     def initial(self, key: bytes) -> Statuses:
@@ -273,9 +235,8 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Statuses) -> Stepped:
-        held = joined(batches)
-        holdings = self.holdings(step, held)
-        self.count_charged(step, holdings.active(state.counters, self.monitor.max_hits))
+        held = HolderBatch.read(batches)
+        holdings = self.holdings(step, held, state.counters)
         found, up, charges = self.monitor.decide(state.counters, state.up, holdings, self.noise_of(step))
         names = Names.union([state.names, held.names])
         self.hits.inc(len(found.items))
@@ -320,23 +281,6 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
         return [up.to_bytes(), *(Change(part, UpItems.none(), Names.none(), NOTHING).to_bytes() for part in parts)]
 
 
-def publish_by_status(
-    asked: HeavyHittersParameters, held: PCollection[Any], apply_dofn: ApplyDoFn, *, shards: Iterable[bytes]
-) -> PCollection[Any]:
-    """Add the last stages: from who has what, by shard of items, to rows."""
-    _ = asked.monitor.calibrated  # once, at launch; workers receive it
-    common: dict[str, Any] = {
-        "monitor": asked.monitor,
-        "steps": asked.steps,
-        "noise": asked.noise,
-        "domain": asked.tested_domain,
-    }
-    clocked = held | "ItemClocks" >> WithClock(asked.steps, shards)
-    candidates = apply_dofn(clocked, PruneDownItems(**common, timer_offset=1), Keyed)
-    decide = DecideStatuses(**common, timer_offset=2)
-    return apply_dofn(candidates | "WithClock" >> WithClock(asked.steps), decide, HeavyHitter)
-
-
 class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
     @override
     def _splitter(self) -> SplitEvents:
@@ -350,18 +294,22 @@ class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        return bound_items_of_people(
-            closed,
-            apply_dofn,
-            steps=self.steps,
-            noise=self.noise,
-            items_per_step=self.max_per_window,
-            item_shards=self.shards,
-            participations=None,
-            people=self.people,
+        bound = BoundPerWindow(
+            steps=self.steps, noise=self.noise, items_per_step=self.max_per_window, item_shards=self.shards
         )
+        return apply_dofn(closed, bound, Keyed)
 
     @override
     def _publish(self, held: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        publish = publish_by_status if self.method == "status" else publish_by_monitor
-        return publish(self, held, apply_dofn, shards=self.item_shards)
+        _ = self.monitor.calibrated  # once, at launch; workers receive it
+        common: dict[str, Any] = {"monitor": self.monitor, "steps": self.steps, "noise": self.noise}
+        common["domain"] = self.tested_domain
+        by_status = self.method == "status"
+        prune, decide = (PruneDownItems, DecideStatuses) if by_status else (PruneItems, DecideHits)
+        clocked = held | "ItemClocks" >> WithClock(self.steps, self.item_shards)
+        near = apply_dofn(clocked, prune(**common, timer_offset=1), Keyed)
+        rows = apply_dofn(near | "WithClock" >> WithClock(self.steps), decide(**common, timer_offset=2), HeavyHitter)
+        if by_status:
+            return rows
+        at_ends = AtWindowEnds(self.steps, HeavyHitter, timer_offset=3, follow=with_streaks)
+        return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)

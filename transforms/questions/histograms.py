@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Required, cast
@@ -23,7 +22,6 @@ from privstream.mechanisms.histograms.histogram_queries import (
     Quantile,
     TopK,
 )
-from privstream.mechanisms.histograms.mechanism import HistogramMechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
@@ -140,11 +138,24 @@ class Categories:
     limit: int
     separator: str
 
-    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, for lists of texts, row and position in the domain of each category that counts.
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.domain)
 
-        Return also the rows of those that are beyond the limit.
-        """
+    def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return row and position of each category that counts in a batch, and the rows of those beyond the limit."""
+        items = batch["item"]
+        if pa.types.is_list(items.type):
+            return self.of_lists(items)
+        if self.limit > 1:
+            return self.of_lists(pc.split_pattern(items, self.separator))
+        found = pc.index_in(items, self.domain.texts)
+        rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
+        return rows, found.drop_null().to_numpy().astype(np.int64), rows[:0]
+
+    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what `found_in` does, for lists of texts."""
         rows, texts = pc.list_parent_indices(items).to_numpy(), pc.list_flatten(items)
         found = pc.index_in(texts, self.domain.texts)
         known = pc.is_valid(found).to_numpy(zero_copy_only=False)
@@ -155,14 +166,6 @@ class Categories:
         place = np.arange(len(rows)) - np.searchsorted(rows, rows)
         within = place < self.limit
         return rows[within], positions[within], rows[~within]
-
-    def of_texts(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, for texts, what `of_lists` returns for lists."""
-        if self.limit > 1:
-            return self.of_lists(pc.split_pattern(items, self.separator))
-        found = pc.index_in(items, self.domain.texts)
-        rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
-        return rows, found.drop_null().to_numpy().astype(np.int64), rows[:0]
 
 
 class CategoryOptions(WindowOptions, total=False):
@@ -187,6 +190,8 @@ class CategoryOptions(WindowOptions, total=False):
 
 class CategoryParameters(Parameters):
     """What transforms on counts of public categories have in common; its arguments are `CategoryOptions`."""
+
+    mechanism: HistogramQueries
 
     def __init__(
         self,
@@ -227,11 +232,6 @@ class CategoryParameters(Parameters):
         self.noise = noise
 
     @property
-    @abstractmethod
-    def mechanism(self) -> HistogramMechanism:
-        """The mechanism."""
-
-    @property
     def shape(self) -> dict[str, Any]:
         """What a mechanism must know: a person's categories are rows of one column each."""
         by_user = self.unit == "person"
@@ -246,6 +246,10 @@ class CategoryParameters(Parameters):
     def windows(self) -> int | None:
         """Windows of the whole run, or None for no end."""
         return self.steps.count
+
+    def error(self, window: int, intervals: int = 0) -> int:
+        """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times."""
+        return self.mechanism.error_bound(window, intervals)
 
     @property
     @override
@@ -358,12 +362,7 @@ class HistogramParameters(CategoryParameters):
         self.questions = questions(queries, len(self.categories.domain))
         given: dict[str, Any] = {**self.budget, **self.shape, "largest": largest}
         choices = [HistogramQueries(**given, queries=each) for each in watched(self.questions)]
-        self._mechanism = min(choices, key=_expected_error)
-
-    @property
-    @override
-    def mechanism(self) -> HistogramQueries:
-        return self._mechanism
+        self.mechanism = min(choices, key=_expected_error)
 
     @property
     @override
@@ -378,10 +377,6 @@ class HistogramParameters(CategoryParameters):
             "(each row has an error bound of its own).",
             numbers={"error_bound": error, "largest": _expected(mechanism)},
         )
-
-    def error(self, window: int, intervals: int = 0) -> int:
-        """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times."""
-        return self.mechanism.error_bound(window, intervals)
 
 
 def _expected_error(mechanism: HistogramQueries) -> int:
@@ -425,12 +420,7 @@ class FlagsParameters(CategoryParameters):
         else:
             each = (thresholds,) * len(names)
         given: dict[str, Any] = {**self.budget, **self.shape}
-        self._mechanism = AnchoredFlags(**given, thresholds=each)
-
-    @property
-    @override
-    def mechanism(self) -> AnchoredFlags:
-        return self._mechanism
+        self.mechanism = AnchoredFlags(**given, thresholds=each)
 
     @property
     @override
@@ -445,7 +435,3 @@ class FlagsParameters(CategoryParameters):
             f"and that of every category whose count is more than {error:,} below it is down.",
             numbers={"error_bound": error, "largest": _expected(mechanism)},
         )
-
-    def error(self, window: int, intervals: int = 0) -> int:
-        """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times."""
-        return self.mechanism.error_bound(window, intervals)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -36,7 +36,6 @@ from privstream.transforms.people.bounding import (
     encode_counts,
 )
 from privstream.transforms.questions.histograms import (
-    Categories,
     CategoryParameters,
     FlagsParameters,
     HistogramParameters,
@@ -58,19 +57,15 @@ _MOST_CELLS = 1 << 22
 class ReadCategories(ReadEvents):
     """What stages that read events share: which categories and steps the rows of an Arrow batch count in."""
 
-    def __init__(
-        self, *, steps: Steps, categories: Categories, noise: NoiseSource | None = None, shards: int = 1
-    ) -> None:
-        super().__init__(steps=steps, noise=noise, shards=shards)
+    def __init__(self, *, categories: Any, **common: Any) -> None:
+        super().__init__(**common)
         self.categories = categories
         self.other_items = Metrics.counter("privstream", "events_outside_domain")
         self.limited = LimitCounter("categories")
 
-    def read(self, batch: pa.RecordBatch) -> Contributions:
-        """Return what counts in a batch."""
-        items = batch["item"]
-        of_items = self.categories.of_lists if pa.types.is_list(items.type) else self.categories.of_texts
-        rows, positions, beyond = of_items(items)
+    def code(self, batch: pa.RecordBatch) -> CodedEvents:
+        """Return the categories that count in a batch, in row order, by their positions; count the others."""
+        rows, positions, beyond = self.categories.found_in(batch)
         times = batch["time"].to_numpy()
         in_run, in_step = self.steps.assign(times)
         step = np.full(len(times), -1)
@@ -84,16 +79,7 @@ class ReadCategories(ReadEvents):
         self.limited.add(int(keep.sum()) + left_out, left_out)
         rows, positions = rows[keep], positions[keep]
         self.usable.inc(len(np.unique(rows)))
-        return Contributions(rows, positions, step[rows])
-
-
-@dataclass(frozen=True, eq=False)
-class Contributions:
-    """Categories that count, in row order: row of the batch, position in the domain, and step."""
-
-    rows: np.ndarray
-    positions: np.ndarray
-    steps: np.ndarray
+        return CodedEvents(rows, positions.astype(np.uint64), step[rows])
 
 
 class CountEvents(ReadCategories):
@@ -102,16 +88,16 @@ class CountEvents(ReadCategories):
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         self.events.inc(batch.num_rows)
-        found = self.read(batch)
-        for step, number, counts in count(self.categories, found.steps, found.positions):
+        _, codes, steps = self.code(batch)
+        for step, number, counts in count(self.categories.size, steps, codes.astype(np.int64)):
             yield StepKey(step, 0).to_bytes(), (number, counts)
 
 
-def count(categories: Categories, steps: np.ndarray, positions: np.ndarray) -> Iterator[tuple[int, int, bytes]]:
-    """Count positions: yield each step, how much was counted in it, and what."""
+def count(size: int, steps: np.ndarray, positions: np.ndarray) -> Iterator[tuple[int, int, bytes]]:
+    """Count positions below `size`: yield each step, how much was counted in it, and what."""
     if not len(positions):
         return
-    first, size = int(steps.min()), len(categories.domain)
+    first = int(steps.min())
     span = int(steps.max()) - first + 1
     cells = (steps - first) * size + positions
     if span * size <= max(_MOST_CELLS, 2 * len(cells)):
@@ -127,13 +113,8 @@ def count(categories: Categories, steps: np.ndarray, positions: np.ndarray) -> I
         yield first + int(groups[start]), int(some.sum()), encode_counts(columns[start:end], some)
 
 
-class SplitRows(SplitCodes, ReadCategories):
-    """Split the categories of events; the code of one is its position in the domain."""
-
-    @override
-    def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        found = self.read(batch)
-        return CodedEvents(found.rows, found.positions.astype(np.uint64), found.steps)
+class SplitRows(ReadCategories, SplitCodes):
+    """Split the categories of events; the code of one is its position."""
 
 
 def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -192,11 +173,9 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
     Steps are handled in order, so what is left of a person's rows depends on that person's rows alone.
     """
 
-    def __init__(self, *, steps: Steps, categories: Categories, timer_offset: int, limit: int) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.categories = categories
-        self.limit = limit
-        self.limited = LimitCounter("contributions")
+    size: int
+    limit: int
+    limited = LimitCounter("contributions")
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: UserCounters) -> Stepped:
@@ -207,26 +186,24 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
         self.limited.add(len(admitted), int(len(admitted) - admitted.sum()))
         charges = Charges.of(rows.users[admitted])
         positions = rows.items[admitted].astype(np.int64)
-        counts = [
-            on_clock(at, data) for at, _, data in count(self.categories, np.full(len(positions), step), positions)
-        ]
+        counts = [on_clock(at, data) for at, _, data in count(self.size, np.full(len(positions), step), positions)]
         return Stepped(state.add(charges), counts, charges.to_bytes if len(charges) else unchanged)
 
 
 class CountedSteps(StepFn):
     """Counts of categories, on a public clock."""
 
-    def __init__(self, *, categories: Categories, **common: Any) -> None:
-        super().__init__(**common)
-        self.categories = categories
+    categories: Any
 
-    @override
-    def setup(self) -> None:
-        self._names: list[str] = self.categories.domain.texts.to_pylist()
+    @cached_property
+    def names(self) -> list[str]:
+        """The categories by their positions."""
+        found: list[str] = self.categories.domain.texts.to_pylist()
+        return found
 
     def counts(self, batches: list[bytes]) -> np.ndarray:
         """Return the counts of a step, int64 (columns,)."""
-        return add_counts(batches, len(self.categories.domain))
+        return add_counts(batches, self.categories.size)
 
 
 class CountedCategories(PeopleTransform):
@@ -237,19 +214,15 @@ class CountedCategories(PeopleTransform):
 
     row_type: type
     last_stage: type[CountedSteps]
-    categories: Categories
+    categories: Any
+    """What is counted: its `size`; and `found_in` a batch: rows, positions, and the rows of what is beyond limits."""
     mechanism: Any
     noise: NoiseSource
-    shards: int
-
-    @property
-    def _by_person(self) -> bool:
-        return self.event_fields.user != UNREAD
 
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
-        if self._by_person:
+        if self.event_fields.user != UNREAD:
             return super().segments
         return Segment(self._count, KeyedBatch), Segment(self._publish_counts)
 
@@ -271,10 +244,10 @@ class CountedCategories(PeopleTransform):
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the counts depend on, beside the events."""
 
-    def publisher(self, timer_offset: int, noise: NoiseSource, **asked: Any) -> CountedSteps:
-        """Return the last stage."""
-        given = self._common | {"mechanism": self.mechanism, "noise": noise}
-        return self.last_stage(**given, timer_offset=timer_offset, **asked)
+    @property
+    def _asked(self) -> dict[str, Any]:
+        """What the last stage is given beside that."""
+        return {}
 
     def _count(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to counts of them."""
@@ -292,14 +265,15 @@ class CountedCategories(PeopleTransform):
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         in_window, in_run = self._limits()
-        limit = LimitRows(**self._common, timer_offset=1, limit=in_run)
+        limit = LimitRows(steps=self.steps, size=self.categories.size, timer_offset=1, limit=in_run)
         held = apply_dofn(closed, in_window, Keyed)
         return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), limit, Keyed)
 
     @override
     def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         clocked = counts | "WithClock" >> WithClock(self.steps)
-        return apply_dofn(clocked, self.publisher(2, self._noise()), self.row_type)
+        given = {"mechanism": self.mechanism, "noise": self._noise(), **self._common, **self._asked}
+        return apply_dofn(clocked, self.last_stage(**given, timer_offset=2), self.row_type)
 
 
 class CategoryTransform(CategoryParameters, CountedCategories):
@@ -326,11 +300,8 @@ class CategoryTransform(CategoryParameters, CountedCategories):
 class PublishHistogram(CountedSteps, state="publish_histogram"):
     """Run the mechanism through every window, and publish what is asked."""
 
+    questions: tuple[Question, ...]
     counter = "estimates_published"
-
-    def __init__(self, *, questions: tuple[Question, ...], **common: Any) -> None:
-        super().__init__(**common)
-        self.questions = questions
 
     @override
     def step(
@@ -359,18 +330,19 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
         for question in self.questions:
             columns, estimates = question.answer(answer)
             if isinstance(question.query, Histogram):
-                yield question, self._names, estimates.tolist()
+                yield question, self.names, estimates.tolist()
             else:
-                yield question, [self._names[c] if c >= 0 else "" for c in columns], estimates.tolist()
+                yield question, [self.names[c] if c >= 0 else "" for c in columns], estimates.tolist()
 
 
 class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
     row_type = HistogramEstimate
     last_stage = PublishHistogram
 
+    @property
     @override
-    def publisher(self, timer_offset: int, noise: NoiseSource, **asked: Any) -> CountedSteps:
-        return super().publisher(timer_offset, noise, questions=self.questions, **asked)
+    def _asked(self) -> dict[str, Any]:
+        return {"questions": self.questions}
 
 
 class RaiseFlags(CountedSteps, state="raise_flags"):
@@ -389,7 +361,7 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
         """Publish one window's flags."""
         start, end = self.steps.bounds(step)
         self.published.inc(len(raised))
-        for name, threshold, up in zip(self._names, self.mechanism.thresholds, raised.tolist(), strict=True):
+        for name, threshold, up in zip(self.names, self.mechanism.thresholds, raised.tolist(), strict=True):
             yield CategoryFlag(start, end, name, up, threshold, bound)
 
 

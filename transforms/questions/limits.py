@@ -87,12 +87,6 @@ def _distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
     return found[:, first_of_run(*found)]
 
 
-def pair_hashes(noise: NoiseSource, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return keyed hashes of pairs, uint64 (n,)."""
-    found: np.ndarray = noise.words(np.stack([one, other], axis=1))[:, 0, 0]
-    return found
-
-
 class SuggestLimits(Parameters):
     """Publish how many contributions people have, items in windows, and what each limit would keep and find.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Required
@@ -82,6 +81,7 @@ class PointOptions(WindowOptions, total=False):
 class PointParameters(Parameters):
     """What transforms on sets of points have in common; its arguments are `PointOptions`."""
 
+    mechanism: Any
     query_fields: tuple[str, ...]
     standing: tuple[tuple[int, ...], ...]
 
@@ -111,14 +111,9 @@ class PointParameters(Parameters):
         }
 
     @property
-    @abstractmethod
-    def mechanism(self) -> Any:
-        """The mechanism."""
-
-    @property
     def keeps_noise_from_data(self) -> bool:
         """Whether noise does not depend on the data, so that a job must not be restored to see other data."""
-        return False
+        return not isinstance(self.mechanism, IncrementalPredecessor) and self.mechanism.delta == 0
 
     @property
     def windows(self) -> int | None:
@@ -140,6 +135,11 @@ class PointParameters(Parameters):
             limits=(f"An event updates one point of 1 .. {self.universe}, in one window. {same}",),
             public=("all arguments but the noise", "the number of windows"),
         )
+
+    @property
+    @override
+    def coverage(self) -> Coverage:
+        return Coverage(holds=POINTS, scope=TOGETHER)
 
     @property
     @override
@@ -210,22 +210,7 @@ class RangesParameters(PointParameters):
         super().__init__(**options)
         self.standing = self._checked(standing)
         asked = tuple((low, high) for low, high in self.standing)
-        self._mechanism = RangeCounter(**self.common, delta=delta, asked=asked)
-
-    @property
-    @override
-    def mechanism(self) -> RangeCounter:
-        return self._mechanism
-
-    @property
-    @override
-    def keeps_noise_from_data(self) -> bool:
-        return self.mechanism.delta == 0
-
-    @property
-    @override
-    def coverage(self) -> Coverage:
-        return Coverage(holds=POINTS, scope=TOGETHER)
+        self.mechanism = RangeCounter(**self.common, delta=delta, asked=asked)
 
     @property
     @override
@@ -242,7 +227,8 @@ class RangesParameters(PointParameters):
 
     def error(self, window: int) -> int:
         """Return what no error bound at window 1, 2, .. exceeds."""
-        return self.mechanism.error_at(window, BETA, answers=len(self.standing), every_step=True)
+        found: int = self.mechanism.error_at(window, BETA, answers=len(self.standing), every_step=True)
+        return found
 
 
 def range_errors(mechanism: RangeCounter, window: int, ranges: np.ndarray) -> np.ndarray:
@@ -298,28 +284,12 @@ class PredecessorParameters(PointParameters):
         self.standing = self._checked(standing)
         answers = None if self.windows is None else self.windows * len(self.standing)
         common = self.common | {"queries": answers}
-        self._mechanism: Mechanism
         if self.actions.delete:
-            self._mechanism = DynamicPredecessor(**common, delta=delta)
+            self.mechanism = DynamicPredecessor(**common, delta=delta)
         else:
             if checks.probability("delta", delta, zero=True):
                 raise ValueError(f"delta must be 0 without delete_values, got {delta}")
-            self._mechanism = IncrementalPredecessor(**common)
-
-    @property
-    @override
-    def mechanism(self) -> Mechanism:
-        return self._mechanism
-
-    @property
-    @override
-    def keeps_noise_from_data(self) -> bool:
-        return isinstance(self.mechanism, DynamicPredecessor) and self.mechanism.delta == 0
-
-    @property
-    @override
-    def coverage(self) -> Coverage:
-        return Coverage(holds=POINTS, scope=TOGETHER)
+            self.mechanism = IncrementalPredecessor(**common)
 
     @property
     @override
@@ -337,6 +307,5 @@ class PredecessorParameters(PointParameters):
 
     def error(self, window: int, points: int | None = None) -> int:
         """Return what no error bound at window 1, 2, .. exceeds, with at most so many distinct points inserted."""
-        if isinstance(self.mechanism, IncrementalPredecessor):
-            return self.mechanism.error(window, points)
-        return self.mechanism.error(window)
+        more = (points,) if isinstance(self.mechanism, IncrementalPredecessor) else ()
+        return int(self.mechanism.error(window, *more))

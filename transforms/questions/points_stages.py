@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import PredecessorStep
 from privstream.mechanisms.points.range_counter import RangeState
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import Keyed, KeyedBatch, StepKey
+from privstream.transforms.batches import Keyed, KeyedBatch, first_of_run
 from privstream.transforms.people.bounding import ReadEvents
+from privstream.transforms.people.split import by_step_and_shard
 from privstream.transforms.questions.points import (
     Actions,
     Mechanism,
@@ -62,9 +62,7 @@ class PointBatch:
     def last_of_each(self) -> PointBatch:
         """Keep the last update of each point; of those at one moment, an insertion."""
         order = np.lexsort((self.inserted, self.times, self.points))
-        last = np.ones(len(order), np.bool_)
-        last[:-1] = self.points[order[1:]] != self.points[order[:-1]]
-        rows = order[last]
+        rows = order[np.roll(first_of_run(self.points[order]), -1)]  # the first row is always one
         return PointBatch(self.points[rows], self.times[rows], self.inserted[rows])
 
     def updates(self) -> Updates:
@@ -113,10 +111,13 @@ class PackUpdates(ReadEvents):
             usable &= kept
         keep = np.flatnonzero(usable)
         self.usable.inc(len(keep))
-        for step, group in grouped(steps[keep]):
-            chosen = keep[group]
+        if not len(keep):
+            return
+        order, parts = by_step_and_shard(steps[keep], np.zeros(len(keep), np.uint64), 1)
+        for to, part in parts:
+            chosen = keep[order[part]]
             updates = PointBatch(points[chosen], times[chosen], inserted[chosen])
-            yield StepKey(step, 0).to_bytes(), (len(chosen), updates.last_of_each().to_bytes())
+            yield to.to_bytes(), (len(chosen), updates.last_of_each().to_bytes())
 
     def _actions(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """Return which rows insert, and which mean anything."""
@@ -125,15 +126,6 @@ class PackUpdates(ReadEvents):
             return ~deleted, np.ones(len(items), np.bool_)
         inserted = pc.is_in(items, pa.array(self.actions.insert, pa.string())).to_numpy(zero_copy_only=False)
         return inserted, inserted | deleted
-
-
-def grouped(steps: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Return each step, and its rows."""
-    order = np.argsort(steps, kind="stable")
-    steps = steps[order]
-    edges = np.flatnonzero(steps[1:] != steps[:-1]) + 1
-    for start, end in itertools.pairwise([0, *edges.tolist(), len(order)] if len(order) else []):
-        yield int(steps[start]), order[start:end]
 
 
 class AnswerWindows(StepFn):

@@ -3,55 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.transforms.batches import EventBatch
-from privstream.transforms.people.bound import place_in_run
-from privstream.transforms.questions.histograms import LISTED, Categories
+from privstream.transforms.people.bound import draws_of_pairs, place_in_run
 from privstream.transforms.questions.histograms_stages import BoundCodes, CountedCategories, CountedSteps
-from privstream.transforms.questions.limits import pair_hashes
 from privstream.transforms.questions.quantiles import QuantilesParameters
-from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import QuantileEstimate
-from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
-def bin_names(bins: Bins) -> Domain:
-    """Return names of bins as a list of items, which is in the order of bins."""
-    digits = len(str(bins.resolution))
-    edges = pairwise(bins.edges.tolist())
-    return Domain(f"bin {number:0{digits}}: {low:g} to {high:g}" for number, (low, high) in enumerate(edges))
+@dataclass(frozen=True)
+class Binned:
+    """Values by their bins."""
 
+    bins: Bins
+    steps: Steps
+    clipped: ClassVar[Any] = Metrics.counter("privstream", "values_clipped")
 
-class SortIntoBins(beam.DoFn):
-    """Turn the column `value` of checked batches into an item: the name of its bin."""
+    @property
+    def size(self) -> int:
+        """How many bins there are."""
+        return int(self.bins.resolution)
 
-    def __init__(self, bins: Bins, names: Domain, steps: Steps) -> None:
-        self.bins = bins
-        self.names = names
-        self.steps = steps
-        self.clipped = Metrics.counter("privstream", "values_clipped")
-
-    @override
-    def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return each row and its bin, and no row beyond a limit; count the values that are clipped."""
         values = batch["value"].to_numpy()
         beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
         if len(beyond):
             in_run, _ = self.steps.assign(batch["time"].to_numpy()[beyond])
             self.clipped.inc(len(in_run))
-        named = self.names.texts.take(pa.array(self.bins.places(values)))
-        yield batch.append_column("item", named)
+        rows = np.arange(len(values))
+        return rows, self.bins.places(values), rows[:0]
 
 
 class BoundValues(BoundCodes):
@@ -77,8 +67,10 @@ class BoundValues(BoundCodes):
         starts = np.flatnonzero(first)
         number = np.empty(len(equal), np.uint64)
         number[equal] = np.arange(len(equal)) - starts[np.cumsum(first) - 1]
-        values = pair_hashes(noise.derive("value"), events.times.astype(np.uint64), events.items)
-        draws = pair_hashes(noise.derive("person"), events.users, pair_hashes(noise.derive("row"), values, number))
+        values = draws_of_pairs(noise.derive("value"), events.times.astype(np.uint64), events.items)
+        draws = draws_of_pairs(
+            noise.derive("person"), events.users, draws_of_pairs(noise.derive("row"), values, number)
+        )
         order = np.lexsort((number, events.items, events.times, draws, events.users))
         places = place_in_run(events.users, order)
         rows = order[places[order] < self.limit]
@@ -110,16 +102,10 @@ class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - 
     row_type = QuantileEstimate
     last_stage = PublishQuantiles
 
-    @override
-    def _gather(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages from events to the bins of their values, too."""
-        sort = SortIntoBins(self.mechanism.bins, self.categories.domain, self.steps)
-        return apply_dofn(super()._gather(events, apply_dofn), sort, pa.RecordBatch)
-
-    @cached_property
-    def categories(self) -> Categories:  # type: ignore[override]
+    @property
+    def categories(self) -> Binned:
         """The bins."""
-        return Categories(domain=bin_names(self.mechanism.bins), limit=1, separator=LISTED)
+        return Binned(self.mechanism.bins, self.steps)
 
     @property
     @override

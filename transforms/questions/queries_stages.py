@@ -14,7 +14,6 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.selection.multiplicative_weights import (
     Hypothesis,
     LinearQueries,
@@ -49,12 +48,6 @@ ALL_TIME = Steps(size=2**59, first=0, end=1)
 """One step that contains every time of an event."""
 
 
-def without_number(keyed_batch: KeyedBatch) -> Keyed:
-    """Leave out how many events there are."""
-    key, (_, data) = keyed_batch
-    return key, data
-
-
 class CountRecords(beam.DoFn):
     """Per shard of people: take the last record of each person, and count them by item."""
 
@@ -70,19 +63,15 @@ class CountRecords(beam.DoFn):
         yield ONE_KEY, encode_counts(*np.unique(events.items[rows], return_counts=True))
 
 
-def no_records(_: bytes) -> Keyed:
-    """Return the counts of nobody."""
-    return ONE_KEY, encode_counts(np.empty(0), np.empty(0))
-
-
 def add_up_all(counts: PCollection[Keyed], size: int) -> PCollection[Keyed]:
     """Add up the counts of all shards, `size` numbers, also where there are none.
 
     Whether something is published must not depend on the data. The sum has the least time there is, so that no clock
     runs ahead of it.
     """
+    nothing = ONE_KEY, encode_counts(np.empty(0), np.empty(0))
     once = counts.pipeline | "Once" >> beam.Impulse()
-    none = once | "NoRecords" >> beam.Map(no_records).with_output_types(Keyed)
+    none = once | "NoRecords" >> beam.Map(lambda _: nothing).with_output_types(Keyed)
     total: PCollection[Keyed] = (
         (counts, none)
         | "AllCounts" >> beam.Flatten()
@@ -193,90 +182,6 @@ NO_BOUND = -1.0
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """What is learnt from answers, and how queries are answered.
-
-    Attributes:
-        mechanism: its mechanism.
-        noise: of the run.
-        queries: number of answers whose bounds hold together.
-    """
-
-    mechanism: OnlineMultiplicativeWeights
-    noise: NoiseSource
-    queries: int
-
-    def initial(self) -> Hypothesis:
-        """Return the first hypothesis."""
-        return self.mechanism.initial_state()
-
-    def snapshot(self, learnt: Hypothesis) -> bytes:
-        """Encode a hypothesis."""
-        return self.mechanism.snapshot(learnt)
-
-    def restore(self, snapshot: bytes) -> Hypothesis:
-        """Decode a hypothesis."""
-        return self.mechanism.restore(snapshot)
-
-    def answer(
-        self, data: np.ndarray, learnt: Hypothesis, queries: list[SparseQuery], before: int
-    ) -> tuple[Hypothesis, list[QueryAnswer]]:
-        """Answer queries in order; the hypothesis changes on the way."""
-        hypothesis = learnt
-        rows: list[QueryAnswer] = []
-        size = max(1, ENTRIES // self.mechanism.domain_size)
-        for start in range(0, len(queries), size):
-            some = queries[start : start + size]
-            while some and (left := self._left(hypothesis)):
-                table = self._table(some)
-                used = left
-                hypothesis, answers = self.mechanism.step(hypothesis, LinearQueries(data, table), self.noise)
-                for query, value, measured in zip(
-                    some, answers.values.tolist(), answers.measured.tolist(), strict=False
-                ):
-                    used -= measured
-                    rows.append(
-                        self._row(query, value, "measured" if measured else "hypothesis", used, before + len(rows))
-                    )
-                some = some[answers.answered :]
-            if some:
-                law = np.exp(hypothesis.log_law)
-                for query in some:
-                    value = self.mechanism.records * float(law[query.positions].sum())
-                    rows.append(self._row(query, value, REFUSED, 0, before + len(rows)))
-        return hypothesis, rows
-
-    def _left(self, hypothesis: Hypothesis) -> int:
-        """Return how many more answers may be measured."""
-        return self.mechanism.max_updates - self.mechanism.updates(hypothesis)
-
-    def _table(self, queries: list[SparseQuery]) -> np.ndarray:
-        """Write queries out over the whole domain."""
-        table = np.zeros((len(queries), self.mechanism.domain_size), np.int64)
-        for row, query in zip(table, queries, strict=True):
-            row[query.positions] = 1
-        return table
-
-    def _row(self, query: SparseQuery, value: float, source: str, left: int, before: int) -> QueryAnswer:
-        """Return a row that is published; what the hypothesis says is rounded."""
-        return QueryAnswer(
-            query=query.name,
-            time=Timestamp(micros=query.time),
-            estimate=value if source == "measured" else round(value, 1),
-            error_bound=self._error_bound(source, before),
-            source=source,
-            measurements_left=left,
-        )
-
-    def _error_bound(self, source: str, before: int) -> float:
-        """Return how wrong an answer is at most, or that there is no bound: of a refused one nothing was tested."""
-        if source == REFUSED:
-            return NO_BOUND
-        bound = self.mechanism.accuracy(max(self.queries, before + 1), BETA)
-        return float(math.ceil(bound - self.mechanism.alpha * self.mechanism.records * (source == "measured") + 0.05))
-
-
-@dataclass(frozen=True, eq=False)
 class Answering:
     """What is remembered.
 
@@ -298,24 +203,23 @@ class AnswerQueries(StepFn, state="answer_queries"):
     """
 
     every = False
-
-    def __init__(self, method: Answers) -> None:
-        super().__init__(steps=MOMENTS, timer_offset=0)
-        self.method = method
-        self.late = Metrics.counter("privstream", "queries_late")
-        self.answered = Metrics.counter("privstream", "queries_answered")
-        self.refused = Metrics.counter("privstream", "queries_refused")
+    mechanism: OnlineMultiplicativeWeights
+    queries: int
+    """Number of answers whose bounds hold together."""
+    late = Metrics.counter("privstream", "queries_late")
+    answered = Metrics.counter("privstream", "queries_answered")
+    refused = Metrics.counter("privstream", "queries_refused")
 
     @override
     def initial(self, key: bytes) -> Answering:
-        return Answering(None, self.method.initial())
+        return Answering(None, self.mechanism.initial_state())
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> Answering:
         if not segments:
             return self.initial(key)
         fields: dict[str, Any] = unpack("answering", 1, segments[-1])
-        return Answering(self._data(segments[0]), self.method.restore(fields["hypothesis"]), fields["answered"])
+        return Answering(self._data(segments[0]), self.mechanism.restore(fields["hypothesis"]), fields["answered"])
 
     @override
     def encode(self, state: Answering) -> list[bytes]:
@@ -337,18 +241,58 @@ class AnswerQueries(StepFn, state="answer_queries"):
             raise ValueError("data must come before all queries")
         pairs = sorted(((SparseQuery.from_bytes(batch), batch) for batch in batches), key=_place)
         queries = [query for query, _ in pairs]
-        learnt, rows = self.method.answer(state.data, state.learnt, queries, state.answered)
+        learnt, rows = self.answer(state.data, state.learnt, queries, state.answered)
         self.answered.inc(len(rows))
         self.refused.inc(sum(row.source == REFUSED for row in rows))
         after = replace(state, learnt=learnt, answered=state.answered + len(queries))
         return Stepped(after, rows, lambda: self._learnt(after))
 
+    def answer(
+        self, data: np.ndarray, learnt: Hypothesis, queries: list[SparseQuery], before: int
+    ) -> tuple[Hypothesis, list[QueryAnswer]]:
+        """Answer queries in order; the hypothesis changes on the way."""
+        rows: list[QueryAnswer] = []
+        size = max(1, ENTRIES // self.mechanism.domain_size)
+        for start in range(0, len(queries), size):
+            some = queries[start : start + size]
+            while some and (left := self.mechanism.max_updates - self.mechanism.updates(learnt)):
+                table = np.zeros((len(some), self.mechanism.domain_size), np.int64)
+                for row, query in zip(table, some, strict=True):
+                    row[query.positions] = 1
+                learnt, answers = self.mechanism.step(learnt, LinearQueries(data, table), self.noise)
+                numbers = zip(some, answers.values.tolist(), answers.measured.tolist(), strict=False)
+                for query, value, measured in numbers:
+                    left -= measured
+                    source = "measured" if measured else "hypothesis"
+                    rows.append(self._row(query, value, source, left, before + len(rows)))
+                some = some[answers.answered :]
+            law = np.exp(learnt.log_law) if some else np.empty(0)
+            for query in some:
+                value = self.mechanism.records * float(law[query.positions].sum())
+                rows.append(self._row(query, value, REFUSED, 0, before + len(rows)))
+        return learnt, rows
+
+    def _row(self, query: SparseQuery, value: float, source: str, left: int, before: int) -> QueryAnswer:
+        """Return a row that is published; what the hypothesis says is rounded. A refused one has no error bound."""
+        bound = NO_BOUND
+        if source != REFUSED:
+            bound = self.mechanism.accuracy(max(self.queries, before + 1), BETA)
+            bound = math.ceil(bound - self.mechanism.alpha * self.mechanism.records * (source == "measured") + 0.05)
+        return QueryAnswer(
+            query=query.name,
+            time=Timestamp(micros=query.time),
+            estimate=value if source == "measured" else round(value, 1),
+            error_bound=float(bound),
+            source=source,
+            measurements_left=left,
+        )
+
     def _data(self, data: bytes) -> np.ndarray:
-        return add_counts([data], self.method.mechanism.domain_size)
+        return add_counts([data], self.mechanism.domain_size)
 
     def _learnt(self, state: Answering) -> bytes:
         """Encode what changes with answers."""
-        fields: dict[str, Any] = {"hypothesis": self.method.snapshot(state.learnt), "answered": state.answered}
+        fields: dict[str, Any] = {"hypothesis": self.mechanism.snapshot(state.learnt), "answered": state.answered}
         return pack("answering", 1, fields)
 
 
@@ -369,18 +313,16 @@ class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its d
         keyed_batches = apply_dofn(self.read(data, apply_dofn), split, KeyedBatch)
         counts = (
             keyed_batches
-            | "WithoutNumber" >> beam.Map(without_number).with_output_types(Keyed)
+            | "WithoutNumber" >> beam.Map(lambda one: (one[0], one[1][1])).with_output_types(Keyed)
             | "ByPeople" >> beam.GroupByKey()
             | "CountRecords" >> beam.ParDo(CountRecords()).with_output_types(Keyed)
         )
-        asked = apply_dofn(
-            queries | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows()),
-            KeyQueries(self.domain),
-            Keyed,
-        )
+        in_one = queries | "QueriesInOneWindow" >> beam.WindowInto(GlobalWindows())
+        asked = apply_dofn(in_one, KeyQueries(self.domain), Keyed)
         apart = (
             (add_up_all(counts, size), asked)
             | "DataAndQueries" >> beam.Flatten()
             | "ApartFromOthers" >> beam.Reshuffle()
         )
-        return apply_dofn(apart, AnswerQueries(Answers(self.mechanism, noise, self.queries)), QueryAnswer)
+        given = {"mechanism": self.mechanism, "noise": noise, "queries": self.queries}
+        return apply_dofn(apart, AnswerQueries(steps=MOMENTS, timer_offset=0, **given), QueryAnswer)

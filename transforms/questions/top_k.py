@@ -111,7 +111,7 @@ class TopKParameters(CountedParameters):
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        self._check_method(method, ("counts", "gaps"), public_items=public_items)
+        self._check_method(method, "counts", "gaps")
         self.noise = noise
         self.domain = None if domain is None else Domain.of(domain)
         self.shards = check_shards(shards)
@@ -123,19 +123,7 @@ class TopKParameters(CountedParameters):
             raise ValueError(f"top must be < {len(self.domain)}, the number of items in domain, got {top}")
         self.view = Ranks(top)
         if method == "counts":
-            self._by_counts(
-                per_window=max_per_window,
-                max_contributions=max_contributions,
-                epsilon=epsilon,
-                delta=delta,
-                noise=noise,
-                start=start,
-                end=end,
-                domain=self.domain,
-                public_items=public_items,
-                shards=shards,
-                **options,
-            )
+            self._by_counts(noise=noise, top=None)
             return
         if self.domain is None:
             raise ValueError("domain must be given with the method gaps")

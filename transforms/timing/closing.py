@@ -141,11 +141,9 @@ def under_one_key(row: Any, coder: Coder, steps: Steps) -> Keyed:
 class PublishAtEnds(StepFn, state="window_ends"):
     """Publish the rows of a window together. What is remembered are those of the last one, if others depend on them."""
 
-    def __init__(self, *, steps: Steps, timer_offset: int, coder: Coder, choose: Choose, follow: Follow | None) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.coder = coder
-        self.choose = choose
-        self.follow = follow
+    coder: Coder
+    choose: Choose
+    follow: Follow | None
 
     @override
     def initial(self, key: bytes) -> list[Any]:

@@ -141,10 +141,13 @@ class StepFn(beam.DoFn, ABC):
     change: a bundle that was rolled back, or a key that moved, never meets a stale cache.
 
     A stage is a subclass with `state`: what names of states begin with, and no other's in the project: a runner may
-    fuse two stages, and then confuses timers of one name. It remembers the state of `mechanism`, or says itself what
-    the first state is, and how one is encoded. Its counter of what it publishes has the name `counter`.
+    fuse two stages, and then confuses timers of one name. What it is made with are its attributes. It remembers the
+    state of `mechanism`, or says itself what the first state is, and how one is encoded. Its counter of what it
+    publishes has the name `counter`.
     """
 
+    mechanism: Any
+    noise: NoiseSource
     every: ClassVar[bool] = True
     """False: of all steps, only those are handled that have batches; no seed is needed."""
     counter: ClassVar[str] = ""
@@ -157,17 +160,12 @@ class StepFn(beam.DoFn, ABC):
         if state:
             _declare_states(cls, state)
 
-    def __init__(
-        self, *, steps: Steps, timer_offset: int, mechanism: Any = None, noise: NoiseSource | None = None
-    ) -> None:
+    def __init__(self, *, steps: Steps, timer_offset: int, **given: Any) -> None:
         if steps.first is None:
             raise ValueError("start must be given: every window from start on is published")
         self.steps = steps
         self.timer_offset = timer_offset
-        if mechanism is not None:
-            self.mechanism = mechanism
-        if noise is not None:
-            self.noise = noise
+        vars(self).update(given)
         if self.counter:
             self.published = Metrics.counter("privstream", self.counter)
         self.behind = Metrics.counter("privstream", "batches_behind")
