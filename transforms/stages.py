@@ -13,6 +13,7 @@ from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
+from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_key
 from privstream.transforms.parameters import Parameters
 from privstream.transforms.reading.dead_letters import LogSetAside
@@ -201,12 +202,18 @@ class PeopleTransform(PrivateTransform):
     """Events in; they are split, bounded and published: a segment each."""
 
     steps: Steps
+    noise: NoiseSource
     shards: int
 
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
         return Segment(self._split, KeyedBatch), Segment(self._closed, Keyed), Segment(self._publish)
+
+    @property
+    def _split_by(self) -> dict[str, Any]:
+        """What stages that split events are given."""
+        return {"steps": self.steps, "noise": self.noise, "shards": self.shards}
 
     @property
     def people(self) -> tuple[bytes, ...]:

@@ -3,7 +3,8 @@ events, whoever sent them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,6 @@ from privstream.transforms.people.bound import Bound, by_person, draws_of_pairs,
 from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, Used
 from privstream.transforms.people.split import ClippedCounter
 from privstream.transforms.timing.clock import stepped
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
@@ -63,41 +63,27 @@ class CountContributions(BoundOverRun, state="count_contributions"):
     """
 
     kind = "contributed"
+    # pairs of a person and a key, by the keyed hash of both; and keys for which a list counts people
+    limit_names = ("times", "pairs", "listed", "dropped")
+    bound: Bound
+    distinct = False
+    newcomers = False
+    key_shards: int
+    limits: tuple[int, int] = (0, 0)
+    lists: PeopleLists | None = None
+    dropped: DroppedShare | None = None
+    clipped = ClippedCounter("contributions", again=True)
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        noise: NoiseSource,
-        timer_offset: int,
-        bound: Bound,
-        distinct: bool = False,
-        newcomers: bool = False,
-        key_shards: int,
-        limits: tuple[int, int] = (0, 0),
-        lists: PeopleLists | None = None,
-        dropped: DroppedShare | None = None,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        # pairs of a person and a key, by the keyed hash of both; and keys for which a list counts people
-        self.limit_names = ("times", "pairs", "listed", "dropped")
-        self.lists = lists
-        self.noise = noise
-        self.bound = bound
-        self.distinct = distinct
-        self.newcomers = newcomers
-        self.remembers_keys = distinct or newcomers
-        self.limits = limits
-        self.key_shards = key_shards
-        self.dropped = dropped
-        self._order = noise.derive("contribution")
-        self.clipped = ClippedCounter("contributions", again=True)
+    @cached_property
+    def _order(self) -> NoiseSource:
+        return self.noise.derive("contribution")
 
     @override
     def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
         users, rows = held.users, np.arange(len(held.users))
         new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
-        if self.remembers_keys:
+        remembers_keys = self.distinct or self.newcomers
+        if remembers_keys:
             pairs = self._pairs(held, rows)
             new = _charged(used["pairs"], pairs) == 0
         if self.distinct:
@@ -114,9 +100,9 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         if self.lists is not None:
             some, charges = self._listed(step, held, admitted, used)
             charged |= charges
-            counted = None if some is None else _mask(len(users), some)
+            counted = None if some is None else np.bincount(some, minlength=len(users)) > 0
         else:
-            if self.remembers_keys:
+            if remembers_keys:
                 charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
             counted = new if self.newcomers else None
         sent = [*by_shard(step, self._count(held, admitted, counted), self.key_shards)]
@@ -162,27 +148,11 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""
         if held.values is None:
             return _counted_items(held.items[rows], held.names, new if new is None else new[rows])
-        each = CountBatch(
-            held.items[rows],
-            np.ones(len(rows), np.int64),
-            held.names,
-            None if new is None else new[rows].astype(np.int64),
-            self._clip(held.values[rows]),
-        )
-        return add_up(each)
-
-    def _clip(self, values: np.ndarray) -> np.ndarray:
-        """Return values within the limits, and count those that were outside."""
+        values = held.values[rows]
         within: np.ndarray = np.clip(values, *self.limits)
         self.clipped.add(values, within, self.limits)
-        return within
-
-
-def _mask(size: int, rows: np.ndarray) -> np.ndarray:
-    """Return which of so many rows these are, bool."""
-    mask = np.zeros(size, bool)
-    mask[rows] = True
-    return mask
+        fresh = None if new is None else new[rows].astype(np.int64)
+        return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, within))
 
 
 def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
@@ -214,11 +184,6 @@ def _counted_items(items: np.ndarray, names: Names, new: np.ndarray | None) -> C
         fresh = np.zeros(len(distinct), np.int64)
         fresh[np.searchsorted(distinct, of_new)] = number
     return CountBatch(distinct, counts, names, fresh)
-
-
-def joined(parts: Sequence[CountBatch]) -> CountBatch:
-    """Add counts up, item by item."""
-    return add_up(CountBatch.join(parts))
 
 
 def by_shard(step: int, counted: CountBatch, shards: int) -> Iterator[Keyed]:

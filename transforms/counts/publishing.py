@@ -24,7 +24,7 @@ from privstream.transforms.batches import (
     encode,
     string_buffers,
 )
-from privstream.transforms.counts.contributions import joined
+from privstream.transforms.counts.contributions import add_up
 from privstream.transforms.counts.finished import unsmoothed_columns
 from privstream.transforms.reading.domain import Domain, PublicKeys
 from privstream.transforms.timing.clock import STEP, stepped
@@ -267,8 +267,8 @@ NO_COUNTS = CountBatch.join([])
 
 
 def _join(batches: list[bytes]) -> CountBatch:
-    parts = [decode(CountBatch, batch) for batch in batches]
-    return joined(parts) if len(parts) > 1 else parts[0] if parts else NO_COUNTS  # each is added up
+    found = CountBatch.read(batches) if batches else NO_COUNTS
+    return add_up(found) if len(batches) > 1 else found  # each is added up
 
 
 def _joined_bytes(batches: list[bytes]) -> bytes:

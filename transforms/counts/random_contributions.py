@@ -7,7 +7,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     CountBatch,
     HolderBatch,
@@ -16,13 +15,12 @@ from privstream.transforms.batches import (
     in_order,
     rows_of,
 )
-from privstream.transforms.counts.contributions import CountContributions, by_shard, joined
+from privstream.transforms.counts.contributions import CountContributions, add_up, by_shard
 from privstream.transforms.counts.dropped import sums_record
 from privstream.transforms.people.bound import ITEM_ORDER, draws_of_pairs, place_in_run, sorted_in_groups
 from privstream.transforms.people.bounding import PartOfPeople, Used
 from privstream.transforms.spill import release, size_of
 from privstream.transforms.timing.step_fn import Stepped, unchanged
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 AT_ONCE = 1 << 26
@@ -74,11 +72,10 @@ class CountRandomContributions(CountContributions, state="count_random"):
     Arguments: see `CountContributions`.
     """
 
-    def __init__(self, *, steps: Steps, noise: NoiseSource, timer_offset: int, **options: Any) -> None:
-        super().__init__(steps=steps, noise=noise, timer_offset=timer_offset, **options)
-        self._orders = noise.derive(ITEM_ORDER)
-
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
         self._blocks = (1,)
+        self._orders = self.noise.derive(ITEM_ORDER)
 
     @override
     def block_end(self, level: int, handled: int) -> int:
@@ -116,7 +113,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
         for number in range(1 << bits):
             for step, chosen in self.choose(_held(parted, PartOfPeople(bits, number))):
                 found = self._count(chosen.held, chosen.rows, chosen.new)
-                counted[step] = joined([counted[step], found]) if step in counted else found
+                counted[step] = add_up(CountBatch.join([counted[step], found])) if step in counted else found
                 sums += 0 if chosen.sums is None else chosen.sums
         return counted, sums
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.smoothing import LOOKBACK
 from privstream.transforms.batches import Keyed, Names, StepKey, shard_key, string_buffers
-from privstream.transforms.counters import counter
 from privstream.transforms.counts.finished import NOISY, LargestCounts, ShownCounts, SmoothFinished, listed, ranks
 from privstream.transforms.timing.clock import STEP, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 REWRITTEN = 64  # steps after which the log is written anew
@@ -26,11 +26,6 @@ def to_shard(element: Keyed) -> Keyed:
     """Send a table of a step and a shard of keys to that shard."""
     key = StepKey.from_bytes(element[0])
     return shard_key(key.shard), stepped(key.step, element[1])
-
-
-def read_table(data: bytes) -> pa.Table:
-    """Return what was published at a step of a shard of keys."""
-    return pa.ipc.open_stream(data).read_all()
 
 
 class Seen(NamedTuple):
@@ -58,26 +53,23 @@ class ShowCounts(StepFn, state="show_counts"):
         ordered: whether rows are in the order of items; else they are in that in which they were published.
     """
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        timer_offset: int,
-        row_type: Any,
-        view: SmoothFinished | None,
-        shown: ShownCounts,
-        choose: LargestCounts | None,
-        ordered: bool,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.row_type = row_type
-        self.view = view
-        self.shown = shown
-        self.choose = choose
-        self.ordered = ordered
-        self.windows = 0 if view is None else max(LOOKBACK if view.windows == 1 else 0, view.windows)
-        summed = view is not None and view.windows > 1
-        self.numbers = len([name for name in NOISY if name in row_type._fields]) if summed else 1
+    row_type: Any
+    view: SmoothFinished | None
+    shown: ShownCounts
+    choose: LargestCounts | None
+    ordered: bool
+    rows_published = Metrics.counter("privstream", "counts_published")
+
+    @cached_property
+    def windows(self) -> int:
+        """How many windows a view looks at."""
+        return 0 if self.view is None else max(LOOKBACK if self.view.windows == 1 else 0, self.view.windows)
+
+    @cached_property
+    def numbers(self) -> int:
+        """How many numbers of each row it looks at."""
+        summed = self.view is not None and self.view.windows > 1
+        return len([name for name in NOISY if name in self.row_type._fields]) if summed else 1
 
     @override
     def initial(self, key: bytes) -> Seen:
@@ -103,13 +95,13 @@ class ShowCounts(StepFn, state="show_counts"):
         state: Seen = super().decode(key, segments[:1])
         for segment in segments[1:]:
             (step,), data = STEP.unpack_from(segment), segment[STEP.size :]
-            state, _ = self._seen(state, step, read_table(data) if data else None)
+            state, _ = self._seen(state, step, pa.ipc.open_stream(data).read_all() if data else None)
         return state
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Seen) -> Stepped:
         data = b"".join(batches)  # there is one, or none
-        table = read_table(data) if data else None
+        table = pa.ipc.open_stream(data).read_all() if data else None
         after, places = self._seen(state, step, table)
         rows = [] if table is None else self._rows(step, table, after, places)
         whole = self.windows == 0 or (step + 1) % REWRITTEN == 0
@@ -149,7 +141,7 @@ class ShowCounts(StepFn, state="show_counts"):
         if self.choose is not None:
             start = Timestamp(micros=self.steps.bounds_micros(step)[0])
             return self.choose.among([row for row in found if row.window_start == start])
-        counter("counts_published").inc(len(found))
+        self.rows_published.inc(len(found))
         # Unless keys are public, their order tells which of them somebody had first.
         return sorted(found, key=lambda row: (row.window_start, row.item)) if self.ordered else found
 

@@ -48,14 +48,8 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
     @override
     def _splitter(self) -> SplitEvents:
         _ = self.mechanism.law  # once, at launch; workers receive it
-        return SplitEvents(
-            steps=self.steps,
-            noise=self.noise,
-            shards=self.shards,
-            domain=self.domain,
-            positions=self.domain is not None,
-            limits=(0, self.mechanism.max_value or 0),
-        )
+        limits = 0, self.mechanism.max_value or 0
+        return SplitEvents(**self._split_by, domain=self.domain, positions=self.domain is not None, limits=limits)
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:

@@ -31,7 +31,7 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
-from privstream.transforms.people.split import EventReader, EventSplitter, by_step_and_shard, encoded
+from privstream.transforms.people.split import EventReader, EventSplitter, by_step_and_shard
 from privstream.transforms.spill import release
 from privstream.transforms.timing.clock import STEP, on_clock, stepped
 from privstream.transforms.timing.closing import ClosedWindow
@@ -72,11 +72,12 @@ class SplitCodes(ReadEvents):
         rows, codes, steps = self.code(batch)
         if not len(rows):
             return
-        users, times = self.users(batch["user"])[rows], batch["time"].to_numpy()[rows]
+        users, times = self.users(batch)[rows], batch["time"].to_numpy()[rows]
         order, parts = by_step_and_shard(steps, users, self.shards)
         users, codes, times = users[order], codes[order], times[order]
         for to, part in parts:
-            yield encoded(to, EventBatch(users[part], codes[part], times[part], Names.none()))
+            found = EventBatch(users[part], codes[part], times[part], Names.none())
+            yield to.to_bytes(), (len(found.users), encode(found))
 
 
 _PART = struct.Struct(">I")
@@ -92,13 +93,12 @@ class LimitCounter:
     """
 
     def __init__(self, name: str) -> None:
-        self._came = counter(f"{name}_before_limit")
-        self._dropped = counter(f"{name}_over_limit")
+        self._name = name
 
     def add(self, came: int, dropped: int) -> None:
         """Count what came, and how much of it was dropped."""
-        self._came.inc(came)
-        self._dropped.inc(dropped)
+        counter(f"{self._name}_before_limit").inc(came)
+        counter(f"{self._name}_over_limit").inc(dropped)
 
 
 class PartOfPeople(NamedTuple):
@@ -141,9 +141,7 @@ def parts_of_people(held: HolderBatch) -> Iterator[tuple[PartOfPeople, HolderBat
 class BoundEvents(ClosedWindow):
     """Per step and shard of people, or of items: the events of a step that were in time, together."""
 
-    def __init__(self, *, steps: Steps) -> None:
-        super().__init__()
-        self.steps = steps
+    steps: Steps
 
     @abstractmethod
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
@@ -166,31 +164,20 @@ class BoundPerWindow(BoundEvents):
     once in it; otherwise each step has its own.
     """
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        noise: NoiseSource,
-        items_per_step: int,
-        item_shards: int,
-        by_people: bool = False,
-        in_parts: bool = False,
-        ranked: bool = True,
-        distinct: bool = False,
-    ) -> None:
-        super().__init__(steps=steps)
-        self._orders = noise.derive(ITEM_ORDER)
-        self.distinct = distinct
-        self.ranked = ranked
-        self.items_per_step = items_per_step
-        self.item_shards = item_shards
-        self.by_people = by_people
-        self.in_parts = in_parts
-        self.limited = LimitCounter("items")
+    noise: NoiseSource
+    items_per_step: int
+    item_shards: int
+    by_people = False
+    in_parts = False
+    ranked = True
+    distinct = False
+    limited = LimitCounter("items")
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
-        order = self._orders.derive(self.steps.first_of_period(key.step) if self.distinct else key.step)
+        order = self.noise.derive(ITEM_ORDER).derive(
+            self.steps.first_of_period(key.step) if self.distinct else key.step
+        )
         rows, ranks, dropped = bound_people(
             events.users,
             events.items,

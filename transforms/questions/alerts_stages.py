@@ -41,7 +41,6 @@ from privstream.transforms.rows import CONTINUES, STARTED, STATUSES, Alert
 from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.timing.clock import STEP, WithClock, on_clock
 from privstream.transforms.timing.step_fn import StepFn, Stepped
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
@@ -97,10 +96,8 @@ class ToRules(beam.DoFn):
 class MeetRules(BoundEvents):
     """Per step and shard of people: events in, out who meets which rule: holdings of its number, by step."""
 
-    def __init__(self, *, rules: tuple[AlertRule, ...], steps: Steps, noise: NoiseSource) -> None:
-        super().__init__(steps=steps)
-        self.rules = rules
-        self.noise = noise
+    rules: tuple[AlertRule, ...]
+    noise: NoiseSource
 
     @override
     def setup(self) -> None:
@@ -304,11 +301,11 @@ def _segment(charges: Charges, state: RuleState) -> bytes:
     return pack("rules met", SEGMENTS, fields)
 
 
-def split_for(rules: tuple[AlertRule, ...], steps: Steps, noise: NoiseSource, shards: int) -> SplitEvents:
+def split_for(rules: tuple[AlertRule, ...], **given: Any) -> SplitEvents:
     """Return the stage that splits the events that rules are about."""
     everybody = any(rule.items is None for rule in rules)
     domain = None if everybody else Domain({item for rule in rules for item in rule.items or ()})
-    return SplitEvents(steps=steps, noise=noise, shards=shards, domain=domain)
+    return SplitEvents(**given, domain=domain)
 
 
 class RuleCounts(RuleCountsParameters, KeyedCounts):
@@ -317,7 +314,7 @@ class RuleCounts(RuleCountsParameters, KeyedCounts):
     @override
     def _splitter(self) -> SplitEvents:
         _ = self.mechanism.law  # once, at launch; workers receive it
-        return split_for(self.rules, self.steps, self.noise, self.shards)
+        return split_for(self.rules, **self._split_by)
 
     @override
     def _split(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -330,7 +327,7 @@ class SparseVectorAlerts(AlertsParameters, CountedTransform):  # noqa: D101 - it
 
     @override
     def _splitter(self) -> SplitEvents:
-        return split_for(self.rules, self.steps, self.noise, self.shards)
+        return split_for(self.rules, **self._split_by)
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:

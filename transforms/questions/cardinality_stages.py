@@ -27,7 +27,7 @@ from privstream.transforms.batches import (
     people_key,
     totals,
 )
-from privstream.transforms.people.bounding import CodedEvents, LimitCounter, SplitCodes
+from privstream.transforms.people.bounding import BoundEvents, CodedEvents, LimitCounter, SplitCodes
 from privstream.transforms.questions.cardinality import (
     ENTER,
     FOR_EVER,
@@ -37,9 +37,7 @@ from privstream.transforms.questions.cardinality import (
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform
 from privstream.transforms.timing.clock import WithClock, on_clock, stepped
-from privstream.transforms.timing.closing import ClosedWindow
 from privstream.transforms.timing.step_fn import NEVER, StepFn, Stepped, unchanged
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 NO_BOUND = -1
@@ -172,10 +170,8 @@ class SplitPresence(SplitCodes):
     What lies outside of the public steps, or neither enters nor leaves, is counted and left out.
     """
 
-    def __init__(self, *, steps: Steps, rules: PresenceRules, noise: NoiseSource, shards: int) -> None:
-        super().__init__(steps=steps, noise=noise, shards=shards)
-        self.rules = rules
-        self.other_values = Metrics.counter("privstream", "events_of_other_values")
+    rules: PresenceRules
+    other_values = Metrics.counter("privstream", "events_of_other_values")
 
     @override
     def code(self, batch: pa.RecordBatch) -> CodedEvents:
@@ -200,17 +196,13 @@ def last_presence(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np
     return rows
 
 
-class LastPresence(ClosedWindow):
+class LastPresence(BoundEvents):
     """Per step and shard of people: the last event of each person goes on, by shard."""
 
-    def __init__(self, *, steps: Steps, rules: PresenceRules) -> None:
-        super().__init__()
-        self.steps = steps
-        self.rules = rules
+    rules: PresenceRules
 
     @override
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        events = EventBatch.read(batches)
+    def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
         rows = last_presence(events.users, events.items, events.times)
         kinds = events.items[rows]
         stay = self.rules.stay(self.steps, key.step, kinds, events.times[rows])

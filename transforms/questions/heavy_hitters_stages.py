@@ -284,13 +284,7 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
 class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
     @override
     def _splitter(self) -> SplitEvents:
-        return SplitEvents(
-            steps=self.steps,
-            noise=self.noise,
-            shards=self.shards,
-            domain=self.domain,
-            positions=self.tested_domain is not None,
-        )
+        return SplitEvents(**self._split_by, domain=self.domain, positions=self.tested_domain is not None)
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import (
+    BoundEvents,
     ChargesInOrder,
     CodedEvents,
     LimitCounter,
@@ -46,9 +47,8 @@ from privstream.transforms.row_types import interval
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
 from privstream.transforms.timing.clock import WithClock, on_clock, stepped
-from privstream.transforms.timing.closing import ClosedWindow, CloseWindows, ToClock
+from privstream.transforms.timing.closing import CloseWindows, ToClock
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 _MOST_CELLS = 1 << 22
@@ -57,11 +57,9 @@ _MOST_CELLS = 1 << 22
 class ReadCategories(ReadEvents):
     """What stages that read events share: which categories and steps the rows of an Arrow batch count in."""
 
-    def __init__(self, *, categories: Any, **common: Any) -> None:
-        super().__init__(**common)
-        self.categories = categories
-        self.other_items = Metrics.counter("privstream", "events_outside_domain")
-        self.limited = LimitCounter("categories")
+    categories: Any
+    other_items = Metrics.counter("privstream", "events_outside_domain")
+    limited = LimitCounter("categories")
 
     def code(self, batch: pa.RecordBatch) -> CodedEvents:
         """Return the categories that count in a batch, in row order, by their positions; count the others."""
@@ -128,14 +126,11 @@ def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: i
     return rows, place[rows].astype(np.uint16)
 
 
-class BoundCodes(ClosedWindow):
+class BoundCodes(BoundEvents):
     """Per step and shard of people: of each person so many codes on, by shard of people."""
 
-    counter: ClassVar[str]
-
-    def __init__(self, *, steps: Steps) -> None:
-        super().__init__()
-        self.limited = LimitCounter(self.counter)
+    limited: LimitCounter
+    limit: int
 
     @abstractmethod
     def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -145,8 +140,7 @@ class BoundCodes(ClosedWindow):
         """
 
     @override
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        events = EventBatch.read(batches)
+    def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
         rows, places = self.choose(key.step, events)
         self.limited.add(len(events.users), len(events.users) - len(rows))
         held = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
@@ -156,11 +150,7 @@ class BoundCodes(ClosedWindow):
 class BoundRows(BoundCodes):
     """Of each person the first rows of a window count."""
 
-    counter = "items"
-
-    def __init__(self, *, limit: int, **common: Any) -> None:
-        super().__init__(**common)
-        self.limit = limit
+    limited = LimitCounter("items")
 
     @override
     def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:

@@ -34,7 +34,6 @@ from privstream.transforms.stages import ApplyDoFn, PrivateTransform, refuse_unb
 from privstream.transforms.timing.clock import WithClock
 from privstream.transforms.timing.closing import CloseWindows, ToClock
 from privstream.transforms.timing.step_fn import StepFn
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
@@ -77,18 +76,15 @@ class PackUpdates(ReadEvents):
     What lies outside of the public steps is counted and dropped, and so are points outside of the
     universe and actions that mean nothing. All that depends on the event alone.
 
-    Args:
-        steps: windows.
+    Attributes:
         universe: points are 1 .. universe.
         actions: which actions insert and delete.
     """
 
-    def __init__(self, *, steps: Steps, universe: int, actions: Actions) -> None:
-        super().__init__(steps=steps)
-        self.universe = universe
-        self.actions = actions
-        self.other_points = Metrics.counter("privstream", "points_outside_universe")
-        self.other_actions = Metrics.counter("privstream", "events_of_other_actions")
+    universe: int
+    actions: Actions
+    other_points = Metrics.counter("privstream", "points_outside_universe")
+    other_actions = Metrics.counter("privstream", "events_of_other_actions")
 
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.transforms.batches import EventBatch
 from privstream.transforms.people.bound import draws_of_pairs, place_in_run
+from privstream.transforms.people.bounding import LimitCounter
 from privstream.transforms.questions.histograms_stages import BoundCodes, CountedCategories, CountedSteps
 from privstream.transforms.questions.quantiles import QuantilesParameters
 from privstream.transforms.rows import QuantileEstimate
@@ -51,12 +52,8 @@ class BoundValues(BoundCodes):
     and which ones count depends on nothing but the person's own events and the noise key.
     """
 
-    counter = "values"
-
-    def __init__(self, *, noise: NoiseSource, limit: int, **common: Any) -> None:
-        super().__init__(**common)
-        self.noise = noise
-        self.limit = limit
+    limited = LimitCounter("values")
+    noise: NoiseSource
 
     @override
     def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:

@@ -56,13 +56,7 @@ class RankItems(StepFn, state="rank_items"):
 class TopKWithGap(TopKParameters, CountedTransform):  # noqa: D101 - its docstring is that of its parameters
     @override
     def _splitter(self) -> SplitEvents:
-        return SplitEvents(
-            steps=self.steps,
-            noise=self.noise,
-            shards=self.shards,
-            domain=self.domain,
-            positions=True,
-        )
+        return SplitEvents(**self._split_by, domain=self.domain, positions=True)
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:

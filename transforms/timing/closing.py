@@ -71,10 +71,12 @@ class StampBatches(beam.DoFn):
 
 
 class ClosedWindow(beam.DoFn):
-    """Per step key: act on all that came in time, once. It keeps no state."""
+    """Per step key: act on all that came in time, once. It keeps no state; what it is made with are its attributes."""
 
-    def __init__(self) -> None:
-        self.closed = Metrics.counter("privstream", CLOSED)
+    closed = Metrics.counter("privstream", CLOSED)
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
 
     @override
     def process(self, element: tuple[bytes, Iterable[tuple[int, bytes]]]) -> Iterator[Keyed]:
