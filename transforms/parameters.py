@@ -34,7 +34,9 @@ class Parameters:
     from it, and from `PrivateTransform`.
 
     Args:
-        noise: what all noise is drawn from.
+        noise: what all noise is drawn from: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help` and the word of the question; times are seconds since 1970 UTC, lengths seconds
+            or texts of a calendar.
     """
 
     NOISE_VERSION: ClassVar[int] = 1
@@ -170,11 +172,6 @@ class Parameters:
     def event_fields(self) -> EventFields:
         """What is read of an event."""
         return EventFields()
-
-
-def privacy_unit(given: str, units: tuple[str, ...]) -> str:
-    """Return the unit of privacy, one of these."""
-    return checks.one_of("unit", given, units)
 
 
 def check_texts(name: str, values: Any, what: str = "texts") -> None:

@@ -12,7 +12,7 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import CountBatch, HolderBatch, Names, decode, encode
 from privstream.transforms.counts import random_contributions
 from privstream.transforms.counts.contributions import CountContributions, PeopleLists, lists_of
-from privstream.transforms.counts.dropped import ReleaseDropped, is_sums
+from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.people import bounding
 from privstream.transforms.people.bound import Bound
@@ -66,7 +66,7 @@ def sent(fn, given, parts=False):
     for step, result in itertools.chain.from_iterable(_run(fn, group, batches, log) for group in groups):
         log = [*log, *filter(None, [result.change()])] if result.change else fn.encode(result.state)
         for element in result.outputs:
-            if is_sums(element):
+            if element[0] == CLOCK:
                 sums += np.frombuffer(element[1][STEP.size :], "<i8")
                 continue
             batch = decode(CountBatch, element[1][STEP.size :])

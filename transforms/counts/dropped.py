@@ -26,16 +26,6 @@ def sums_record(step: int, sums: np.ndarray) -> Keyed:
     return CLOCK, stepped(step, sums.astype("<i8").tobytes())
 
 
-def is_sums(element: Keyed) -> bool:
-    """Tell whether an element is that, and not counts."""
-    return element[0] == CLOCK
-
-
-def is_counts(element: Keyed) -> bool:
-    """Tell whether an element is counts."""
-    return element[0] != CLOCK
-
-
 class Waiting(NamedTuple):
     """Exact numbers of the period so far, what the last reading released of them, and how many readings there were."""
 

@@ -73,10 +73,7 @@ class CountsParameters(Parameters):
     Accuracy:
         Intervals are of 95%, of each row alone.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help counts`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help counts`.
 
     Example:
         >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, window=86400, max_contributions=30,

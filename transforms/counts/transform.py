@@ -17,7 +17,7 @@ from privstream.transforms.counts.contributions import (
     CountEvents,
     lists_of,
 )
-from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped, is_counts, is_sums
+from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import PublishCounts, PublishFound
@@ -126,7 +126,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         if (mechanism := self.dropped_share) is None:
             return counted
         if self._shared.number == 0:
-            sums = counted | "Sums" >> beam.Filter(is_sums).with_output_types(Keyed)
+            sums = counted | "Sums" >> beam.Filter(lambda element: element[0] == CLOCK).with_output_types(Keyed)
             release = ReleaseDropped(
                 steps=self.steps,
                 timer_offset=2,
@@ -135,7 +135,10 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
                 readings=frozenset(self.shares_read),
             )
             apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,)), release, bytes)
-        return cast(PCollection[Any], counted | "Counts" >> beam.Filter(is_counts).with_output_types(Keyed))
+        return cast(
+            PCollection[Any],
+            counted | "Counts" >> beam.Filter(lambda element: element[0] != CLOCK).with_output_types(Keyed),
+        )
 
 
 AFTER_COUNTS = 5

@@ -20,7 +20,7 @@ from privstream.transforms.batches import (
     string_buffers,
 )
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.domain import Domain, item_hash
+from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import Steps
 
 THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
@@ -46,7 +46,7 @@ class EventReader:
     def setup(self) -> None:
         """Prepare to hash, where events are read."""
         if self.noise is not None:  # depends on nothing but the key
-            self._user_hash, self._item_hash = self.noise.derive("user hash"), item_hash(self.noise)
+            self._user_hash, self._item_hash = map(self.noise.derive, ("user hash", "item hash"))
 
     def users(self, batch: pa.RecordBatch) -> np.ndarray:
         """Return hashes of people."""

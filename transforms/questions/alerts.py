@@ -208,10 +208,7 @@ class AlertsParameters(CountedParameters):
         of people that passes its threshold by more than `margin` gives an alert while the run lasts, and none that
         misses it by more does; with "status", every number of people who have not been charged `max_hits` times.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help alerts`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help alerts`.
 
     Example:
         >>> alerts = SparseVectorAlerts(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,

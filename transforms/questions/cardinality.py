@@ -114,10 +114,7 @@ class CardinalityParameters(Parameters):
         most `max_updates` times in all. If people enter or leave more often than that, the bounds may be wrong,
         and the estimate may stop following the set: its bound is then -1.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help cardinality`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help cardinality`.
 
     Example:
         >>> inside = SetCardinality(epsilon=1.0, window=600, start=0, end=86400, enter_values=("in",),

@@ -82,10 +82,7 @@ class HeavyHittersParameters(CountedParameters):
         intervals of counts hold. By the other methods, an item is reported that at least `detection_threshold` people
         have, none of them charged `max_hits` times before, with probability 95% in all tests together.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help heavy-hitters`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help heavy-hitters`.
 
     Example:
         >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,

@@ -25,7 +25,7 @@ from privstream.mechanisms.histograms.histogram_queries import (
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.parameters import ALL_EVENTS, FIRST, WHOLE_RUN, Parameters, check_shards, privacy_unit
+from privstream.transforms.parameters import ALL_EVENTS, FIRST, WHOLE_RUN, Parameters, check_shards
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -216,7 +216,7 @@ class CategoryParameters(Parameters):
             raise ValueError(f"categories_per_row must be <= {len(domain)}, got {categories_per_row}")
         if separator is not None and not (isinstance(separator, str) and separator):
             raise ValueError(f"separator must be a text, at least one character, got {separator!r}")
-        self.unit = privacy_unit(unit, UNITS)
+        self.unit = checks.one_of("unit", unit, UNITS)
         self.max_contributions = _limit("max_contributions", max_contributions, self.unit)
         self.max_per_window = _limit("max_per_window", max_per_window, self.unit)
         if self.unit == "person" and max_contributions is None:
@@ -339,10 +339,7 @@ class HistogramParameters(CategoryParameters):
         the numbers without noise. These are the numbers after all limits and without late events. `error_bound` is
         `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help histogram`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help histogram`.
 
     Example:
         >>> histogram = ContinualHistogram(epsilon=1.0, domain=Domain(["cat", "dog"]), window=3600, start=0, end=86400,
@@ -402,10 +399,7 @@ class FlagsParameters(CategoryParameters):
     Accuracy:
         With probability 95%, all flags are within their `error_bound`, in all windows together.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help flags`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help flags`.
 
     Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2; docs/proofs/anchored.md, live_histograms.md.
     """

@@ -102,10 +102,7 @@ class SuggestLimits(Parameters):
         Each interval alone holds the truth with probability 0.95; estimated shares are about the people who can be
         seen. At most 65,536 contributions count per person.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help suggest`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help suggest`.
 
     Example:
         >>> suggest = SuggestLimits(window=86400, start=0, windows=30,

@@ -185,10 +185,7 @@ class RangesParameters(PointParameters):
     Accuracy:
         With probability 95%, all answers are within their `error_bound`.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help ranges`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help ranges`.
 
     Example:
         >>> counts = parked | RangeCounts(
@@ -258,10 +255,7 @@ class PredecessorParameters(PointParameters):
     Accuracy:
         With probability 95%, all answers are as `NearestPoints` says.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help predecessor`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help predecessor`.
 
     Example:
         >>> nearest = trades | PredecessorQueries(

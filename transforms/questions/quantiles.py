@@ -37,10 +37,7 @@ class QuantilesParameters(Parameters):
         Each interval contains the quantile of the values that count, each clipped to [low, high], with probability
         95%. Where a window has few values or none, intervals reach from `low` to `high`.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help quantiles`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help quantiles`.
 
     Example:
         >>> quantiles = NumericQuantiles(epsilon=1.0, delta=1e-6, low=1, high=60_000, scale="log", window=3600, start=0,

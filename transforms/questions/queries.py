@@ -49,10 +49,7 @@ class QueriesParameters(Parameters):
         With probability 95%, every one of the first `queries` answers that is not refused is within its `error_bound`.
         None of these is refused with at least `records_needed` records, and exactly `records`.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help queries`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help queries`.
 
     Example:
         >>> answers = {"events": people, "queries": queries} | PrivateQueries(

@@ -78,10 +78,7 @@ class TopKParameters(CountedParameters):
         belongs to over `selection_error` more people than one that is published. Items on top are more often too high
         than too low.
 
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help top-k`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
+    Args: see `Parameters` and `privstream help top-k`.
 
     Example:
         >>> ranking = TopKWithGap(epsilon=1.0, window=3600, start=0, end=86400, domain=Domain(["a", "b", "c"]), top=2,

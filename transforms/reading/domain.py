@@ -148,11 +148,6 @@ def _read_once(*place: Any) -> Domain:
     return READ.get(place) or Domain.from_file(*place)
 
 
-def item_hash(noise: NoiseSource) -> NoiseSource:
-    """Return what hashes the items of a run."""
-    return noise.derive("item hash")
-
-
 @dataclass(frozen=True)
 class PublicKeys:
     """The keys of a public list of items beside those that are found.
@@ -168,7 +163,7 @@ class PublicKeys:
     @cached_property
     def names(self) -> Names:
         """The keys, increasing, with their texts."""
-        hashed = item_hash(self.noise).hash_bytes(*reversed(string_buffers(self.items.texts)))
+        hashed = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(self.items.texts)))
         keys, first = np.unique(hashed, return_index=True)
         return Names.of(keys, self.items.texts.take(pa.array(first)))
 

@@ -10,7 +10,6 @@ import apache_beam as beam
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.pvalue import PCollection
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner, SwitchingDirectRunner
-from apache_beam.runners.direct.direct_userstate import DirectRuntimeState
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.userstate import RuntimeTimer, Timer
 from apache_beam.utils.timestamp import Timestamp
@@ -137,14 +136,4 @@ def check_runner(pipeline: beam.Pipeline) -> None:
         pipeline.visit(visitor)
         refused = visitor.found
     if refused:
-        raise ValueError(RULE)
-
-
-def check_state(state: Any) -> None:
-    """Refuse the runner when a stage runs: what is added to a pipeline later may have made Beam choose it.
-
-    Args:
-        state: a state of the stage, as the runner hands it over.
-    """
-    if isinstance(state, DirectRuntimeState):
         raise ValueError(RULE)

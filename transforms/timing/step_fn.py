@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
+from apache_beam.runners.direct.direct_userstate import DirectRuntimeState
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import (
     BagStateSpec,
@@ -29,7 +30,7 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.timing.clock import SEED, STEP, check_state, set_timer
+from privstream.transforms.timing.clock import RULE, SEED, STEP, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 CACHED_KEYS = 64
@@ -301,7 +302,11 @@ class StepFn(beam.DoFn, ABC):
         else:
             cells.log.clear()
             known.state, known.progress = None, replace(known.progress, log=0, compacted=0)
-            yield from self._leave(key, known)
+            for step, some in sorted(known.records.items()):  # behind the last one
+                for record in sorted(some):
+                    yield from self.set_aside(key, step, record[STEP.size :])
+            known.records = {}
+            known.progress = replace(known.progress, outdated=known.progress.waiting)
         self.close(key, known, cells)
 
     def end(self, key: bytes, known: Known, cells: Cells) -> None:
@@ -344,14 +349,6 @@ class StepFn(beam.DoFn, ABC):
             if before is None or self.block_end(level, before) != target:
                 fire = self.steps.decision_time(target, self.timer_offset)
                 set_timer(timer, fire, hold=fire if level else self.steps.last_moment(handled + 1), tag=str(level))
-
-    def _leave(self, key: bytes, known: Known) -> Iterator[Any]:
-        """Set aside the batches of steps after the last one."""
-        for step, some in sorted(known.records.items()):
-            for record in sorted(some):
-                yield from self.set_aside(key, step, record[STEP.size :])
-        known.records = {}
-        known.progress = replace(known.progress, outdated=known.progress.waiting)
 
     def _open(self, key: bytes, cells: Cells) -> Known:
         """Return the decoded state of a key, out of the cache if it is current; an error leaves nothing cached.
@@ -424,7 +421,8 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
         """Keep a record until its step is due."""
-        check_state(progress)
+        if isinstance(progress, DirectRuntimeState):  # what is added to a pipeline later may have made Beam choose it
+            raise ValueError(RULE)
         with _says_what_to_do(type(self).__name__):
             yield from self.keep(element, Cells(waiting, progress, log, due))
 
