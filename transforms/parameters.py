@@ -31,7 +31,9 @@ class Parameters:
     """The public parameters of a transform, what they promise, and how accurate its rows are.
 
     Plans need no more: a class that derives from this one alone is made without loading Beam. The transform derives
-    from it, and from `PrivateTransform`.
+    from it, and from `PrivateTransform`. Input may be bounded or unbounded, in any order. A window is decided once, at
+    its end plus `allowed_lateness`; what comes later is never used. With `with_dead_letters()` the output is a
+    `Published` pair of rows and dead letters.
 
     Args:
         noise: what all noise is drawn from: `KeyedNoise`; the same key gives the same rows for the same events.

@@ -25,7 +25,6 @@ from privstream.transforms.counts.contributions import (
     CountContributions,
     _counted_items,
     add_up,
-    joined,
 )
 from privstream.transforms.counts.publishing import Keys
 from privstream.transforms.people.bound import (
@@ -234,7 +233,7 @@ def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
 def test_joined_counts_add_up_every_column():
     one = CountBatch(hashes(1, 5), integers(2, 3), Names.none(), integers(1, 0), integers(LARGE, -4))
     two = CountBatch(hashes(5, 9), integers(4, 1), Names.none(), integers(4, 1), integers(-LARGE, 7))
-    both = joined([one, two])
+    both = add_up(CountBatch.join([one, two]))
     assert both.items.tolist() == [1, 5, 9]
     assert both.counts.tolist() == [2, 7, 1]
     assert both.new.tolist() == [1, 4, 1]

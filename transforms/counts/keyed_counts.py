@@ -59,10 +59,9 @@ class CountsParameters(Parameters):
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `value`,
     or Arrow record batches with these columns. Output: `KeyCount` rows, `KeySum` rows with `max_value`, or `KeyRise`
-    rows with `rising`; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is decided
-    once, at its end plus `allowed_lateness`; what comes later is never used. With a `domain` every item on it has a row
-    in every window. Without one an item is found when enough people have it in one window or in several, and then has a
-    row in every window, also in those before; counts since the start are published once they reach a threshold.
+    rows with `rising`. With a `domain` every item on it has a row in every window. Without one an item is found when
+    enough people have it in one window or in several, and then has a row in every window, also in those before; counts
+    since the start are published once they reach a threshold. Args: see `Parameters` and `privstream help counts`.
 
     Privacy:
         Unit: one person over the whole run, or one event, added or removed. (epsilon, delta):
@@ -72,8 +71,6 @@ class CountsParameters(Parameters):
 
     Accuracy:
         Intervals are of 95%, of each row alone.
-
-    Args: see `Parameters` and `privstream help counts`.
 
     Example:
         >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, window=86400, max_contributions=30,

@@ -194,8 +194,7 @@ class AlertsParameters(CountedParameters):
     number of distinct people with an event of one of its items. By counts, a rule is met where that number, as
     `KeyedCounts` publishes it for the list of rules with the same limits, reaches its threshold.
 
-    Input: as of `KeyedCounts`. Output: `Alert` rows; with `with_dead_letters()`, a `Published` pair of rows and dead
-    letters. A window is decided once, at its end plus `allowed_lateness`.
+    Input: as of `KeyedCounts`. Output: `Alert` rows. Args: see `Parameters` and `privstream help alerts`.
 
     Privacy:
         Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
@@ -207,8 +206,6 @@ class AlertsParameters(CountedParameters):
         By counts, that of `KeyedCounts`. By the other methods, with probability 95% in all tests together, every number
         of people that passes its threshold by more than `margin` gives an alert while the run lasts, and none that
         misses it by more does; with "status", every number of people who have not been charged `max_hits` times.
-
-    Args: see `Parameters` and `privstream help alerts`.
 
     Example:
         >>> alerts = SparseVectorAlerts(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,

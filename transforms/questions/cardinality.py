@@ -89,18 +89,14 @@ def _among(items: pa.Array, values: tuple[str, ...]) -> np.ndarray:
 class CardinalityParameters(Parameters):
     """Publish how many people are in a set now: in the building, subscribed, online; at the end of every window.
 
-    Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time`,
-    or Arrow record batches with these columns; in any order. Output: one `CardinalityEstimate` row for each window;
-    with `with_dead_letters()`, a `Published` pair of rows and dead letters.
-
     The item says whether a person enters (`enter_values`) or leaves (`leave_values`); with `timeout` a person has also
     left when they have sent no event for that time. Without `enter_values` every event whose item is not one of
     `leave_values` means that the person is present. A person counts if their last event before the end of the window
     means that they are present then; of events at one time, leaving comes last. Entering twice, and leaving without
     being present, change nothing. At `start` nobody is present, whatever came before.
 
-    Every window from `start` to `end` is published once, also an empty one, at its end plus `allowed_lateness`. Events
-    that come later are never used.
+    Input: as of `KeyedCounts`. Output: a `CardinalityEstimate` row for each window, also an empty one. Args: see
+    `Parameters` and `privstream help cardinality`.
 
     Privacy:
         Unit: all that one person does over the whole run, added or removed. (epsilon, delta): `guarantee`. Enforced: a
@@ -113,8 +109,6 @@ class CardinalityParameters(Parameters):
         count, in all windows together; with sparse_counter and henzinger_sricharan_steiner if they enter or leave at
         most `max_updates` times in all. If people enter or leave more often than that, the bounds may be wrong,
         and the estimate may stop following the set: its bound is then -1.
-
-    Args: see `Parameters` and `privstream help cardinality`.
 
     Example:
         >>> inside = SetCardinality(epsilon=1.0, window=600, start=0, end=86400, enter_values=("in",),

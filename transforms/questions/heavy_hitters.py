@@ -69,8 +69,7 @@ class HeavyHittersParameters(CountedParameters):
     A row says since when its item has been reported. By counts, an item is reported in each window in which its number
     of people, as `KeyedCounts` publishes it with the same limits, is surely above `threshold`.
 
-    Input: as of `KeyedCounts`. Output: `HeavyHitter` rows; with `with_dead_letters()`, a `Published` pair of rows and
-    dead letters. A window is decided once, at its end plus `allowed_lateness`; events that come later are never used.
+    Input: as of `KeyedCounts`. Output: `HeavyHitter` rows. Args: see `Parameters` and `privstream help heavy-hitters`.
 
     Privacy:
         Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
@@ -81,8 +80,6 @@ class HeavyHittersParameters(CountedParameters):
         By counts, that of `KeyedCounts`; of rows reported by mistake there is at most one in a hundred, as far as the
         intervals of counts hold. By the other methods, an item is reported that at least `detection_threshold` people
         have, none of them charged `max_hits` times before, with probability 95% in all tests together.
-
-    Args: see `Parameters` and `privstream help heavy-hitters`.
 
     Example:
         >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,

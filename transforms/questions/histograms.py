@@ -318,14 +318,10 @@ def _limit(name: str, value: int | None, unit: str) -> int | None:
 class HistogramParameters(CategoryParameters):
     """Publish, at the end of every window, queries on the counts of public categories in all windows so far.
 
-    Input: pairs (user, category) timestamped with their event time, rows with `user`, `item` (the category) and
-    `time`, or Arrow record batches with these columns; where the unit is an event, no `user` is read.
-    With `categories_per_row` an item may be several categories: a list, or a text with separators. Bounded or
-    unbounded, in any order. `queries` may have `Monotone` functions, too. Output: `HistogramEstimate` rows; with
-    `with_dead_letters()`, a `Published` pair of rows and dead letters.
-
-    Every window from `start` to `end` is published once, also an empty one, at its end plus `allowed_lateness`. Events
-    that come later are never used.
+    Input: as of `KeyedCounts`, with a category as item; where the unit is an event, no `user` is read. With
+    `categories_per_row` an item may be several categories: a list, or a text with separators. `queries` may have
+    `Monotone` functions, too. Output: `HistogramEstimate` rows of each window, also an empty one. Args: see
+    `Parameters` and `privstream help histogram`.
 
     Privacy:
         Unit: one event, or one person over the whole run. Neighbours: one added or removed. (epsilon,
@@ -338,8 +334,6 @@ class HistogramParameters(CategoryParameters):
         With probability 95%, all estimates, in all windows together, are within their `error_bound` of
         the numbers without noise. These are the numbers after all limits and without late events. `error_bound` is
         `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
-
-    Args: see `Parameters` and `privstream help histogram`.
 
     Example:
         >>> histogram = ContinualHistogram(epsilon=1.0, domain=Domain(["cat", "dog"]), window=3600, start=0, end=86400,
@@ -389,17 +383,11 @@ def _expected(mechanism: HistogramQueries) -> int:
 class FlagsParameters(CategoryParameters):
     """Publish, at the end of every window, which categories have passed their thresholds; a flag stays up.
 
-    Input, windows, unit and limits are as of `ContinualHistogram`. Output: a `CategoryFlag` row for each category and
-    window; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
-
-    Privacy:
-        Unit: one event, or one person over the whole run. Neighbours: one added or removed. (epsilon,
-        delta): `guarantee`. Enforced, and public: as for `ContinualHistogram`. No count is published.
+    Input, windows, unit, limits and what is public are as of `ContinualHistogram`; no count is published. Output: a
+    `CategoryFlag` row for each category and window. Args: see `Parameters` and `privstream help flags`.
 
     Accuracy:
         With probability 95%, all flags are within their `error_bound`, in all windows together.
-
-    Args: see `Parameters` and `privstream help flags`.
 
     Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2; docs/proofs/anchored.md, live_histograms.md.
     """

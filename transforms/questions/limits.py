@@ -91,7 +91,7 @@ class SuggestLimits(Parameters):
     """Publish how many contributions people have, items in windows, and what each limit would keep and find.
 
     `publish` takes Arrow record batches with the columns `user`, `item`, `time`, all of them, and
-    returns `LimitShare` rows, once. It needs no pipeline.
+    returns `LimitShare` rows, once. It needs no pipeline. Args: see `Parameters` and `privstream help suggest`.
 
     Privacy:
         Unit: one person over all that is read, added or removed. (epsilon, 0): `guarantee`. Each person is in one cell,
@@ -101,8 +101,6 @@ class SuggestLimits(Parameters):
     Accuracy:
         Each interval alone holds the truth with probability 0.95; estimated shares are about the people who can be
         seen. At most 65,536 contributions count per person.
-
-    Args: see `Parameters` and `privstream help suggest`.
 
     Example:
         >>> suggest = SuggestLimits(window=86400, start=0, windows=30,

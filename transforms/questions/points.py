@@ -79,7 +79,17 @@ class PointOptions(WindowOptions, total=False):
 
 
 class PointParameters(Parameters):
-    """What transforms on sets of points have in common; its arguments are `PointOptions`."""
+    """What transforms on sets of points have in common; its arguments are `PointOptions`.
+
+    Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
+    `time`, or Arrow record batches with these columns. Bounded or unbounded, in any order. The updates of a window are
+    one step, at whose end, plus `allowed_lateness`, all `standing` queries are answered. Of the updates of one point in
+    one window the last one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
+
+    Privacy:
+        Unit: one update (event); nothing is promised to a person with many events together. Neighbours: one event added
+        or removed. (epsilon, delta): `guarantee`. Public: all arguments but `noise`.
+    """
 
     mechanism: Any
     query_fields: tuple[str, ...]
@@ -170,22 +180,11 @@ class PointParameters(Parameters):
 class RangesParameters(PointParameters):
     """Count points in public ranges at the end of windows, while points are inserted and deleted.
 
-    Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
-    `time`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output:
-    `RangeCount` rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
-
-    The updates of a window are one step. All `standing` ranges are answered at its end, plus `allowed_lateness`.
-    Updates that come later are never used: they become dead letters. Of the updates of one point in one window the last
-    one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
-
-    Privacy:
-        Unit: one update (event); nothing is promised to a person with many events together. Neighbours: one event added
-        or removed. (epsilon, delta): `guarantee`. Public: all arguments but `noise`.
+    Input, windows and privacy: see `PointParameters`. Output: `RangeCount` rows. Args: see `Parameters` and
+    `privstream help ranges`.
 
     Accuracy:
         With probability 95%, all answers are within their `error_bound`.
-
-    Args: see `Parameters` and `privstream help ranges`.
 
     Example:
         >>> counts = parked | RangeCounts(
@@ -237,25 +236,14 @@ def range_errors(mechanism: RangeCounter, window: int, ranges: np.ndarray) -> np
 class PredecessorParameters(PointParameters):
     """Find the nearest points below and above public points at the end of windows, while points come and perhaps go.
 
-    Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
-    `time`, or Arrow record batches with these columns. Bounded or unbounded, in any order. Output:
-    `NearestPoints` rows; with `with_dead_letters()`, a `Published` pair of rows and dead letters.
-
-    The updates of a window are one step. All `standing` points are answered at its end, plus `allowed_lateness`.
-    Updates that come later are never used: they become dead letters. Of the updates of one point in one window the last
-    one counts (of those at one moment, an insertion): it inserts or deletes, if it can.
+    Input, windows and privacy: see `PointParameters`. Output: `NearestPoints` rows. Args: see `Parameters` and
+    `privstream help predecessor`.
 
     Without `delete_values` all events insert points, and `IncrementalPredecessor` answers: it is more accurate over
     many windows, has delta = 0 and takes any universe. With them, `DynamicPredecessor` answers.
 
-    Privacy:
-        Unit: one update (event); nothing is promised to a person with many events together. Neighbours: one event added
-        or removed. (epsilon, delta): `guarantee`. Public: all arguments but `noise`.
-
     Accuracy:
         With probability 95%, all answers are as `NearestPoints` says.
-
-    Args: see `Parameters` and `privstream help predecessor`.
 
     Example:
         >>> nearest = trades | PredecessorQueries(

@@ -23,10 +23,8 @@ MOST_VALUES = 65_535
 class QuantilesParameters(Parameters):
     """Publish quantiles of the numbers of each window: the median, percentiles.
 
-    Input: rows with `value`, `user`, `time`, or Arrow record batches with these columns. A value
-    is a number; without one an event becomes a dead letter. Output: `QuantileEstimate` rows, in every window one for
-    each quantile; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is decided once, at
-    its end plus `allowed_lateness`; what comes later is never used.
+    Input: as of `KeyedCounts`, with a number as `value` and no item. Output: `QuantileEstimate` rows, in every window
+    one for each quantile. Args: see `Parameters` and `privstream help quantiles`.
 
     Privacy:
         Unit: one person over the whole run, or one event, added or removed. (epsilon, delta):
@@ -36,8 +34,6 @@ class QuantilesParameters(Parameters):
     Accuracy:
         Each interval contains the quantile of the values that count, each clipped to [low, high], with probability
         95%. Where a window has few values or none, intervals reach from `low` to `high`.
-
-    Args: see `Parameters` and `privstream help quantiles`.
 
     Example:
         >>> quantiles = NumericQuantiles(epsilon=1.0, delta=1e-6, low=1, high=60_000, scale="log", window=3600, start=0,

@@ -26,9 +26,9 @@ class QueriesParameters(Parameters):
     """Answer counting queries about a data set, online and in order of event time.
 
     Input: a dictionary of two collections. `events`: the data set, a bounded collection of pairs (user, item), rows or
-    Arrow batches, as of `ShiftingHeavyHitters`; each person counts with one item. Events without a time count as of
-    1970. `queries`: `LinearQuery` rows, bounded or unbounded. Output: one `QueryAnswer` row for each query; with
-    `with_dead_letters()`, a `Published` pair of rows and dead letters.
+    Arrow batches, as of `KeyedCounts`; each person counts with one item. Events without a time count as of 1970.
+    `queries`: `LinearQuery` rows, bounded or unbounded. Output: one `QueryAnswer` row for each query. Args: see
+    `Parameters` and `privstream help queries`.
 
     An answer comes from a public hypothesis, for free, unless a private test finds it wrong by about alpha `records`:
     then it is measured, and the hypothesis learns from it. When all measurements are spent, the row of each further
@@ -48,8 +48,6 @@ class QueriesParameters(Parameters):
     Accuracy:
         With probability 95%, every one of the first `queries` answers that is not refused is within its `error_bound`.
         None of these is refused with at least `records_needed` records, and exactly `records`.
-
-    Args: see `Parameters` and `privstream help queries`.
 
     Example:
         >>> answers = {"events": people, "queries": queries} | PrivateQueries(

@@ -64,8 +64,7 @@ class TopKParameters(CountedParameters):
     By counts, items are ranked by the number of people that `KeyedCounts` publishes for them, with the same limits.
     With a `domain` all its items are ranked; without one, those that are found.
 
-    Input: as of `KeyedCounts`. Output: `RankedItem` rows; with `with_dead_letters()`, a `Published` pair of rows and
-    dead letters. A window is decided once, at its end plus `allowed_lateness`; events that come later are never used.
+    Input: as of `KeyedCounts`. Output: `RankedItem` rows. Args: see `Parameters` and `privstream help top-k`.
 
     Privacy:
         Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
@@ -77,8 +76,6 @@ class TopKParameters(CountedParameters):
         By counts, that of `KeyedCounts`. By "gaps", in each window, with probability 95%, no item that is left out
         belongs to over `selection_error` more people than one that is published. Items on top are more often too high
         than too low.
-
-    Args: see `Parameters` and `privstream help top-k`.
 
     Example:
         >>> ranking = TopKWithGap(epsilon=1.0, window=3600, start=0, end=86400, domain=Domain(["a", "b", "c"]), top=2,
