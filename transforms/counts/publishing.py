@@ -127,7 +127,10 @@ class CountsOnClock(StepFn):
             texts = names.texts(some) if self.domain is None else self.domain.texts.take(some)
             columns["item"] = texts.cast(pa.large_string())
             columns |= zip(WINDOW, self.steps.bounds_micros(step - (found.step - one.step)), strict=True)
-            arrays = [_array(columns[name], len(some)) for name in self.row_type._fields]
+            arrays = []
+            for name in self.row_type._fields:
+                several = isinstance(column := columns[name], np.ndarray | pa.Array)
+                arrays.append(pa.array(column, from_pandas=True) if several else pa.repeat(column, len(some)))
             batches.append(pa.RecordBatch.from_arrays(arrays, list(self.row_type._fields)))
         stream = io.BytesIO()
         with pa.ipc.new_stream(stream, batches[0].schema) as writer:
@@ -174,7 +177,7 @@ class PublishCounts(CountsOnClock, state="publish_counts"):
         domain = self.domain
         if domain is None:
             return NamedState(self.mechanism.initial_state(), Keys.none(), Names.none())
-        keys = Keys(np.arange(StepKey.from_bytes(key).shard, len(domain), self.key_shards, dtype=np.uint64))
+        keys = Keys(np.arange(StepKey.from_bytes(key).shard, len(domain.texts), self.key_shards, dtype=np.uint64))
         numbers = np.arange(len(keys.keys), dtype=np.uint64)
         return NamedState(self.mechanism.initial_state(numbers), keys, Names.none())
 
@@ -254,13 +257,6 @@ class PublishFound(CountsOnClock, state="publish_found"):
             assert isinstance(state, FoundNames)
             state = state.only(*self.mechanism.compact(state.counts))
         return super()._counted(step, counted, state)
-
-
-def _array(column: Any, number: int) -> pa.Array:
-    """Return a column of so many rows, or one value for all, as Arrow has it; times in microseconds."""
-    if isinstance(column, np.ndarray):
-        return pa.array(np.ascontiguousarray(column), from_pandas=True)
-    return column if isinstance(column, pa.Array) else pa.repeat(column, number)
 
 
 NO_COUNTS = CountBatch.join([])

@@ -29,7 +29,6 @@ from privstream.transforms.batches import (
     rows_of,
     shard_key,
 )
-from privstream.transforms.counters import counter
 from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
 from privstream.transforms.people.split import EventReader, EventSplitter, by_step_and_shard
 from privstream.transforms.spill import release
@@ -93,12 +92,13 @@ class LimitCounter:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._came = Metrics.counter("privstream", f"{name}_before_limit")
+        self._dropped = Metrics.counter("privstream", f"{name}_over_limit")
 
     def add(self, came: int, dropped: int) -> None:
         """Count what came, and how much of it was dropped."""
-        counter(f"{self._name}_before_limit").inc(came)
-        counter(f"{self._name}_over_limit").inc(dropped)
+        self._came.inc(came)
+        self._dropped.inc(dropped)
 
 
 class PartOfPeople(NamedTuple):

@@ -132,7 +132,7 @@ class EventSplitter(EventReader):
     def _items(self, texts: pa.Array, places: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
         """Return a code per row, and per code the item (increasing) and perhaps its text."""
         if self.domain is not None and places is not None and self.positions:
-            return places, np.arange(len(self.domain), dtype=np.uint64), None
+            return places, np.arange(len(self.domain.texts), dtype=np.uint64), None
         encoded = texts.dictionary_encode()
         items = self._item_hash.hash_bytes(*reversed(string_buffers(encoded.dictionary)))
         order = np.argsort(items)

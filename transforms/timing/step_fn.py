@@ -243,8 +243,16 @@ class StepFn(beam.DoFn, ABC):
     def keep(self, element: Keyed, cells: Cells) -> Iterator[Any]:
         """Start the clock, or keep a batch until its step is handled."""
         key, record = element
-        if record == SEED:
-            self._start(key, cells)
+        if record == SEED:  # it starts the clock, once
+            known = self._open(key, cells)
+            if known.progress.handled != NOTHING:
+                self._remember(key, known)
+                return
+            known.progress = replace(known.progress, handled=self._before)
+            self.close(key, known, cells)
+            if self.steps.end is None:
+                cells.due.set(Timestamp(micros=END_OF_TIME), dynamic_timer_tag=OVER)
+            self._set_timers(cells.due, self._before, None)
             return
         step: int = STEP.unpack_from(record)[0]
         progress = Progress.read(cells.progress)
@@ -253,13 +261,13 @@ class StepFn(beam.DoFn, ABC):
         if step <= progress.handled or progress.handled >= progress.last:
             yield from self.set_aside(key, step, record[STEP.size :])
             return
-        known = self._cached(key, progress)  # a state that is not cached need not be decoded for this
+        there = self._cached(key, progress)  # a state that is not cached need not be decoded for this
         cells.waiting.add(record)
         progress = self._write_progress(replace(progress, waiting=progress.waiting + len(record)), cells)
-        if known is not None:
-            known.records.setdefault(step, []).append(record)
-            known.progress = progress
-            self._remember(key, known)
+        if there is not None:
+            there.records.setdefault(step, []).append(record)
+            there.progress = progress
+            self._remember(key, there)
         if not self.every:
             cells.due.set(self.steps.decision_time(step, self.timer_offset), dynamic_timer_tag=str(step))
 
@@ -326,18 +334,6 @@ class StepFn(beam.DoFn, ABC):
             progress = replace(progress, waiting=sum(map(len, left)), outdated=0)
         known.progress = self._write_progress(progress, cells)
         self._remember(key, known)
-
-    def _start(self, key: bytes, cells: Cells) -> None:
-        """Start the clock, once."""
-        known = self._open(key, cells)
-        if known.progress.handled != NOTHING:
-            self._remember(key, known)
-            return
-        known.progress = replace(known.progress, handled=self._before)
-        self.close(key, known, cells)
-        if self.steps.end is None:
-            cells.due.set(Timestamp(micros=END_OF_TIME), dynamic_timer_tag=OVER)
-        self._set_timers(cells.due, self._before, None)
 
     def _set_timers(self, timer: Any, handled: int, before: int | None) -> None:
         """Set the timers of the next step and of the ends of the blocks that it is in, farthest first, unless set.
