@@ -24,6 +24,9 @@ from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 USUAL_CONTRIBUTIONS = 100
 """Of a person to counts or quantiles where nobody says how many."""
 
+MOST_CONTRIBUTIONS = 65_535
+"""That are counted of a person."""
+
 DOMAIN = "domain"
 
 
@@ -187,6 +190,15 @@ def check_texts(name: str, values: Any, what: str = "texts") -> None:
         raise ValueError(f"{name} must be distinct {what}, at least one, got {got}")
     if not all(isinstance(value, str) for value in values):
         raise TypeError(f"{name} must be texts")
+
+
+def check_limits(unit: str, **limits: int | None) -> None:
+    """Refuse limits of a person that are out of range, or are given where an event is protected."""
+    for name, limit in limits.items():
+        if limit is not None and unit == "event":
+            raise ValueError(f"{name} must not be given when the unit is an event")
+        if limit is not None:
+            checks.integer(name, limit, minimum=1, maximum=MOST_CONTRIBUTIONS)
 
 
 def check_shards(shards: int) -> int:

@@ -34,6 +34,7 @@ from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
     WHOLE_RUN,
     Parameters,
+    check_limits,
     check_shards,
 )
 from privstream.transforms.people.bound import Bound
@@ -401,11 +402,8 @@ class CountsParameters(Parameters):
 
 def _contributions(limit: int | None, per_window: int | None, unit: str, windows: int | None) -> tuple[int, int | None]:
     """Return how often one unit counts in the whole run, and in a window; None where that is no limit of its own."""
-    given = {"max_contributions": limit, "max_per_window": per_window}
     if unit == "event":
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(f"{name} must not be given when the unit is an event")
+        check_limits(unit, max_contributions=limit, max_per_window=per_window)
         return 1, None
     limit = checks.integer("max_contributions", limit, minimum=1, maximum=LARGEST_CONTRIBUTIONS)
     if per_window is None:

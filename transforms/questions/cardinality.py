@@ -15,14 +15,21 @@ from privstream.mechanisms.cardinality.algorithms import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.counts.finished import SmoothWindows
-from privstream.transforms.parameters import FIRST, WHOLE_RUN, Parameters, check_shards, check_texts, people_who_count
+from privstream.transforms.parameters import (
+    FIRST,
+    WHOLE_RUN,
+    Parameters,
+    check_limits,
+    check_shards,
+    check_texts,
+    people_who_count,
+)
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, to_micros
 from typing_extensions import Unpack, override
 
 METHODS = {"counts": "counts", "sparse_counter": "sparse", "henzinger_sricharan_steiner": "paper"}
 """Which mode of the mechanism each method is."""
-MOST_CONTRIBUTIONS = 65_535
 KINDS = ("enter", "leave")
 FOR_EVER = 65_535  # steps, where there is no time-out
 ENTER, LEAVE = 0, 1
@@ -143,7 +150,7 @@ class CardinalityParameters(Parameters):
         if max_contributions is not None:
             if method != "counts":
                 raise ValueError(f"max_contributions must not be given with method {method}")
-            checks.integer("max_contributions", max_contributions, minimum=1, maximum=MOST_CONTRIBUTIONS)
+            check_limits("person", max_contributions=max_contributions)
         elif method == "counts" and self.steps.count is None:
             raise ValueError("max_contributions must be given where the run has no end")
         self.shards = check_shards(shards)

@@ -25,7 +25,7 @@ from privstream.mechanisms.histograms.histogram_queries import (
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.parameters import ALL_EVENTS, FIRST, WHOLE_RUN, Parameters, check_shards
+from privstream.transforms.parameters import ALL_EVENTS, FIRST, WHOLE_RUN, Parameters, check_limits, check_shards
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -115,7 +115,6 @@ def watched(asked: tuple[Question, ...]) -> list[tuple[HistogramQuery, ...]]:
 LISTED = "\x1f"  # between the categories of one text, such as a list becomes, unless another separator is named
 
 UNITS = ("event", "person")
-MOST_CONTRIBUTIONS = 65_535
 
 EXPECTED_COUNT = 100_000
 """The largest count that is expected if nothing else is known."""
@@ -217,8 +216,8 @@ class CategoryParameters(Parameters):
         if separator is not None and not (isinstance(separator, str) and separator):
             raise ValueError(f"separator must be a text, at least one character, got {separator!r}")
         self.unit = checks.one_of("unit", unit, UNITS)
-        self.max_contributions = _limit("max_contributions", max_contributions, self.unit)
-        self.max_per_window = _limit("max_per_window", max_per_window, self.unit)
+        check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
+        self.max_contributions, self.max_per_window = max_contributions, max_per_window
         if self.unit == "person" and max_contributions is None:
             raise ValueError("max_contributions must be given when the unit is a person")
         self.steps = Steps.of(start=start, end=end, **options)
@@ -302,17 +301,6 @@ class CategoryParameters(Parameters):
     def event_fields(self) -> EventFields:
         user = TEXT if self.unit == "person" else UNREAD
         return EventFields(user=user, lists=True)
-
-
-def _limit(name: str, value: int | None, unit: str) -> int | None:
-    """Return a limit for each person, if there is one."""
-    if value is None:
-        return None
-    if unit != "person":
-        raise ValueError(f"{name} must not be given when the unit is an event")
-    if checks.integer(name, value, minimum=1) > MOST_CONTRIBUTIONS:
-        raise ValueError(f"{name} must be <= {MOST_CONTRIBUTIONS}, got {value}")
-    return value
 
 
 class HistogramParameters(CategoryParameters):

@@ -15,7 +15,7 @@ from privstream.mechanisms.points.incremental_predecessor import IncrementalPred
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.parameters import POINTS, Parameters
-from privstream.transforms.reading.fields import NUMBER, RANGE, TYPE, BrokenRuleError, EventFields
+from privstream.transforms.reading.fields import NUMBER, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
@@ -49,18 +49,6 @@ class Actions:
                 raise TypeError(f"{name} must be a tuple of texts, got {type(values).__name__}")
         if set(self.insert or ()) & set(self.delete):
             raise ValueError("insert_values and delete_values must have no text in common")
-
-
-def check_query(numbers: Sequence[Any], fields: tuple[str, ...], universe: int) -> tuple[int, ...]:
-    """Return the numbers of a query, or raise with the rule that it breaks."""
-    for name, number in zip(fields, numbers, strict=True):
-        if isinstance(number, bool | np.timedelta64) or not isinstance(number, int | np.integer):
-            raise BrokenRuleError(name, TYPE, f"{name} must be an integer, got {type(number).__name__}")
-        if not 1 <= number <= universe:
-            raise BrokenRuleError(name, RANGE, f"{name} must be in 1 .. {universe}")
-    if list(numbers) != sorted(numbers):
-        raise BrokenRuleError(fields[-1], RANGE, f"{fields[-1]} must be >= {fields[0]}")
-    return tuple(int(number) for number in numbers)
 
 
 class PointOptions(WindowOptions, total=False):
@@ -166,15 +154,21 @@ class PointParameters(Parameters):
             standing = [(point,) for point in standing]
         elif not all(isinstance(query, tuple | list | np.ndarray) and len(query) == len(fields) for query in standing):
             raise TypeError(rule)
-        try:
-            found = sorted({check_query(query, fields, self.universe) for query in standing})
-        except BrokenRuleError as error:
-            raise (TypeError if error.code.endswith(TYPE) else ValueError)(f"standing queries: {error}") from None
+        found: set[tuple[int, ...]] = set()
+        for query in standing:
+            for name, number in zip(fields, query, strict=True):
+                if isinstance(number, bool | np.timedelta64) or not isinstance(number, int | np.integer):
+                    raise TypeError(f"standing queries: {name} must be an integer, got {type(number).__name__}")
+                if not 1 <= number <= self.universe:
+                    raise ValueError(f"standing queries: {name} must be in 1 .. {self.universe}")
+            if list(query) != sorted(query):
+                raise ValueError(f"standing queries: {fields[-1]} must be >= {fields[0]}")
+            found.add(tuple(map(int, query)))
         if not found:
             raise ValueError("standing queries must be given")
         if len(found) > MOST_STANDING:
             raise ValueError(f"standing queries must be at most {MOST_STANDING:,}, got {len(found):,}")
-        return tuple(found)
+        return tuple(sorted(found))
 
 
 class RangesParameters(PointParameters):

@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.counts.finished import SmoothWindows
-from privstream.transforms.parameters import FIRST_WINDOWS, USUAL_CONTRIBUTIONS, WHOLE_RUN, Parameters, check_shards
+from privstream.transforms.parameters import (
+    FIRST_WINDOWS,
+    USUAL_CONTRIBUTIONS,
+    WHOLE_RUN,
+    Parameters,
+    check_limits,
+    check_shards,
+)
 from privstream.transforms.reading.fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override
-
-MOST_VALUES = 65_535
-"""Of a person in a window, at most."""
 
 
 class QuantilesParameters(Parameters):
@@ -67,12 +70,7 @@ class QuantilesParameters(Parameters):
         self.shards = check_shards(shards)
         check_moment("start", start)
         self.steps = Steps.of(start=start, end=end, **options)
-        limits = {"max_contributions": max_contributions, "max_per_window": max_per_window}
-        for name, limit in limits.items():
-            if unit == "event" and limit is not None:
-                raise ValueError(f"{name} must not be given when the unit is an event")
-            if limit is not None:
-                checks.integer(name, limit, minimum=1, maximum=MOST_VALUES)
+        check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
         most = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions
         in_window = min(max_per_window or 1, most)
         if self.steps.count is not None:
