@@ -179,17 +179,20 @@ class Parameters:
         return EventFields()
 
 
-def check_texts(name: str, values: Any, what: str = "texts") -> None:
-    """Refuse what are no distinct texts, at least one. Messages quote none of many: they may be of a wrong file."""
-    if values is not None and not isinstance(values, Collection):
-        raise TypeError(f"{name} must be {what}, got {type(values).__name__}")
-    if isinstance(values, str) or not values or (distinct := len(set(values))) < len(values):
-        got = (
-            repr(values) if isinstance(values, str) or not values else f"{len(values):,}, {distinct:,} of them distinct"
-        )
-        raise ValueError(f"{name} must be distinct {what}, at least one, got {got}")
-    if not all(isinstance(value, str) for value in values):
-        raise TypeError(f"{name} must be texts")
+def check_actions(**texts: Any) -> None:
+    """Refuse what an event may say, of two kinds, unless each is distinct texts or None, and none is in both."""
+    for name, values in texts.items():
+        if values is None:
+            continue
+        if isinstance(values, str) or not isinstance(values, Collection):
+            raise TypeError(f"{name} must be texts, got {type(values).__name__}")
+        if not all(isinstance(value, str) for value in values):
+            raise TypeError(f"{name} must be texts")
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name} must be distinct texts, at least one")
+    (one, some), (other, others) = texts.items()
+    if set(some or ()) & set(others or ()):
+        raise ValueError(f"{one} and {other} must have nothing in common")
 
 
 def check_limits(unit: str, **limits: int | None) -> None:
@@ -244,19 +247,6 @@ def items_in_window(most: int, domain: Domain | None) -> list[Limit]:
     if domain is not None and most >= len(domain):
         return []
     return [Limit.at_most("max_per_window", most, "item", "in a window", "random")]
-
-
-def windows_of_person(most: int, option: str, possible: int | None) -> list[Limit]:
-    """Return the limit of the windows that a person takes part in, if it can leave something out.
-
-    Args:
-        most: windows of a person that count.
-        option: what sets it.
-        possible: windows in which a person can be, if that is known.
-    """
-    if possible is not None and most >= possible:
-        return []
-    return [Limit.at_most(option, most, "window", WHOLE_RUN, FIRST, lasting=True)]
 
 
 def charged_out(most: int, what: str) -> Limit:

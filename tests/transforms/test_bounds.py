@@ -11,8 +11,7 @@ from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import CountBatch, HolderBatch, Names, decode, encode
 from privstream.transforms.counts import random_contributions
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists, lists_of
-from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped
+from privstream.transforms.counts.contributions import CLOCK, CountContributions, PeopleLists, ReleaseDropped, lists_of
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.people import bounding
 from privstream.transforms.people.bound import Bound

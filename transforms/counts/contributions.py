@@ -1,9 +1,8 @@
-"""Bound what one person contributes to counts over the whole run, and count what is left, per shard of keys; or count
-events, whoever sent them."""
+"""Bound what a person contributes to counts over the run, count what is left, and release how much limits drop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
@@ -26,11 +26,13 @@ from privstream.transforms.batches import (
     rows_of,
     shard_key,
 )
-from privstream.transforms.counts.dropped import sums_record
+from privstream.transforms.counters import counter
+from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
 from privstream.transforms.people.bound import Bound, by_person, draws_of_pairs, within_limit
 from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, Used
 from privstream.transforms.people.split import ClippedCounter
 from privstream.transforms.timing.clock import stepped
+from privstream.transforms.timing.step_fn import StepFn
 from typing_extensions import override
 
 
@@ -202,3 +204,59 @@ class CountEvents(BoundEvents):
         sums = None if events.values is None else events.values.astype(np.int64)
         counted = CountBatch(events.items, np.ones(len(events.items), np.int64), events.names, None, sums)
         yield shard_key(key.shard), stepped(key.step, encode(add_up(counted)))
+
+
+CLOCK = shard_key(0) + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
+
+
+def sums_record(step: int, sums: np.ndarray) -> Keyed:
+    """Return what a shard of people sends of a step: exact numbers, int64 (n,)."""
+    return CLOCK, stepped(step, sums.astype("<i8").tobytes())
+
+
+class Waiting(NamedTuple):
+    """Exact numbers of the period so far, what the last reading released of them, and how many readings there were."""
+
+    sums: np.ndarray
+    released: np.ndarray
+    readings: int
+
+
+class ReleaseDropped(StepFn, state="release_dropped"):
+    """On a public clock: release what came until then at some steps of the run, or of each period.
+
+    What is released is in counters, and in no row.
+
+    Args:
+        mechanism: adds the noise, in as many readings.
+        noise: of the run.
+        readings: numbers of the steps, from 1 on, after which it is read.
+    """
+
+    mechanism: DroppedShare
+    readings: frozenset[int]
+
+    @override
+    def initial(self, key: bytes) -> Waiting:
+        nothing = np.zeros(len(self.mechanism.laws), np.int64)
+        return Waiting(nothing, nothing, 0)
+
+    @override
+    def snapshot(self, state: Waiting) -> bytes:
+        return pack("dropped contributions", 1, state._asdict())
+
+    @override
+    def restore(self, data: bytes) -> Waiting:
+        found: dict[str, Any] = unpack("dropped contributions", 1, data)
+        return Waiting(**found)
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Waiting) -> tuple[Waiting, Iterable[Any]]:
+        sums = sum((np.frombuffer(batch, "<i8") for batch in batches), state.sums)
+        if self.steps.number(step) not in self.readings:
+            return state._replace(sums=sums), ()
+        reading = state.readings + 1
+        noisy = self.mechanism.release(reading, sums, self.noise_of(step))
+        for name, number in zip((READINGS, *NUMBERS), [1, *(noisy - state.released).tolist()], strict=False):
+            counter(name).inc(number)
+        return Waiting(sums, noisy, reading), ()

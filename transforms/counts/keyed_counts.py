@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
+import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.discovery import LENGTHS, list_steps
@@ -53,6 +54,11 @@ ALLOWED = (
 )
 NOT_ALLOWED = "Numbers of {} are of what counts; the run says how much limits drop, where that is known"
 """What is said of limits where the share that they drop is released: of input that ends, and of streams."""
+
+
+READINGS = "limits_readings"
+NUMBERS = ("limits_counted", "limits_dropped_few", "limits_dropped_some", "limits_dropped_many")
+"""Counters of what was released last, with noise, and of how often; a run that publishes nothing must not show them."""
 
 
 class CountsParameters(Parameters):
@@ -340,8 +346,6 @@ class CountsParameters(Parameters):
 
         Privacy: post-processing.
         """
-        from privstream.transforms.counts.dropped import share_in  # noqa: PLC0415 - late: plans need no Beam
-
         if (bound := self.bound) is None:
             return None
         share = share_in(counters, self.dropped_share) if self._may_leave_out else Share(0.0, 0.0, 0.0)
@@ -437,3 +441,12 @@ def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None,
             f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "
             "smaller numbers are noise"
         )
+
+
+def share_in(counters: Mapping[str, int], mechanism: DroppedShare | None) -> Share | None:
+    """Return the share that a run has released, from its counters; None where it has not, or noise hides it."""
+    readings = counters.get(READINGS, 0)
+    if mechanism is None or not readings:
+        return None
+    noisy = [counters.get(name, 0) for name, _ in zip(NUMBERS, mechanism.laws, strict=False)]
+    return mechanism.share(np.array(noisy, np.int64), readings)

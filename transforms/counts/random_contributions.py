@@ -15,8 +15,7 @@ from privstream.transforms.batches import (
     in_order,
     rows_of,
 )
-from privstream.transforms.counts.contributions import CountContributions, add_up, by_shard
-from privstream.transforms.counts.dropped import sums_record
+from privstream.transforms.counts.contributions import CountContributions, add_up, by_shard, sums_record
 from privstream.transforms.people.bound import ITEM_ORDER, draws_of_pairs, place_in_run, sorted_in_groups
 from privstream.transforms.people.bounding import PartOfPeople, Used
 from privstream.transforms.spill import release, size_of

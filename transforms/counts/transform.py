@@ -13,16 +13,16 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counted import CountedParameters, CountsView
 from privstream.transforms.counts.contributions import (
+    CLOCK,
     CountContributions,
     CountEvents,
+    ReleaseDropped,
     lists_of,
 )
-from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import PublishCounts, PublishFound
+from privstream.transforms.counts.publishing import PublishCounts, PublishFound, ShowCounts, to_shard
 from privstream.transforms.counts.random_contributions import CountRandomContributions
-from privstream.transforms.counts.showing import ShowCounts, to_shard
 from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
 from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded

@@ -19,9 +19,9 @@ from privstream.transforms.parameters import (
     FIRST,
     WHOLE_RUN,
     Parameters,
+    check_actions,
     check_limits,
     check_shards,
-    check_texts,
     people_who_count,
 )
 from privstream.transforms.reading.fields import EventFields
@@ -58,11 +58,7 @@ class PresenceRules:
         timeout: float | None,
     ) -> PresenceRules:
         """Make them from arguments of a transform."""
-        for name, values in {"enter_values": enter_values, "leave_values": leave_values}.items():
-            if values is not None:
-                check_texts(name, values)
-        if set(enter_values or ()) & set(leave_values or ()):
-            raise ValueError("enter_values and leave_values must have nothing in common")
+        check_actions(enter_values=enter_values, leave_values=leave_values)
         if leave_values is None and timeout is None:
             raise ValueError("leave_values or timeout must be given: nobody would ever leave")
         micros = None if timeout is None else to_micros("timeout", timeout)

@@ -14,7 +14,7 @@ from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.parameters import POINTS, Parameters
+from privstream.transforms.parameters import POINTS, Parameters, check_actions
 from privstream.transforms.reading.fields import NUMBER, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
@@ -43,12 +43,7 @@ class Actions:
     delete: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        for name, values in (("insert_values", self.insert), ("delete_values", self.delete)):
-            texts = values is None or (isinstance(values, Collection) and not isinstance(values, str))
-            if not texts or not all(isinstance(value, str) for value in values or ()):
-                raise TypeError(f"{name} must be a tuple of texts, got {type(values).__name__}")
-        if set(self.insert or ()) & set(self.delete):
-            raise ValueError("insert_values and delete_values must have no text in common")
+        check_actions(insert_values=self.insert, delete_values=self.delete or None)
 
 
 class PointOptions(WindowOptions, total=False):

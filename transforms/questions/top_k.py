@@ -8,18 +8,19 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import EACH, OUTSIDE, Accuracy, Coverage
+from privstream.mechanisms.accuracy import EACH, OUTSIDE, Accuracy, Coverage, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.mechanisms.views.rank import ranked
 from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.parameters import (
+    FIRST,
     USUAL_CONTRIBUTIONS,
+    WHOLE_RUN,
     check_shards,
     items_in_window,
     people_who_count,
-    windows_of_person,
 )
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import RankedItem
@@ -175,5 +176,6 @@ class TopKParameters(CountedParameters):
     @override
     def _other_coverage(self) -> Coverage:
         limits = items_in_window(self.max_per_window, self.domain)
-        limits += windows_of_person(self.windows_of_person, "max_contributions", self.steps.count)
+        if (most := self.windows_of_person) < (self.steps.count or 0):
+            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, FIRST, lasting=True))
         return people_who_count(limits, EACH, more="; their order and gaps may be others")
