@@ -112,7 +112,11 @@ class CountsOnClock(StepFn):
         whole = (step + 1) % REPLAYED == 0
         to = StepKey(step, StepKey.from_bytes(key).shard).to_bytes()
         tables = [(to, self._table(step, after, found))] if len(found.keys) else []
-        return Stepped(after, tables, None if whole else lambda: stepped(step, _joined_bytes(batches)))
+        return Stepped(
+            after,
+            tables,
+            None if whole else lambda: stepped(step, batches[0] if len(batches) == 1 else encode(_join(batches))),
+        )
 
     def _counted(self, step: int, counted: CountBatch, state: RememberedKeys) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
@@ -279,10 +283,6 @@ NO_COUNTS = CountBatch.join([])
 def _join(batches: list[bytes]) -> CountBatch:
     found = CountBatch.read(batches) if batches else NO_COUNTS
     return add_up(found) if len(batches) > 1 else found  # each is added up
-
-
-def _joined_bytes(batches: list[bytes]) -> bytes:
-    return batches[0] if len(batches) == 1 else encode(_join(batches))  # one that is whole stays as it came
 
 
 def _present(column: np.ndarray | None) -> np.ndarray:

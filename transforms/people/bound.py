@@ -162,12 +162,6 @@ def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.nda
     return totals(pairs, values.astype(np.int64), int(first.sum()))[pairs]
 
 
-def distinct_pairs(users: np.ndarray, items: np.ndarray) -> int:
-    """Return how many different pairs of a person and an item there are."""
-    order = np.lexsort((items, users))
-    return int(first_of_run(users[order], items[order]).sum())
-
-
 def last_of_each(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Return the row of the last event of each person; of several at one time, that of the least item."""
     order = np.lexsort((items, -times, users))

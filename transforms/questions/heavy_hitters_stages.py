@@ -241,7 +241,9 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
         names = Names.union([state.names, held.names])
         self.hits.inc(len(found.items))
         rows = list(self._rows(step, found, names))
-        change = self._change(state.up, up, names, charges)
+        started = up.without(state.up.items)
+        known = names.select(started.items) if self.domain is None and len(started) else Names.none()
+        change = Change(charges, started, known, state.up.without(up.items).items)
         return Stepped(state.after(change), rows, change.to_bytes if change else unchanged)
 
     def _rows(self, step: int, found: StatusRows, names: Names) -> Iterator[HeavyHitter]:
@@ -259,12 +261,6 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
                 self.steps.bounds(since + later)[0],
                 STATUSES[status],
             )
-
-    def _change(self, before: UpItems, after: UpItems, names: Names, charges: Charges) -> Change:
-        """Return what a step changed."""
-        started = after.without(before.items)
-        known = names.select(started.items) if self.domain is None and len(started) else Names.none()
-        return Change(charges, started, known, before.without(after.items).items)
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> Statuses:

@@ -47,11 +47,6 @@ class Question:
     name: str
     query: HistogramQuery
 
-    @property
-    def by_category(self) -> bool:
-        """Whether what is asked for are counts of certain categories, so that all of them must be watched."""
-        return isinstance(self.query, Histogram | TopK)
-
     def answer(self, counts: np.ndarray) -> tuple[Sequence[int], np.ndarray]:
         """Return, from estimates of all counts, the categories (-1 for none) and the numbers to publish."""
         if isinstance(self.query, Histogram):
@@ -107,7 +102,7 @@ def watched(asked: tuple[Question, ...]) -> list[tuple[HistogramQuery, ...]]:
     with the same error.
     """
     choices: list[tuple[HistogramQuery, ...]] = [(Histogram(),)]
-    if not any(question.by_category for question in asked):
+    if not any(isinstance(question.query, Histogram | TopK) for question in asked):  # counts of certain categories
         choices.append(tuple(question.query for question in asked))
     return choices
 

@@ -20,8 +20,8 @@ from privstream.mechanisms.selection.multiplicative_weights import (
     OnlineMultiplicativeWeights,
 )
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch
-from privstream.transforms.people.bound import distinct_pairs, last_of_each
+from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, first_of_run
+from privstream.transforms.people.bound import last_of_each
 from privstream.transforms.people.bounding import LimitCounter, SplitEvents, add_counts, encode_counts
 from privstream.transforms.questions.queries import BETA, QueriesParameters
 from privstream.transforms.reading.dead_letters import set_aside, text_of
@@ -58,7 +58,8 @@ class CountRecords(beam.DoFn):
     def process(self, element: tuple[bytes, Iterable[bytes]]) -> Iterator[Keyed]:
         events = EventBatch.read(element[1])
         rows = last_of_each(events.users, events.items, events.times)
-        records = distinct_pairs(events.users, events.items)
+        order = np.lexsort((events.items, events.users))
+        records = int(first_of_run(events.users[order], events.items[order]).sum())
         self.limited.add(records, records - len(rows))
         yield ONE_KEY, encode_counts(*np.unique(events.items[rows], return_counts=True))
 

@@ -124,7 +124,11 @@ def read_micros(name: str, value: Any, written: TimeForm) -> int:
     if written.unit is None and isinstance(found, numbers.Real | Decimal) and not isinstance(found, bool):
         raise BrokenRuleError(name, UNIT, f"{name} must not be a plain number without a time_unit")
     if isinstance(found, datetime) and found.tzinfo is None:
-        return _at_zone(name, found, written.zone)
+        times, marks = _column_at_zone((np.array([micros_of(found, name=name)]), []), written.zone, name)
+        for mask, rule in marks:
+            if mask[0]:
+                raise rule
+        return int(times[0])
     return micros_of(found, written.unit or "s", name)
 
 
@@ -142,15 +146,6 @@ def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float 
             return float(text)
         return int(text) if text.lstrip("+-").isdecimal() and len(text) <= LONGEST_INTEGER else Decimal(text)
     raise BrokenRuleError(name, SYNTAX, f"{name} must be {TIME_TEXT}, or a number")
-
-
-def _at_zone(name: str, local: datetime, zone: str | None) -> int:
-    """Return when the clocks of a zone showed a time."""
-    times, marks = _column_at_zone((np.array([micros_of(local, name=name)]), []), zone, name)
-    for mask, rule in marks:
-        if mask[0]:
-            raise rule
-    return int(times[0])
 
 
 def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]:

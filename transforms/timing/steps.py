@@ -128,6 +128,8 @@ class Steps:
         for name, moment in (("start", start), ("end", end)):
             if moment is not None:
                 check_moment(name, moment)
+        if windows is not None and end is not None:
+            raise ValueError("windows must not be given with end: both name the last window")
         if isinstance(window, str):
             calendar, lateness = Calendar.parse(window), to_micros("allowed_lateness", allowed_lateness, minimum=0)
             renews = _in_calendar("renew_every", renew_every, calendar)
@@ -136,7 +138,10 @@ class Steps:
             return CalendarSteps.counted(calendar, start, end, windows, renews, lateness)
         if isinstance(renew_every, str):
             raise ValueError(f"renew_every must be a number of seconds where window is one, got {renew_every!r}")
-        end = last_end(window, start, end, windows)
+        if windows is not None:
+            if start is None:
+                raise ValueError("start must be given with windows, which are counted from it")
+            end = start + checks.integer("windows", windows, minimum=1) * checks.real("window", window)
         size = to_micros("window", window)
         first, origin = (None, 0) if start is None else divmod(to_micros("start", start, minimum=0), size)
         last, over = (None, 0) if end is None else divmod(to_micros("end", end, minimum=0) - origin - size, size)
@@ -294,17 +299,6 @@ class Steps:
     def latest(self, micros: int, timer_offset: int = 0) -> int:
         """Return the last step on which a stage acts by the event time `micros`; may be negative."""
         return (micros - self.origin - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.size
-
-
-def last_end(window: float, start: float | None, end: float | None, windows: int | None) -> float | None:
-    """Return the end of the last window, in seconds since 1970, of which the number since the start may be given."""
-    if windows is None:
-        return end
-    if end is not None:
-        raise ValueError("windows must not be given with end: both name the last window")
-    if start is None:
-        raise ValueError("start must be given with windows, which are counted from it")
-    return start + checks.integer("windows", windows, minimum=1) * checks.real("window", window)
 
 
 def _of_clocks(size: int, off: int) -> str:
