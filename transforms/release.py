@@ -41,11 +41,7 @@ def released(transform: Any, given: Mapping[str, Any], views: Mapping[str, Any])
 
 
 def plain(value: Any) -> Any:
-    """Return a parameter as a value for JSON, exactly.
-
-    Raises:
-        TypeError: nothing tells it from others of its type.
-    """
+    """Return a parameter as a value for JSON, exactly."""
     if isinstance(value, Domain):
         value = value.digest
     elif hasattr(value, "describe"):

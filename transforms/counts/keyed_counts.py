@@ -422,9 +422,6 @@ def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None,
 
     Args:
         windows: of the run, or of a period that is renewed.
-
-    Raises:
-        ValueError, TypeError: one of them is out of range, or these counts do not have it.
     """
     if rising is not None and mechanism.over != "window":
         raise ValueError("rising must not be given where counts span windows")

@@ -166,11 +166,7 @@ class Filter:
         return np.array(pc.fill_null(found, False).to_numpy(zero_copy_only=False), np.bool_)
 
     def accepts(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether a single event passes.
-
-        Raises:
-            BrokenRuleError: a field is of another kind than the condition needs.
-        """
+        """Tell whether a single event passes."""
         read = {name: read_as(name, kind, values.get(name)) for name, kind in self.kinds.items()}
         columns = {name: pa.array([read[name]], KINDS[kind or TRUTH]) for name, kind in self.kinds.items()}
         return bool(self.passes(columns, 1)[0])

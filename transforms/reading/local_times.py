@@ -70,11 +70,7 @@ class ZoneClock(NamedTuple):
 
 @lru_cache(maxsize=16)
 def zone_clock(name: str) -> ZoneClock:
-    """Return the clocks of a zone from 1970 to 2200.
-
-    Raises:
-        ValueError: there is no such zone.
-    """
+    """Return the clocks of a zone from 1970 to 2200."""
     zone = read_zone(name)
 
     def offset(second: int) -> int:
@@ -100,11 +96,7 @@ def forms_of(form: str) -> list[str]:
 
 @lru_cache(maxsize=16)
 def check_form(form: str) -> None:
-    """Check that forms of times name a day, by directives that mean the same everywhere, and that they agree.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Check that forms of times name a day, by directives that mean the same everywhere, and that they agree."""
     for each in forms_of(form):
         _check_one(each)
     for one, other in permutations(forms_of(form), 2):

@@ -95,11 +95,7 @@ class CalendarSteps(Steps):
         return starts[: np.searchsorted(starts, self.starts[-1])]
 
     def most_in_period(self, renews: Calendar) -> int:
-        """Return how many windows end in the longest period.
-
-        Raises:
-            ValueError: a period is shorter than a window, or begins within one.
-        """
+        """Return how many windows end in the longest period."""
         made = replace(self, renews=renews, renewal=1)
         if renews.length < self.size or not np.isin(made.periods, self.starts).all():
             rule = f"must be a time after which one of the windows, {self.length}, always begins"

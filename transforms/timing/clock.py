@@ -125,11 +125,7 @@ class _FindTestStream(PipelineVisitor):
 
 
 def check_runner(pipeline: beam.Pipeline) -> None:
-    """Refuse the runner when a pipeline is built, as far as one can see by then.
-
-    Raises:
-        ValueError: with the rule, and what to do.
-    """
+    """Refuse the runner when a pipeline is built, as far as one can see by then."""
     refused = isinstance(pipeline.runner, BundleBasedDirectRunner)
     if isinstance(pipeline.runner, SwitchingDirectRunner):
         visitor = _FindTestStream()

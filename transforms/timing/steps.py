@@ -339,11 +339,7 @@ def windows_in(over: Span, steps: Steps) -> str | int:
 
 
 def _in_calendar(name: str, given: Length | None, window: Calendar) -> Calendar | None:
-    """Return a duration in the calendar of a window; None for none.
-
-    Raises:
-        ValueError: it is in seconds, or by the clocks of another zone.
-    """
+    """Return a duration in the calendar of a window; None for none."""
     if given is None:
         return None
     if not isinstance(given, str):
