@@ -138,11 +138,7 @@ class SmoothFinished:
         return list(map(row_type, *(columns[name] for name in row_type._fields)))
 
     def in_columns(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with these fields as `__call__` does, as a table.
-
-        Args:
-            rows: a column for each field of the rows; times in microseconds, int64.
-        """
+        """Return the rows with these fields as `__call__` does, as a table with times in microseconds, int64."""
         if not rows.num_rows:
             return rows
         published = np.stack([rows[name].to_numpy() for name in NOISY if name in rows.column_names])
@@ -220,10 +216,6 @@ def unsmoothed_columns(found: KeyedRows, max_value: int | None) -> dict[str, np.
     """Return the columns of rows whose counts are not smoothed, and those of values, if there are any.
 
     The interval of a mean is that of the ratio of a sum and a count, by the noise of both.
-
-    Args:
-        found: what was released.
-        max_value: the largest value, if there are values.
     """
     counts, margin, sum_margin = found.of_each("counts", "count_margin", "sum_margin")
     columns = {**shown_columns(counts, counts - margin, counts + margin), "noisy": counts}

@@ -418,11 +418,7 @@ def _contributions(limit: int | None, per_window: int | None, unit: str, windows
 
 
 def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None, windows: int | None) -> None:
-    """Check which rows are to be shown.
-
-    Args:
-        windows: of the run, or of a period that is renewed.
-    """
+    """Check which rows are to be shown; `windows` are those of the run, or of a period that is renewed."""
     if rising is not None and mechanism.over != "window":
         raise ValueError("rising must not be given where counts span windows")
     if rising is not None and checks.integer("rising", rising, minimum=1) > MOST_RISING:

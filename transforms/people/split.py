@@ -145,13 +145,7 @@ class EventSplitter(EventReader):
 def by_step_and_shard(
     steps: np.ndarray, users: np.ndarray, shards: int
 ) -> tuple[np.ndarray, list[tuple[StepKey, slice]]]:
-    """Return an order of events by step and shard of people, and which of the ordered ones are in each.
-
-    Args:
-        steps: int64, at least one.
-        users: uint64.
-        shards: of people.
-    """
+    """Return an order of events, at least one, by step and shard of people, and which ordered ones are in each."""
     shard = (users % np.uint64(shards)).astype(np.int64)
     codes = steps - steps.min()
     if int(codes.max()) > 4 * len(codes) + 1024:

@@ -276,12 +276,7 @@ def _numbers(column: pa.Array) -> tuple[np.ndarray, Marks]:
 
 
 def value_of(value: Any, *, whole: bool) -> float:
-    """Return the value of an event, or raise with the rule that it breaks.
-
-    Args:
-        value: a number, or text that is one in decimal digits, with a point and an exponent at most.
-        whole: whether it must be a whole number; 5.0 is one.
-    """
+    """Return a number, or text that is one in decimal digits, with a point and an exponent at most; 5.0 is whole."""
     if value is None:
         raise missing(VALUE)
     if isinstance(value, str):

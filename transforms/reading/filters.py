@@ -181,11 +181,7 @@ class _Part(NamedTuple):
 
 
 class _Compiler:
-    """Makes Arrow computations of a filter, finds the kinds of its fields, and refuses what is not in the language.
-
-    Args:
-        text: the filter, for places in messages.
-    """
+    """Makes Arrow computations of a filter, finds the kinds of its fields, and refuses what is not in the language."""
 
     def __init__(self, text: str) -> None:
         self.text = text

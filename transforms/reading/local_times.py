@@ -53,13 +53,9 @@ class ZoneClock(NamedTuple):
     offsets: np.ndarray
 
     def to_utc(self, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return when clocks showed local times; of an hour that they show twice, it is the first.
+        """Return when clocks showed local times, in microseconds, and which are in an hour that the clocks leave out.
 
-        Args:
-            local: int64, any shape, microseconds since 1970 on the clock.
-
-        Returns:
-            Microseconds since 1970 UTC, and which of the times are in an hour that the clocks leave out.
+        Of an hour that they show twice, it is the first.
         """
         ends = self.changes + np.maximum(self.offsets[:-1], self.offsets[1:])
         place = np.searchsorted(ends, local, side="right")
@@ -165,14 +161,9 @@ def _fits(form: str) -> re.Pattern[str]:
 
 
 def parse_column(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return local times of forms without a zone, as `parse` reads them one by one.
+    """Return local times of forms without a zone, as `parse` reads them one by one, and which rows are times.
 
-    Args:
-        column: text, which need not be valid UTF-8; nulls are no times.
-        form: forms without a zone.
-
-    Returns:
-        Microseconds since 1970 on the clock, int64, and which rows are times.
+    They are microseconds since 1970 on the clock, int64. Text need not be valid UTF-8; nulls are no times.
     """
     (times, read), *others = (_parse_one(unchecked_text(column), each) for each in forms_of(form))
     differ = np.zeros(len(column), np.bool_)
