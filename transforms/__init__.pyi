@@ -1,18 +1,17 @@
 """Apache Beam transforms around the mechanisms."""
 
-from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.alerts.sparse_vector_alerts import SparseVectorAlerts
-from privstream.transforms.cardinality.set_cardinality import SetCardinality
 from privstream.transforms.counts.transform import KeyedCounts
-from privstream.transforms.heavy_hitters.shifting_heavy_hitters import ShiftingHeavyHitters
-from privstream.transforms.histograms.continual_histogram import ContinualHistogram
-from privstream.transforms.histograms.parameters import CategoryOptions
-from privstream.transforms.histograms.threshold_flags import ThresholdFlags
-from privstream.transforms.points.parameters import PointOptions
-from privstream.transforms.points.predecessor_queries import PredecessorQueries
-from privstream.transforms.points.range_counts import RangeCounts
-from privstream.transforms.quantiles.numeric_quantiles import NumericQuantiles
-from privstream.transforms.queries.private_queries import PrivateQueries
+from privstream.transforms.questions.alerts import AlertRule
+from privstream.transforms.questions.alerts_stages import SparseVectorAlerts
+from privstream.transforms.questions.cardinality_stages import SetCardinality
+from privstream.transforms.questions.heavy_hitters_stages import ShiftingHeavyHitters
+from privstream.transforms.questions.histograms import CategoryOptions
+from privstream.transforms.questions.histograms_stages import ContinualHistogram, ThresholdFlags
+from privstream.transforms.questions.points import PointOptions
+from privstream.transforms.questions.points_stages import PredecessorQueries, RangeCounts
+from privstream.transforms.questions.quantiles_stages import NumericQuantiles
+from privstream.transforms.questions.queries_stages import PrivateQueries
+from privstream.transforms.questions.top_k_stages import TopKWithGap
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.rows import (
@@ -35,7 +34,6 @@ from privstream.transforms.rows import (
 )
 from privstream.transforms.stages import Published
 from privstream.transforms.timing.steps import WindowOptions
-from privstream.transforms.top_k.top_k_with_gap import TopKWithGap
 
 __all__ = [
     "Alert",

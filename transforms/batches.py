@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -19,13 +19,12 @@ Keyed = tuple[bytes, bytes]
 KeyedBatch = tuple[bytes, tuple[int, bytes]]
 """Step key; number of events in a batch, and the batch, encoded."""
 
-DIGEST_BYTES = 16
 _KEY = struct.Struct(">qI")
 
 
 def digest(data: bytes) -> bytes:
     """Return bytes that stand for others."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 class StepKey(NamedTuple):
@@ -102,8 +101,31 @@ class Names:
         return bytes(self.text[self.offsets[place] : self.offsets[place + 1]]).decode()
 
 
+class Columns:
+    """Columns of one key, and texts of its items; what the kinds of batches share."""
+
+    items: np.ndarray
+    names: Names
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Return several batches one after the other, with the names of all."""
+        if len(parts) == 1:
+            return parts[0]
+        found: dict[str, Any] = {"names": Names.union([part.names for part in parts])}
+        for name in [each.name for each in fields(cls) if each.name != "names"]:  # type: ignore[arg-type]
+            present = [column for part in parts if (column := getattr(part, name)) is not None]
+            found[name] = np.concatenate(present) if present else np.empty(0, KINDS[name]) if name in KINDS else None
+        return cls(**found)
+
+    @classmethod
+    def read(cls, records: Iterable[bytes]) -> Self:
+        """Return what `encode` made of several batches, one after the other."""
+        return cls.join([decode(cls, record) for record in records])  # type: ignore[type-var]
+
+
 @dataclass(frozen=True, eq=False)
-class EventBatch:
+class EventBatch(Columns):
     """Events of one key: int64 microseconds beside the hashes of person and item, and float64 values if they count."""
 
     users: np.ndarray
@@ -112,14 +134,9 @@ class EventBatch:
     names: Names
     values: np.ndarray | None = None
 
-    @classmethod
-    def join(cls, parts: Sequence[EventBatch]) -> EventBatch:
-        """Put events together."""
-        return parts[0] if len(parts) == 1 else cls(**_joined(cls, parts))
-
 
 @dataclass(frozen=True, eq=False)
-class HolderBatch:
+class HolderBatch(Columns):
     """Who holds what in one key, with the rank of each item among the person's items (uint16), and perhaps a value."""
 
     users: np.ndarray
@@ -128,14 +145,9 @@ class HolderBatch:
     names: Names
     values: np.ndarray | None = None
 
-    @classmethod
-    def join(cls, parts: Sequence[HolderBatch]) -> HolderBatch:
-        """Put holdings together."""
-        return parts[0] if len(parts) == 1 else cls(**_joined(cls, parts))
-
 
 @dataclass(frozen=True, eq=False)
-class CountBatch:
+class CountBatch(Columns):
     """How many people have each item in one key: items, distinct unless batches were joined, and int64 counts.
 
     Where they are needed, there are also int64 columns with how many of the people are `new`, who never had the item
@@ -148,24 +160,10 @@ class CountBatch:
     new: np.ndarray | None = None
     sums: np.ndarray | None = None
 
-    @classmethod
-    def join(cls, parts: Sequence[CountBatch]) -> CountBatch:
-        """Put counts together."""
-        return parts[0] if len(parts) == 1 else cls(**_joined(cls, parts))
-
 
 Batch = TypeVar("Batch", EventBatch, HolderBatch, CountBatch)
 KINDS = {"users": np.uint64, "items": np.uint64, "times": np.int64, "ranks": np.uint16, "counts": np.int64}
 """Columns that every batch of a kind has."""
-
-
-def _joined(kind: type[Any], parts: Sequence[Any]) -> dict[str, Any]:
-    """Return the columns of several batches, one after the other, and the names of all."""
-    found: dict[str, Any] = {"names": Names.union([part.names for part in parts])}
-    for name in [each.name for each in fields(kind) if each.name != "names"]:
-        present = [column for part in parts if (column := getattr(part, name)) is not None]
-        found[name] = np.concatenate(present) if present else np.empty(0, KINDS[name]) if name in KINDS else None
-    return found
 
 
 def first_of_run(*columns: np.ndarray) -> np.ndarray:
@@ -207,11 +205,10 @@ def totals(groups: np.ndarray, values: np.ndarray, number: int) -> np.ndarray:
     return found
 
 
-def encode(batch: EventBatch | HolderBatch | CountBatch) -> bytes:
+def encode(batch: Columns) -> bytes:
     """Encode a batch as bytes, or a reference to them (see `spill`); a column that it does not have leaves no trace."""
-    columns = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name != "names"}
-    columns = {name: column for name, column in columns.items() if column is not None}
-    names = {f"names.{f.name}": getattr(batch.names, f.name) for f in fields(Names)}
+    columns = {name: column for name, column in vars(batch).items() if name != "names" and column is not None}
+    names = {f"names.{name}": column for name, column in vars(batch.names).items()}
     return put_away(pack(type(batch).__name__, 1, columns | names))
 
 
@@ -219,7 +216,7 @@ def decode(kind: type[Batch], data: bytes) -> Batch:
     """Decode a batch from what `encode` returned."""
     found: dict[str, Any] = unpack(kind.__name__, 1, fetch(data))
     names = Names(**{f.name: found[f"names.{f.name}"] for f in fields(Names)})
-    return kind(**{f.name: found[f.name] for f in fields(kind) if f.name in found}, names=names)
+    return kind(**{name: column for name, column in found.items() if not name.startswith("names.")}, names=names)
 
 
 def shard_key(shard: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -97,21 +98,21 @@ class CountedParameters(Parameters):
     steps: Steps
     _ended = False
 
-    def _check_method(self, method: str, methods: tuple[str, ...], **given: Any) -> None:
+    def _check_method(self, method: str, *methods: str) -> None:
         """Take a method; refuse arguments that it does not have.
 
         Raises:
-            ValueError: there is no such method, or one of these is given with another one.
+            ValueError: there is no such method, or an argument is given that it does not have.
         """
         self.method = checks.one_of("method", method, methods)
-        for name, value in given.items():
-            if value is not None and method not in self.of_methods[name]:
-                able = " and ".join(self.of_methods[name])
-                raise ValueError(f"{name} must not be given with the method {method}: it is for {able}")
+        for name, able in self.of_methods.items():
+            if self._given.get(name) is not None and method not in able:
+                raise ValueError(f"{name} must not be given with the method {method}: it is for {' and '.join(able)}")
 
-    def _by_counts(self, per_window: int | None = None, **given: Any) -> None:
-        """Let counts answer, with these arguments; those that are None are left out."""
-        given["max_per_window"] = per_window
+    def _by_counts(self, **changed: Any) -> None:
+        """Let counts answer, with the arguments that they share with this question, or with others in their place."""
+        shared = inspect.signature(CountsParameters).parameters
+        given = {name: value for name, value in self._given.items() if name in shared} | changed
         self.counts = self.counts_type(**{name: value for name, value in given.items() if value is not None})
         self.steps = self.counts.steps
 

@@ -6,13 +6,13 @@ import hashlib
 import inspect
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy, Coverage
+from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import MOST_SHARDS
@@ -24,6 +24,9 @@ from privstream.transforms.timing.steps import Steps, WindowOptions, of_period
 USUAL_CONTRIBUTIONS = 100
 """Of a person to counts or quantiles where nobody says how many."""
 
+MOST_CONTRIBUTIONS = 65_535
+"""That are counted of a person."""
+
 DOMAIN = "domain"
 
 
@@ -31,10 +34,14 @@ class Parameters:
     """The public parameters of a transform, what they promise, and how accurate its rows are.
 
     Plans need no more: a class that derives from this one alone is made without loading Beam. The transform derives
-    from it, and from `PrivateTransform`.
+    from it, and from `PrivateTransform`. Input may be bounded or unbounded, in any order. A window is decided once, at
+    its end plus `allowed_lateness`; what comes later is never used. With `with_dead_letters()` the output is a
+    `Published` pair of rows and dead letters.
 
     Args:
-        noise: what all noise is drawn from.
+        noise: what all noise is drawn from: `KeyedNoise`; the same key gives the same rows for the same events.
+        **options: see `privstream help` and the word of the question; times are seconds since 1970 UTC, lengths seconds
+            or texts of a calendar.
     """
 
     NOISE_VERSION: ClassVar[int] = 1
@@ -172,22 +179,29 @@ class Parameters:
         return EventFields()
 
 
-def privacy_unit(given: str, units: tuple[str, ...]) -> str:
-    """Return the unit of privacy, one of these."""
-    return checks.one_of("unit", given, units)
+def check_actions(**texts: Any) -> None:
+    """Refuse what an event may say, of two kinds, unless each is distinct texts or None, and none is in both."""
+    for name, values in texts.items():
+        if values is None:
+            continue
+        if isinstance(values, str) or not isinstance(values, Collection):
+            raise TypeError(f"{name} must be texts, got {type(values).__name__}")
+        if not all(isinstance(value, str) for value in values):
+            raise TypeError(f"{name} must be texts")
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name} must be distinct texts, at least one")
+    (one, some), (other, others) = texts.items()
+    if set(some or ()) & set(others or ()):
+        raise ValueError(f"{one} and {other} must have nothing in common")
 
 
-def check_texts(name: str, values: Any, what: str = "texts") -> None:
-    """Refuse what are no distinct texts, at least one. Messages quote none of many: they may be of a wrong file."""
-    if values is not None and not isinstance(values, Collection):
-        raise TypeError(f"{name} must be {what}, got {type(values).__name__}")
-    if isinstance(values, str) or not values or (distinct := len(set(values))) < len(values):
-        got = (
-            repr(values) if isinstance(values, str) or not values else f"{len(values):,}, {distinct:,} of them distinct"
-        )
-        raise ValueError(f"{name} must be distinct {what}, at least one, got {got}")
-    if not all(isinstance(value, str) for value in values):
-        raise TypeError(f"{name} must be texts")
+def check_limits(unit: str, **limits: int | None) -> None:
+    """Refuse limits of a person that are out of range, or are given where an event is protected."""
+    for name, limit in limits.items():
+        if limit is not None and unit == "event":
+            raise ValueError(f"{name} must not be given when the unit is an event")
+        if limit is not None:
+            checks.integer(name, limit, minimum=1, maximum=MOST_CONTRIBUTIONS)
 
 
 def check_shards(shards: int) -> int:
@@ -202,3 +216,47 @@ def _shown(value: Any) -> str:
     if isinstance(value, str | int | float | None | Domain):
         return repr(value)
     return f"<{len(value):,} of them>" if isinstance(value, Sized) else f"<{type(value).__name__}>"
+
+
+WHOLE_RUN = "in the whole run"
+FIRST = "first"
+FIRST_WINDOWS = "those of the first windows"
+RANDOM = "random"
+SPREAD = "by each window no more than its part of the run, with those carried over that were not used"
+
+ALL_PEOPLE = "the numbers of people in all records that are usable and in time"
+ALL_EVENTS = "the numbers of all events that are usable and in time"
+"""What is counted where no limit leaves anything out."""
+
+
+POINTS = "the numbers of points after all events that are usable and in time"
+"""What is counted where points come and go."""
+
+JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are more often too high than too low."
+TOO_LARGE = "A number that is published near the threshold is mostly too large: it may be there for its noise."
+"""What is to be said of numbers that are published because they are large with their noise."""
+
+
+def items_in_window(most: int, domain: Domain | None) -> list[Limit]:
+    """Return the limit of a person's items in a window (`max_per_window`), if it can leave something out.
+
+    Args:
+        most: items of a person that count.
+        domain: the public list of items, if there is one.
+    """
+    if domain is not None and most >= len(domain):
+        return []
+    return [Limit.at_most("max_per_window", most, "item", "in a window", "random")]
+
+
+def charged_out(most: int, what: str) -> Limit:
+    """Return the limit by which people who were charged so often (`max_hits`), for what is said, no longer count."""
+    times = "once" if most == 1 else f"{most:,} times"
+    return Limit("max_hits", f"who was charged {times} (max_hits), {what}, no longer counts", lasting=True)
+
+
+def people_who_count(limits: Iterable[Limit], scope: str = EACH, note: str = "", more: str = "") -> Coverage:
+    """Return what answers about numbers of people hold under some limits; `more` as that of `Coverage`."""
+    limits = tuple(limits)
+    holds = "the numbers of people who count" if limits else ALL_PEOPLE
+    return Coverage(holds=holds, scope=scope, limits=limits, note=note, more=more)

@@ -22,12 +22,8 @@ def released(transform: Any, given: Mapping[str, Any], views: Mapping[str, Any])
 
     It has all arguments, with defaults, so that nothing that shapes a number can be missing, and beside them all
     mechanisms that the transform holds, as their noise labels have them: an argument that is said to be a view, and
-    reaches a mechanism all the same, still counts.
-
-    Args:
-        transform: the transform.
-        given: the arguments that it was made with.
-        views: what stands in place of arguments that are applied to what was drawn.
+    reaches a mechanism all the same, still counts. `views` stand in place of arguments that are applied to what was
+    drawn.
     """
     arguments = inspect.signature(type(transform)).parameters
     every = {name: each.default for name, each in arguments.items() if each.default is not each.empty}
@@ -41,11 +37,7 @@ def released(transform: Any, given: Mapping[str, Any], views: Mapping[str, Any])
 
 
 def plain(value: Any) -> Any:
-    """Return a parameter as a value for JSON, exactly.
-
-    Raises:
-        TypeError: nothing tells it from others of its type.
-    """
+    """Return a parameter as a value for JSON, exactly."""
     if isinstance(value, Domain):
         value = value.digest
     elif hasattr(value, "describe"):

@@ -8,79 +8,11 @@ from typing import get_type_hints
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.views.rules import ALERT, CLEAR, NO_DATA
-from privstream.transforms.row_types import (
-    CONTINUES,
-    ENDED,
-    STARTED,
-    STATUSES,
-    Alert,
-    AlertState,
-    CardinalityEstimate,
-    CategoryFlag,
-    HeavyHitter,
-    HistogramEstimate,
-    KeyCount,
-    KeyRise,
-    KeySum,
-    LimitShare,
-    LinearQuery,
-    NearestPoints,
-    QuantileEstimate,
-    QueryAnswer,
-    RangeCount,
-    RankedItem,
-    RatioEstimate,
-)
+from privstream.transforms import row_types
+from privstream.transforms.row_types import *  # noqa: F403
 
-__all__ = [
-    "ALERT",
-    "CLEAR",
-    "CONTINUES",
-    "ENDED",
-    "NO_DATA",
-    "STARTED",
-    "STATUSES",
-    "Alert",
-    "AlertState",
-    "CardinalityEstimate",
-    "CategoryFlag",
-    "HeavyHitter",
-    "HistogramEstimate",
-    "KeyCount",
-    "KeyRise",
-    "KeySum",
-    "LimitShare",
-    "LinearQuery",
-    "NearestPoints",
-    "QuantileEstimate",
-    "QueryAnswer",
-    "RangeCount",
-    "RankedItem",
-    "RatioEstimate",
-]
-
-INPUT = (LinearQuery,)
-PUBLISHED = (
-    HeavyHitter,
-    Alert,
-    QueryAnswer,
-    RankedItem,
-    KeyCount,
-    KeyRise,
-    KeySum,
-    QuantileEstimate,
-    HistogramEstimate,
-    CategoryFlag,
-    CardinalityEstimate,
-    RangeCount,
-    NearestPoints,
-    RatioEstimate,
-    AlertState,
-    LimitShare,
-)
-
-for row_type in (*INPUT, *PUBLISHED):
-    row_type.__annotations__ = get_type_hints(row_type, localns={"Timestamp": Timestamp})
-for row_type in PUBLISHED:
-    registry.register_coder(row_type, RowCoder)
+for _row_type in vars(row_types).values():
+    if hasattr(_row_type, "_fields"):
+        _row_type.__annotations__ = get_type_hints(_row_type, localns={"Timestamp": Timestamp})
+        if _row_type is not row_types.LinearQuery:
+            registry.register_coder(_row_type, RowCoder)

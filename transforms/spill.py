@@ -3,6 +3,8 @@
 They are snapshots (see `mechanisms.snapshots`), which have a checksum of all that follows in their first bytes. So a
 reference has a checksum of these alone, and what is read of the rest is checked where a snapshot is unpacked.
 
+A disk that is full, fails or cannot be written to raises `SpillError`.
+
 Processes of one machine that share the work of a run each write a file of their own, and read those of all others.
 """
 
@@ -55,11 +57,7 @@ class SpillFile:
 
     @classmethod
     def without_name(cls, folder: Path) -> SpillFile:
-        """Make one.
-
-        Raises:
-            SpillError: the folder cannot be written to.
-        """
+        """Make one."""
         try:
             return cls(tempfile.TemporaryFile(dir=folder, buffering=0), folder)
         except OSError as error:
@@ -69,9 +67,6 @@ class SpillFile:
         """Append a snapshot, and return a reference to it that sorts by a checksum of the content.
 
         So the order of batches hardly depends on when they came; nothing that is published depends on it at all.
-
-        Raises:
-            SpillError: the disk is full, or fails.
         """
         with self._lock:
             start, self.size = self.size, self.size + len(data)
@@ -84,11 +79,7 @@ class SpillFile:
         return _FORM.pack(_REFERENCE, _checksum(data), self.number, start, len(data))
 
     def get(self, reference: bytes) -> bytes:
-        """Return what a reference stands for.
-
-        Raises:
-            SpillError: the disk fails, or it has been freed.
-        """
+        """Return what a reference stands for."""
         _, checksum, _, start, length = _FORM.unpack(reference)
         parts = []
         try:
@@ -145,9 +136,6 @@ def spilled() -> Iterator[None]:
     """Let batches of this process wait on disk: in the folder that TMPDIR names, else in /var/tmp, if there is one.
 
     Only for runners that handle all batches in this process, and inside of this block.
-
-    Raises:
-        SpillError: the folder cannot be written to.
     """
     with _Shared.lock:
         if _Shared.own is None:
@@ -171,9 +159,6 @@ def files_for(processes: int) -> Iterator[tuple[str, ...]]:
 
     They lie in a folder of their own, which is removed in the end: by then each process should have opened all of them
     (see `spilled_among`), and nothing is left of them when the last one ends, however it does.
-
-    Raises:
-        SpillError: the folder for waiting events cannot be written to.
     """
     folder = folder_on_disk()
     with ExitStack() as stack:
@@ -232,11 +217,7 @@ def put_away(data: bytes) -> bytes:
 
 
 def fetch(data: bytes) -> bytes:
-    """Return the batch that `put_away` was given.
-
-    Raises:
-        SpillError: it has been released, the disk fails, or it is that of another run.
-    """
+    """Return the batch that `put_away` was given."""
     return _file_of(data).get(data) if data.startswith(_REFERENCE) else data
 
 
@@ -252,11 +233,7 @@ def release(data: bytes) -> None:
 
 
 def _file_of(reference: bytes) -> SpillFile:
-    """Return the file in which a batch waits.
-
-    Raises:
-        SpillError: it is that of another run.
-    """
+    """Return the file in which a batch waits."""
     number: int = _FORM.unpack(reference)[2]
     if number >= len(_Shared.files):
         raise SpillError("batches that wait on disk must be read in the run that wrote them")
@@ -264,11 +241,7 @@ def _file_of(reference: bytes) -> SpillFile:
 
 
 def keep(data: bytes) -> bytes:
-    """Write a snapshot of any length to the disk where batches wait, and return a reference for `fetch`.
-
-    Raises:
-        SpillError: batches do not wait on disk, the disk is full, or fails.
-    """
+    """Write a snapshot of any length to the disk where batches wait, and return a reference for `fetch`."""
     if _Shared.own is None:
         raise SpillError("data must be kept inside of a run whose batches wait on disk")
     return _Shared.own.put(data)

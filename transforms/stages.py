@@ -13,6 +13,7 @@ from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms import checks
+from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_key
 from privstream.transforms.parameters import Parameters
 from privstream.transforms.reading.dead_letters import LogSetAside
@@ -23,8 +24,8 @@ from privstream.transforms.reading.frames import AS_NAMED, FieldNames
 from privstream.transforms.reading.local_times import zone_clock
 from privstream.transforms.reading.texts import MOST_COLUMNS
 from privstream.transforms.reading.times import PER_SECOND, TimeForm
+from privstream.transforms.timing.clock import check_runner
 from privstream.transforms.timing.closing import CloseWindows
-from privstream.transforms.timing.runner_rule import check_runner
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -201,12 +202,18 @@ class PeopleTransform(PrivateTransform):
     """Events in; they are split, bounded and published: a segment each."""
 
     steps: Steps
+    noise: NoiseSource
     shards: int
 
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
         return Segment(self._split, KeyedBatch), Segment(self._closed, Keyed), Segment(self._publish)
+
+    @property
+    def _split_by(self) -> dict[str, Any]:
+        """What stages that split events are given."""
+        return {"steps": self.steps, "noise": self.noise, "shards": self.shards}
 
     @property
     def people(self) -> tuple[bytes, ...]:

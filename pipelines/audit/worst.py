@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from privstream.pipelines.audit.replay import Record, Shown, compare, run, running_noises
-from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.questions.alerts import AlertRule
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import NUMBER
 

@@ -14,12 +14,11 @@ import pyarrow as pa
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.ledger import ENDING, is_database
-from privstream.pipelines.locations import GUARANTEE, MONITOR_FILES, WRITTEN
+from privstream.pipelines.locations import END, GUARANTEE, MONITOR_FILES, WRITTEN
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.model.question import QuestionInfo, loaded
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, sort_rows, with_item_columns
-from privstream.pipelines.sources.folder_polls import END
 from privstream.pipelines.stores import check_store, exists
 from privstream.pipelines.yaml_file import read_document
 from privstream.transforms import row_types

@@ -14,7 +14,7 @@ from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format
 from privstream.pipelines.sinks.window_files import check_folder
-from privstream.pipelines.sources.folder_polls import split_pattern
+from privstream.pipelines.sources.found_files import split_pattern
 from privstream.pipelines.stores import exists, filesystems, join, scheme_of
 
 Named = tuple[str, str]

@@ -6,7 +6,7 @@ from attacks import falls, stands
 from privstream.mechanisms.limits.contributions import ContributionHistogram
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
-from privstream.transforms.limits.measuring import people_by_contributions
+from privstream.transforms.questions.limits import people_by_contributions
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,9 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.selection.top_k import NoisyTopK
 from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
-from privstream.transforms.holders import CountHolders
 from privstream.transforms.people.bound import Kept
-from privstream.transforms.people.bounding import BoundPerWindow
-from privstream.transforms.top_k.gaps import RankItems
+from privstream.transforms.people.bounding import BoundPerWindow, CountHolders
+from privstream.transforms.questions.top_k_stages import RankItems
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import itertools
 from counts_workloads import WINDOWS
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import CountBatch, decode
-from privstream.transforms.counts.dropped import is_counts
-from privstream.transforms.counts.showing import to_shard
+from privstream.transforms.counts.contributions import CLOCK
+from privstream.transforms.counts.publishing import to_shard
 from privstream.transforms.timing.clock import STEP
 from tiny_runner import END, OpenWindows, call_all, dofns_of, started
 from workloads import SECOND, START
@@ -33,7 +33,7 @@ class Chain:
         count, publish, show = self.stages
         count.feed(self.open.close(watermark))
         count.advance(watermark)
-        counted = [element for element in count.take() if is_counts(element)]
+        counted = [element for element in count.take() if element[0] != CLOCK]
         self.counted += counted
         publish.feed(counted)
         if not self.made.chooses_randomly or not count.cells.timers:  # they hold the watermark

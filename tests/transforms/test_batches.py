@@ -33,7 +33,7 @@ from privstream.transforms.batches import (
     people_key,
 )
 from privstream.transforms.parameters import MOST_SHARDS
-from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.people.bounding import SplitEvents
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.spill import SMALLEST, SpillError, SpillFile, fetch, put_away, spilled

@@ -25,7 +25,6 @@ from privstream.transforms.counts.contributions import (
     CountContributions,
     _counted_items,
     add_up,
-    joined,
 )
 from privstream.transforms.counts.publishing import Keys
 from privstream.transforms.people.bound import (
@@ -37,8 +36,7 @@ from privstream.transforms.people.bound import (
     place_in_run,
     sorted_in_groups,
 )
-from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, Used
-from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, SplitEvents
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
@@ -195,7 +193,7 @@ def test_a_cap_above_16_bits_holds():
     limit = across(70_000)
     people = np.array([12], np.uint64)
     before = UserCounters().add(Charges(people, np.array([69_999], np.uint32)))
-    ledger = Used(limit.decode(b"", []).counters | {"participations": before})
+    ledger = {**limit.decode(b"", []), "participations": before}
     holdings = HolderBatch(people, people, np.zeros(1, np.uint16), _names(people - np.uint64(7)))
     for expected in (1, 0, 0):
         handled = limit.step(b"", 1, [encode(holdings)], ledger)
@@ -235,7 +233,7 @@ def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
 def test_joined_counts_add_up_every_column():
     one = CountBatch(hashes(1, 5), integers(2, 3), Names.none(), integers(1, 0), integers(LARGE, -4))
     two = CountBatch(hashes(5, 9), integers(4, 1), Names.none(), integers(4, 1), integers(-LARGE, 7))
-    both = joined([one, two])
+    both = add_up(CountBatch.join([one, two]))
     assert both.items.tolist() == [1, 5, 9]
     assert both.counts.tolist() == [2, 7, 1]
     assert both.new.tolist() == [1, 4, 1]
@@ -267,10 +265,10 @@ def counted(output: tuple[bytes, bytes]) -> CountBatch:
 
 
 @pytest.mark.parametrize("distinct", [True, False])
-def test_who_is_new_to_an_item_is_counted_once(distinct):
+def test_contributions_count_up_to_the_limit(distinct):
     stage = CountContributions(
         steps=Steps.of(window=10, start=0), noise=NOISE, timer_offset=2, bound=Bound(3), distinct=distinct,
-        newcomers=True, key_shards=1, limits=(0, 50),
+        key_shards=1, limits=(0, 50),
     )  # fmt: skip
 
     def holders(*pairs: tuple[int, int]) -> bytes:
@@ -281,13 +279,13 @@ def test_who_is_new_to_an_item_is_counted_once(distinct):
 
     first = stage.step(b"", 0, [holders((1, 7), (2, 7), (2, 8))], stage.decode(b"", []))
     (one,) = map(counted, first.outputs)
-    assert [one.items.tolist(), one.counts.tolist(), one.new.tolist()] == [[7, 8], [2, 1], [2, 1]]
+    assert [one.items.tolist(), one.counts.tolist()] == [[7, 8], [2, 1]]
     assert one.sums.tolist() == [100, 5]
     restored = stage.decode(b"", [first.change()])
     second = stage.step(b"", 1, [holders((1, 7), (3, 7), (2, 9))], restored)
     (two,) = map(counted, second.outputs)
     again = 0 if distinct else 1
-    assert [two.items.tolist(), two.counts.tolist(), two.new.tolist()] == [[7, 9], [1 + again, 1], [1, 1]]
+    assert [two.items.tolist(), two.counts.tolist()] == [[7, 9], [1 + again, 1]]
     assert two.sums.tolist() == [50 * (1 + again), 5]
     third = stage.step(b"", 2, [holders((2, 10))], second.state)
     assert list(third.outputs) == [], "a fourth contribution of person 2"

@@ -11,8 +11,7 @@ from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import CountBatch, HolderBatch, Names, decode, encode
 from privstream.transforms.counts import random_contributions
-from privstream.transforms.counts.contributions import CountContributions, PeopleLists, lists_of
-from privstream.transforms.counts.dropped import ReleaseDropped, is_sums
+from privstream.transforms.counts.contributions import CLOCK, CountContributions, PeopleLists, ReleaseDropped, lists_of
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.people import bounding
 from privstream.transforms.people.bound import Bound
@@ -66,7 +65,7 @@ def sent(fn, given, parts=False):
     for step, result in itertools.chain.from_iterable(_run(fn, group, batches, log) for group in groups):
         log = [*log, *filter(None, [result.change()])] if result.change else fn.encode(result.state)
         for element in result.outputs:
-            if is_sums(element):
+            if element[0] == CLOCK:
                 sums += np.frombuffer(element[1][STEP.size :], "<i8")
                 continue
             batch = decode(CountBatch, element[1][STEP.size :])
@@ -153,7 +152,7 @@ def test_another_key_samples_others_and_the_same_key_the_same():
     assert found[0] == found[1] != found[2]
 
 
-OPTIONS = [{}, {"per_window": 1}, {"distinct": True}, {"lists": PeopleLists(2, 9)}, {"newcomers": True}]
+OPTIONS = [{}, {"per_window": 1}, {"distinct": True}, {"lists": PeopleLists(2, 9)}]
 
 
 @pytest.mark.parametrize("limits", OPTIONS)
@@ -199,7 +198,7 @@ def test_lists_have_so_many_different_keys_of_a_person_the_first_ones(sampled):
             assert all(step < 9 for (step, _), number in new.items() if number)
 
 
-@pytest.mark.parametrize("given", [{"lists": PeopleLists(100, 9)}, {"newcomers": True}, {"distinct": True}])
+@pytest.mark.parametrize("given", [{"lists": PeopleLists(100, 9)}, {"distinct": True}])
 def test_where_nobody_has_too_much_a_sample_is_as_if_counted_step_by_step(given):
     options = {"in_run": 1_000, "dropped": DroppedShare(1_000, 0.1)} | given
     for items in (9, 1_000):  # many of a person are the same, or hardly any

@@ -23,8 +23,8 @@ from privstream.transforms import (
     ShiftingHeavyHitters,
     TopKWithGap,
 )
-from privstream.transforms.alerts.threshold_tests import NEVER, Runs
-from privstream.transforms.cardinality.parameters import ENTER, PresenceRules
+from privstream.transforms.questions.alerts_stages import NEVER, Runs
+from privstream.transforms.questions.cardinality import ENTER, PresenceRules
 from privstream.transforms.timing.calendar import Calendar, iso
 from privstream.transforms.timing.calendar_steps import CalendarSteps
 from privstream.transforms.timing.steps import END_OF_TIME, Steps, windows_in

@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import SetCardinality
-from privstream.transforms.cardinality.set_cardinality import MembershipLog, Stays, last_presence
+from privstream.transforms.questions.cardinality_stages import MembershipLog, Stays, last_presence
 from window_chain import drive
 
 DAY = 86_400
@@ -65,7 +65,7 @@ def test_workloads_are_interesting():
 @pytest.mark.slow
 def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
     monkeypatch.setattr("privstream.transforms.timing.step_fn.LEAST_COMPACTION", 500)
-    monkeypatch.setattr("privstream.transforms.cardinality.set_cardinality.SEGMENT", 3)
+    monkeypatch.setattr("privstream.transforms.questions.cardinality_stages.SEGMENT", 3)
     for name in ("doors", "doors with time-out, limited", "sessions with ends"):
         chance = random.Random(5)
         events = random_events(name, chance, 600)

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, MaxSum, MinSum
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.histograms.categories import first_rows
-from privstream.transforms.histograms.parameters import Categories
+from privstream.transforms.questions.histograms import Categories
+from privstream.transforms.questions.histograms_stages import first_rows
 from privstream.transforms.timing.step_fn import StepFn
 from scipy import stats
 from tiny_runner import OpenWindows, call_all, dofns_of, started

@@ -31,7 +31,7 @@ from privstream.transforms import (
     ShiftingHeavyHitters,
     SparseVectorAlerts,
 )
-from privstream.transforms.alerts.rules import AlertRule
+from privstream.transforms.questions.alerts import AlertRule
 
 every_transform = pytest.mark.parametrize("name", ONE_OF_EACH)
 

@@ -13,7 +13,7 @@ from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode, encode
 from privstream.transforms.parameters import USUAL_CONTRIBUTIONS
-from privstream.transforms.quantiles.numeric_quantiles import BoundValues, bin_names
+from privstream.transforms.questions.quantiles_stages import BoundValues
 from privstream.transforms.timing.clock import STEP
 
 KEY = b"a key for tests of quantiles"
@@ -162,10 +162,3 @@ def test_nobody_pays_for_more_values_than_windows_have():
     assert transform("person", end=None, max_contributions=None).mechanism.contributions == USUAL_CONTRIBUTIONS
     assert transform("person", end=None, max_contributions=20).mechanism.contributions == 20
     assert transform("person", max_contributions=2, max_per_window=9).mechanism.per_step == 2
-
-
-def test_bins_have_names_in_their_order():
-    names = bin_names(transform("person").mechanism.bins)
-    assert len(names) == 40
-    assert names[0] == "bin 00: 1 to 1.1885"
-    assert names[39].startswith("bin 39: ")

@@ -16,11 +16,11 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
-from privstream.transforms.holders import encode_counts
-from privstream.transforms.queries.answering import (
+from privstream.transforms.people.bounding import encode_counts
+from privstream.transforms.questions.queries_stages import (
     LATE,
+    MOMENTS,
     AnswerQueries,
-    Answers,
     SparseQuery,
     data_first,
 )
@@ -237,7 +237,7 @@ def test_crashes_and_timers_in_any_order_change_nothing(seed):
     data = random_data(chance)
     queries = random_queries(chance, 25)
     noise = made.noise.derive("private queries", made.domain.digest)
-    fn = AnswerQueries(Answers(made.mechanism, noise, made.queries))
+    fn = AnswerQueries(steps=MOMENTS, timer_offset=0, mechanism=made.mechanism, noise=noise, queries=made.queries)
     stage = Stage(fn, chance, crashes=0.3, workers=2)
     sparse = [as_sparse(query) for query in queries]
     elements = [((query.step + 1) * 1000, on_clock(query.step, query.to_bytes())) for query in sparse]
@@ -256,7 +256,8 @@ def test_crashes_and_timers_in_any_order_change_nothing(seed):
 
 def test_pending_queries_are_rewritten_at_amortised_cost():
     made = make("plain")
-    fn = AnswerQueries(Answers(made.mechanism, made.noise, made.queries))
+    given = {"mechanism": made.mechanism, "noise": made.noise, "queries": made.queries}
+    fn = AnswerQueries(steps=MOMENTS, timer_offset=0, **given)
     stage = Stage(fn, random.Random(1))
     stage.feed([data_first((ONE_KEY, []), len(ITEMS))])
     queries = [SparseQuery(f"q{i}", i * 1000, np.array([1])) for i in range(400)]

@@ -18,10 +18,8 @@ from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import PredecessorStep
-from privstream.transforms.points.parameters import Actions, range_errors
-from privstream.transforms.points.point_transform import PackUpdates, PointBatch
-from privstream.transforms.points.predecessor_queries import PredecessorQueries
-from privstream.transforms.points.range_counts import RangeCounts
+from privstream.transforms.questions.points import Actions, range_errors
+from privstream.transforms.questions.points_stages import PackUpdates, PointBatch, PredecessorQueries, RangeCounts
 from privstream.transforms.rows import NearestPoints, RangeCount
 from privstream.transforms.timing.steps import Steps
 from tiny_runner import OpenWindows, call_all, dofns_of, started

@@ -10,8 +10,7 @@ from privstream.mechanisms.monitor.item_monitors import StatusMonitor, Threshold
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.batches import HolderBatch, Names, encode
-from privstream.transforms.heavy_hitters.by_monitor import DecideHits
-from privstream.transforms.heavy_hitters.by_status import DecideStatuses
+from privstream.transforms.questions.heavy_hitters_stages import DecideHits, DecideStatuses
 from privstream.transforms.timing import step_fn
 from privstream.transforms.timing.clock import SEED, stepped
 from privstream.transforms.timing.steps import Steps

@@ -10,9 +10,9 @@ from grids import some_quick
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Alert, SparseVectorAlerts
-from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.alerts.status_tests import DecideRules
 from privstream.transforms.batches import HolderBatch, Names, encode
+from privstream.transforms.questions.alerts import AlertRule
+from privstream.transforms.questions.alerts_stages import DecideRules
 from slow_reference import hashed
 
 SECOND, WINDOW, START, WINDOWS = 1_000_000, 10, 1000, 8

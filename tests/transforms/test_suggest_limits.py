@@ -9,9 +9,8 @@ from privstream.mechanisms.limits.contributions import ContributionHistogram
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
 from privstream.transforms.counters import counted
-from privstream.transforms.limits import measuring
-from privstream.transforms.limits.measuring import people_by_contributions
-from privstream.transforms.limits.suggest_limits import SuggestLimits
+from privstream.transforms.questions import limits as measuring
+from privstream.transforms.questions.limits import SuggestLimits, people_by_contributions
 from privstream.transforms.reading.fields import DeadLetter
 
 RUN = {"window": 60, "start": 0, "windows": 10}

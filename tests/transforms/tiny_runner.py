@@ -28,8 +28,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.clock import SEED, StartClocks
+from privstream.transforms.timing.closing import PublishAtEnds, under_one_key
 from privstream.transforms.timing.step_fn import StepFn
-from privstream.transforms.timing.window_ends import PublishAtEnds, under_one_key
 
 
 class WorkerLost(Exception):  # noqa: N818

@@ -1,9 +1,9 @@
-"""Bound what one person contributes to counts over the whole run, and count what is left, per shard of keys; or count
-events, whoever sent them."""
+"""Bound what a person contributes to counts over the run, count what is left, and release how much limits drop."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import (
     CountBatch,
     EventBatch,
@@ -25,12 +26,13 @@ from privstream.transforms.batches import (
     rows_of,
     shard_key,
 )
-from privstream.transforms.counts.dropped import sums_record
+from privstream.transforms.counters import counter
+from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
 from privstream.transforms.people.bound import Bound, by_person, draws_of_pairs, within_limit
 from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, Used
 from privstream.transforms.people.split import ClippedCounter
 from privstream.transforms.timing.clock import stepped
-from privstream.transforms.timing.steps import Steps
+from privstream.transforms.timing.step_fn import StepFn
 from typing_extensions import override
 
 
@@ -54,7 +56,6 @@ class CountContributions(BoundOverRun, state="count_contributions"):
     Args:
         bound: of a person, paced.
         distinct: whether a person counts only once for each key in the whole run.
-        newcomers: whether it matters who counts for a key for the first time.
         key_shards: shards of keys.
         limits: least and largest value of a contribution, to which it is clipped.
         lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
@@ -63,44 +64,27 @@ class CountContributions(BoundOverRun, state="count_contributions"):
     """
 
     kind = "contributed"
+    # pairs of a person and a key, by the keyed hash of both; and keys for which a list counts people
+    limit_names = ("times", "pairs", "listed", "dropped")
+    bound: Bound
+    distinct = False
+    key_shards: int
+    limits: tuple[int, int] = (0, 0)
+    lists: PeopleLists | None = None
+    dropped: DroppedShare | None = None
+    clipped = ClippedCounter("contributions", again=True)
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        noise: NoiseSource,
-        timer_offset: int,
-        bound: Bound,
-        distinct: bool = False,
-        newcomers: bool = False,
-        key_shards: int,
-        limits: tuple[int, int] = (0, 0),
-        lists: PeopleLists | None = None,
-        dropped: DroppedShare | None = None,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        # pairs of a person and a key, by the keyed hash of both; and keys for which a list counts people
-        self.limit_names = ("times", "pairs", "listed", "dropped")
-        self.lists = lists
-        self.noise = noise
-        self.bound = bound
-        self.distinct = distinct
-        self.newcomers = newcomers
-        self.remembers_keys = distinct or newcomers
-        self.limits = limits
-        self.key_shards = key_shards
-        self.dropped = dropped
-        self._order = noise.derive("contribution")
-        self.clipped = ClippedCounter("contributions", again=True)
+    @cached_property
+    def _order(self) -> NoiseSource:
+        return self.noise.derive("contribution")
 
     @override
     def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
         users, rows = held.users, np.arange(len(held.users))
         new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
-        if self.remembers_keys:
+        if self.distinct:
             pairs = self._pairs(held, rows)
             new = _charged(used["pairs"], pairs) == 0
-        if self.distinct:
             rows = np.flatnonzero(new)
         within = within_limit(
             users[rows],
@@ -114,11 +98,11 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         if self.lists is not None:
             some, charges = self._listed(step, held, admitted, used)
             charged |= charges
-            counted = None if some is None else _mask(len(users), some)
+            counted = None if some is None else np.bincount(some, minlength=len(users)) > 0
         else:
-            if self.remembers_keys:
+            counted = None
+            if self.distinct:
                 charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
-            counted = new if self.newcomers else None
         sent = [*by_shard(step, self._count(held, admitted, counted), self.key_shards)]
         if self.dropped is not None and len(rows):
             people, person, came = by_person(users[rows])
@@ -133,7 +117,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
     def remembered(self, step: int, used: Used) -> Used:
         if self.lists is None or self.steps.number(step) <= self.lists.last:
             return used
-        return Used(dict(used.counters) | {"pairs": UserCounters(), "listed": UserCounters()})
+        return {**used, "pairs": UserCounters(), "listed": UserCounters()}
 
     def _listed(
         self, step: int, held: HolderBatch, admitted: np.ndarray, used: Used
@@ -162,27 +146,11 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""
         if held.values is None:
             return _counted_items(held.items[rows], held.names, new if new is None else new[rows])
-        each = CountBatch(
-            held.items[rows],
-            np.ones(len(rows), np.int64),
-            held.names,
-            None if new is None else new[rows].astype(np.int64),
-            self._clip(held.values[rows]),
-        )
-        return add_up(each)
-
-    def _clip(self, values: np.ndarray) -> np.ndarray:
-        """Return values within the limits, and count those that were outside."""
+        values = held.values[rows]
         within: np.ndarray = np.clip(values, *self.limits)
         self.clipped.add(values, within, self.limits)
-        return within
-
-
-def _mask(size: int, rows: np.ndarray) -> np.ndarray:
-    """Return which of so many rows these are, bool."""
-    mask = np.zeros(size, bool)
-    mask[rows] = True
-    return mask
+        fresh = None if new is None else new[rows].astype(np.int64)
+        return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, within))
 
 
 def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
@@ -216,11 +184,6 @@ def _counted_items(items: np.ndarray, names: Names, new: np.ndarray | None) -> C
     return CountBatch(distinct, counts, names, fresh)
 
 
-def joined(parts: Sequence[CountBatch]) -> CountBatch:
-    """Add counts up, item by item."""
-    return add_up(CountBatch.join(parts))
-
-
 def by_shard(step: int, counted: CountBatch, shards: int) -> Iterator[Keyed]:
     """Send counts of a step on by shard of items."""
     shard = (counted.items % np.uint64(shards)).astype(np.int64)
@@ -237,3 +200,59 @@ class CountEvents(BoundEvents):
         sums = None if events.values is None else events.values.astype(np.int64)
         counted = CountBatch(events.items, np.ones(len(events.items), np.int64), events.names, None, sums)
         yield shard_key(key.shard), stepped(key.step, encode(add_up(counted)))
+
+
+CLOCK = shard_key(0) + b"dropped"  # of shard 0: of processes that share out shards, one has all of it
+
+
+def sums_record(step: int, sums: np.ndarray) -> Keyed:
+    """Return what a shard of people sends of a step: exact numbers, int64 (n,)."""
+    return CLOCK, stepped(step, sums.astype("<i8").tobytes())
+
+
+class Waiting(NamedTuple):
+    """Exact numbers of the period so far, what the last reading released of them, and how many readings there were."""
+
+    sums: np.ndarray
+    released: np.ndarray
+    readings: int
+
+
+class ReleaseDropped(StepFn, state="release_dropped"):
+    """On a public clock: release what came until then at some steps of the run, or of each period.
+
+    What is released is in counters, and in no row.
+
+    Args:
+        mechanism: adds the noise, in as many readings.
+        noise: of the run.
+        readings: numbers of the steps, from 1 on, after which it is read.
+    """
+
+    mechanism: DroppedShare
+    readings: frozenset[int]
+
+    @override
+    def initial(self, key: bytes) -> Waiting:
+        nothing = np.zeros(len(self.mechanism.laws), np.int64)
+        return Waiting(nothing, nothing, 0)
+
+    @override
+    def snapshot(self, state: Waiting) -> bytes:
+        return pack("dropped contributions", 1, state._asdict())
+
+    @override
+    def restore(self, data: bytes) -> Waiting:
+        found: dict[str, Any] = unpack("dropped contributions", 1, data)
+        return Waiting(**found)
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Waiting) -> tuple[Waiting, Iterable[Any]]:
+        sums = sum((np.frombuffer(batch, "<i8") for batch in batches), state.sums)
+        if self.steps.number(step) not in self.readings:
+            return state._replace(sums=sums), ()
+        reading = state.readings + 1
+        noisy = self.mechanism.release(reading, sums, self.noise_of(step))
+        for name, number in zip((READINGS, *NUMBERS), [1, *(noisy - state.released).tolist()], strict=False):
+            counter(name).inc(number)
+        return Waiting(sums, noisy, reading), ()

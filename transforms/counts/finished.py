@@ -1,4 +1,4 @@
-"""Views of published counts: smoothed, compared with earlier windows, added up."""
+"""Views of published numbers: smoothed, compared with earlier windows, added up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.postprocess import ratio_bounds
 from privstream.mechanisms.views.corrected import AS_IS, CORRECTED, corrected
 from privstream.mechanisms.views.digits import FINEST, NORMAL, meaningful
-from privstream.mechanisms.views.smoothing import Rises, rises, series, smooth
+from privstream.mechanisms.views.smoothing import Rises, Smoothed, rises, series, smooth, smooth_row
+from privstream.transforms.counters import counter
 from privstream.transforms.row_types import KeyRise
 from privstream.transforms.timing.steps import Steps
 
@@ -28,13 +28,6 @@ SHOWN = ("people", "lower", "upper")
 RISE = ("rise", "rise_lower", "rise_upper")
 NOISY = ("noisy", "value")
 """Fields with what was released, unbiased: of people and of values."""
-
-
-def _count(name: str, number: int) -> None:
-    """Add to a counter of the run."""
-    from apache_beam.metrics.metric import Metrics  # noqa: PLC0415 - late: plans load this module without Beam
-
-    Metrics.counter("privstream", name).inc(number)
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class LargestCounts:
     def __call__(self, rows: list[Any]) -> list[Any]:
         """Return the largest of all rows of a window, which are published."""
         chosen = self.among(rows)
-        _count("counts_published", len(chosen))
+        counter("counts_published").inc(len(chosen))
         return chosen
 
     def among(self, rows: Iterable[Any]) -> list[Any]:
@@ -85,7 +78,6 @@ class ShownCounts:
 
     def __call__(self, rows: Sequence[Any]) -> list[Any]:
         """Return those rows, in the same order."""
-        number = attrgetter("rise" if self.rising else "people")
         found = [row for row in rows if not self.rising or (row.rise_lower is not None and row.rise_lower > 0)]
         if self.at_least is not None:
             found = [row for row in found if row.people >= self.at_least]
@@ -94,8 +86,8 @@ class ShownCounts:
         windows: defaultdict[Any, list[Any]] = defaultdict(list)
         for row in found:
             windows[row.window_start].append(row)
-        largest = (nsmallest(self.top, of_one, key=lambda row: (-number(row), row.item)) for of_one in windows.values())
-        chosen = {id(row) for of_one in largest for row in of_one}
+        largest = LargestCounts(self.top, ("rise" if self.rising else "people",))
+        chosen = {id(row) for of_one in windows.values() for row in largest.among(of_one)}
         return [row for row in found if id(row) in chosen]
 
 
@@ -146,11 +138,7 @@ class SmoothFinished:
         return list(map(row_type, *(columns[name] for name in row_type._fields)))
 
     def in_columns(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with these fields as `__call__` does, as a table.
-
-        Args:
-            rows: a column for each field of the rows; times in microseconds, int64.
-        """
+        """Return the rows with these fields as `__call__` does, as a table with times in microseconds, int64."""
         if not rows.num_rows:
             return rows
         published = np.stack([rows[name].to_numpy() for name in NOISY if name in rows.column_names])
@@ -162,15 +150,10 @@ class SmoothFinished:
     def changed(self, keys: np.ndarray, starts: np.ndarray, published: np.ndarray) -> dict[str, np.ndarray]:
         """Return columns in place of those of rows, nan for none."""
         windows = np.round((starts - starts.min()) / self.length).astype(np.int64)  # of a calendar they differ a little
-        found = self._summed(keys, windows, published) if self.windows > 1 else {}
-        if not found:
-            matrix, place = series(keys, windows, published[0])
-            smoothed = smooth(matrix, self.stddev, self.ended)
-            found = shown_columns(*(part[place] for part in smoothed))
-            if self.rising:
-                risen = self._within_periods(rises(smoothed, matrix, self.stddev, self.rising).take(place), starts)
-                found |= dict(zip(RISE, meaningful(*risen), strict=True))
-        return found
+        if self.windows > 1:
+            return self._summed(keys, windows, published)
+        matrix, place = series(keys, windows, published[0])
+        return self._smoothed(smooth(matrix, self.stddev, self.ended), matrix, place, starts)
 
     def last(self, history: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
         """Return the same columns of the newest window of items.
@@ -183,10 +166,15 @@ class SmoothFinished:
             recent = history[:, -self.windows :]
             number = (~np.isnan(recent[0])).sum(axis=0)
             return self._of_sums(np.rint(np.nansum(recent, axis=1)).astype(np.int64), np.maximum(number, 1))
-        smoothed = smooth(history[0], self.stddev)
-        found = shown_columns(*smoothed.take(-1))
+        return self._smoothed(smooth(history[0], self.stddev), history[0], -1, starts)
+
+    def _smoothed(
+        self, smoothed: Smoothed, matrix: np.ndarray, place: Any, starts: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return the columns of some places of a matrix of windows and items."""
+        found = shown_columns(*(part[place] for part in smoothed))
         if self.rising:
-            risen = self._within_periods(rises(smoothed, history[0], self.stddev, self.rising).take(-1), starts)
+            risen = self._within_periods(rises(smoothed, matrix, self.stddev, self.rising).take(place), starts)
             found |= dict(zip(RISE, meaningful(*risen), strict=True))
         return found
 
@@ -200,18 +188,16 @@ class SmoothFinished:
 
     def _summed(self, keys: np.ndarray, windows: np.ndarray, published: np.ndarray) -> dict[str, np.ndarray]:
         """Return the columns of sums over the last windows, as far as an item has so many."""
-        totals = np.empty_like(published)
-        for answer, values in enumerate(published):
-            matrix, place = series(keys, windows, np.arange(len(keys)))
-            known = ~np.isnan(matrix)
-            numbers = np.where(known, values[np.where(known, matrix, 0).astype(np.int64)], 0)
+        matrix, place = series(keys, windows, np.arange(len(keys)))
+        known = ~np.isnan(matrix)
+        rows = np.where(known, matrix, 0).astype(np.int64)
+        end = 1 + np.arange(len(matrix))
+
+        def of_last(numbers: np.ndarray) -> np.ndarray:
             added = np.concatenate([np.zeros((1, numbers.shape[1]), np.int64), np.cumsum(numbers, axis=0)])
-            many = np.concatenate([np.zeros((1, numbers.shape[1]), np.int64), np.cumsum(known, axis=0)])
-            end = 1 + np.arange(len(numbers))
-            first = np.maximum(end - self.windows, 0)
-            totals[answer] = (added[end] - added[first])[place]
-            number = (many[end] - many[first])[place]
-        return self._of_sums(totals, number)
+            return np.asarray((added[end] - added[np.maximum(end - self.windows, 0)])[place])
+
+        return self._of_sums(np.stack([of_last(np.where(known, each[rows], 0)) for each in published]), of_last(known))
 
     def _of_sums(self, totals: np.ndarray, number: np.ndarray) -> dict[str, np.ndarray]:
         """Return the columns of sums over `windows` windows each."""
@@ -230,10 +216,6 @@ def unsmoothed_columns(found: KeyedRows, max_value: int | None) -> dict[str, np.
     """Return the columns of rows whose counts are not smoothed, and those of values, if there are any.
 
     The interval of a mean is that of the ratio of a sum and a count, by the noise of both.
-
-    Args:
-        found: what was released.
-        max_value: the largest value, if there are values.
     """
     counts, margin, sum_margin = found.of_each("counts", "count_margin", "sum_margin")
     columns = {**shown_columns(counts, counts - margin, counts + margin), "noisy": counts}
@@ -300,3 +282,52 @@ def corrected_rows(rows: Sequence[Any], dropped: Mapping[str, float | None] | No
         changed |= dict(zip(RISE, map(numbers_or_none, meaningful(*risen)), strict=True))
     each_row = zip(*changed.values(), strict=True)
     return [row._replace(**dict(zip(changed, each, strict=True))) for row, each in zip(rows, each_row, strict=True)]
+
+
+DAY = 86_400 * 1_000_000
+WEEK = 7 * DAY
+
+
+@dataclass(frozen=True)
+class SmoothWindows:
+    """Smooths the shown number of rows of successive windows, and its interval, for each value of `by`.
+
+    Privacy: post-processing of what is published.
+
+    Attributes:
+        shown: field with the number that is shown; `noisy` has that of the window alone.
+        by: fields that tell numbers of a window apart.
+        logarithmic: whether numbers are smoothed as logarithms.
+        length: of a window, in microseconds: hours repeat themselves by days, and days by weeks.
+        ends: of the range of all numbers.
+    """
+
+    shown: str
+    by: tuple[str, ...] = ()
+    logarithmic: bool = False
+    length: int = 0
+    ends: tuple[float, float] = (-np.inf, np.inf)
+
+    @property
+    def period(self) -> int:
+        """Windows after which numbers may repeat themselves; 0 for none."""
+        whole = WEEK if self.length == DAY else DAY
+        return whole // self.length if self.length and whole % self.length == 0 else 0
+
+    def __call__(self, rows: Sequence[Any]) -> list[Any]:
+        """Return the rows, in the same order; those without an interval stay as they are."""
+        found, places = list(rows), defaultdict[Any, list[int]](list)
+        for place in sorted(range(len(found)), key=lambda place: found[place].window_start.micros):
+            row = found[place]
+            if row.lower is not None and row.upper is not None:
+                places[*(getattr(row, name) for name in self.by),].append(place)
+        for of_one in places.values():
+            numbers = [(row.noisy, row.lower, row.upper) for row in map(found.__getitem__, of_one)]
+            columns = np.array(numbers, np.float64).T
+            number, lower, upper = np.log(columns) if self.logarithmic else columns
+            made = np.array(smooth_row(number, lower, upper, self.period))
+            made = np.exp(made) if self.logarithmic else np.maximum(made, np.minimum(columns.min(), 0.0))
+            made = meaningful(*made).clip(*self.ends)
+            for place, number, lower, upper in zip(of_one, *made.tolist(), strict=True):
+                found[place] = found[place]._replace(**{self.shown: number, "lower": lower, "upper": upper})
+        return found

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
+import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.discovery import LENGTHS, list_steps
@@ -25,15 +26,18 @@ from privstream.mechanisms.privacy.guarantee import (
 )
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.counts.finished import LargestCounts, ShownCounts, SmoothFinished
-from privstream.transforms.coverage import (
+from privstream.transforms.parameters import (
     ALL_EVENTS,
     ALL_PEOPLE,
     JUST_FOUND,
     RANDOM,
     SPREAD,
+    USUAL_CONTRIBUTIONS,
     WHOLE_RUN,
+    Parameters,
+    check_limits,
+    check_shards,
 )
-from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, Parameters, check_shards
 from privstream.transforms.people.bound import Bound
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, WHOLE, EventFields
@@ -43,8 +47,6 @@ from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOption
 from typing_extensions import Unpack, override
 
 MOST_IN_WINDOW = 65_535
-UNTIL = "start, and end or renew_every"
-"""What items need to stay found."""
 EACH_ROW = "each row alone"
 ALLOWED = (
     "Intervals of numbers of {} allow for what limits drop, as far as the run says how much that is; else they are of "
@@ -54,15 +56,19 @@ NOT_ALLOWED = "Numbers of {} are of what counts; the run says how much limits dr
 """What is said of limits where the share that they drop is released: of input that ends, and of streams."""
 
 
+READINGS = "limits_readings"
+NUMBERS = ("limits_counted", "limits_dropped_few", "limits_dropped_some", "limits_dropped_many")
+"""Counters of what was released last, with noise, and of how often; a run that publishes nothing must not show them."""
+
+
 class CountsParameters(Parameters):
     """Publish, window by window, how many people have each item, and perhaps the sum and the mean of their values.
 
     Input: pairs (user, item) timestamped with their event time, rows with `user`, `item`, `time` and perhaps `value`,
     or Arrow record batches with these columns. Output: `KeyCount` rows, `KeySum` rows with `max_value`, or `KeyRise`
-    rows with `rising`; with `with_dead_letters()`, a `Published` pair of rows and dead letters. A window is decided
-    once, at its end plus `allowed_lateness`; what comes later is never used. With a `domain` every item on it has a row
-    in every window. Without one an item is found when enough people have it in one window or in several, and then has a
-    row in every window, also in those before; counts since the start are published once they reach a threshold.
+    rows with `rising`. With a `domain` every item on it has a row in every window. Without one an item is found when
+    enough people have it in one window or in several, and then has a row in every window, also in those before; counts
+    since the start are published once they reach a threshold. Args: see `Parameters` and `privstream help counts`.
 
     Privacy:
         Unit: one person over the whole run, or one event, added or removed. (epsilon, delta):
@@ -72,11 +78,6 @@ class CountsParameters(Parameters):
 
     Accuracy:
         Intervals are of 95%, of each row alone.
-
-    Args:
-        noise: `KeyedNoise`; the same key gives the same rows for the same events.
-        **options: see `privstream help counts`; times are seconds since 1970 UTC, lengths seconds or
-            texts of a calendar.
 
     Example:
         >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, window=86400, max_contributions=30,
@@ -114,7 +115,8 @@ class CountsParameters(Parameters):
         self.shards = check_shards(shards)
         self.steps = Steps.of(start=start, end=end, windows=windows, **options)
         span = windows_in(over, self.steps)
-        if missing := _missing(start, self.steps):
+        missing = ", and ".join(["start"] * (start is None) + ["end or renew_every"] * (self.steps.count is None))
+        if missing:
             raise ValueError(f"{missing} must be given: items stay found, and limits hold, in a run with a last window")
         checks.probability("delta", delta, zero=True)
         self.remembers = domain is None and span != "start"
@@ -158,7 +160,8 @@ class CountsParameters(Parameters):
             caveats.append(PEOPLE_HASHED)
         if self.domain is None:
             caveats.append(ITEMS_HASHED)
-        if self._by_person and (self._distinct or self._listed):
+        listed = isinstance(self.mechanism, FoundKeys) and self.mechanism.listed
+        if self._by_person and (self._distinct or listed):
             caveats.append(CONTRIBUTIONS_HASHED)
         lists = {"the list of items": self.domain, "the list of public items": self.public_items}
         public = ("all parameters", *(name for name, items in lists.items() if items is not None), "the windows")
@@ -169,8 +172,8 @@ class CountsParameters(Parameters):
     @property
     def finish(self) -> SmoothFinished | None:
         """Smooth counts of windows that follow each other, and add them up where they are to be about several."""
-        if not self._of_windows:
-            return None
+        if not self.remembers and self.mechanism.over != "window":
+            return None  # an item has no noisy count of each window, of which others can be made
         windows = self.mechanism.windows if isinstance(self.mechanism, FoundKeys) else 1
         return self._finished(windows, self.rising or 0)
 
@@ -187,11 +190,6 @@ class CountsParameters(Parameters):
         if self.top is None:
             return None
         return LargestCounts(self.top, ("rise" if self.rising else "people",))
-
-    @property
-    def _of_windows(self) -> bool:
-        """Whether an item has a noisy count of each window, of which others can be made."""
-        return self.remembers or self.mechanism.over == "window"
 
     def _finished(self, windows: int, rising: int) -> SmoothFinished:
         """Return what makes rows, out of those about one window each."""
@@ -275,9 +273,18 @@ class CountsParameters(Parameters):
         return self.mechanism.accuracy
 
     @property
+    @override
     def advice(self) -> str:
-        """That periods are short."""
-        return short_period(self.mechanism, self.steps)
+        """That a period has fewer windows than the longest blocks in which items are looked for."""
+        if not isinstance(self.mechanism, FoundKeys) or self.steps.renewal is None:
+            return ""
+        longest, most, number = self.mechanism.law.scales[-1].windows, LENGTHS[-1], self.steps.count
+        if longest == most:
+            return ""
+        return (
+            f"A period of renew_every has {number:,} window{'s' * (number != 1)}, so items are looked for in at "
+            f"most {longest:,} of them together, and not in up to {most:,}."
+        )
 
     @property
     def coverage(self) -> Coverage:
@@ -292,8 +299,8 @@ class CountsParameters(Parameters):
         if self._by_person and self._may_leave_out:
             thing, most = "item" if self._distinct else "contribution", self.mechanism.contributions
             if self._run_may_leave_out:
-                kept, lasting = self._kept
-                limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=lasting))
+                kept = RANDOM if self.chooses_randomly else f"{SPREAD}, and random ones in a window"
+                limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=False))
             if (in_window := self.mechanism.contributions_per_window) is not None:
                 limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", "random"))
         if self.mechanism.max_value is not None:
@@ -312,11 +319,6 @@ class CountsParameters(Parameters):
             note=note,
             allowed=(ALLOWED if self._to_finish else NOT_ALLOWED).format(what),
         )
-
-    @property
-    def _kept(self) -> tuple[str, bool]:
-        """Which contributions of a person count, in words, and whether limits leave out more and more."""
-        return (RANDOM, False) if self.chooses_randomly else (f"{SPREAD}, and random ones in a window", False)
 
     @property
     def bound(self) -> Bound | None:
@@ -343,12 +345,10 @@ class CountsParameters(Parameters):
 
         Privacy: post-processing.
         """
-        from privstream.transforms.counts.dropped import share_in  # noqa: PLC0415 - late: plans need no Beam
-
         if (bound := self.bound) is None:
             return None
         share = share_in(counters, self.dropped_share) if self._may_leave_out else Share(0.0, 0.0, 0.0)
-        dropped = None if share is None else {name: _rounded(end) for name, end in share._asdict().items()}
+        dropped = None if share is None else {name: end and round(end, 3) for name, end in share._asdict().items()}
         return {"max_contributions": bound.in_run, "max_per_window": bound.per_window, "dropped": dropped}
 
     @property
@@ -390,16 +390,6 @@ class CountsParameters(Parameters):
         return self.mechanism.unit == "person"
 
     @property
-    def _value_limits(self) -> tuple[int, int]:
-        """The least and the largest value."""
-        return 0, self.mechanism.max_value or 0
-
-    @property
-    def _listed(self) -> int:
-        """For how many items a person counts on a list of different people; 0 without such a list."""
-        return self.mechanism.listed if isinstance(self.mechanism, FoundKeys) else 0
-
-    @property
     def _distinct(self) -> bool:
         return self.mechanism.over == "start"
 
@@ -413,33 +403,10 @@ class CountsParameters(Parameters):
         return found.derive("random contributions") if self.chooses_randomly else found
 
 
-def _missing(start: Any, steps: Steps) -> str:
-    """Return which options are missing for a run, or a period, with a last window; empty if none is."""
-    missing = ["start"] if start is None else []
-    missing += ["end or renew_every"] if steps.count is None else []
-    return ", and ".join(missing)
-
-
-def short_period(mechanism: Mechanism, steps: Steps) -> str:
-    """Say that a period has fewer windows than the longest blocks in which items are looked for; empty if not so."""
-    if not isinstance(mechanism, FoundKeys) or steps.renewal is None:
-        return ""
-    longest, most = mechanism.law.scales[-1].windows, LENGTHS[-1]
-    if longest == most:
-        return ""
-    return (
-        f"A period of renew_every has {steps.count:,} window{'s' * (steps.count != 1)}, so items are looked for in at "
-        f"most {longest:,} of them together, and not in up to {most:,}."
-    )
-
-
 def _contributions(limit: int | None, per_window: int | None, unit: str, windows: int | None) -> tuple[int, int | None]:
     """Return how often one unit counts in the whole run, and in a window; None where that is no limit of its own."""
-    given = {"max_contributions": limit, "max_per_window": per_window}
     if unit == "event":
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(f"{name} must not be given when the unit is an event")
+        check_limits(unit, max_contributions=limit, max_per_window=per_window)
         return 1, None
     limit = checks.integer("max_contributions", limit, minimum=1, maximum=LARGEST_CONTRIBUTIONS)
     if per_window is None:
@@ -450,14 +417,7 @@ def _contributions(limit: int | None, per_window: int | None, unit: str, windows
 
 
 def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None, windows: int | None) -> None:
-    """Check which rows are to be shown.
-
-    Args:
-        windows: of the run, or of a period that is renewed.
-
-    Raises:
-        ValueError, TypeError: one of them is out of range, or these counts do not have it.
-    """
+    """Check which rows are to be shown; `windows` are those of the run, or of a period that is renewed."""
     if rising is not None and mechanism.over != "window":
         raise ValueError("rising must not be given where counts span windows")
     if rising is not None and checks.integer("rising", rising, minimum=1) > MOST_RISING:
@@ -475,6 +435,10 @@ def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None,
         )
 
 
-def _rounded(share: float | None) -> float | None:
-    """Return a share without digits that noise does not leave."""
-    return None if share is None else round(share, 3)
+def share_in(counters: Mapping[str, int], mechanism: DroppedShare | None) -> Share | None:
+    """Return the share that a run has released, from its counters; None where it has not, or noise hides it."""
+    readings = counters.get(READINGS, 0)
+    if mechanism is None or not readings:
+        return None
+    noisy = [counters.get(name, 0) for name, _ in zip(NUMBERS, mechanism.laws, strict=False)]
+    return mechanism.share(np.array(noisy, np.int64), readings)

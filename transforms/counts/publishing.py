@@ -1,24 +1,24 @@
-"""The last stage of counts per key: how many people each key has in, noisy counts out."""
+"""The last stages of counts: per shard of keys, tables of noisy counts, and rows that a view makes of the last ones."""
 
 from __future__ import annotations
 
 import io
 from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.pvalue import PCollection
+import pyarrow.compute as pc
+from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
-from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
-from privstream.mechanisms.noise.sources import NoiseSource, RowNoise
+from privstream.mechanisms.noise.sources import RowNoise
 from privstream.mechanisms.snapshots import pack, unpack
+from privstream.mechanisms.views.smoothing import LOOKBACK
 from privstream.transforms.batches import (
     CountBatch,
     Keyed,
@@ -26,88 +26,27 @@ from privstream.transforms.batches import (
     StepKey,
     decode,
     encode,
+    shard_key,
     string_buffers,
 )
-from privstream.transforms.counters import counter
-from privstream.transforms.counts.contributions import joined
-from privstream.transforms.counts.finished import unsmoothed_columns
+from privstream.transforms.counts.contributions import add_up
+from privstream.transforms.counts.finished import (
+    NOISY,
+    LargestCounts,
+    ShownCounts,
+    SmoothFinished,
+    listed,
+    ranks,
+    unsmoothed_columns,
+)
 from privstream.transforms.reading.domain import Domain, PublicKeys
-from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clock import STEP, WithClock, stepped
+from privstream.transforms.timing.clock import STEP, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped
-from privstream.transforms.timing.steps import Steps
+from typing_extensions import override
 
 MOST_PARTS = 64  # in which texts are kept
 WINDOW = ("window_start", "window_end")
 REPLAYED = 64  # steps that are counted again at most when a state is restored
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeyPublisher:
-    """How the counts of a step become a table; shared by both kinds of last stage.
-
-    Attributes:
-        steps: the windows.
-        mechanism: counts keys by their numbers.
-        noise: of the run.
-        domain: the public list of keys, which are then positions in it, or None.
-        always: the keys that are published in every window, beside those that are found; None for none.
-        row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
-        counted: whether rows of tables are counted as published; else a view of them is.
-    """
-
-    row_type: Any
-    steps: Steps
-    mechanism: KeyedCounts
-    noise: NoiseSource
-    domain: Domain | None
-    always: PublicKeys | None = None
-    counted: bool = False
-
-    def count(
-        self, step: int, keys: Keys, numbers: np.ndarray, counted: CountBatch, state: KeyedState
-    ) -> tuple[KeyedState, KeyedRows]:
-        """Run one step of one shard of keys; `numbers` are those of the keys that are counted."""
-        number = self.steps.number(step)
-        given = KeyedStep(
-            step=number,
-            keys=numbers.astype(np.uint64),
-            counts=counted.counts,
-            sums=None if self.mechanism.max_value is None else _present(counted.sums),
-            listed=_present(counted.new) if self.mechanism.lists(number) else None,
-        )
-        noise = RowNoise(self.steps.renewed(self.noise, step), keys.keys)
-        return self.mechanism.step(state, given, noise)
-
-    def publish(self, step: int, keys: Keys, found: KeyedRows, names: Names) -> bytes:
-        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
-
-        They are in the order of keys, which tells which of them somebody had first: they must be sorted.
-        """
-        batches = []
-        for one in (found, *found.earlier):
-            columns = self._columns(step, keys, one, names, found.step - one.step)
-            arrays = [_array(column, len(one.keys)) for column in columns]
-            batches.append(pa.RecordBatch.from_arrays(arrays, list(self.row_type._fields)))
-        stream = io.BytesIO()
-        with pa.ipc.new_stream(stream, batches[0].schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        if self.counted:
-            counter("counts_published").inc(sum(map(len, batches)))
-        return stream.getvalue()
-
-    def _columns(self, step: int, keys: Keys, found: KeyedRows, names: Names, back: int) -> list[Any]:
-        """Return the fields of rows in their order: arrays, nan for none, or one value for all."""
-        columns = dict.fromkeys(self.row_type._fields) | unsmoothed_columns(found, self.mechanism.max_value)
-        columns["item"] = self.texts(keys, found.keys, names)
-        columns |= zip(WINDOW, self.steps.bounds(step - back), strict=True)
-        return [columns[name] for name in self.row_type._fields]
-
-    def texts(self, keys: Keys, numbers: np.ndarray, names: Names) -> pa.Array:
-        """Return the texts of keys."""
-        some = keys.keys[numbers]
-        return names.texts(some) if self.domain is None else self.domain.texts.take(some)
 
 
 RememberedKeys = Any
@@ -115,17 +54,27 @@ RememberedKeys = Any
 
 
 class CountsOnClock(StepFn):
-    """Per shard of keys, on a public clock: counts of a step in, rows out.
+    """Per shard of keys, on a public clock: counts of a step in, a table out, which is the same for the same counts.
 
     The log has the whole state, and then what came in each step since: a state follows from these again.
+
+    Attributes:
+        mechanism: counts keys by their numbers.
+        key_shards: how many shards of keys there are.
+        domain: the public list of keys, which are then positions in it, or None.
+        always: the keys that are published in every window, beside those that are found; None for none.
+        row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
+        counted: whether rows of tables are counted as published; else a view of them is.
     """
 
     kind = "named counts"  # of snapshots
-
-    def __init__(self, *, timer_offset: int, publisher: KeyPublisher, key_shards: int) -> None:
-        super().__init__(steps=publisher.steps, timer_offset=timer_offset)
-        self.publisher = publisher
-        self.key_shards = key_shards
+    mechanism: Any
+    key_shards: int
+    domain: Domain | None
+    always: PublicKeys | None
+    row_type: Any
+    counted: bool
+    rows_published = Metrics.counter("privstream", "counts_published")
 
     @abstractmethod
     def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> RememberedKeys:
@@ -133,7 +82,7 @@ class CountsOnClock(StepFn):
 
     def snapshot(self, state: RememberedKeys) -> bytes:
         """Encode all parts."""
-        counts = self.publisher.mechanism.snapshot(state.counts)
+        counts = self.mechanism.snapshot(state.counts)
         of: dict[str, Any] = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys}
         return pack(self.kind, 1, of | state.columns)
 
@@ -146,7 +95,7 @@ class CountsOnClock(StepFn):
         found: dict[str, Any] = unpack(self.kind, 1, data)
         if (shards := found.pop("shards")) != self.key_shards:
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
-        counts = self.publisher.mechanism.restore(found.pop("counts"))
+        counts = self.mechanism.restore(found.pop("counts"))
         return self.remembered(counts, Keys(found.pop("keys")), found)
 
     def decode(self, key: bytes, segments: list[bytes]) -> RememberedKeys:
@@ -161,24 +110,52 @@ class CountsOnClock(StepFn):
         """Publish one window."""
         after, found = self._counted(step, _join(batches), state)
         whole = (step + 1) % REPLAYED == 0
+        to = StepKey(step, StepKey.from_bytes(key).shard).to_bytes()
+        tables = [(to, self._table(step, after, found))] if len(found.keys) else []
         return Stepped(
             after,
-            self._outputs(key, step, after, found),
-            None if whole else lambda: stepped(step, _joined_bytes(batches)),
+            tables,
+            None if whole else lambda: stepped(step, batches[0] if len(batches) == 1 else encode(_join(batches))),
         )
-
-    def _outputs(self, key: bytes, step: int, state: RememberedKeys, found: KeyedRows) -> Iterable[Any]:
-        """Return what is sent on of a window."""
-        if not len(found.keys):
-            return []
-        table = self.publisher.publish(step, state.keys, found, state.named(found))
-        return [(StepKey(step, shard_of(key)).to_bytes(), table)]
 
     def _counted(self, step: int, counted: CountBatch, state: RememberedKeys) -> tuple[RememberedKeys, KeyedRows]:
         """Return the state after a step, and what is published about it."""
         keys, numbers = state.keys.with_numbers(counted.items)
-        counts, found = self.publisher.count(step, keys, numbers, counted, state.counts)
+        number = self.steps.number(step)
+        given = KeyedStep(
+            step=number,
+            keys=numbers.astype(np.uint64),
+            counts=counted.counts,
+            sums=None if self.mechanism.max_value is None else _present(counted.sums),
+            listed=_present(counted.new) if self.mechanism.lists(number) else None,
+        )
+        counts, found = self.mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys.keys))
         return state.after(counts, keys, counted.names), found
+
+    def _table(self, step: int, state: RememberedKeys, found: KeyedRows) -> bytes:
+        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
+
+        They are in the order of keys, which tells which of them somebody had first: they must be sorted.
+        """
+        names, batches = state.named(found), []
+        for one in (found, *found.earlier):
+            columns = dict.fromkeys(self.row_type._fields) | unsmoothed_columns(one, self.mechanism.max_value)
+            some = state.keys.keys[one.keys]
+            texts = names.texts(some) if self.domain is None else self.domain.texts.take(some)
+            columns["item"] = texts.cast(pa.large_string())
+            columns |= zip(WINDOW, self.steps.bounds_micros(step - (found.step - one.step)), strict=True)
+            arrays = []
+            for name in self.row_type._fields:
+                several = isinstance(column := columns[name], np.ndarray | pa.Array)
+                arrays.append(pa.array(column, from_pandas=True) if several else pa.repeat(column, len(some)))
+            batches.append(pa.RecordBatch.from_arrays(arrays, list(self.row_type._fields)))
+        stream = io.BytesIO()
+        with pa.ipc.new_stream(stream, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        if self.counted:
+            self.rows_published.inc(sum(map(len, batches)))
+        return stream.getvalue()
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,12 +191,12 @@ class PublishCounts(CountsOnClock, state="publish_counts"):
 
     def initial(self, key: bytes) -> NamedState:
         """Count nothing yet; of a public list, the keys of this shard."""
-        domain = self.publisher.domain
+        domain = self.domain
         if domain is None:
-            return NamedState(self.publisher.mechanism.initial_state(), Keys.none(), Names.none())
-        keys = Keys(np.arange(shard_of(key), len(domain), self.key_shards, dtype=np.uint64))
+            return NamedState(self.mechanism.initial_state(), Keys.none(), Names.none())
+        keys = Keys(np.arange(StepKey.from_bytes(key).shard, len(domain.texts), self.key_shards, dtype=np.uint64))
         numbers = np.arange(len(keys.keys), dtype=np.uint64)
-        return NamedState(self.publisher.mechanism.initial_state(numbers), keys, Names.none())
+        return NamedState(self.mechanism.initial_state(numbers), keys, Names.none())
 
     def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> NamedState:
         """Return the state."""
@@ -266,19 +243,14 @@ class PublishFound(CountsOnClock, state="publish_found"):
     """Publish counts of windows, of keys that are not public and stay found; also in the periods that follow."""
 
     kind = "found keys"
+    mechanism: FoundKeys
 
     def initial(self, key: bytes) -> FoundNames:
         """Know the keys of the public list alone."""
-        if self.publisher.always is None:
+        if self.always is None:
             return FoundNames(self.mechanism.initial_state(), Keys.none())
-        names = self.publisher.always.of_shard(shard_of(key), self.key_shards)
+        names = self.always.of_shard(StepKey.from_bytes(key).shard, self.key_shards)
         return FoundNames(self.mechanism.initial_state(public=len(names.items)), Keys(names.items), (names.to_arrow(),))
-
-    @property
-    def mechanism(self) -> FoundKeys:
-        """That of the publisher."""
-        assert isinstance(self.publisher.mechanism, FoundKeys)
-        return self.publisher.mechanism
 
     def afresh(self, key: bytes, state: FoundNames) -> FoundNames:
         """Carry over the keys that were found, unless nothing but noise was published of them."""
@@ -304,60 +276,17 @@ class PublishFound(CountsOnClock, state="publish_found"):
         return super()._counted(step, counted, state)
 
 
-def _array(column: Any, number: int) -> pa.Array:
-    """Return a column of so many rows, or one value for all, as Arrow has it; times in microseconds."""
-    if isinstance(column, np.ndarray):
-        return pa.array(np.ascontiguousarray(column), from_pandas=True)
-    if isinstance(column, pa.Array | pa.ChunkedArray):
-        return column.cast(pa.large_string())
-    return pa.repeat(column.micros if isinstance(column, Timestamp) else column, number)
-
-
 NO_COUNTS = CountBatch.join([])
 
 
 def _join(batches: list[bytes]) -> CountBatch:
-    parts = [decode(CountBatch, batch) for batch in batches]
-    return joined(parts) if len(parts) > 1 else parts[0] if parts else NO_COUNTS  # each is added up
-
-
-def _joined_bytes(batches: list[bytes]) -> bytes:
-    return batches[0] if len(batches) == 1 else encode(_join(batches))  # one that is whole stays as it came
+    found = CountBatch.read(batches) if batches else NO_COUNTS
+    return add_up(found) if len(batches) > 1 else found  # each is added up
 
 
 def _present(column: np.ndarray | None) -> np.ndarray:
     """Return a column of a step, which is missing where the step brought nothing."""
     return np.zeros(0, np.int64) if column is None else column
-
-
-def shard_of(key: bytes) -> int:
-    """Return the shard of a clock."""
-    return StepKey.from_bytes(key).shard
-
-
-def publish_counts(
-    counted: PCollection[Any],
-    apply_dofn: ApplyDoFn,
-    publisher: KeyPublisher,
-    *,
-    clocks: Iterable[bytes],
-    key_shards: int,
-    timer_offset: int,
-) -> PCollection[Any]:
-    """Add the stage from counts of people, by shard of keys, to a table of every window, each under a `StepKey`.
-
-    Args:
-        counted: batches of steps under their shard of keys.
-        apply_dofn: adds a stage.
-        publisher: writes the rows.
-        clocks: the shards of keys that are handled here.
-        key_shards: how many there are.
-        timer_offset: that of the first stage here.
-    """
-    clocked = counted | "WithClock" >> WithClock(publisher.steps, clocks)
-    stage = PublishFound if isinstance(publisher.mechanism, FoundKeys) else PublishCounts
-    last = stage(timer_offset=timer_offset, publisher=publisher, key_shards=key_shards)
-    return apply_dofn(clocked, last, Keyed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,3 +327,150 @@ class Keys:
         vars(more)["_order"] = np.insert(self._order, places[~here], numbers[~here])  # without sorting all of them
         vars(more)["_sorted"] = np.insert(self._sorted, places[~here], keys[~here])
         return more, numbers
+
+
+REWRITTEN = 64  # steps after which the log is written anew
+TIMES = ("window_start", "window_end")
+
+
+def to_shard(element: Keyed) -> Keyed:
+    """Send a table of a step and a shard of keys to that shard."""
+    key = StepKey.from_bytes(element[0])
+    return shard_key(key.shard), stepped(key.step, element[1])
+
+
+class Seen(NamedTuple):
+    """What was published in the last windows. All of it is public.
+
+    Attributes:
+        items: that have been published.
+        history: float64 (numbers, windows, items): of each item in the last windows, nan where there is none.
+    """
+
+    items: pa.LargeStringArray
+    history: np.ndarray
+
+
+class ShowCounts(StepFn, state="show_counts"):
+    """Per shard of keys: make rows of what is published, each from the last windows until then. It has no noise.
+
+    An item that is published for the first time comes with all its earlier windows: its rows are made of these.
+
+    Args:
+        row_type: of the rows.
+        view: what is made of the numbers of several windows; None for numbers as they are published.
+        shown: which rows are shown.
+        choose: of the rows of a window, those that may be among the chosen ones of all shards; None for all.
+        ordered: whether rows are in the order of items; else they are in that in which they were published.
+    """
+
+    row_type: Any
+    view: SmoothFinished | None
+    shown: ShownCounts
+    choose: LargestCounts | None
+    ordered: bool
+    rows_published = Metrics.counter("privstream", "counts_published")
+
+    @cached_property
+    def windows(self) -> int:
+        """How many windows a view looks at."""
+        return 0 if self.view is None else max(LOOKBACK if self.view.windows == 1 else 0, self.view.windows)
+
+    @cached_property
+    def numbers(self) -> int:
+        """How many numbers of each row it looks at."""
+        summed = self.view is not None and self.view.windows > 1
+        return len([name for name in NOISY if name in self.row_type._fields]) if summed else 1
+
+    @override
+    def initial(self, key: bytes) -> Seen:
+        return Seen(pa.array([], pa.large_string()), np.empty((self.numbers, self.windows, 0)))
+
+    @override
+    def afresh(self, key: bytes, state: Seen) -> Seen:
+        return state  # it is public, and items that stay found go on
+
+    @override
+    def snapshot(self, state: Seen) -> bytes:
+        offsets, text = string_buffers(state.items)
+        return pack("shown counts", 1, {"offsets": offsets, "text": text, "history": state.history})
+
+    @override
+    def restore(self, data: bytes) -> Seen:
+        found: dict[str, Any] = unpack("shown counts", 1, data)
+        names = Names(np.arange(len(found["offsets"]) - 1, dtype=np.uint64), found["offsets"], found["text"])
+        return Seen(names.to_arrow(), found["history"])
+
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> Seen:
+        state: Seen = super().decode(key, segments[:1])
+        for segment in segments[1:]:
+            (step,), data = STEP.unpack_from(segment), segment[STEP.size :]
+            state, _ = self._seen(state, step, pa.ipc.open_stream(data).read_all() if data else None)
+        return state
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Seen) -> Stepped:
+        data = b"".join(batches)  # there is one, or none
+        table = pa.ipc.open_stream(data).read_all() if data else None
+        after, places = self._seen(state, step, table)
+        rows = [] if table is None else self._rows(step, table, after, places)
+        whole = self.windows == 0 or (step + 1) % REWRITTEN == 0
+        return Stepped(after, rows, None if whole else lambda: stepped(step, data))
+
+    def _seen(self, state: Seen, step: int, table: pa.Table | None) -> tuple[Seen, np.ndarray]:
+        """Return what is seen after a step, and the place of the item of each row."""
+        if not self.windows:
+            return state, np.empty(0, np.int64)
+        items = pa.array([], pa.large_string()) if table is None else table["item"].combine_chunks()
+        if self.steps.starts_afresh(step - 1, step):  # items that are not published any more are forgotten
+            kept = np.flatnonzero(pc.is_in(state.items, items).to_numpy(zero_copy_only=False))
+            state = Seen(state.items.take(pa.array(kept)), state.history[:, :, kept])
+        places = pc.index_in(items, state.items)
+        fresh = pc.unique(items.filter(pc.is_null(places)))
+        history = np.full((self.numbers, self.windows, len(state.items) + len(fresh)), np.nan)
+        history[:, :-1, : len(state.items)] = state.history[:, 1:]
+        after = Seen(pa.concat_arrays([state.items, fresh]), history)
+        if table is None:
+            return after, np.empty(0, np.int64)
+        at = pc.index_in(items, after.items).to_numpy()
+        back = step - self.steps.starting(table["window_start"].to_numpy())
+        inside = back < self.windows
+        for number, values in zip(history, published(table), strict=False):
+            number[self.windows - 1 - back[inside], at[inside]] = values[inside]
+        return after, at
+
+    def _rows(self, step: int, table: pa.Table, seen: Seen, places: np.ndarray) -> list[Any]:
+        """Return the rows that are shown of what is published at a step, or may be among those of all shards."""
+        columns: dict[str, Any] = {name: table[name].to_pylist() for name in self.row_type._fields}
+        for name in TIMES:
+            columns[name] = [Timestamp(micros=moment) for moment in columns[name]]
+        if self.view is not None:
+            columns |= {name: listed(column) for name, column in self._changed(step, table, seen, places).items()}
+        rows = list(map(self.row_type, *(columns[name] for name in self.row_type._fields)))
+        found = self.shown(rows)
+        if self.choose is not None:
+            start = Timestamp(micros=self.steps.bounds_micros(step)[0])
+            return self.choose.among([row for row in found if row.window_start == start])
+        self.rows_published.inc(len(found))
+        # Unless keys are public, their order tells which of them somebody had first.
+        return sorted(found, key=lambda row: (row.window_start, row.item)) if self.ordered else found
+
+    def _changed(self, step: int, table: pa.Table, seen: Seen, places: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the columns that the view makes: of items that come with earlier windows from these."""
+        assert self.view is not None
+        starts = table["window_start"].to_numpy()
+        now = starts == self.steps.bounds_micros(step)[0]
+        past = np.isin(places, places[~now])
+        found = {name: np.array(column) for name, column in self.view.last(seen.history[:, :, places], starts).items()}
+        if past.any():
+            items = ranks(table["item"].filter(pa.array(past)))
+            whole = self.view.changed(items, starts[past], published(table)[:, past])
+            for name, column in whole.items():
+                found[name][past] = column
+        return found
+
+
+def published(table: pa.Table) -> np.ndarray:
+    """Return the numbers that were published, int64 (numbers, rows)."""
+    return np.stack([table[name].to_numpy() for name in NOISY if name in table.column_names])

@@ -7,7 +7,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     CountBatch,
     HolderBatch,
@@ -16,13 +15,11 @@ from privstream.transforms.batches import (
     in_order,
     rows_of,
 )
-from privstream.transforms.counts.contributions import CountContributions, by_shard, joined
-from privstream.transforms.counts.dropped import sums_record
+from privstream.transforms.counts.contributions import CountContributions, add_up, by_shard, sums_record
 from privstream.transforms.people.bound import ITEM_ORDER, draws_of_pairs, place_in_run, sorted_in_groups
 from privstream.transforms.people.bounding import PartOfPeople, Used
 from privstream.transforms.spill import release, size_of
 from privstream.transforms.timing.step_fn import Stepped, unchanged
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 AT_ONCE = 1 << 26
@@ -74,11 +71,10 @@ class CountRandomContributions(CountContributions, state="count_random"):
     Arguments: see `CountContributions`.
     """
 
-    def __init__(self, *, steps: Steps, noise: NoiseSource, timer_offset: int, **options: Any) -> None:
-        super().__init__(steps=steps, noise=noise, timer_offset=timer_offset, **options)
-        self._orders = noise.derive(ITEM_ORDER)
-
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
         self._blocks = (1,)
+        self._orders = self.noise.derive(ITEM_ORDER)
 
     @override
     def block_end(self, level: int, handled: int) -> int:
@@ -116,7 +112,7 @@ class CountRandomContributions(CountContributions, state="count_random"):
         for number in range(1 << bits):
             for step, chosen in self.choose(_held(parted, PartOfPeople(bits, number))):
                 found = self._count(chosen.held, chosen.rows, chosen.new)
-                counted[step] = joined([counted[step], found]) if step in counted else found
+                counted[step] = add_up(CountBatch.join([counted[step], found])) if step in counted else found
                 sums += 0 if chosen.sums is None else chosen.sums
         return counted, sums
 
@@ -187,26 +183,23 @@ class CountRandomContributions(CountContributions, state="count_random"):
         return draws_of_pairs(order, held.users[rows], held.items[rows])
 
     def _marks(self, held: Held, given: Rows, counts: np.ndarray) -> np.ndarray | None:
-        """Return which rows of all steps make a person new to a key, or put it on its list, bool; None if nobody asks.
+        """Return which rows of all steps put a person on the list of a key, bool; None without lists.
 
         A person is on the lists of the first keys that count, those of one step in the order of their random numbers.
         """
-        if self.lists is None and not self.newcomers:
+        if self.lists is None:
             return None
         rows = np.flatnonzero(counts)
-        if self.lists is not None:
-            in_time = np.array([self.steps.number(step) <= self.lists.last for step in held])
-            rows = rows if in_time.all() else rows[in_time[given.steps[rows]]]
+        in_time = np.array([self.steps.number(step) <= self.lists.last for step in held])
+        rows = rows if in_time.all() else rows[in_time[given.steps[rows]]]
         keys = np.concatenate([each.items for each in held.values()])[given.order[rows]]
         order = sorted_in_groups(given.persons[rows], keys)  # of equal keys of a person the earliest comes first
         rows = np.sort(rows[order[first_of_run(given.persons[rows][order], keys[order])]])
-        if self.lists is not None:
-            persons = given.persons[rows]
-            over = np.flatnonzero((np.bincount(persons) > self.lists.keys)[persons])
-            draws = self._draws(held, given, rows[over])
-            by_step = np.lexsort((draws, given.steps[rows[over]], persons[over]))
-            late = over[place_in_run(persons[over], by_step) >= self.lists.keys]
-            rows = np.delete(rows, late)
+        persons = given.persons[rows]
+        over = np.flatnonzero((np.bincount(persons) > self.lists.keys)[persons])
+        draws = self._draws(held, given, rows[over])
+        by_step = np.lexsort((draws, given.steps[rows[over]], persons[over]))
+        rows = np.delete(rows, over[place_in_run(persons[over], by_step) >= self.lists.keys])
         marks = np.zeros(len(given.order), bool)
         marks[given.order[rows]] = True
         return marks

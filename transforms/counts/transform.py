@@ -1,31 +1,34 @@
-"""KeyedCounts: how many people have each item, public or not known before, and what their values add up to."""
+"""KeyedCounts: how many people have each item, and what their values add up to; and questions that are views of it."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.transforms.batches import Keyed
+from privstream.transforms.counted import CountedParameters, CountsView
 from privstream.transforms.counts.contributions import (
+    CLOCK,
     CountContributions,
     CountEvents,
+    ReleaseDropped,
     lists_of,
 )
-from privstream.transforms.counts.dropped import CLOCK, ReleaseDropped, is_counts, is_sums
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import KeyPublisher, publish_counts
+from privstream.transforms.counts.publishing import PublishCounts, PublishFound, ShowCounts, to_shard
 from privstream.transforms.counts.random_contributions import CountRandomContributions
-from privstream.transforms.counts.showing import ShowCounts, to_shard
-from privstream.transforms.people.bounding import BoundPerWindow
-from privstream.transforms.people.split_stages import SplitEvents
+from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
 from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded
 from privstream.transforms.timing.clock import WithClock
-from privstream.transforms.timing.window_ends import AtWindowEnds
+from privstream.transforms.timing.closing import AtWindowEnds
+from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
@@ -45,14 +48,8 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
     @override
     def _splitter(self) -> SplitEvents:
         _ = self.mechanism.law  # once, at launch; workers receive it
-        return SplitEvents(
-            steps=self.steps,
-            noise=self.noise,
-            shards=self.shards,
-            domain=self.domain,
-            positions=self.domain is not None,
-            limits=self._value_limits,
-        )
+        limits = 0, self.mechanism.max_value or 0
+        return SplitEvents(**self._split_by, domain=self.domain, positions=self.domain is not None, limits=limits)
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -76,7 +73,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             bound=bound,
             distinct=self._distinct,
             key_shards=self.shards,
-            limits=self._value_limits,
+            limits=(0, self.mechanism.max_value or 0),
             lists=lists_of(self.mechanism),
             dropped=dropped,
         )
@@ -88,23 +85,19 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         mechanism = self.mechanism
         if isinstance(mechanism, FoundKeys):  # sums of windows are a view
             mechanism = replace(mechanism, over="window")
-        publisher = KeyPublisher(
-            row_type=self.row_type,
+        publish = (PublishFound if isinstance(mechanism, FoundKeys) else PublishCounts)(
             steps=self.steps,
+            timer_offset=2,
             mechanism=mechanism,
             noise=self.counting_noise,
+            key_shards=self.shards,
             domain=self.domain,
             always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
+            row_type=self.row_type,
             counted=self._in_columns,
         )
-        tables = publish_counts(
-            self._without_sums(counted, apply_dofn),
-            apply_dofn,
-            publisher,
-            clocks=self.item_shards,
-            key_shards=self.shards,
-            timer_offset=2,
-        )
+        counts = self._without_sums(counted, apply_dofn)
+        tables = apply_dofn(counts | "WithClock" >> WithClock(self.steps, self.item_shards), publish, Keyed)
         return tables if self._in_columns else self._show(tables, apply_dofn)
 
     def _show(self, tables: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -132,13 +125,53 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         if (mechanism := self.dropped_share) is None:
             return counted
         if self._shared.number == 0:
-            sums = counted | "Sums" >> beam.Filter(is_sums).with_output_types(Keyed)
+            sums = counted | "Sums" >> beam.Filter(lambda element: element[0] == CLOCK).with_output_types(Keyed)
             release = ReleaseDropped(
                 steps=self.steps,
                 timer_offset=2,
                 mechanism=mechanism,
                 noise=self.counting_noise,
-                readings=self.shares_read,
+                readings=frozenset(self.shares_read),
             )
             apply_dofn(sums | "SumsWithClock" >> WithClock(self.steps, (CLOCK,)), release, bytes)
-        return cast(PCollection[Any], counted | "Counts" >> beam.Filter(is_counts).with_output_types(Keyed))
+        return cast(
+            PCollection[Any],
+            counted | "Counts" >> beam.Filter(lambda element: element[0] != CLOCK).with_output_types(Keyed),
+        )
+
+
+AFTER_COUNTS = 5
+"""How many stages have decided a window before its view does."""
+
+
+class CountedTransform(CountedParameters, PeopleTransform):
+    """Counts and a view of them, or the stages of another method."""
+
+    counts_type = KeyedCounts
+
+    @property
+    @override
+    def segments(self) -> tuple[Segment, ...]:
+        if self.counts is None:
+            return super().segments
+        counts = cast(KeyedCounts, copy.copy(self.counts))
+        counts._shared, counts._names = self._shared, self._names
+        *first, last = counts.segments
+        if not self._ended:  # else the view is one of the whole run
+            last = Segment(partial(viewed, last, self.view, self.steps))
+        return *first, last
+
+
+def viewed(
+    counts: Segment, view: CountsView, steps: Steps, counted: PCollection[Any], apply_dofn: ApplyDoFn
+) -> PCollection[Any]:
+    """Add the stages that publish counts, and those that publish a view of each window when it is over."""
+    rows = counts.stages(counted, apply_dofn)
+    given = rows | "View" >> beam.FlatMap(_of_its_window, view).with_output_types(view.row_type)
+    ends = AtWindowEnds(steps, view.row_type, timer_offset=AFTER_COUNTS, choose=view.choose, follow=view.publish)
+    return cast(PCollection[Any], given | "AtWindowEnds" >> ends)
+
+
+def _of_its_window(row: Any, view: CountsView, at: Any = beam.DoFn.TimestampParam) -> list[Any]:
+    """Return what a row of counts gives, if it is published after its own window, not after a later one."""
+    return list(view.of_row(row)) if at < row.window_end else []

@@ -67,15 +67,9 @@ def draws_of_pairs(noise: NoiseSource, users: np.ndarray, items: np.ndarray) -> 
 def bound_people(users: np.ndarray, items: np.ndarray, *, limit: int, draws: Draws, ranked: bool = True) -> Kept:
     """Choose rows such that each person keeps at most `limit` distinct items, random ones.
 
-    Args:
-        users, items: uint64, shape (n,).
-        limit: items kept per person, >= 1.
-        draws: see `Draws`; of each pair of person and item.
-        ranked: whether ranks are needed; else draws are asked for people with more items than the limit alone.
-
-    Returns:
-        What is kept: a function of each person's own events, the limit and the draws alone, whatever their order in
-        the input.
+    What is kept is a function of each person's own events, the limit and the draws (of each pair of person and item)
+    alone, whatever their order in the input. Unless they are `ranked`, few draws are needed: those of people with more
+    items than the limit.
     """
     order = in_order(users)
     kept = first_of_run(users[order])
@@ -97,12 +91,7 @@ def bound_people(users: np.ndarray, items: np.ndarray, *, limit: int, draws: Dra
 
 
 def sorted_in_groups(groups: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Return the order by group, and in each by numbers: what `lexsort` gives, in a part of its time.
-
-    Args:
-        groups: integers, at least 0.
-        numbers: uint64.
-    """
+    """Return the order by group, at least 0, and in each by numbers, uint64: what `lexsort` gives, in less time."""
     free = 64 - int(groups.max(initial=0)).bit_length()
     cut = max(0, int(numbers.max(initial=0)).bit_length() - free)
     words = (groups.astype(np.uint64) << np.uint64(min(free, 63))) | (numbers >> np.uint64(cut))
@@ -135,12 +124,7 @@ def within_limit(
 ) -> np.ndarray:
     """Mark the rows that people have something left for: of each person those that come first in a random order.
 
-    Args:
-        people: uint64 hashes, one for each row.
-        limit: how much one person may use until now.
-        used: what people have used before.
-        draws: see `Draws`.
-        at_once: how much one person may use of these rows; None for all that is left.
+    A person may use as much as `limit` until now, less what was `used` before, and of these rows `at_once` at most.
     """
     distinct, person, wanted = by_person(people)
     left = limit - used.charged(distinct)
@@ -160,12 +144,6 @@ def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.nda
     pairs = np.empty(len(order), np.int64)
     pairs[order] = np.cumsum(first) - 1
     return totals(pairs, values.astype(np.int64), int(first.sum()))[pairs]
-
-
-def distinct_pairs(users: np.ndarray, items: np.ndarray) -> int:
-    """Return how many different pairs of a person and an item there are."""
-    order = np.lexsort((items, users))
-    return int(first_of_run(users[order], items[order]).sum())
 
 
 def last_of_each(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -1,15 +1,16 @@
-"""The stages that bound what one person contributes: in a window, and over the whole run; and count what they drop."""
+"""The stages that split events by window and person, bound what one person contributes, and count what they drop."""
 
 from __future__ import annotations
 
 import struct
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import apache_beam as beam
 import numpy as np
-from apache_beam.pvalue import PCollection
+import pyarrow as pa
+from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -18,6 +19,8 @@ from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Keyed,
+    KeyedBatch,
+    Names,
     StepKey,
     decode,
     encode,
@@ -26,15 +29,55 @@ from privstream.transforms.batches import (
     rows_of,
     shard_key,
 )
-from privstream.transforms.counters import counter
 from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
+from privstream.transforms.people.split import EventReader, EventSplitter, by_step_and_shard
 from privstream.transforms.spill import release
-from privstream.transforms.stages import ApplyDoFn
-from privstream.transforms.timing.clock import WithClock, stepped
+from privstream.transforms.timing.clock import STEP, on_clock, stepped
 from privstream.transforms.timing.closing import ClosedWindow
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
+
+
+class ReadEvents(EventReader, beam.DoFn):
+    """What stages share that read events."""
+
+
+class SplitEvents(EventSplitter, beam.DoFn):
+    """Splits events by step and shard of people."""
+
+
+class CodedEvents(NamedTuple):
+    """Events that count in a batch: row of the batch, a public code of the item (uint64), and step."""
+
+    rows: np.ndarray
+    codes: np.ndarray
+    steps: np.ndarray
+
+
+class SplitCodes(ReadEvents):
+    """Turn Arrow batches into `EventBatch`es per step and shard of people, without names.
+
+    People become keyed 64-bit hashes, and items public codes.
+    """
+
+    @abstractmethod
+    def code(self, batch: pa.RecordBatch) -> CodedEvents:
+        """Return the events that count in a batch, with their codes; count the others."""
+
+    @override
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        self.events.inc(batch.num_rows)
+        rows, codes, steps = self.code(batch)
+        if not len(rows):
+            return
+        users, times = self.users(batch)[rows], batch["time"].to_numpy()[rows]
+        order, parts = by_step_and_shard(steps, users, self.shards)
+        users, codes, times = users[order], codes[order], times[order]
+        for to, part in parts:
+            found = EventBatch(users[part], codes[part], times[part], Names.none())
+            yield to.to_bytes(), (len(found.users), encode(found))
+
 
 _PART = struct.Struct(">I")
 PART_ROWS = 1 << 17
@@ -49,8 +92,8 @@ class LimitCounter:
     """
 
     def __init__(self, name: str) -> None:
-        self._came = counter(f"{name}_before_limit")
-        self._dropped = counter(f"{name}_over_limit")
+        self._came = Metrics.counter("privstream", f"{name}_before_limit")
+        self._dropped = Metrics.counter("privstream", f"{name}_over_limit")
 
     def add(self, came: int, dropped: int) -> None:
         """Count what came, and how much of it was dropped."""
@@ -98,9 +141,7 @@ def parts_of_people(held: HolderBatch) -> Iterator[tuple[PartOfPeople, HolderBat
 class BoundEvents(ClosedWindow):
     """Per step and shard of people, or of items: the events of a step that were in time, together."""
 
-    def __init__(self, *, steps: Steps) -> None:
-        super().__init__()
-        self.steps = steps
+    steps: Steps
 
     @abstractmethod
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
@@ -108,7 +149,7 @@ class BoundEvents(ClosedWindow):
 
     @override
     def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        events = EventBatch.join([decode(EventBatch, batch) for batch in batches])
+        events = EventBatch.read(batches)
         for batch in batches:
             release(batch)
         yield from self.bound(key, events)
@@ -123,31 +164,20 @@ class BoundPerWindow(BoundEvents):
     once in it; otherwise each step has its own.
     """
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        noise: NoiseSource,
-        items_per_step: int,
-        item_shards: int,
-        by_people: bool = False,
-        in_parts: bool = False,
-        ranked: bool = True,
-        distinct: bool = False,
-    ) -> None:
-        super().__init__(steps=steps)
-        self._orders = noise.derive(ITEM_ORDER)
-        self.distinct = distinct
-        self.ranked = ranked
-        self.items_per_step = items_per_step
-        self.item_shards = item_shards
-        self.by_people = by_people
-        self.in_parts = in_parts
-        self.limited = LimitCounter("items")
+    noise: NoiseSource
+    items_per_step: int
+    item_shards: int
+    by_people = False
+    in_parts = False
+    ranked = True
+    distinct = False
+    limited = LimitCounter("items")
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
-        order = self._orders.derive(self.steps.first_of_period(key.step) if self.distinct else key.step)
+        order = self.noise.derive(ITEM_ORDER).derive(
+            self.steps.first_of_period(key.step) if self.distinct else key.step
+        )
         rows, ranks, dropped = bound_people(
             events.users,
             events.items,
@@ -178,18 +208,8 @@ Charged = dict[str, Charges]
 """What a step charges people: for each limit whom, and how much."""
 
 
-@dataclass(frozen=True)
-class Used:
-    """How much people have used of each limit of the whole run, by the name of the limit."""
-
-    counters: Mapping[str, UserCounters]
-
-    def __getitem__(self, limit: str) -> UserCounters:
-        return self.counters[limit]
-
-    def after(self, charged: Charged) -> Used:
-        """Return what follows a step."""
-        return Used({limit: counter.add(charged[limit]) for limit, counter in self.counters.items()})
+Used = Mapping[str, UserCounters]
+"""How much people have used of each limit of the whole run, by the name of the limit."""
 
 
 class ChargesInOrder(StepFn):
@@ -230,15 +250,15 @@ class BoundOverRun(StepFn):
 
     @override
     def initial(self, key: bytes) -> Used:
-        return Used({limit: UserCounters() for limit in self.limit_names})
+        return {limit: UserCounters() for limit in self.limit_names}
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Used) -> Stepped:
         if not batches:
             return Stepped(state, (), unchanged)
-        held = HolderBatch.join([decode(HolderBatch, batch) for batch in batches])
+        held = HolderBatch.read(batches)
         charged, outputs = self.admit(key, step, held, state)
-        after = self.remembered(step, state).after(charged)
+        after = {limit: used.add(charged[limit]) for limit, used in self.remembered(step, state).items()}
         return Stepped(after, outputs, lambda: self._entry(charged) if any(map(len, charged.values())) else b"")
 
     def _entry(self, charged: Charged) -> bytes:
@@ -249,11 +269,11 @@ class BoundOverRun(StepFn):
     def decode(self, key: bytes, segments: list[bytes]) -> Used:
         found: list[dict[str, Any]] = [unpack(self.kind, 1, one) for one in segments]
         charges = {limit: [Charges.from_bytes(one[limit]) for one in found] for limit in self.limit_names}
-        return Used({limit: UserCounters.of(each) for limit, each in charges.items()})
+        return {limit: UserCounters.of(each) for limit, each in charges.items()}
 
     @override
     def encode(self, state: Used) -> list[bytes]:
-        charges = {limit: counter.compact() for limit, counter in state.counters.items()}
+        charges = {limit: counter.compact() for limit, counter in state.items()}
         starts = range(0, max(map(len, charges.values())), SEGMENT)
         return [self._entry({limit: one.slice(at, at + SEGMENT) for limit, one in charges.items()}) for at in starts]
 
@@ -264,18 +284,9 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
     kind = "contributions"
     limit_names = ("participations",)
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        timer_offset: int,
-        item_shards: int,
-        participations: int,
-    ) -> None:
-        super().__init__(steps=steps, timer_offset=timer_offset)
-        self.item_shards = item_shards
-        self.participations = participations
-        self.limited = LimitCounter("holdings")
+    item_shards: int
+    participations: int
+    limited = LimitCounter("holdings")
 
     @override
     def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
@@ -289,31 +300,28 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
         return charged, list(split_by_item(step, rows_of(held, np.flatnonzero(kept)), self.item_shards))
 
 
-def bound_items_of_people(
-    closed: PCollection[Any],
-    apply_dofn: ApplyDoFn,
-    *,
-    steps: Steps,
-    noise: NoiseSource,
-    items_per_step: int,
-    item_shards: int,
-    participations: int | None,
-    people: Iterable[bytes],
-) -> PCollection[Any]:
-    """Add the stages from windows that are closed to who has what, by shard of items: two, or one without a limit.
+def encode_counts(positions: np.ndarray, counts: np.ndarray) -> bytes:
+    """Encode how often distinct positions of a list were counted."""
+    return pack("counts", 1, {"positions": positions.astype(np.uint32), "counts": counts.astype(np.int64)})
 
-    Args:
-        closed: batches of events; see `CloseWindows`.
-        apply_dofn: adds a stage.
-        steps, noise, items_per_step, item_shards: see `BoundPerWindow`.
-        participations: see `BoundAcrossWindows`; None for no limit.
-        people: the keys of shards of people.
-    """
-    common: dict[str, Any] = {"steps": steps, "item_shards": item_shards}
-    limits = participations is not None
-    bound = BoundPerWindow(**common, noise=noise, items_per_step=items_per_step, by_people=limits)
-    held = apply_dofn(closed, bound, Keyed)
-    if participations is None:
-        return held
-    limit = BoundAcrossWindows(**common, timer_offset=1, participations=participations)
-    return apply_dofn(held | "PeopleClocks" >> WithClock(steps, people), limit, Keyed)
+
+def add_counts(batches: Iterable[bytes], size: int) -> np.ndarray:
+    """Return the sums of counts for all positions of a list, int64 (size,)."""
+    found = np.zeros(size, np.int64)
+    for batch in batches:
+        one = unpack("counts", 1, batch)
+        found[np.asarray(one["positions"])] += np.asarray(one["counts"])
+    return found
+
+
+class CountHolders(beam.DoFn):
+    """Count the people with each item in a batch: each person is in one batch of a step, with an item at most once."""
+
+    def __init__(self) -> None:
+        self.counted = Metrics.counter("privstream", "holdings_counted")
+
+    @override
+    def process(self, element: Keyed) -> Iterator[Keyed]:
+        (step,), held = STEP.unpack_from(element[1]), decode(HolderBatch, element[1][STEP.size :])
+        self.counted.inc(len(held.items))
+        yield on_clock(step, encode_counts(*np.unique(held.items, return_counts=True)))

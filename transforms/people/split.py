@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from privstream.transforms.batches import (
     string_buffers,
 )
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.domain import Domain, item_hash
+from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import Steps
 
 THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
@@ -32,10 +33,12 @@ class EventReader:
     See `EventFields.schema` for the columns of a batch.
     """
 
-    def __init__(self, *, steps: Steps, noise: NoiseSource | None = None, shards: int = 1) -> None:
+    noise: NoiseSource | None = None
+    shards = 1
+
+    def __init__(self, *, steps: Steps, **given: Any) -> None:
         self.steps = steps
-        self.noise = noise
-        self.shards = shards
+        vars(self).update(given)
         self.events = counter("events")
         self.usable = counter("events_usable")
         self.outside = counter("events_outside_run")
@@ -43,11 +46,11 @@ class EventReader:
     def setup(self) -> None:
         """Prepare to hash, where events are read."""
         if self.noise is not None:  # depends on nothing but the key
-            self._user_hash, self._item_hash = self.noise.derive("user hash"), item_hash(self.noise)
+            self._user_hash, self._item_hash = map(self.noise.derive, ("user hash", "item hash"))
 
-    def users(self, texts: pa.Array) -> np.ndarray:
+    def users(self, batch: pa.RecordBatch) -> np.ndarray:
         """Return hashes of people."""
-        return self._user_hash.hash_bytes(*reversed(string_buffers(texts)))
+        return self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))
 
 
 class ClippedCounter:
@@ -63,18 +66,16 @@ class ClippedCounter:
     """
 
     def __init__(self, name: str, *, again: bool = False) -> None:
-        self._again = again
-        self._clipped = counter(f"{name}_clipped")
-        self._came, self._lost = (counter(f"sums_{part}_limit") for part in ("before", "over"))
+        self._name, self._again = name, again
 
     def add(self, values: np.ndarray, within: np.ndarray, limits: tuple[float, float]) -> None:
         """Count values, and what they are within limits, of which one is not 0."""
-        self._clipped.inc(int((within != values).sum()))
+        counter(f"{self._name}_clipped").inc(int((within != values).sum()))
         unit = max(map(abs, limits)) / THOUSANDTHS
         amounts = (np.rint(np.minimum(np.abs(each) / unit, LARGEST_AMOUNT)) for each in (values, values - within))
         came, lost = (int(amount.sum()) for amount in amounts)
-        self._came.inc(0 if self._again else came)
-        self._lost.inc(lost)
+        counter("sums_before_limit").inc(0 if self._again else came)
+        counter("sums_over_limit").inc(lost)
 
 
 class EventSplitter(EventReader):
@@ -86,22 +87,13 @@ class EventSplitter(EventReader):
     it: shards are those of items.
     """
 
-    def __init__(
-        self,
-        *,
-        steps: Steps,
-        noise: NoiseSource,
-        shards: int,
-        domain: Domain | None = None,
-        positions: bool = False,
-        limits: tuple[float, float] | None = None,
-        named: bool = True,
-    ) -> None:
-        super().__init__(steps=steps, noise=noise, shards=shards)
-        self.domain = domain
-        self.positions = positions
-        self.limits = limits
-        self.named = named
+    domain: Domain | None = None
+    positions = False
+    limits: tuple[float, float] | None = None
+    named = True
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
         self.other_items = counter("events_outside_domain")
         self.clipped = ClippedCounter("values")
 
@@ -120,8 +112,12 @@ class EventSplitter(EventReader):
         if not len(rows):
             return
         codes, items, texts = self._items(batch["item"], places)
-        users = (self.users(batch["user"]) if "user" in batch.schema.names else items[codes])[rows]
-        values = self._clip(batch["value"].to_numpy(), rows) if "value" in batch.schema.names else None
+        users = (self.users(batch) if "user" in batch.schema.names else items[codes])[rows]
+        values = batch["value"].to_numpy()[rows] if "value" in batch.schema.names else None
+        if values is not None and self.limits is not None:
+            within: np.ndarray = np.clip(values, *self.limits)
+            self.clipped.add(values, within, self.limits)
+            values = within
         order, parts = by_step_and_shard(steps, users, self.shards)
         rows, users = rows[order], users[order]
         codes, times = codes[rows], times[rows]
@@ -130,21 +126,13 @@ class EventSplitter(EventReader):
             held = distinct_in_order(codes[part])
             names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
             some = None if values is None else values[part]
-            yield encoded(to, EventBatch(users[part], items[codes[part]], times[part], names, some))
-
-    def _clip(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return the values of some rows within the limits; a row that counts in several windows is counted once."""
-        if self.limits is None:
-            return np.asarray(values[rows])
-        within: np.ndarray = np.clip(values, *self.limits)
-        once = np.unique(rows)
-        self.clipped.add(values[once], within[once], self.limits)
-        return np.asarray(within[rows])
+            found = EventBatch(users[part], items[codes[part]], times[part], names, some)
+            yield to.to_bytes(), (len(found.users), encode(found))
 
     def _items(self, texts: pa.Array, places: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
         """Return a code per row, and per code the item (increasing) and perhaps its text."""
         if self.domain is not None and places is not None and self.positions:
-            return places, np.arange(len(self.domain), dtype=np.uint64), None
+            return places, np.arange(len(self.domain.texts), dtype=np.uint64), None
         encoded = texts.dictionary_encode()
         items = self._item_hash.hash_bytes(*reversed(string_buffers(encoded.dictionary)))
         order = np.argsort(items)
@@ -154,21 +142,10 @@ class EventSplitter(EventReader):
         return code_of[encoded.indices.to_numpy()], items[order], texts
 
 
-def encoded(key: StepKey, batch: EventBatch) -> KeyedBatch:
-    """Return a batch under its key, as bytes with the number of its events."""
-    return key.to_bytes(), (len(batch.users), encode(batch))
-
-
 def by_step_and_shard(
     steps: np.ndarray, users: np.ndarray, shards: int
 ) -> tuple[np.ndarray, list[tuple[StepKey, slice]]]:
-    """Return an order of events by step and shard of people, and which of the ordered ones are in each.
-
-    Args:
-        steps: int64, at least one.
-        users: uint64.
-        shards: of people.
-    """
+    """Return an order of events, at least one, by step and shard of people, and which ordered ones are in each."""
     shard = (users % np.uint64(shards)).astype(np.int64)
     codes = steps - steps.min()
     if int(codes.max()) > 4 * len(codes) + 1024:

@@ -1,4 +1,7 @@
-"""Columns of events in any of Arrow's encodings, and single values: texts, points and numbers, by the same rules."""
+"""Columns of events in any of Arrow's encodings, and single values: texts, points and numbers, by the same rules.
+
+A column that is damaged, or of a type that cannot be what it is to be, raises `BrokenRuleError`.
+"""
 
 from __future__ import annotations
 
@@ -145,9 +148,6 @@ def cut_by_text(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.Reco
     """Cut a batch such that no piece of several rows has more than `TEXT_PER_BATCH` of text in some columns.
 
     A dictionary says much in few bytes.
-
-    Raises:
-        BrokenRuleError: a column is damaged.
     """
     found = [decoded_lengths(name, batch[name]) for name in names if batch.schema.names.count(name) == 1]
     lengths = [column for column in found if column is not None]
@@ -166,9 +166,6 @@ def text_column(name: str, column: pa.Array, longest: int = LONGEST_TEXT) -> tup
     """Return a column of a type that `check_kind` lets pass as text, and which rows break a rule.
 
     What stands in these rows is not defined. Text may have up to `longest` bytes.
-
-    Raises:
-        BrokenRuleError: the column is damaged.
     """
     column = checked(name, column)
     if pa.types.is_dictionary(column.type):  # each text of the dictionary is checked once
@@ -215,11 +212,7 @@ def _flat(name: str, column: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 
 def list_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
-    """Return a column of lists of texts, and which rows break a rule. A list may be empty, and so may its texts.
-
-    Raises:
-        BrokenRuleError: the column is damaged.
-    """
+    """Return a column of lists of texts, and which rows break a rule. A list may be empty, and so may its texts."""
     rows, values = _flat(name, column)
     texts, found = text_column(name, values)
     marks = marked((null_rows(column), partial(missing, name)))
@@ -233,11 +226,7 @@ def list_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
 
 
 def number_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
-    """Return a column as `text_column` takes it as points, int64, and which rows are none.
-
-    Raises:
-        BrokenRuleError: the column is damaged.
-    """
+    """Return a column as `text_column` takes it as points, int64, and which rows are none."""
     if pa.types.is_integer(column.type) and not pa.types.is_uint64(column.type):
         marks = marked((null_rows(column), partial(missing, name)))
         points = column.fill_null(0).cast(pa.int64())
@@ -251,11 +240,7 @@ def number_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
 
 
 def value_column(column: pa.Array, *, whole: bool) -> tuple[pa.Array, Marks]:
-    """Return a column of values, float64, and which rows break a rule; what stands in these rows is not defined.
-
-    Raises:
-        BrokenRuleError: the column is damaged, or of a type that has no numbers.
-    """
+    """Return a column of values, float64, and which rows break a rule; what stands in these rows is not defined."""
     if column.type in _BINARIES:
         raise no_value(column.type)
     column = checked(VALUE, column)
@@ -291,12 +276,7 @@ def _numbers(column: pa.Array) -> tuple[np.ndarray, Marks]:
 
 
 def value_of(value: Any, *, whole: bool) -> float:
-    """Return the value of an event, or raise with the rule that it breaks.
-
-    Args:
-        value: a number, or text that is one in decimal digits, with a point and an exponent at most.
-        whole: whether it must be a whole number; 5.0 is one.
-    """
+    """Return a number, or text that is one in decimal digits, with a point and an exponent at most; 5.0 is whole."""
     if value is None:
         raise missing(VALUE)
     if isinstance(value, str):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Union
+from typing import Union
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -84,6 +84,8 @@ class Domain:
 
         Each worker reads the file for itself; one that finds another content than at launch refuses to run.
         """
+        if (known := READ.get((path, str(digest), name, encoding, spelling))) is not None:
+            return known  # as it was at launch: a stage of this process may have read it already
         if os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"{name} must be a readable file, got {path!r}: it is no regular file")
         try:
@@ -104,7 +106,7 @@ class Domain:
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._place is not None:
-            return _read_once, self._place
+            return Domain.from_file, self._place
         return Domain, (self.texts.to_pylist(),)
 
     def __repr__(self) -> str:
@@ -143,16 +145,6 @@ def _content(path: str) -> bytes:
     return content
 
 
-def _read_once(*place: Any) -> Domain:
-    """Return the list of a file as it was at launch, which a stage of this process may have read already."""
-    return READ.get(place) or Domain.from_file(*place)
-
-
-def item_hash(noise: NoiseSource) -> NoiseSource:
-    """Return what hashes the items of a run."""
-    return noise.derive("item hash")
-
-
 @dataclass(frozen=True)
 class PublicKeys:
     """The keys of a public list of items beside those that are found.
@@ -168,7 +160,7 @@ class PublicKeys:
     @cached_property
     def names(self) -> Names:
         """The keys, increasing, with their texts."""
-        hashed = item_hash(self.noise).hash_bytes(*reversed(string_buffers(self.items.texts)))
+        hashed = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(self.items.texts)))
         keys, first = np.unique(hashed, return_index=True)
         return Names.of(keys, self.items.texts.take(pa.array(first)))
 

@@ -113,20 +113,14 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields, names: F
     if fields.user != UNREAD:
         user = read_point("user", user) if fields.user == NUMBER else read_text("user", user)
     item = _item(parts, lists=fields.lists) if fields.item else ""
-    if time is STAMP:
-        micros = _micros_of_stamp(timestamp, required=fields.timed) if pair or fields.timed else 0
+    if time is STAMP:  # which says nothing at the ends of time
+        stamped = MIN_TIMESTAMP.micros + MILLISECOND <= timestamp.micros and timestamp < NO_TIME
+        if fields.timed and not stamped:
+            raise BrokenRuleError("time", MISSING, NO_STAMP)
+        micros = micros_of(timestamp) if stamped and (pair or fields.timed) else 0
     else:
         micros = 0 if time is None and not fields.timed else read_micros("time", time, names.times)
     return Said(user, item, micros, value_of(value, whole=fields.value == WHOLE))
-
-
-def _micros_of_stamp(timestamp: Timestamp, *, required: bool) -> int:
-    """Return the microseconds since 1970 of an element's timestamp; 0 at the ends of time, where it says nothing."""
-    if timestamp.micros < MIN_TIMESTAMP.micros + MILLISECOND or timestamp >= NO_TIME:
-        if required:
-            raise BrokenRuleError("time", MISSING, NO_STAMP)
-        return 0
-    return micros_of(timestamp)
 
 
 def _item(parts: list[Any], *, lists: bool) -> str | list[str]:

@@ -140,13 +140,7 @@ def null_rows(column: pa.Array) -> np.ndarray:
 
 
 def spread(name: str, column: pa.DictionaryArray, marks: Marks) -> tuple[np.ndarray, Marks]:
-    """Return the place of each row in the dictionary, behind its end for a null, and the rules that rows break.
-
-    Args:
-        name: of the field.
-        column: coded by a dictionary.
-        marks: what the values of the dictionary break.
-    """
+    """Return the place of each row in the dictionary, behind its end for a null, and the rules that rows break."""
     rows = pc.fill_null(column.indices.cast(pa.int64()), len(column.dictionary)).to_numpy()
     spread_out = [(np.append(mask, False)[rows], rule) for mask, rule in marks]
     return rows, [*marked((null_rows(column.indices), partial(missing, name))), *spread_out]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import math
+import tokenize
+import warnings
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, NamedTuple, NoReturn
@@ -12,7 +15,70 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, TRUTH, read_as
-from privstream.transforms.reading.syntax import constant, field, is_null, parse
+
+LONGEST_FILTER = 2_000  # characters
+DEEPEST = 100  # parts within each other, which are walked by recursion
+
+WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
+"""Names that are no fields."""
+
+
+def parse(text: str) -> ast.expr:
+    """Return the tree of a filter; which parts are allowed is checked as they are compiled."""
+    if not text.strip():
+        raise ValueError("where must not be empty")
+    if len(text) > LONGEST_FILTER:
+        raise ValueError(f"where must have at most {LONGEST_FILTER:,} characters, got {len(text):,}")
+    if any(character in text for character in "\r\n\0\f") or text != text.lstrip():
+        raise ValueError("where must be one line, without white space before it")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            tree = ast.parse(text, mode="eval")
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = [token.start[1] + 1 for token in tokens if token.type == tokenize.COMMENT]
+    except SyntaxError as error:
+        raise ValueError(f"where, character {max(error.offset or 1, 1)}: {error.msg}") from None
+    except (Warning, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
+        raise ValueError(f"where must be a condition such as status >= 500 ({type(error).__name__})") from None
+    if comments:
+        raise ValueError(f"where, character {comments[0]}: # must stand in quotes only")
+    depth, level = 0, [tree.body]
+    while level:
+        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]  # type: ignore[misc]
+    if depth > DEEPEST:
+        raise ValueError(f"where must have at most {DEEPEST} parts within each other")
+    return tree.body
+
+
+def field(node: ast.expr) -> str | None:
+    """Return the name of the field that a part of a filter is; None if it is none."""
+    match node:
+        case ast.Name(id=name) if name not in WORDS:
+            return name
+        case ast.Call(func=ast.Name(id="field"), args=[ast.Constant(value=str(name))], keywords=[]) if name:
+            return name
+    return None
+
+
+def is_null(node: ast.expr) -> bool:
+    """Tell whether a part of a filter is the word for no value."""
+    return (isinstance(node, ast.Name) and node.id == "null") or (isinstance(node, ast.Constant) and node.value is None)
+
+
+def constant(node: ast.expr) -> Any:
+    """Return what a number, a text or a truth value stands for; None for anything else."""
+    match node:
+        case ast.Name(id=name):
+            return WORDS.get(name)
+        case ast.Constant(value=value):
+            return value
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
+            inner = constant(operand)
+            if isinstance(inner, int | float) and not isinstance(inner, bool):
+                return -inner if isinstance(op, ast.USub) else inner
+    return None
+
 
 LARGEST = 2**53
 """Whole numbers beyond are not exact in 64-bit floating point."""
@@ -100,11 +166,7 @@ class Filter:
         return np.array(pc.fill_null(found, False).to_numpy(zero_copy_only=False), np.bool_)
 
     def accepts(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether a single event passes.
-
-        Raises:
-            BrokenRuleError: a field is of another kind than the condition needs.
-        """
+        """Tell whether a single event passes."""
         read = {name: read_as(name, kind, values.get(name)) for name, kind in self.kinds.items()}
         columns = {name: pa.array([read[name]], KINDS[kind or TRUTH]) for name, kind in self.kinds.items()}
         return bool(self.passes(columns, 1)[0])
@@ -119,11 +181,7 @@ class _Part(NamedTuple):
 
 
 class _Compiler:
-    """Makes Arrow computations of a filter, finds the kinds of its fields, and refuses what is not in the language.
-
-    Args:
-        text: the filter, for places in messages.
-    """
+    """Makes Arrow computations of a filter, finds the kinds of its fields, and refuses what is not in the language."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -17,11 +17,7 @@ KINDS: Mapping[str, pa.DataType] = {NUMBER: pa.float64(), TEXT: pa.string(), TRU
 
 
 def read_as(name: str, kind: str | None, value: Any) -> float | str | bool | None:
-    """Return a value as the kind that a condition needs; None for no value.
-
-    Raises:
-        BrokenRuleError: it is of another kind.
-    """
+    """Return a value as the kind that a condition needs; None for no value."""
     if value is None or (isinstance(value, str) and not value):
         return None
     if kind is None:

@@ -53,13 +53,9 @@ class ZoneClock(NamedTuple):
     offsets: np.ndarray
 
     def to_utc(self, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return when clocks showed local times; of an hour that they show twice, it is the first.
+        """Return when clocks showed local times, in microseconds, and which are in an hour that the clocks leave out.
 
-        Args:
-            local: int64, any shape, microseconds since 1970 on the clock.
-
-        Returns:
-            Microseconds since 1970 UTC, and which of the times are in an hour that the clocks leave out.
+        Of an hour that they show twice, it is the first.
         """
         ends = self.changes + np.maximum(self.offsets[:-1], self.offsets[1:])
         place = np.searchsorted(ends, local, side="right")
@@ -70,11 +66,7 @@ class ZoneClock(NamedTuple):
 
 @lru_cache(maxsize=16)
 def zone_clock(name: str) -> ZoneClock:
-    """Return the clocks of a zone from 1970 to 2200.
-
-    Raises:
-        ValueError: there is no such zone.
-    """
+    """Return the clocks of a zone from 1970 to 2200."""
     zone = read_zone(name)
 
     def offset(second: int) -> int:
@@ -100,11 +92,7 @@ def forms_of(form: str) -> list[str]:
 
 @lru_cache(maxsize=16)
 def check_form(form: str) -> None:
-    """Check that forms of times name a day, by directives that mean the same everywhere, and that they agree.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Check that forms of times name a day, by directives that mean the same everywhere, and that they agree."""
     for each in forms_of(form):
         _check_one(each)
     for one, other in permutations(forms_of(form), 2):
@@ -173,14 +161,9 @@ def _fits(form: str) -> re.Pattern[str]:
 
 
 def parse_column(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return local times of forms without a zone, as `parse` reads them one by one.
+    """Return local times of forms without a zone, as `parse` reads them one by one, and which rows are times.
 
-    Args:
-        column: text, which need not be valid UTF-8; nulls are no times.
-        form: forms without a zone.
-
-    Returns:
-        Microseconds since 1970 on the clock, int64, and which rows are times.
+    They are microseconds since 1970 on the clock, int64. Text need not be valid UTF-8; nulls are no times.
     """
     (times, read), *others = (_parse_one(unchecked_text(column), each) for each in forms_of(form))
     differ = np.zeros(len(column), np.bool_)

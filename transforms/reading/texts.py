@@ -41,11 +41,7 @@ def column_names(text: str) -> tuple[str, ...]:
 
 
 def line_of_csv(name: str, text: str) -> tuple[str, ...]:
-    """Return the fields of a line of CSV.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the fields of a line of CSV."""
     try:
         rows = list(csv.reader([text], strict=True))
     except csv.Error:
@@ -183,11 +179,7 @@ class Spelling:
         return text if spelled is None or not isinstance(text, str) else spelled(text)
 
     def listed(self, texts: Iterable[str]) -> list[str]:
-        """Return the items of a public list as those of events are read; what becomes the same stands once.
-
-        Raises:
-            ValueError: a text stands for no value.
-        """
+        """Return the items of a public list as those of events are read; what becomes the same stands once."""
         given = list(texts)
         found = list(map(self.item, given))
         if any(text in self.null for text in found):

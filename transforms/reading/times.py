@@ -54,13 +54,7 @@ LONGEST_INTEGER = 20  # characters; longer numbers are read as floats
 
 
 def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
-    """Return a time in microseconds since 1970 UTC, or raise with the rule that it breaks.
-
-    Args:
-        value: a Beam Timestamp, a datetime (UTC if it names no zone), or a number.
-        unit: the unit of numbers.
-        name: what the time is called.
-    """
+    """Return a Timestamp of Beam, a datetime (UTC if it names no zone) or a number in microseconds since 1970 UTC."""
     value = _plain(value)
     if is_timestamp(value):
         micros = int(value.micros)
@@ -113,18 +107,16 @@ class TimeForm:
 
 
 def read_micros(name: str, value: Any, written: TimeForm) -> int:
-    """Return a time in microseconds since 1970 UTC, or raise with the rule that it breaks.
-
-    Args:
-        name: what the time is called.
-        value: text, a timestamp, or a number.
-        written: how text and numbers are times.
-    """
+    """Return a text, a timestamp or a number in microseconds since 1970 UTC, or raise with the rule that it breaks."""
     found = _of_text(name, value, written) if isinstance(value, str) else value
     if written.unit is None and isinstance(found, numbers.Real | Decimal) and not isinstance(found, bool):
         raise BrokenRuleError(name, UNIT, f"{name} must not be a plain number without a time_unit")
     if isinstance(found, datetime) and found.tzinfo is None:
-        return _at_zone(name, found, written.zone)
+        times, marks = _column_at_zone((np.array([micros_of(found, name=name)]), []), written.zone, name)
+        for mask, rule in marks:
+            if mask[0]:
+                raise rule
+        return int(times[0])
     return micros_of(found, written.unit or "s", name)
 
 
@@ -144,24 +136,10 @@ def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float 
     raise BrokenRuleError(name, SYNTAX, f"{name} must be {TIME_TEXT}, or a number")
 
 
-def _at_zone(name: str, local: datetime, zone: str | None) -> int:
-    """Return when the clocks of a zone showed a time."""
-    times, marks = _column_at_zone((np.array([micros_of(local, name=name)]), []), zone, name)
-    for mask, rule in marks:
-        if mask[0]:
-            raise rule
-    return int(times[0])
-
-
 def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]:
-    """Return a column of times in microseconds, int64, and which rows break a rule: what they are is not defined.
+    """Return timestamps or numbers in microseconds, int64, and which rows break a rule: what they are is not defined.
 
-    Args:
-        column: timestamps or numbers.
-        unit: of numbers.
-
-    Raises:
-        BrokenRuleError: the column's type cannot be a time.
+    A column of another type raises the rule.
     """
     kind = column.type
     nulls = null_rows(column)
@@ -188,12 +166,7 @@ def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]
 
 
 def read_times(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
-    """Return a column of timestamps, numbers or text as `micros_column` does.
-
-    Args:
-        column: its text need not be valid UTF-8; such a text is no time.
-        written: how text and numbers are times.
-    """
+    """Return timestamps, numbers or text as `micros_column` does; text need not be valid UTF-8, and is no time then."""
     if pa.types.is_dictionary(column.type):
         times, marks = read_times(column.dictionary, written)
         rows, marks = spread(NAME, column, marks)

@@ -154,11 +154,7 @@ def _after(day: date, calendar: Calendar) -> date:
 
 
 def read_zone(name: str) -> ZoneInfo:
-    """Return a zone of the IANA database.
-
-    Raises:
-        ValueError: there is no such zone.
-    """
+    """Return a zone of the IANA database."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):

@@ -48,15 +48,13 @@ class CalendarSteps(Steps):
         """Make the windows from `start` on, until `end` or so many.
 
         Raises:
-            ValueError: there is no start, or both ends are given, or no window starts or ends there, or one of the
-                calendars does not fit to the others.
+            ValueError: there is no start, or no window starts or ends there, or one of the calendars does not fit to
+                the others.
         """
         if start is None:
             raise ValueError("start must be given with windows of a calendar, which are counted from it")
         first, until = to_micros("start", start, minimum=0), None
         if windows is not None:
-            if end is not None:
-                raise ValueError("windows must not be given with end: both name the last window")
             starts = calendar.starts(first, None)
             until = int(starts[checks.integer("windows", windows, minimum=1, maximum=len(starts) - 1)])
         elif end is not None:
@@ -97,11 +95,7 @@ class CalendarSteps(Steps):
         return starts[: np.searchsorted(starts, self.starts[-1])]
 
     def most_in_period(self, renews: Calendar) -> int:
-        """Return how many windows end in the longest period.
-
-        Raises:
-            ValueError: a period is shorter than a window, or begins within one.
-        """
+        """Return how many windows end in the longest period."""
         made = replace(self, renews=renews, renewal=1)
         if renews.length < self.size or not np.isin(made.periods, self.starts).all():
             rule = f"must be a time after which one of the windows, {self.length}, always begins"
@@ -142,12 +136,8 @@ class CalendarSteps(Steps):
     @override
     def person_in_period(self) -> PrivacyUnit:
         assert self.renews is not None
-        return self._person_in(self.renews)
-
-    def _person_in(self, calendar: Calendar) -> PrivacyUnit:
-        """Return what one person sends in one window of a calendar, as a unit."""
-        grid = int(np.gcd.reduce(np.diff(calendar.starts(self.start, None))))
-        return replace(person_in(grid, self.start), calendar=calendar.since(self.start))
+        grid = int(np.gcd.reduce(np.diff(self.renews.starts(self.start, None))))
+        return replace(person_in(grid, self.start), calendar=self.renews.since(self.start))
 
     @cached_property
     @override

@@ -1,4 +1,4 @@
-"""Public clocks: what starts them, what they take, and the timers that hold the watermark for a window."""
+"""Public clocks: what starts them, the timers that hold the watermark for a window, and which runners keep time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import apache_beam as beam
+from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.pvalue import PCollection
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner, SwitchingDirectRunner
+from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.userstate import RuntimeTimer, Timer
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.version import __version__
@@ -103,3 +106,30 @@ def set_timer(timer: Any, fire: Timestamp, *, hold: Timestamp, tag: str) -> None
         timer._output_stream.maybe_flush()
     except (AttributeError, TypeError) as error:
         raise RuntimeError(f"apache-beam must write timers as release 2.77 does, got {__version__}: {error}") from error
+
+
+RULE = (
+    "runner must not be BundleBasedDirectRunner: its clocks run ahead of its other timers, so that events would not "
+    "count. DirectRunner takes it for a TestStream and for processing-time timers: name PrismRunner"
+)
+
+
+class _FindTestStream(PipelineVisitor):
+    """Tells whether a pipeline has a TestStream so far."""
+
+    found = False
+
+    @override
+    def visit_transform(self, transform_node: AppliedPTransform) -> None:
+        self.found = self.found or isinstance(transform_node.transform, TestStream)
+
+
+def check_runner(pipeline: beam.Pipeline) -> None:
+    """Refuse the runner when a pipeline is built, as far as one can see by then."""
+    refused = isinstance(pipeline.runner, BundleBasedDirectRunner)
+    if isinstance(pipeline.runner, SwitchingDirectRunner):
+        visitor = _FindTestStream()
+        pipeline.visit(visitor)
+        refused = visitor.found
+    if refused:
+        raise ValueError(RULE)

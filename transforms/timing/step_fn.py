@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.metrics.metric import Metrics
+from apache_beam.runners.direct.direct_userstate import DirectRuntimeState
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import (
     BagStateSpec,
@@ -29,8 +30,7 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.timing.clock import SEED, STEP, set_timer
-from privstream.transforms.timing.runner_rule import check_state
+from privstream.transforms.timing.clock import RULE, SEED, STEP, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 CACHED_KEYS = 64
@@ -142,10 +142,13 @@ class StepFn(beam.DoFn, ABC):
     change: a bundle that was rolled back, or a key that moved, never meets a stale cache.
 
     A stage is a subclass with `state`: what names of states begin with, and no other's in the project: a runner may
-    fuse two stages, and then confuses timers of one name. It remembers the state of `mechanism`, or says itself what
-    the first state is, and how one is encoded. Its counter of what it publishes has the name `counter`.
+    fuse two stages, and then confuses timers of one name. What it is made with are its attributes. It remembers the
+    state of `mechanism`, or says itself what the first state is, and how one is encoded. Its counter of what it
+    publishes has the name `counter`.
     """
 
+    mechanism: Any
+    noise: NoiseSource
     every: ClassVar[bool] = True
     """False: of all steps, only those are handled that have batches; no seed is needed."""
     counter: ClassVar[str] = ""
@@ -158,17 +161,12 @@ class StepFn(beam.DoFn, ABC):
         if state:
             _declare_states(cls, state)
 
-    def __init__(
-        self, *, steps: Steps, timer_offset: int, mechanism: Any = None, noise: NoiseSource | None = None
-    ) -> None:
+    def __init__(self, *, steps: Steps, timer_offset: int, **given: Any) -> None:
         if steps.first is None:
             raise ValueError("start must be given: every window from start on is published")
         self.steps = steps
         self.timer_offset = timer_offset
-        if mechanism is not None:
-            self.mechanism = mechanism
-        if noise is not None:
-            self.noise = noise
+        vars(self).update(given)
         if self.counter:
             self.published = Metrics.counter("privstream", self.counter)
         self.behind = Metrics.counter("privstream", "batches_behind")
@@ -245,8 +243,16 @@ class StepFn(beam.DoFn, ABC):
     def keep(self, element: Keyed, cells: Cells) -> Iterator[Any]:
         """Start the clock, or keep a batch until its step is handled."""
         key, record = element
-        if record == SEED:
-            self._start(key, cells)
+        if record == SEED:  # it starts the clock, once
+            known = self._open(key, cells)
+            if known.progress.handled != NOTHING:
+                self._remember(key, known)
+                return
+            known.progress = replace(known.progress, handled=self._before)
+            self.close(key, known, cells)
+            if self.steps.end is None:
+                cells.due.set(Timestamp(micros=END_OF_TIME), dynamic_timer_tag=OVER)
+            self._set_timers(cells.due, self._before, None)
             return
         step: int = STEP.unpack_from(record)[0]
         progress = Progress.read(cells.progress)
@@ -255,13 +261,13 @@ class StepFn(beam.DoFn, ABC):
         if step <= progress.handled or progress.handled >= progress.last:
             yield from self.set_aside(key, step, record[STEP.size :])
             return
-        known = self._cached(key, progress)  # a state that is not cached need not be decoded for this
+        there = self._cached(key, progress)  # a state that is not cached need not be decoded for this
         cells.waiting.add(record)
         progress = self._write_progress(replace(progress, waiting=progress.waiting + len(record)), cells)
-        if known is not None:
-            known.records.setdefault(step, []).append(record)
-            known.progress = progress
-            self._remember(key, known)
+        if there is not None:
+            there.records.setdefault(step, []).append(record)
+            there.progress = progress
+            self._remember(key, there)
         if not self.every:
             cells.due.set(self.steps.decision_time(step, self.timer_offset), dynamic_timer_tag=str(step))
 
@@ -304,7 +310,11 @@ class StepFn(beam.DoFn, ABC):
         else:
             cells.log.clear()
             known.state, known.progress = None, replace(known.progress, log=0, compacted=0)
-            yield from self._leave(key, known)
+            for step, some in sorted(known.records.items()):  # behind the last one
+                for record in sorted(some):
+                    yield from self.set_aside(key, step, record[STEP.size :])
+            known.records = {}
+            known.progress = replace(known.progress, outdated=known.progress.waiting)
         self.close(key, known, cells)
 
     def end(self, key: bytes, known: Known, cells: Cells) -> None:
@@ -325,18 +335,6 @@ class StepFn(beam.DoFn, ABC):
         known.progress = self._write_progress(progress, cells)
         self._remember(key, known)
 
-    def _start(self, key: bytes, cells: Cells) -> None:
-        """Start the clock, once."""
-        known = self._open(key, cells)
-        if known.progress.handled != NOTHING:
-            self._remember(key, known)
-            return
-        known.progress = replace(known.progress, handled=self._before)
-        self.close(key, known, cells)
-        if self.steps.end is None:
-            cells.due.set(Timestamp(micros=END_OF_TIME), dynamic_timer_tag=OVER)
-        self._set_timers(cells.due, self._before, None)
-
     def _set_timers(self, timer: Any, handled: int, before: int | None) -> None:
         """Set the timers of the next step and of the ends of the blocks that it is in, farthest first, unless set.
 
@@ -347,14 +345,6 @@ class StepFn(beam.DoFn, ABC):
             if before is None or self.block_end(level, before) != target:
                 fire = self.steps.decision_time(target, self.timer_offset)
                 set_timer(timer, fire, hold=fire if level else self.steps.last_moment(handled + 1), tag=str(level))
-
-    def _leave(self, key: bytes, known: Known) -> Iterator[Any]:
-        """Set aside the batches of steps after the last one."""
-        for step, some in sorted(known.records.items()):
-            for record in sorted(some):
-                yield from self.set_aside(key, step, record[STEP.size :])
-        known.records = {}
-        known.progress = replace(known.progress, outdated=known.progress.waiting)
 
     def _open(self, key: bytes, cells: Cells) -> Known:
         """Return the decoded state of a key, out of the cache if it is current; an error leaves nothing cached.
@@ -427,7 +417,8 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
         """Keep a record until its step is due."""
-        check_state(progress)
+        if isinstance(progress, DirectRuntimeState):  # what is added to a pipeline later may have made Beam choose it
+            raise ValueError(RULE)
         with _says_what_to_do(type(self).__name__):
             yield from self.keep(element, Cells(waiting, progress, log, due))
 

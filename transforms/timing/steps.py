@@ -128,6 +128,8 @@ class Steps:
         for name, moment in (("start", start), ("end", end)):
             if moment is not None:
                 check_moment(name, moment)
+        if windows is not None and end is not None:
+            raise ValueError("windows must not be given with end: both name the last window")
         if isinstance(window, str):
             calendar, lateness = Calendar.parse(window), to_micros("allowed_lateness", allowed_lateness, minimum=0)
             renews = _in_calendar("renew_every", renew_every, calendar)
@@ -136,7 +138,10 @@ class Steps:
             return CalendarSteps.counted(calendar, start, end, windows, renews, lateness)
         if isinstance(renew_every, str):
             raise ValueError(f"renew_every must be a number of seconds where window is one, got {renew_every!r}")
-        end = last_end(window, start, end, windows)
+        if windows is not None:
+            if start is None:
+                raise ValueError("start must be given with windows, which are counted from it")
+            end = start + checks.integer("windows", windows, minimum=1) * checks.real("window", window)
         size = to_micros("window", window)
         first, origin = (None, 0) if start is None else divmod(to_micros("start", start, minimum=0), size)
         last, over = (None, 0) if end is None else divmod(to_micros("end", end, minimum=0) - origin - size, size)
@@ -281,7 +286,7 @@ class Steps:
 
     def last_moment(self, step: int) -> Timestamp:
         """Return the last microsecond of a step's window, the timestamp of its rows as everywhere in Beam."""
-        return timestamp(self.bounds(step)[1].micros - 1)
+        return timestamp(self.bounds_micros(step)[1] - 1)
 
     def decision_time(self, step: int, timer_offset: int = 0) -> Timestamp:
         """Return the event time at which a stage of the dataflow acts on a step.
@@ -289,22 +294,11 @@ class Steps:
         An element emitted at the watermark T may reach the next stage after that stage's timers at T: so each stage
         acts one millisecond after the one before: `timer_offset` is the number of that stage.
         """
-        return timestamp(self.bounds(step)[1].micros + self.allowed_lateness + timer_offset * MILLISECOND)
+        return timestamp(self.bounds_micros(step)[1] + self.allowed_lateness + timer_offset * MILLISECOND)
 
     def latest(self, micros: int, timer_offset: int = 0) -> int:
         """Return the last step on which a stage acts by the event time `micros`; may be negative."""
         return (micros - self.origin - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.size
-
-
-def last_end(window: float, start: float | None, end: float | None, windows: int | None) -> float | None:
-    """Return the end of the last window, in seconds since 1970, of which the number since the start may be given."""
-    if windows is None:
-        return end
-    if end is not None:
-        raise ValueError("windows must not be given with end: both name the last window")
-    if start is None:
-        raise ValueError("start must be given with windows, which are counted from it")
-    return start + checks.integer("windows", windows, minimum=1) * checks.real("window", window)
 
 
 def _of_clocks(size: int, off: int) -> str:
@@ -345,11 +339,7 @@ def windows_in(over: Span, steps: Steps) -> str | int:
 
 
 def _in_calendar(name: str, given: Length | None, window: Calendar) -> Calendar | None:
-    """Return a duration in the calendar of a window; None for none.
-
-    Raises:
-        ValueError: it is in seconds, or by the clocks of another zone.
-    """
+    """Return a duration in the calendar of a window; None for none."""
     if given is None:
         return None
     if not isinstance(given, str):

@@ -1,1 +1,0 @@
-"""Public rules about numbers of people, or about measurements, that are met."""

@@ -1,1 +1,0 @@
-"""Shifting heavy hitters: the items that many people have in each window."""

@@ -1,1 +1,0 @@
-"""Live counts of public categories, and flags for those that pass their thresholds."""

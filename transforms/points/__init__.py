@@ -1,1 +1,0 @@
-"""Answers about sets of points: ranges, predecessors and successors."""

@@ -1,1 +1,0 @@
-"""Quantiles of numbers, window by window."""

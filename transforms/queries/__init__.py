@@ -1,1 +1,0 @@
-"""Linear queries about a data set, answered online."""

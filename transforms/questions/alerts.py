@@ -1,0 +1,372 @@
+"""Alerts: public rules about numbers of people, and what `SparseVectorAlerts` is asked with and promises; no Beam."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import EACH, OUTSIDE, Accuracy, Coverage
+from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
+from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
+from privstream.mechanisms.views.rules import Condition, Watch, watched
+from privstream.transforms.counted import CountedParameters, CountsView, shown
+from privstream.transforms.counts.keyed_counts import CountsParameters
+from privstream.transforms.parameters import charged_out, check_shards, people_who_count
+from privstream.transforms.reading.domain import Domain
+from privstream.transforms.row_types import CONTINUES, STARTED, Alert
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
+from typing_extensions import Unpack, override
+
+LARGEST = 2**53
+"""Whole numbers up to this are exact as floating-point numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertRule:
+    """A condition that is tested in every window: at least, or at most, so many people.
+
+    Args:
+        name: what the alert is called; rules of one run have distinct names.
+        at_least: the rule is met when at least so many people meet it, a whole number, or
+        at_most: when at most so many do; one of both must be given.
+        items: what is counted are the people with an event of one of these items; None for people with any event.
+        clear_below: of a rule with at_least, a number, not above it, below which an alert ends; without it `at_least`.
+        clear_above: of a rule with at_most, a number, not below it, above which an alert ends.
+
+    Raises:
+        ValueError, TypeError: an argument breaks its rule.
+
+    Example:
+        >>> AlertRule(name="flu", at_least=500, items=("fever", "cough")).threshold
+        500
+    """
+
+    name: str
+    at_least: int | None = None
+    at_most: int | None = None
+    items: tuple[str, ...] | None = None
+    clear_below: int | None = None
+    clear_above: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name of a rule must be text, got {type(self.name).__name__}")
+        if not self.name:
+            raise ValueError("name of a rule must not be empty")
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError(f"rule {self.name!r} must have one of at_least and at_most")
+        for key in ("at_least", "at_most", "clear_below", "clear_above"):
+            if getattr(self, key) is not None:
+                checks.integer(f"{key} of rule {self.name!r}", getattr(self, key), minimum=0, maximum=LARGEST)
+        begins, ends = ("at_least", "clear_below") if self.sign > 0 else ("at_most", "clear_above")
+        other = "clear_above" if self.sign > 0 else "clear_below"
+        if getattr(self, other) is not None:
+            raise ValueError(f"{other} of rule {self.name!r} must not be given with {begins}")
+        if self.sign * (self.ends_at - self.threshold) > 0:
+            raise ValueError(
+                f"{ends} of rule {self.name!r} must be {'<=' if self.sign > 0 else '>='} {begins}, or an alert would "
+                f"end before it begins, got {self.ends_at}"
+            )
+        if self.items is None:
+            return
+        if isinstance(self.items, str) or not all(isinstance(item, str) for item in self.items):
+            raise TypeError(f"items of rule {self.name!r} must be texts")
+        object.__setattr__(self, "items", tuple(self.items))
+        if not self.items or "" in self.items or len(set(self.items)) < len(self.items):
+            raise ValueError(f"items of rule {self.name!r} must be distinct, at least one, none of them empty")
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> AlertRule:
+        """Make a rule of what is written of it: fields by name, items as a list."""
+        names = tuple(field.name for field in dataclasses.fields(cls))
+        unknown = sorted(set(fields) - set(names))
+        if unknown:
+            raise ValueError(f"fields must be {', '.join(names)}, got {', '.join(map(repr, unknown))}")
+        if "name" not in fields:
+            raise ValueError("rule must have a name")
+        items = fields.get("items")
+        if items is not None and not isinstance(items, list | tuple):
+            raise TypeError("items must be a list")
+        return cls(**{**fields, "items": None if items is None else tuple(items)})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that are not as they are by default, by name."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
+    @property
+    def threshold(self) -> int:
+        """The public number to compare with."""
+        return self.at_most if self.at_least is None else self.at_least  # type: ignore[return-value]
+
+    @property
+    def ends_at(self) -> int:
+        """The number beyond which an alert stays."""
+        clear = self.clear_below if self.sign > 0 else self.clear_above
+        return self.threshold if clear is None else clear
+
+    @property
+    def sign(self) -> int:
+        """1 for a rule that fires above its threshold, -1 for one that fires below."""
+        return -1 if self.at_least is None else 1
+
+
+def check_rules(rules: Sequence[AlertRule]) -> tuple[AlertRule, ...]:
+    """Return rules that can be tested together: at least one, of distinct names."""
+    if not isinstance(rules, Collection) or not all(isinstance(rule, AlertRule) for rule in rules):
+        raise TypeError("rules must be a sequence of AlertRule")
+    if not rules or len({rule.name for rule in rules}) < len(rules):
+        raise ValueError("rules must have distinct names, and there must be at least one")
+    return tuple(rules)
+
+
+def describe(rules: Sequence[AlertRule], *others: object) -> bytes:
+    """Return bytes that differ for other rules and other public values; a part of the noise's label."""
+    return json.dumps([[rule.given for rule in rules], list(others)]).encode()
+
+
+FEW_HITS, MIN_ALERTS = 4, 10
+LATER = 1000
+"""The number of windows for which accuracy is stated where there is no end."""
+
+
+@dataclass(frozen=True)
+class MetRules(CountsView):
+    """The rules that the number of people in a window meets, as counts show it.
+
+    Attributes:
+        rules: by name.
+    """
+
+    rules: Mapping[str, AlertRule]
+
+    row_type = Alert
+    counter: ClassVar[str] = "alerts_published"
+
+    @override
+    def of_row(self, row: Any) -> Iterator[Alert]:
+        rule = self.rules[row.item]
+        if row.upper is None and rule.sign < 0:  # of a lower bound it is not known whether the number is small
+            return
+        yield Alert(
+            *(row.window_start, row.window_end, rule.name, float(rule.threshold)),
+            *shown(row),
+            row.window_start,
+            STARTED,
+        )
+
+    @override
+    def follow(self, rows: list[Alert], before: list[Alert]) -> list[Alert]:
+        since = {row.rule: row.since for row in before}
+        found = []
+        for row in rows:
+            rule, first = self.rules[row.rule], since.get(row.rule)
+            condition = Condition(rule.sign, rule.threshold, rule.ends_at, reaching=True)
+            if watched(Watch(alert=first is not None), row.estimate, condition, 0).alert:
+                found.append(row if first is None else row._replace(since=first, status=CONTINUES))
+        return found
+
+
+class RuleCountsParameters(CountsParameters):
+    """Counts of the people who meet each rule, which takes the place of an item.
+
+    Attributes:
+        rules: in the order of their names.
+    """
+
+    rules: tuple[AlertRule, ...] = ()
+
+
+class AlertsParameters(CountedParameters):
+    """Report in which windows enough people, or few enough, meet a public rule.
+
+    In every window each rule is tested once, on a public clock, also where there is no event. A rule is about the
+    number of distinct people with an event of one of its items. By counts, a rule is met where that number, as
+    `KeyedCounts` publishes it for the list of rules with the same limits, reaches its threshold.
+
+    Input: as of `KeyedCounts`. Output: `Alert` rows. Args: see `Parameters` and `privstream help alerts`.
+
+    Privacy:
+        Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
+        Enforced: by counts, the limits of `KeyedCounts`, for which a rule is an item. With the other methods a person
+        may take part in any number of windows, with any number of events: "sparse_vector" promises pure epsilon.
+        Public: all arguments but `noise`.
+
+    Accuracy:
+        By counts, that of `KeyedCounts`. By the other methods, with probability 95% in all tests together, every number
+        of people that passes its threshold by more than `margin` gives an alert while the run lasts, and none that
+        misses it by more does; with "status", every number of people who have not been charged `max_hits` times.
+
+    Example:
+        >>> alerts = SparseVectorAlerts(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,
+        ...                             rules=[AlertRule(name="flu", at_least=500, items=("fever",))],
+        ...                             noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: docs/proofs/keyed_counts.md; for "sparse_vector" Ding et al., Free gap estimates (2022), Algorithm 1,
+    docs/proofs/free_gap.md, docs/proofs/alerts.md; for "status" docs/proofs/status_monitor.md, section 6.
+    """
+
+    counts_type: ClassVar[type[CountsParameters]] = RuleCountsParameters
+
+    of_methods = MappingProxyType(
+        {
+            "max_contributions": ("counts",),
+            "max_per_window": ("counts",),
+            "min_alerts": ("sparse_vector",),
+            "max_hits": ("status",),
+        }
+    )
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        rules: tuple[AlertRule, ...],
+        start: Moment,
+        noise: NoiseSource,
+        end: Moment | None = None,
+        delta: float = 0.0,
+        max_contributions: int | None = None,
+        max_per_window: int | None = None,
+        method: Literal["counts", "sparse_vector", "status"] = "counts",
+        min_alerts: int | None = None,
+        max_hits: int | None = None,
+        shards: int = 4,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(noise)
+        self._check_method(method, "counts", "sparse_vector", "status")
+        checks.probability("delta", delta, zero=True)
+        check_moment("start", start)
+        self.rules = check_rules(rules)
+        self.shards = check_shards(shards)
+        self.view = MetRules({rule.name: rule for rule in self.rules})
+        self.noise = noise
+        self.sparse_vector: SparseVector | None = None
+        self.monitor: RuleMonitor | None = None
+        if method == "counts":
+            listed = Domain([rule.name for rule in self.rules])
+            self._by_counts(noise=noise.derive("rules", describe(self.rules)), domain=listed)
+            assert isinstance(self.counts, RuleCountsParameters)
+            self.counts.rules = tuple(sorted(self.rules, key=lambda rule: rule.name))
+            return
+        self.steps = Steps.of(start=start, end=end, **options)
+        if method == "status":
+            self.monitor = self._monitor(epsilon, delta, max_hits)
+        else:
+            self.sparse_vector = self._sparse_vector(epsilon, MIN_ALERTS if min_alerts is None else min_alerts)
+        steps = (self.steps.size, self.steps.first, self.steps.allowed_lateness)
+        self.noise = noise.derive("alerts", describe(self.rules, *steps) + self.steps.further_label.encode())
+
+    def _monitor(self, epsilon: float, delta: float, max_hits: int | None) -> RuleMonitor:
+        """Return what tests by status."""
+        if delta == 0:
+            raise ValueError("delta must be > 0 for status")
+        return RuleMonitor(
+            epsilon=epsilon,
+            delta=delta,
+            max_hits=max(FEW_HITS, len(self.rules)) if max_hits is None else max_hits,
+            starts=tuple(rule.threshold for rule in self.rules),
+            ends=tuple(rule.ends_at for rule in self.rules),
+            many=tuple(rule.sign > 0 for rule in self.rules),
+            tests=self._tests,
+        )
+
+    def _sparse_vector(self, epsilon: float, min_alerts: int) -> SparseVector:
+        """Return what tests by a sparse vector."""
+        for rule in self.rules:
+            if rule.ends_at != rule.threshold:
+                clear = "clear_below" if rule.sign > 0 else "clear_above"
+                raise ValueError(f"{clear} of rule {rule.name!r} must not be given with the method sparse_vector")
+        return SparseVector(
+            epsilon=epsilon,
+            max_hits=min_alerts,
+            publish=GAPS,
+            branches=2,
+            monotone=len({rule.sign for rule in self.rules}) == 1,
+        )
+
+    @property
+    def _tests(self) -> int:
+        """Tests for which the accuracy is stated."""
+        return len(self.rules) * (self.steps.count or LATER)
+
+    @property
+    @override
+    def public(self) -> Mapping[str, Any]:
+        steps, known = self.steps, [rule.given for rule in self.rules]
+        if steps.first is None or steps.end is None:
+            return {"rules": known}
+        span = [steps.bounds(steps.first)[0].micros, steps.bounds(steps.end - 1)[1].micros]
+        return {"rules": known, "span": span}
+
+    @property
+    def margin(self) -> float:
+        """By how much a value must pass its threshold to be sure of an alert, by the other methods than counts."""
+        if self.monitor is not None:
+            return float(self.monitor.margin_in(self._tests))
+        assert self.sparse_vector is not None
+        return self.sparse_vector.accuracy(self._tests, OUTSIDE)
+
+    @property
+    @override
+    def _other_prediction(self) -> Accuracy:
+        margin, last = self.margin, "" if self.sparse_vector is None else ", until the run stops"
+        numbers: dict[str, Any] = {"start_margin": margin, "tests": self._tests}
+        if self.sparse_vector is not None:
+            numbers |= {"min_alerts": self.sparse_vector.max_hits, "max_alerts": self.sparse_vector.most_hits}
+        return Accuracy(
+            error=margin,
+            failure_probability=OUTSIDE,
+            claim=f"With probability {1 - OUTSIDE:g}, in all {self._tests:,} tests together (a test is that of one "
+            f"rule in one window), every number of people that passes its threshold by more than {round(margin):,} "
+            f"gives an alert{last}, and none that misses it by more does.",
+            numbers=numbers,
+        )
+
+    @property
+    @override
+    def _other_promise(self) -> PrivacyGuarantee:
+        limits = ["A person may take part in any number of windows, with any number of events."]
+        public = ("all parameters, among them the rules",)
+        if self.monitor is not None:
+            found = self.monitor.guarantee
+            return replace(
+                found,
+                limits=(*limits, *found.limits),
+                public=public,
+                proof="docs/proofs/status_monitor.md, section 6",
+                caveats=(KEYED_NOISE, PEOPLE_HASHED),
+            )
+        assert self.sparse_vector is not None
+        most = self.sparse_vector.max_hits
+        limits.append(f"Tests stop when alerts have cost as much as {most:,} at the full price, or nearly.")
+        return PrivacyGuarantee(
+            unit=PERSON,
+            neighbouring="add_remove",
+            epsilon=self.sparse_vector.epsilon,
+            delta=0.0,
+            limits=tuple(limits),
+            public=public,
+            proof="docs/proofs/alerts.md",
+            caveats=(KEYED_NOISE,),
+            curve=PureDp(self.sparse_vector.epsilon),
+        )
+
+    @property
+    @override
+    def _other_coverage(self) -> Coverage:
+        if self.monitor is None:
+            return people_who_count([], EACH)
+        limits = [charged_out(self.monitor.max_hits, "for starts and ends of alerts")]
+        return people_who_count(limits, EACH, more="; alerts of at_least rules may be missing")

@@ -1,0 +1,212 @@
+"""What `SetCardinality` is asked with, what it promises, and how accurate it is; no Beam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.cardinality import set_cardinality as mechanisms
+from privstream.mechanisms.cardinality.algorithms import BETA
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
+from privstream.transforms.counts.finished import SmoothWindows
+from privstream.transforms.parameters import (
+    FIRST,
+    WHOLE_RUN,
+    Parameters,
+    check_actions,
+    check_limits,
+    check_shards,
+    people_who_count,
+)
+from privstream.transforms.reading.fields import EventFields
+from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, to_micros
+from typing_extensions import Unpack, override
+
+METHODS = {"counts": "counts", "sparse_counter": "sparse", "henzinger_sricharan_steiner": "paper"}
+"""Which mode of the mechanism each method is."""
+KINDS = ("enter", "leave")
+FOR_EVER = 65_535  # steps, where there is no time-out
+ENTER, LEAVE = 0, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresenceRules:
+    """How events are read: all of it is public.
+
+    Attributes:
+        enter: items that say that a person enters; None: all that do not say that they leave.
+        leave: items that say that a person leaves; None for none.
+        timeout: microseconds after their last entering event until which a person is there, or None for ever.
+    """
+
+    enter: tuple[str, ...] | None
+    leave: tuple[str, ...] | None
+    timeout: int | None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        enter_values: tuple[str, ...] | None,
+        leave_values: tuple[str, ...] | None,
+        timeout: float | None,
+    ) -> PresenceRules:
+        """Make them from arguments of a transform."""
+        check_actions(enter_values=enter_values, leave_values=leave_values)
+        if leave_values is None and timeout is None:
+            raise ValueError("leave_values or timeout must be given: nobody would ever leave")
+        micros = None if timeout is None else to_micros("timeout", timeout)
+        return cls(enter=enter_values, leave=leave_values, timeout=micros)
+
+    @property
+    def by_item(self) -> bool:
+        """Whether the item says anything; if not, whoever has an event is there."""
+        return self.enter is not None or self.leave is not None
+
+    def kinds(self, items: pa.Array) -> np.ndarray:
+        """Return ENTER, LEAVE or -1 for neither, int64, for each item."""
+        leaves = _among(items, self.leave or ())
+        enters = ~leaves if self.enter is None else _among(items, self.enter)
+        return np.where(leaves, LEAVE, np.where(enters, ENTER, -1))
+
+    def stay(self, steps: Steps, step: int, kinds: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Return at the ends of how many steps, from `step` on, each person is present, if nothing more happens."""
+        if self.timeout is None:
+            present = np.full(len(kinds), FOR_EVER)
+        else:
+            present = steps.begun_before(steps.after(times, self.timeout) + 1) - step  # still there at that moment
+        return np.where(kinds == ENTER, np.maximum(present, 0), 0).astype(np.uint16)
+
+
+def _among(items: pa.Array, values: tuple[str, ...]) -> np.ndarray:
+    found: np.ndarray = pc.is_in(items, pa.array(values, pa.string())).to_numpy(zero_copy_only=False)
+    return found
+
+
+class CardinalityParameters(Parameters):
+    """Publish how many people are in a set now: in the building, subscribed, online; at the end of every window.
+
+    The item says whether a person enters (`enter_values`) or leaves (`leave_values`); with `timeout` a person has also
+    left when they have sent no event for that time. Without `enter_values` every event whose item is not one of
+    `leave_values` means that the person is present. A person counts if their last event before the end of the window
+    means that they are present then; of events at one time, leaving comes last. Entering twice, and leaving without
+    being present, change nothing. At `start` nobody is present, whatever came before.
+
+    Input: as of `KeyedCounts`. Output: a `CardinalityEstimate` row for each window, also an empty one. Args: see
+    `Parameters` and `privstream help cardinality`.
+
+    Privacy:
+        Unit: all that one person does over the whole run, added or removed. (epsilon, delta): `guarantee`. Enforced: a
+        person counts as one or as none at the end of each window, and with the method counts in at most
+        `max_contributions` windows. Public: all arguments but `noise`. `max_updates` is a guess that must not be taken
+        from the data; it is not enforced, since that would let one person decide whose later moves count.
+
+    Accuracy:
+        With probability 95%, all estimates are within their `error_bound` of the number of people who
+        count, in all windows together; with sparse_counter and henzinger_sricharan_steiner if they enter or leave at
+        most `max_updates` times in all. If people enter or leave more often than that, the bounds may be wrong,
+        and the estimate may stop following the set: its bound is then -1.
+
+    Example:
+        >>> inside = SetCardinality(epsilon=1.0, window=600, start=0, end=86400, enter_values=("in",),
+        ...                         leave_values=("out",), noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: Henzinger, Sricharan, Steiner (2023), section 5; docs/proofs/cardinality.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        start: Moment,
+        noise: NoiseSource,
+        end: Moment | None = None,
+        delta: float = 0.0,
+        enter_values: tuple[str, ...] | None = None,
+        leave_values: tuple[str, ...] | None = None,
+        timeout: Seconds | None = None,
+        max_updates: int | None = None,
+        max_contributions: int | None = None,
+        method: Literal["counts", "sparse_counter", "henzinger_sricharan_steiner"] = "counts",
+        shards: int = 4,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(noise)
+        self.steps = Steps.of(start=start, end=end, **options)
+        self.rules = PresenceRules.of(enter_values=enter_values, leave_values=leave_values, timeout=timeout)
+        if self.rules.timeout is not None and self.rules.timeout // self.steps.size >= FOR_EVER - 1:
+            raise ValueError(f"timeout must be < {FOR_EVER - 1} windows, got {timeout} seconds")
+        mode = METHODS[checks.one_of("method", method, tuple(METHODS))]
+        if max_contributions is not None:
+            if method != "counts":
+                raise ValueError(f"max_contributions must not be given with method {method}")
+            check_limits("person", max_contributions=max_contributions)
+        elif method == "counts" and self.steps.count is None:
+            raise ValueError("max_contributions must be given where the run has no end")
+        self.shards = check_shards(shards)
+        limited = self.steps.count is None or max_contributions is None or max_contributions < self.steps.count
+        self.method, self.max_contributions = method, max_contributions if limited else None
+        self.mechanism = mechanisms.SetCardinality(
+            epsilon=epsilon,
+            delta=delta,
+            horizon=self.steps.count,
+            contributions=self.max_contributions,
+            max_updates=max_updates,
+            mode=mode,
+        )
+        self.noise = noise
+
+    @property
+    @override
+    def explained(self) -> SmoothWindows | None:
+        return SmoothWindows("people", length=self.steps.size) if self.method == "counts" else None
+
+    @property
+    @override
+    def promise(self) -> PrivacyGuarantee:
+        found = self.mechanism.guarantee
+        limits = ["A person counts as one or as none at the end of each window, by their last event."]
+        if self.max_contributions is not None:
+            limits.append(f"A person counts at the ends of at most {self.max_contributions:,} windows.")
+        public = ("all arguments but the noise", "the number of windows, all of which are published")
+        caveats = (*found.caveats, PEOPLE_HASHED)
+        return replace(found, limits=tuple(limits), public=public, caveats=caveats)
+
+    @property
+    @override
+    def coverage(self) -> Coverage:
+        limits, most = list[Limit](), self.max_contributions
+        if most is not None:
+            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, FIRST, lasting=True))
+        return people_who_count(limits, TOGETHER)
+
+    @property
+    @override
+    def prediction(self) -> Accuracy:
+        mechanism, windows = self.mechanism, self.mechanism.expected_steps
+        error, updates = mechanism.error(windows), mechanism.expected_updates
+        span = "" if mechanism.horizon else f" in the first {windows:,} windows"
+        counted = self.method != "counts"
+        condition = f", while people enter or leave it at most {updates:,} times in all" if counted else ""
+        return Accuracy(
+            error=error,
+            failure_probability=BETA,
+            claim=f"With probability {1 - BETA:g}, all estimates{span} are within {error:,} "
+            f"of the number without noise{condition} (method {self.method}; each row has an error bound of its own).",
+            numbers={"method": self.method, "error_bound": error, "windows": windows, "updates": updates},
+        )
+
+    def error(self, window: int, updates: int | None = None) -> int:
+        """Return what estimates in windows 1 .. `window` are off by at most, as the mechanism's `error`."""
+        return self.mechanism.error(window, updates)
+
+    @property
+    @override
+    def event_fields(self) -> EventFields:
+        return EventFields(item=self.rules.by_item)

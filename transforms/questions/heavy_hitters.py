@@ -1,0 +1,187 @@
+"""What `ShiftingHeavyHitters` is asked with, and what it promises; no Beam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
+from privstream.mechanisms.monitor.item_monitors import StatusMonitor, ThresholdMonitor
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.views.trending import surely_above
+from privstream.transforms.counted import CountedParameters, CountsView, shown
+from privstream.transforms.parameters import charged_out, check_shards, items_in_window, people_who_count
+from privstream.transforms.reading.domain import Domain, Items
+from privstream.transforms.row_types import CONTINUES, STARTED, HeavyHitter
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
+from typing_extensions import Unpack, override
+
+MONITORS: dict[str, Any] = {"clock": ThresholdMonitor, "status": StatusMonitor}
+MAX_HITS = 4
+LATER = 1000
+"""The window for which a threshold that rises is stated, beside the first."""
+
+
+@dataclass(frozen=True)
+class Trending(CountsView):
+    """The items of a window whose number of people is surely above a threshold.
+
+    Attributes:
+        threshold: the number.
+    """
+
+    threshold: int
+
+    row_type = HeavyHitter
+    counter: ClassVar[str] = "hits_published"
+
+    @override
+    def of_row(self, row: Any) -> Iterator[HeavyHitter]:
+        number = shown(row)
+        if surely_above(*number, self.threshold):
+            yield HeavyHitter(row.window_start, row.window_end, row.item, *number, row.window_start, STARTED)
+
+    @override
+    def follow(self, rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[HeavyHitter]:
+        return with_streaks(rows, before)
+
+
+def with_streaks(rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[HeavyHitter]:
+    """Let reports go on that were there in the window before.
+
+    Args:
+        rows: those of a window, each as if it were the first of its item.
+        before: those that were published for the window before.
+    """
+    since = {row.item: row.since for row in before}
+    found = ((row, since.get(row.item)) for row in rows)
+    return [row if first is None else row._replace(since=first, status=CONTINUES) for row, first in found]
+
+
+class HeavyHittersParameters(CountedParameters):
+    """Report the items that many people have in each window; one guarantee protects each person over the whole run.
+
+    A row says since when its item has been reported. By counts, an item is reported in each window in which its number
+    of people, as `KeyedCounts` publishes it with the same limits, is surely above `threshold`.
+
+    Input: as of `KeyedCounts`. Output: `HeavyHitter` rows. Args: see `Parameters` and `privstream help heavy-hitters`.
+
+    Privacy:
+        Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
+        Enforced: by counts, the limits of `KeyedCounts`; by the other methods, each person counts with at most
+        `max_per_window` items in a window, and is charged at most `max_hits` times. Public: all arguments but `noise`.
+
+    Accuracy:
+        By counts, that of `KeyedCounts`; of rows reported by mistake there is at most one in a hundred, as far as the
+        intervals of counts hold. By the other methods, an item is reported that at least `detection_threshold` people
+        have, none of them charged `max_hits` times before, with probability 95% in all tests together.
+
+    Example:
+        >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,
+        ...                                noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: docs/proofs/keyed_counts.md; for "clock" and "status" Kaplan, Mansour, Stemmer (2020), docs/proofs/clock.md,
+    docs/proofs/status_monitor.md.
+    """
+
+    of_methods = MappingProxyType(
+        dict.fromkeys(("threshold", "max_contributions", "public_items"), ("counts",)) | {"max_hits": tuple(MONITORS)}
+    )
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        noise: NoiseSource,
+        threshold: int | None = None,
+        max_contributions: int | None = None,
+        max_per_window: int | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        domain: Items | None = None,
+        public_items: Items | None = None,
+        method: Literal["counts", "clock", "status"] = "counts",
+        max_hits: int | None = None,
+        shards: int = 4,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(noise)
+        self._check_method(method, "counts", *MONITORS)
+        self.view = Trending(0 if threshold is None else checks.integer("threshold", threshold, minimum=0))
+        self.noise = noise
+        self.domain = None if domain is None else Domain.of(domain)
+        self.shards = check_shards(shards)
+        if method == "counts":
+            checks.probability("delta", delta)
+            self._by_counts(noise=noise)
+            return
+        if start is None:
+            raise ValueError(f"start must be given with the method {method}")
+        self.steps = Steps.of(start=start, end=end, **options)
+        if self.steps.count is None and self.domain is not None:
+            raise ValueError("end or renew_every must be given when a known domain is tested in every window")
+        self.max_per_window = 1 if max_per_window is None else max_per_window
+        steps, tested = self.steps, self.tested_domain
+        self.monitor: ThresholdMonitor | StatusMonitor = MONITORS[method](
+            epsilon=epsilon,
+            delta=delta,
+            max_hits=MAX_HITS if max_hits is None else max_hits,
+            domain_size=None if tested is None else len(tested),
+            horizon=steps.count,
+            first_step=steps.first,
+            items_per_step=checks.integer("max_per_window", self.max_per_window, minimum=1),
+            label=f"{steps.label} {'' if self.domain is None else self.domain.digest}",
+        )
+        if self.monitor.max_hits < self.max_per_window:
+            raise ValueError(f"max_hits must be >= max_per_window, got {self.monitor.max_hits} < {self.max_per_window}")
+
+    @property
+    def tested_domain(self) -> Domain | None:
+        """The domain, if each of its items is tested in every window, whether anybody has it or not."""
+        return None if self.steps.end is None else self.domain
+
+    @property
+    def detection_threshold(self) -> int:
+        """How many people must have an item for a monitor to report it in the first window."""
+        return self.monitor.detection_threshold
+
+    @property
+    @override
+    def _other_promise(self) -> PrivacyGuarantee:
+        caveats = [KEYED_NOISE, PEOPLE_HASHED]
+        if self.tested_domain is None:
+            caveats.append(ITEMS_HASHED)
+        return replace(self.monitor.guarantee, caveats=tuple(caveats))
+
+    @property
+    @override
+    def _other_prediction(self) -> Accuracy:
+        monitor = self.monitor
+        first, tests = monitor.detection_threshold, monitor.calibrated.budget.tests
+        later = monitor.calibrated.detection_threshold(tests, monitor.beta, step=LATER)
+        rising = f" It rises to {later:,} in window {LATER:,}." if later > first else ""
+        return Accuracy(
+            error=first,
+            failure_probability=monitor.beta,
+            claim=f"With probability {1 - monitor.beta:g}, in {tests:,} tests together, every item is reported that at "
+            f"least {first:,} people have in a window.{rising}",
+            numbers={
+                "detection_threshold": first,
+                "threshold": monitor.calibrated.threshold,
+                "stddev": monitor.count_stddev,
+                "tests": tests,
+            },
+        )
+
+    @property
+    @override
+    def _other_coverage(self) -> Coverage:
+        for_what = "for reports" if self.method == "clock" else "for starts and ends"
+        items = items_in_window(self.max_per_window, self.domain)
+        limits = [*items, charged_out(self.monitor.max_hits, for_what)]
+        return people_who_count(limits, EACH, more="; items that they have may be missing")

@@ -1,0 +1,210 @@
+"""SuggestLimits: how many contributions people have, published privately, and the limit that suits counts of them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
+from privstream.mechanisms.arrays import Integers
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.limits.contributions import BETA, ContributionHistogram, NoisyHistogram
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.transforms.batches import EventBatch, StepKey, decode, first_of_run
+from privstream.transforms.counters import counter
+from privstream.transforms.parameters import Parameters, check_shards
+from privstream.transforms.people.split import EventSplitter
+from privstream.transforms.reading.fields import DeadLetter, EventFields, broken_letter
+from privstream.transforms.reading.frames import Unusable, usable_batches
+from privstream.transforms.row_types import LimitShare
+from privstream.transforms.timing.steps import Length, Moment, Steps
+
+Waiting = tuple[bytes, bytes]
+"""Encoded events of a shard of people, with their `StepKey`."""
+
+AT_ONCE = 1 << 21
+"""When so many events have come, they are reduced to distinct contributions."""
+
+
+def by_people(
+    read: Iterable[pa.RecordBatch | DeadLetter],
+    fields: EventFields,
+    split: EventSplitter,
+    aside: Callable[[DeadLetter], None],
+) -> Iterator[list[Waiting]]:
+    """Yield the events that can be used, shard by shard of people; until all are read they wait (see `spill`).
+
+    Args:
+        read: batches of columns, and what could not be read.
+        fields: what is read of an event.
+        split: splits events, without names.
+        aside: gets what cannot be used.
+    """
+    split.setup()
+    shards: defaultdict[int, list[Waiting]] = defaultdict(list)
+    for batch in read:
+        for found in [batch] if isinstance(batch, DeadLetter) else usable_batches(batch, fields):
+            if isinstance(found, DeadLetter):
+                aside(found)
+            elif isinstance(found, Unusable):
+                aside(broken_letter(found.rule, found.record, "event", number=found.number))
+            else:
+                for key, (_, data) in split.process(found):
+                    shards[StepKey.from_bytes(key).shard].append((key, data))
+    while shards:
+        yield shards.popitem()[1]
+
+
+def people_by_contributions(records: Iterable[Waiting], histogram: ContributionHistogram) -> Integers:
+    """Return how many people of a shard are in each cell: a function of each person's own events alone.
+
+    Memory holds the distinct contributions, and as many events again or `AT_ONCE`.
+    """
+    waiting: list[np.ndarray] = []
+    kept = came = 0
+    for place, data in records:
+        key, events = StepKey.from_bytes(place), decode(EventBatch, data)
+        steps = np.full(len(events.users), key.step).astype(np.uint64)
+        waiting.append(np.stack([events.users, events.items, steps]))
+        came += len(events.users)
+        if came >= max(AT_ONCE, kept):
+            waiting = [_distinct(waiting)]
+            kept, came = waiting[0].shape[1], 0
+    users = _distinct(waiting)[0]
+    return histogram.tally(np.diff(np.append(np.flatnonzero(first_of_run(users)), len(users))))
+
+
+def _distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the distinct columns, of person, item and step, in the order of people."""
+    found = np.concatenate(parts, axis=1)
+    found = found[:, np.lexsort(found[::-1])]
+    return found[:, first_of_run(*found)]
+
+
+class SuggestLimits(Parameters):
+    """Publish how many contributions people have, items in windows, and what each limit would keep and find.
+
+    `publish` takes Arrow record batches with the columns `user`, `item`, `time`, all of them, and
+    returns `LimitShare` rows, once. It needs no pipeline. Args: see `Parameters` and `privstream help suggest`.
+
+    Privacy:
+        Unit: one person over all that is read, added or removed. (epsilon, 0): `guarantee`. Each person is in one cell,
+        whatever he or she does; one beyond the grid is in its last cell. The rest is reckoned from the published
+        numbers. Public: all arguments but `noise`.
+
+    Accuracy:
+        Each interval alone holds the truth with probability 0.95; estimated shares are about the people who can be
+        seen. At most 65,536 contributions count per person.
+
+    Example:
+        >>> suggest = SuggestLimits(window=86400, start=0, windows=30,
+        ...                         noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: derived here, docs/proofs/limits.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: Length,
+        start: Moment,
+        noise: NoiseSource,
+        epsilon: float = 0.05,
+        end: Moment | None = None,
+        windows: int | None = None,
+        for_epsilon: float = 1.0,
+        delta: float = 1e-6,
+        shards: int = 8,
+    ) -> None:
+        super().__init__(noise)
+        self.noise = noise
+        if end is None and windows is None:
+            raise ValueError("end or windows must be given: they name the last window")
+        self.steps = Steps.of(window=window, start=start, end=end, windows=windows)
+        self.for_epsilon = checks.positive("for_epsilon", for_epsilon)
+        self.delta = checks.probability("delta", delta)
+        self.shards = check_shards(shards)
+        self.mechanism = ContributionHistogram(epsilon)
+        _ = self.later_run(1)  # an epsilon or a delta with which counts cannot run is refused now
+
+    @property
+    def promise(self) -> PrivacyGuarantee:
+        """What one person is promised."""
+        return replace(
+            self.mechanism.guarantee,
+            public=("all parameters", "the windows"),
+            caveats=(KEYED_NOISE, PEOPLE_HASHED),
+        )
+
+    @property
+    def prediction(self) -> Accuracy:
+        """By how much numbers of people are off."""
+        scale = self.mechanism.law.scale
+        claim = (
+            f"Each interval alone holds the truth with probability {1 - BETA:g}. The noise of a number of people "
+            f"has the scale {scale:,.1f}; fewer people side by side than some {8 * scale:,.0f} cannot be seen."
+        )
+        return Accuracy(error=scale, failure_probability=BETA, claim=claim, numbers={"noise_scale": scale})
+
+    @property
+    def coverage(self) -> Coverage:
+        """What intervals hold: numbers of people, and shares of their contributions."""
+        return Coverage(holds="the numbers of people in all records that are usable", scope=EACH)
+
+    @property
+    def event_fields(self) -> EventFields:
+        """What is read of an event."""
+        return EventFields()
+
+    def publish(
+        self, read: Iterable[pa.RecordBatch | DeadLetter], aside: Callable[[DeadLetter], None]
+    ) -> list[LimitShare]:
+        """Return the rows about events; see `by_people` for the arguments."""
+        noise = self.noise.derive("limits", self.steps.label)
+        split = EventSplitter(steps=self.steps, noise=noise, shards=self.shards, named=False)
+        counts = np.zeros(self.mechanism.cells, np.int64)
+        for people in by_people(read, self.event_fields, split, aside):
+            counts += people_by_contributions(people, self.mechanism)
+        rows = self.rows(counts, noise)
+        counter("limits_published").inc(len(rows))
+        return rows
+
+    def rows(self, counts: Integers, noise: NoiseSource) -> list[LimitShare]:
+        """Return what is published: `counts` are the people in all cells."""
+        mechanism = self.mechanism
+        found = NoisyHistogram(mechanism.edges, mechanism.release(counts, noise), mechanism.law.scale)
+        best = found.best_limit(lambda limit: self.later_run(limit).stddev(1))
+        rows = [self._row(found, cell, best) for cell in found.seen if cell < len(found.edges)]
+        start = min(found.seen.stop, len(found.edges))
+        rest = found.in_cells(range(start, mechanism.cells))
+        above = float(found.edges[start - 1]) if start else 0.0
+        return [*rows, LimitShare(above, None, *rest, None, None, None, None, None, None, "")]
+
+    def later_run(self, limit: int) -> FoundKeys:
+        """Return the counts of the later run under a limit, which may drop something."""
+        windows = self.steps.count or 1
+        made = FoundKeys(epsilon=self.for_epsilon, delta=self.delta, horizon=windows, contributions=limit)
+        return made.with_dropped_share(math.inf)
+
+    def _row(self, found: NoisyHistogram, cell: int, best: int | None) -> LimitShare:
+        """Return the row of a cell in which people can be seen."""
+        limit, run = found.edges[cell], self.later_run(found.edges[cell])
+        kept, lower, upper = (round(part, 4) for part in found.kept(cell))
+        return LimitShare(
+            float(found.edges[cell - 1]) if cell else 0.0,
+            float(limit),
+            *found.in_cells(range(cell, cell + 1)),
+            kept,
+            lower,
+            upper,
+            stddev=round(run.stddev(1), 1),
+            found_in_one=round(run.people_needed(1)),
+            found_in_all=round(run.people_needed(run.horizon or 1)),
+            suggested=f"--max-contributions {limit}" if limit == best else "",
+        )

@@ -1,0 +1,144 @@
+"""What `NumericQuantiles` is asked with, what it promises, and how accurate it is; no Beam."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
+from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
+from privstream.transforms.counts.finished import SmoothWindows
+from privstream.transforms.parameters import (
+    FIRST_WINDOWS,
+    USUAL_CONTRIBUTIONS,
+    WHOLE_RUN,
+    Parameters,
+    check_limits,
+    check_shards,
+)
+from privstream.transforms.reading.fields import NUMBER, TEXT, UNREAD, EventFields
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
+from typing_extensions import Unpack, override
+
+
+class QuantilesParameters(Parameters):
+    """Publish quantiles of the numbers of each window: the median, percentiles.
+
+    Input: as of `KeyedCounts`, with a number as `value` and no item. Output: `QuantileEstimate` rows, in every window
+    one for each quantile. Args: see `Parameters` and `privstream help quantiles`.
+
+    Privacy:
+        Unit: one person over the whole run, or one event, added or removed. (epsilon, delta):
+        `guarantee`. Enforced: each person counts with at most `max_contributions` values in the whole run, and with
+        `max_per_window` random ones in a window. Public: all arguments but `noise`.
+
+    Accuracy:
+        Each interval contains the quantile of the values that count, each clipped to [low, high], with probability
+        95%. Where a window has few values or none, intervals reach from `low` to `high`.
+
+    Example:
+        >>> quantiles = NumericQuantiles(epsilon=1.0, delta=1e-6, low=1, high=60_000, scale="log", window=3600, start=0,
+        ...                              end=86400, max_contributions=24,
+        ...                              noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: derived here, docs/proofs/numeric_quantiles.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        low: float,
+        high: float,
+        start: Moment,
+        noise: NoiseSource,
+        quantiles: tuple[float, ...] = (0.5,),
+        scale: Literal["linear", "log"] = "linear",
+        resolution: int = 1000,
+        max_contributions: int | None = None,
+        max_per_window: int | None = None,
+        delta: float = 0.0,
+        unit: Literal["person", "event"] = "person",
+        end: Moment | None = None,
+        shards: int = 4,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(noise)
+        self.noise = noise
+        self.shards = check_shards(shards)
+        check_moment("start", start)
+        self.steps = Steps.of(start=start, end=end, **options)
+        check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
+        most = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions
+        in_window = min(max_per_window or 1, most)
+        if self.steps.count is not None:
+            most = min(most, in_window * self.steps.count)
+        self.mechanism = Mechanism(
+            epsilon=epsilon,
+            delta=delta,
+            low=low,
+            high=high,
+            resolution=resolution,
+            scale=scale,
+            quantiles=quantiles,
+            horizon=self.steps.count,
+            contributions=1 if unit == "event" else most,
+            per_step=1 if unit == "event" else in_window,
+            unit=unit,
+        )
+
+    @property
+    @override
+    def explained(self) -> SmoothWindows:
+        made = self.mechanism
+        return SmoothWindows("value", ("quantile",), made.scale == "log", self.steps.size, (made.low, made.high))
+
+    @property
+    @override
+    def promise(self) -> PrivacyGuarantee:
+        found, made = self.mechanism.guarantee, self.mechanism
+        if not self._by_person:
+            return replace(found, public=("all parameters", "the windows"))
+        values = f"{made.contributions:,} value{'s' * (made.contributions > 1)}"
+        limit = f"A person counts with at most {values} in the whole run, and with {made.per_step:,} in a window."
+        return replace(
+            found,
+            limits=(limit,),
+            public=("all parameters", "the windows"),
+            caveats=(*found.caveats, PEOPLE_HASHED),
+        )
+
+    @property
+    @override
+    def prediction(self) -> Accuracy:
+        return self.mechanism.accuracy
+
+    @property
+    @override
+    def coverage(self) -> Coverage:
+        made, windows, limits = self.mechanism, self.steps.count, []
+        if self._by_person:
+            limits.append(Limit.at_most("max_per_window", made.per_step, "value", "in a window", "random"))
+            if windows is None or made.contributions < windows * made.per_step:
+                most = made.contributions
+                limits.append(Limit.at_most("max_contributions", most, "value", WHOLE_RUN, FIRST_WINDOWS, lasting=True))
+        which = "the values that count" if limits else "all values that are usable and in time"
+        return Coverage(
+            holds=f"the quantiles of {which}, clipped to low and high,",
+            scope=EACH,
+            limits=tuple(limits),
+            beyond="the quantiles of all values may be larger or smaller",
+            looks_like="a trend",
+        )
+
+    @property
+    @override
+    def event_fields(self) -> EventFields:
+        user = TEXT if self._by_person else UNREAD
+        return EventFields(user=user, item=False, value=NUMBER)
+
+    @property
+    def _by_person(self) -> bool:
+        return self.mechanism.unit == "person"

@@ -1,0 +1,140 @@
+"""What `PrivateQueries` is asked with, what it promises, and how accurate it is; no Beam."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
+from privstream.mechanisms.selection.multiplicative_weights import OnlineMultiplicativeWeights
+from privstream.transforms.parameters import Parameters, check_shards, people_who_count
+from privstream.transforms.reading.domain import Domain, Items
+from privstream.transforms.reading.fields import EventFields
+from typing_extensions import override
+
+USUAL_QUERIES = 1000
+BETA = 0.05
+"""Probability with which the accuracy statement may be wrong."""
+
+
+class QueriesParameters(Parameters):
+    """Answer counting queries about a data set, online and in order of event time.
+
+    Input: a dictionary of two collections. `events`: the data set, a bounded collection of pairs (user, item), rows or
+    Arrow batches, as of `KeyedCounts`; each person counts with one item. Events without a time count as of 1970.
+    `queries`: `LinearQuery` rows, bounded or unbounded. Output: one `QueryAnswer` row for each query. Args: see
+    `Parameters` and `privstream help queries`.
+
+    An answer comes from a public hypothesis, for free, unless a private test finds it wrong by about alpha `records`:
+    then it is measured, and the hypothesis learns from it. When all measurements are spent, the row of each further
+    query has the source `refused`; its estimate is that of the hypothesis, which has not been tested.
+
+    No query is answered before all data has been read. Late queries are dead letters: a query whose time is before its
+    timestamp in the stream, and a query that comes after a later one has been answered. In an unbounded stream, let the
+    timestamp of a query be the time at which it came: the first of these rules then implies the second, also after a
+    job has gone back to a checkpoint.
+
+    Privacy:
+        Unit: one person, added or removed: all records of one person, of which one counts. (epsilon, delta) over all
+        queries that are ever asked; they may depend on all earlier answers. Public: all arguments but `noise`, among
+        them `records`; the queries. The guarantee covers one data set: another one needs another budget, and another
+        run id of the noise.
+
+    Accuracy:
+        With probability 95%, every one of the first `queries` answers that is not refused is within its `error_bound`.
+        None of these is refused with at least `records_needed` records, and exactly `records`.
+
+    Example:
+        >>> answers = {"events": people, "queries": queries} | PrivateQueries(
+        ...     epsilon=1.0, domain=Domain.from_file(path), records=10_000, noise=KeyedNoise.from_file(key)
+        ... )  # doctest: +SKIP
+
+    Source: Hardt and Rothblum (2010), docs/proofs/multiplicative_weights.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        domain: Items,
+        noise: NoiseSource,
+        records: int,
+        alpha: float | None = None,
+        delta: float = 0.0,
+        queries: int | None = None,
+        shards: int = 4,
+    ) -> None:
+        super().__init__(noise)
+        self.domain = Domain.of(domain)
+        self.noise = noise
+        self.queries = USUAL_QUERIES if queries is None else checks.integer("queries", queries, minimum=1)
+        self.shards = check_shards(shards)
+        parameters: dict[str, Any] = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "domain_size": len(self.domain),
+            "records": checks.integer("records", records, minimum=1),
+        }
+        if alpha is None:
+            made = OnlineMultiplicativeWeights.most_accurate(queries=self.queries, beta=BETA, **parameters)
+        else:
+            made = OnlineMultiplicativeWeights(alpha=checks.probability("alpha", alpha), **parameters)
+        self.mechanism = made
+
+    @property
+    @override
+    def promise(self) -> PrivacyGuarantee:
+        # Who is added to somebody with the same hash may replace that one's record: no query moves by more than 1.
+        return replace(
+            self.mechanism.guarantee,
+            unit=PERSON,
+            limits=(
+                "Each person counts with one record, the last one.",
+                f"At most {self.mechanism.max_updates:,} answers are measured; then queries are refused.",
+                "It covers one data set.",
+            ),
+            public=("all parameters, among them the number of records", "the queries and their number"),
+        )
+
+    @property
+    @override
+    def coverage(self) -> Coverage:
+        return people_who_count([Limit.at_most("", 1, "item", "", "last")], TOGETHER)
+
+    @property
+    @override
+    def prediction(self) -> Accuracy:
+        made, bound = self.mechanism, self.error_bound
+        records, needed = made.records, made.records_needed(self.queries, BETA)
+        refused = "None is refused."
+        if records < needed:
+            refused = f"Some may be refused; with {needed:,} people none would be."
+        nothing = " With so few people, this bound is of no use." if bound >= records else ""
+        return Accuracy(
+            error=bound,
+            failure_probability=BETA,
+            claim=f"With probability {1 - BETA:g}, the first {self.queries:,} answers are all within "
+            f"{math.ceil(bound):,} people of the number without noise.{nothing} {refused}",
+            numbers={
+                "error_bound": bound,
+                "queries": self.queries,
+                "records_needed": needed,
+                "max_measurements": made.max_updates,
+                "alpha": made.alpha,
+            },
+        )
+
+    @property
+    def error_bound(self) -> float:
+        """The error, in people, of any answer that is not refused, at most."""
+        return self.mechanism.accuracy(self.queries, BETA)
+
+    @property
+    @override
+    def event_fields(self) -> EventFields:
+        return EventFields(timed=False)

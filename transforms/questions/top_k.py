@@ -1,0 +1,181 @@
+"""What `TopKWithGap` is asked with, and what it promises; no Beam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import EACH, OUTSIDE, Accuracy, Coverage, Limit
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.selection.top_k import MeasuredTopK
+from privstream.mechanisms.views.rank import ranked
+from privstream.transforms.counted import CountedParameters, CountsView, shown
+from privstream.transforms.parameters import (
+    FIRST,
+    USUAL_CONTRIBUTIONS,
+    WHOLE_RUN,
+    check_shards,
+    items_in_window,
+    people_who_count,
+)
+from privstream.transforms.reading.domain import Domain, Items
+from privstream.transforms.row_types import RankedItem
+from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
+from typing_extensions import Unpack, override
+
+USUAL_TOP, USUAL_ITEMS = 10, 4
+UNRANKED = 0
+DIGITS = 1
+"""Of gaps between numbers."""
+
+
+@dataclass(frozen=True)
+class Ranks(CountsView):
+    """The largest numbers of a window, as counts show them.
+
+    Attributes:
+        top: how many.
+    """
+
+    top: int
+
+    row_type = RankedItem
+    counter: ClassVar[str] = "ranks_published"
+
+    @override
+    def of_row(self, row: Any) -> Iterator[RankedItem]:
+        yield RankedItem(row.window_start, row.window_end, UNRANKED, row.item, None, *shown(row))
+
+    @override
+    def choose(self, rows: list[RankedItem]) -> list[RankedItem]:
+        found = ranked([row.people for row in rows], [row.item for row in rows], self.top)
+        return [
+            rows[place]._replace(rank=rank, gap=None if lead is None else round(lead, DIGITS))
+            for rank, (place, lead) in enumerate(found, start=1)
+        ]
+
+
+class TopKParameters(CountedParameters):
+    """Publish, window by window, the `top` items that most people have, and by how much each is ahead of the next one.
+
+    By counts, items are ranked by the number of people that `KeyedCounts` publishes for them, with the same limits.
+    With a `domain` all its items are ranked; without one, those that are found.
+
+    Input: as of `KeyedCounts`. Output: `RankedItem` rows. Args: see `Parameters` and `privstream help top-k`.
+
+    Privacy:
+        Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
+        Enforced: the limits of `KeyedCounts`; with the method "gaps" each person counts with at most `max_per_window`
+        items in a window, in at most `max_contributions` / `max_per_window` windows, the first ones. Public: all
+        arguments but `noise`.
+
+    Accuracy:
+        By counts, that of `KeyedCounts`. By "gaps", in each window, with probability 95%, no item that is left out
+        belongs to over `selection_error` more people than one that is published. Items on top are more often too high
+        than too low.
+
+    Example:
+        >>> ranking = TopKWithGap(epsilon=1.0, window=3600, start=0, end=86400, domain=Domain(["a", "b", "c"]), top=2,
+        ...                       noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+
+    Source: docs/proofs/keyed_counts.md; for "gaps" Ding et al., Free gap estimates (2022), Algorithm 3,
+    docs/proofs/top_k_windows.md.
+    """
+
+    of_methods = MappingProxyType({"public_items": ("counts",)})
+
+    def __init__(
+        self,
+        *,
+        epsilon: float,
+        start: Moment,
+        noise: NoiseSource,
+        top: int | None = None,
+        max_contributions: int | None = None,
+        max_per_window: int | None = None,
+        domain: Items | None = None,
+        public_items: Items | None = None,
+        end: Moment | None = None,
+        delta: float = 0.0,
+        method: Literal["counts", "gaps"] = "counts",
+        shards: int = 4,
+        **options: Unpack[WindowOptions],
+    ) -> None:
+        super().__init__(noise)
+        self._check_method(method, "counts", "gaps")
+        self.noise = noise
+        self.domain = None if domain is None else Domain.of(domain)
+        self.shards = check_shards(shards)
+        check_moment("start", start)
+        if top is None:
+            top = USUAL_TOP if self.domain is None else min(USUAL_TOP, len(self.domain) - 1)
+        self.top = checks.integer("top", top, minimum=1)
+        if self.domain is not None and top >= len(self.domain):
+            raise ValueError(f"top must be < {len(self.domain)}, the number of items in domain, got {top}")
+        self.view = Ranks(top)
+        if method == "counts":
+            self._by_counts(noise=noise, top=None)
+            return
+        if self.domain is None:
+            raise ValueError("domain must be given with the method gaps")
+        self.steps = Steps.of(start=start, end=end, **options)
+        if self.steps.count is None:
+            raise ValueError("end or renew_every must be given with the method gaps")
+        most = USUAL_CONTRIBUTIONS if max_contributions is None else max_contributions
+        usual = min(USUAL_ITEMS, len(self.domain), checks.integer("max_contributions", most, minimum=1))
+        self.max_per_window = usual if max_per_window is None else max_per_window
+        if checks.integer("max_per_window", self.max_per_window, minimum=1) > most:
+            raise ValueError(f"max_per_window must be <= max_contributions, got {self.max_per_window} > {most}")
+        self.windows_of_person = min(self.steps.count, most // self.max_per_window)
+        self.mechanism = MeasuredTopK(
+            epsilon=epsilon,
+            delta=delta,
+            top=top,
+            releases=self.windows_of_person,
+            items_per_release=self.max_per_window,
+        )
+
+    @property
+    def ranking_noise(self) -> NoiseSource:
+        """The noise of rankings: a run with other limits or items shares none of it."""
+        assert self.domain is not None
+        return self.noise.derive(
+            "top-k windows", self.steps.label, self.max_per_window, self.windows_of_person, self.domain.digest
+        )
+
+    @property
+    @override
+    def _other_promise(self) -> PrivacyGuarantee:
+        limits = (
+            f"Each person counts with at most {self.max_per_window:,} items in a window, random ones, in at most "
+            f"{self.windows_of_person:,} windows.",
+        )
+        public = ("all parameters", "the list of items", "the windows, each of which is published")
+        adaptivity = "The events of each window may depend on everything published before it."
+        caveats = (KEYED_NOISE, PEOPLE_HASHED)
+        return replace(self.mechanism.guarantee, limits=limits, public=public, adaptivity=adaptivity, caveats=caveats)
+
+    @property
+    @override
+    def _other_prediction(self) -> Accuracy:
+        assert self.domain is not None
+        error = self.mechanism.selection_error(len(self.domain), OUTSIDE)
+        return Accuracy(
+            error=error,
+            failure_probability=OUTSIDE,
+            claim=f"With probability {1 - OUTSIDE:g}, no item that is left out of a window belongs to over "
+            f"{error:,.0f} more people than an item that is published.",
+            numbers={"selection_error": error, "stddev": self.mechanism.estimate_variance**0.5},
+        )
+
+    @property
+    @override
+    def _other_coverage(self) -> Coverage:
+        limits = items_in_window(self.max_per_window, self.domain)
+        if (most := self.windows_of_person) < (self.steps.count or 0):
+            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, FIRST, lasting=True))
+        return people_who_count(limits, EACH, more="; their order and gaps may be others")

@@ -1,1 +1,0 @@
-"""The items of a public list that most people have, window by window."""
