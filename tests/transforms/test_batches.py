@@ -6,9 +6,7 @@ import pickle
 import random
 import sys
 import threading
-from collections import Counter
 
-import mmh3
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -22,7 +20,6 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import spill
 from privstream.transforms.batches import (
-    EVENLY_SPREAD,
     CountBatch,
     EventBatch,
     HolderBatch,
@@ -36,11 +33,10 @@ from privstream.transforms.parameters import MOST_SHARDS
 from privstream.transforms.people.split_stages import SplitEvents
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
-from privstream.transforms.spill import SMALLEST, SpillError, SpillFile, fetch, put_away, spilled
+from privstream.transforms.spill import SMALLEST, SpillError, fetch, put_away, spilled
 from privstream.transforms.timing.steps import Steps
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
-KEYS = st.builds(StepKey, st.integers(0, 2**62), st.integers(0, 2**32 - 1))
 TABLE = st.dictionaries(st.integers(0, 2**64 - 1), TEXT, max_size=8)
 
 
@@ -51,12 +47,6 @@ def names_of(table: dict[int, str]) -> Names:
 
 def table_of(names: Names) -> dict[int, str]:
     return {item: names[item] for item in names.items.tolist()}
-
-
-@given(KEYS, KEYS)
-def test_keys_survive_and_differ(one, other):
-    assert StepKey.from_bytes(one.to_bytes()) == one
-    assert (one.to_bytes() == other.to_bytes()) == (one == other)
 
 
 @given(st.lists(TABLE, max_size=4), st.data())
@@ -161,45 +151,6 @@ def _arrow(text):
     return np.frombuffer(text.encode(), np.uint8), np.array([0, len(text)], np.int64)
 
 
-GROUPS = 128  # of keys, in Flink's jobs of up to 85 slots
-
-
-def slot(key: bytes, slots: int) -> int:
-    """Return the slot that handles a key: Beam hashes its coded form, Flink that hash, and each slot has a range."""
-    coded = bytes([len(key)]) + key
-    return murmur_of_one_word(mmh3.hash64(coded, signed=False)[0] & 0xFFFFFFFF) % GROUPS * slots // GROUPS
-
-
-def murmur_of_one_word(word: int) -> int:
-    """Return Flink's `MathUtils.murmurHash`."""
-    word = rotated(word * 0xCC9E2D51, 15) * 0x1B873593
-    word = (rotated(word, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF ^ 4
-    word = (word ^ word >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    word = (word ^ word >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-    word ^= word >> 16
-    return min(word, 2**32 - word)  # the absolute value of a word with a sign
-
-
-def rotated(word: int, bits: int) -> int:
-    word &= 0xFFFFFFFF
-    return (word << bits | word >> (32 - bits)) & 0xFFFFFFFF
-
-
-def test_the_hashes_are_those_of_a_cluster() -> None:
-    """On a cluster with two slots the keys 0 to 15 were handled like this, 5 and 11 of them."""
-    assert Counter(slot(number.to_bytes(4, "big"), 2) for number in range(16)) == {0: 5, 1: 11}
-
-
-@pytest.mark.parametrize("slots", [2, 3, 4, 6, 8, 12, 16])
-@pytest.mark.parametrize("times", [2, 3, 8])
-def test_every_slot_has_its_share(slots: int, times: int) -> None:
-    """No slot has two shards more than its share; all have the same where both numbers are powers of two."""
-    shards = min(slots * times, len(EVENLY_SPREAD))
-    counted = Counter(slot(people_key(shard), slots) for shard in range(shards))
-    assert sorted(counted) == list(range(slots))
-    assert max(counted.values()) - shards / slots < (2 if shards & (shards - 1) or slots & (slots - 1) else 1e-9)
-
-
 def test_names_differ() -> None:
     """No two shards are under one key."""
     assert len({people_key(shard) for shard in range(MOST_SHARDS)}) == MOST_SHARDS
@@ -301,15 +252,6 @@ def test_a_full_disk_is_one_clear_line(monkeypatch, folder):
         pytest.raises(SpillError, match=f"cannot write waiting events in {folder}: No space left on device"),
     ):
         put_away(LARGE)
-
-
-def test_writes_that_take_several_calls_are_whole(monkeypatch, folder):
-    write, read = os.pwrite, os.pread
-    monkeypatch.setattr(spill.os, "pwrite", lambda file, data, at: write(file, data[:100], at))
-    monkeypatch.setattr(spill.os, "pread", lambda file, length, at: read(file, min(length, 77), at))
-    file = SpillFile.without_name(folder)
-    references = [file.put(LARGE), file.put(LARGE[::-1])]
-    assert list(map(file.get, references)) == [LARGE, LARGE[::-1]]
 
 
 @some_quick("name", ONE_OF_EACH_CHAIN, ONE_OF_EACH_CHAIN[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -23,10 +23,8 @@ from privstream.transforms import (
     ShiftingHeavyHitters,
     TopKWithGap,
 )
-from privstream.transforms.alerts.threshold_tests import NEVER, Runs
 from privstream.transforms.cardinality.parameters import ENTER, PresenceRules
 from privstream.transforms.timing.calendar import Calendar, iso
-from privstream.transforms.timing.calendar_steps import CalendarSteps
 from privstream.transforms.timing.steps import END_OF_TIME, Steps, windows_in
 
 SECOND = 1_000_000
@@ -107,13 +105,6 @@ def test_steps_beyond_the_calendar_follow_each_other():
     assert made.latest(END_OF_TIME) > 1_000
 
 
-def test_windows_are_counted_from_the_start_or_end_there():
-    start = seconds(2024, 1, 1)
-    assert steps("1month Europe/Berlin", start, windows=12) == steps(
-        "1month Europe/Berlin", start, end=seconds(2025, 1, 1)
-    )
-
-
 def test_labels_tell_calendars_apart_and_survive_a_worker():
     start = seconds(2024, 1, 1)
     made = steps("1month Europe/Berlin", start, windows=12)
@@ -128,32 +119,6 @@ def test_labels_tell_calendars_apart_and_survive_a_worker():
     assert len({made.label, *(other.label for other in others)}) == 1 + len(others)
     assert made.starts.tolist() == pickle.loads(pickle.dumps(made)).starts.tolist()
     assert b"starts" not in pickle.dumps(made)
-
-
-@pytest.mark.parametrize(
-    ("window", "given", "rule"),
-    [
-        ("1month", {}, "start must be given"),
-        ("0months", {"start": 0}, "a text of whole days, weeks, months or years of a calendar"),
-        ("1fortnight", {"start": 0}, "a text of whole days"),
-        ("1month Europe/Nowhere", {"start": 0}, "time_zone must be an IANA time zone"),
-        ("1month Europe/Berlin", {"start": 0}, "start must be where a day begins in Europe/Berlin, such as 1969"),
-        ("1month", {"start": 30 * 86_400}, "start must be one of the first 28 days of a month, got day 31"),
-        ("1month", {"start": 0, "end": 86_400}, "end must be where a window of 1 month in UTC ends, such as 1970"),
-        ("1month", {"start": 0, "end": 0}, "end must leave room"),
-        ("1month", {"start": 0, "end": 31 * 86_400, "windows": 1}, "windows must not be given with end"),
-        ("1month", {"start": 0, "windows": 0}, "windows must be"),
-        ("1month", {"start": 0, "renew_every": 86_400}, "renew_every must be days, weeks, months or years, such as"),
-        ("1month", {"start": 0, "renew_every": "1year Asia/Tokyo"}, "renew_every must be in the time zone of"),
-        ("1month", {"start": 0, "renew_every": "soon"}, "renew_every must be a number of seconds, or a text of whole"),
-        ("1week", {"start": 0, "renew_every": "1month"}, "renew_every must be a time after which one of"),
-        ("1month", {"start": 0, "renew_every": "1week"}, "renew_every must be .*, and at least one of them"),
-        (86_400, {"start": 0, "renew_every": "1month"}, "renew_every must be a number of seconds where window is one"),
-    ],
-)  # fmt: skip
-def test_what_is_no_window_of_a_calendar_is_refused(window, given, rule):
-    with pytest.raises(ValueError, match=rule):
-        Steps.of(window=window, **given)
 
 
 DAY = 86_400
@@ -264,28 +229,6 @@ def test_sums_are_over_so_many_windows_of_a_calendar(over, window, windows):
     assert windows_in(over, steps(window, seconds(2024, 1, 1))) == windows
 
 
-@pytest.mark.parametrize(
-    ("over", "window", "rule"),
-    [
-        ("1month", "1week", "over must be a multiple of window, got 1month with windows of 1 week in UTC"),
-        ("3months", "2months", "over must be a multiple of window"),
-        ("2months Asia/Tokyo", "1month", "over must be in the time zone of the window, UTC, got Asia/Tokyo"),
-        ("2moons", "1month", "over must be a number of seconds, or a text of whole days"),
-        (DAY / 2, "1day", "over must be a multiple of window, got 12 hours"),
-        ("2days", DAY, "over must be 'window', 'start' or a number of seconds, with windows of 1 day"),
-    ],
-)
-def test_sums_over_a_part_of_a_window_are_refused(over, window, rule):
-    with pytest.raises(ValueError, match=rule):
-        windows_in(over, Steps.of(window=window, start=0))
-
-
-def test_calendar_texts():
-    assert str(Calendar.parse("12months")) == "12 months in UTC"
-    assert isinstance(Steps.of(window="1day", start=0), CalendarSteps)
-    assert timedelta(microseconds=Calendar.parse("4years").length) == timedelta(days=1461 - 0.03)
-
-
 NOISE = KeyedNoise(b"a key for tests, known to all...", "calendar")
 START = seconds(2024, 3, 29)
 """Clocks change on the third day, which has 23 hours."""
@@ -373,20 +316,6 @@ def test_a_timeout_as_long_as_the_window_keeps_everybody_of_it_and_nobody_else(w
         rules = PresenceRules.of(enter_values=None, leave_values=None, timeout=86_400 * days)
         stays = rules.stay(made, made.first, np.array([ENTER] * 3), np.array([first, first + 1, end - 1]))
         assert stays.tolist() == [days] * 3
-
-
-def test_a_period_of_days_of_the_calendar_is_a_unit():
-    renewed = OF_DAYS["renewed"]().guarantee
-    assert "every 2 days in Europe/Berlin, counted from 2024-03-28T23:00:00Z" in renewed.paragraph()
-    assert renewed.unit.calendar == "2 days in Europe/Berlin, counted from 1970-01-02"
-
-
-def test_an_alert_in_the_first_window_of_a_calendar_starts_there() -> None:
-    """Its steps count from 0, and one before it there was none."""
-    never, one = np.full(1, NEVER, np.int64), np.array([0])
-    first = Runs((), never, never).alerted(one, 0)
-    assert first.since.tolist() == [0]
-    assert first.alerted(one, 1).since.tolist() == [0] and first.alerted(one, 2).since.tolist() == [2]
 
 
 def test_a_day_that_a_zone_leaves_out_has_no_window() -> None:

@@ -6,11 +6,8 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from cardinality_workloads import (
     CONFIGURATIONS,
-    DOORS,
-    KEY,
     SECOND,
     START,
     WINDOWS,
@@ -24,9 +21,7 @@ from every_runner import of_elements, one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import SetCardinality
-from privstream.transforms.cardinality.set_cardinality import MembershipLog, Stays, last_presence
+from privstream.transforms.cardinality.set_cardinality import MembershipLog, Stays
 from window_chain import drive
 
 DAY = 86_400
@@ -83,24 +78,6 @@ def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
 MOVES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=40)
 
 
-@given(MOVES, st.randoms())
-def test_the_last_word_of_a_person_depends_on_that_person_alone(rows, chance):
-    def said(some):
-        if not some:
-            return []
-        users, times, kinds = np.array(some, np.int64).T
-        chosen = last_presence(users.astype(np.uint64), kinds.astype(np.uint64), times)
-        return sorted(some[row] for row in chosen.tolist())
-
-    together = said(rows)
-    shuffled = list(rows)
-    chance.shuffle(shuffled)
-    assert said(shuffled) == together
-    assert together == sorted(row for user in range(4) for row in said([r for r in rows if r[0] == user]))
-    for user, time, kind in together:
-        assert (time, kind) == max((t, k) for u, t, k in rows if u == user)
-
-
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12), max_size=12))
 def test_presences_are_a_dictionary(told):
     presences, wanted = MembershipLog(), {}
@@ -133,13 +110,6 @@ def test_one_person_changes_each_size_by_one_at_most(name, moves):
     assert moved.sum() <= (made.max_contributions or WINDOWS)
 
 
-def test_refusals_when_applied():
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    events = pipeline | beam.Create([("u", "in")])
-    with pytest.raises(ValueError, match="end must be given when the input is bounded"):
-        _ = events | "Unbounded" >> transform("doors", end=None)
-
-
 def test_counters_and_bad_rows():
     events = [
         ("a", "in", START * SECOND),
@@ -160,14 +130,3 @@ def test_sessions_need_no_item():
     events = [("a", "x", START * SECOND), ("b", "y", (START + 100) * SECOND)]
     rows = run_bounded("fn_api", [pa.RecordBatch.from_pydict(columns)], made).elements("rows")
     assert sorted(rows, key=lambda row: row[:2]) == expected(made, events)
-
-
-def test_guarantee_and_error():
-    made = SetCardinality(**{"epsilon": 1.0, "window": 60, "start": 0, "end": 6000, "noise": KeyedNoise(KEY), **DOORS})
-    assert made.guarantee.horizon == 100
-    assert made.guarantee.epsilon == 1.0
-    assert "by their last event" in made.guarantee.paragraph()
-    assert made.error(100, 50) == made.mechanism.error(100, 50)
-    some = transform("doors with time-out, limited")
-    assert "at most 9 windows" in some.guarantee.paragraph()
-    assert some.mechanism.algorithm.law.scale == pytest.approx(9 / 60)

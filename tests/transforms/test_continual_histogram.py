@@ -3,7 +3,6 @@
 import functools
 import random
 import time
-from pathlib import Path
 
 import apache_beam as beam
 import histogram_workloads as workloads
@@ -21,13 +20,10 @@ from every_runner import of_elements, one_job
 from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, MaxSum, MinSum
-from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.privacy.units import EVENT, PERSON
+from privstream.mechanisms.histograms.histogram_queries import MaxSum, MinSum
 from privstream.transforms.histograms.categories import first_rows
 from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.timing.step_fn import StepFn
-from scipy import stats
 from tiny_runner import OpenWindows, call_all, dofns_of, started
 
 ALL = [*CONFIGURATIONS, *FLAGS]
@@ -174,17 +170,6 @@ def test_input_that_cannot_be_published_safely_is_refused():
     _ = unbounded | "Endless" >> transform("plain", end=None)
 
 
-def test_the_guarantee_says_what_is_enforced():
-    event, people = transform("several categories").guarantee, transform("people, limited").guarantee
-    assert (event.unit, people.unit) == (EVENT, PERSON)
-    assert (event.epsilon, event.delta, event.horizon) == (2.0, 0.0, 40)
-    assert (people.epsilon, people.delta) == (2.0, 1e-6)
-    assert "at most 2 categories of 6" in event.paragraph()
-    assert "first 7 categories count in the whole run, of which at most 2" in people.paragraph()
-    assert (event.neighbouring, people.neighbouring) == ("add_remove", "add_remove")
-    assert transform("people").mechanism.rows_per_unit == 5
-
-
 RUNS, STEPS, BETA = 150, 40, 0.3
 CASES = {
     "anchored": {"mode": "anchored", "horizon": STEPS, "largest": 2000, "epsilon": 4.0},
@@ -198,40 +183,6 @@ def counts(seed):
     """Counts of three columns: quiet, with a few large batches."""
     chance = np.random.default_rng(seed)
     return chance.poisson(5, (STEPS, 3)) + (chance.random((STEPS, 3)) < 0.1) * chance.integers(0, 800, (STEPS, 3))
-
-
-def worst_parts(mechanism, runs):
-    """Return, for each of many runs, the largest error as a part of its row's bound."""
-    found = []
-    for run in range(runs):
-        matrix, state, noise = counts(run), mechanism.initial_state(), SeededNoise(run)
-        truth, worst = np.zeros((1, 3), np.int64), 0.0
-        for number, vector in enumerate(matrix):
-            state, answers = mechanism.step(state, vector, noise)
-            truth = truth + vector
-            true = np.concatenate([query.values(truth)[0] for query in mechanism.queries])
-            worst = max(worst, np.abs(answers - true).max() / max(1, mechanism.error_bound(number + 1, state.interval)))
-        found.append(worst)
-    return np.array(found)
-
-
-@pytest.mark.parametrize(
-    ("name", "runs"), [("anchored", 15), *(pytest.param(name, RUNS, marks=pytest.mark.slow) for name in CASES)]
-)
-def test_bounds_hold_for_whole_runs(name, runs):
-    mechanism = HistogramQueries(
-        **{"epsilon": 1.0, "columns": 3, "row_columns": 1, "beta": BETA, "queries": (Histogram(),), **CASES[name]}
-    )
-    parts = worst_parts(mechanism, runs)
-    assert (parts > 1).sum() <= stats.binom.isf(1e-10, runs, BETA)
-    assert name == "paper" or parts.max() > 0.2
-
-
-def test_bounds_depend_on_time_and_intervals_alone():
-    anchored = HistogramQueries(epsilon=1.0, columns=3, mode="anchored", horizon=100)
-    by_interval = [anchored.error_bound(5, interval) for interval in range(9)]
-    assert by_interval[0] < by_interval[1] < by_interval[2]  # later ones have more or less nodes of a tree each
-    assert anchored.error_bound(5, 2) == anchored.error_bound(99, 2)
 
 
 @one_job("histograms", ["all"])
@@ -250,18 +201,3 @@ def test_several_on_one_input_do_not_disturb_each_other(_):
         slow = slow_histogram.flags if name == "flags" else slow_histogram.histogram
         assert sorted(results.elements(name)) == slow(transform(name), events)
     assert sorted(results.elements("again")) == slow_histogram.histogram(transform("plain"), events)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain", "people, limited"])
-def test_rows_are_the_same_with_two_processes(name, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(runner_harness.__file__).parent))  # for the workers
-    events = random_events(name, random.Random(4), 300)
-    made = transform(name)
-
-    def build(pipeline):
-        source = pipeline | beam.Create(as_rows(events))
-        return source | made
-
-    two = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
-    assert sorted(runner_harness.run("fn_api", build, *two).elements()) == slow_histogram.histogram(made, events)

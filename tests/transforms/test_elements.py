@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import runner_harness
-from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from examples import ASKED, ONE_OF_EACH, START, example
 from grids import some_quick
-from privstream.transforms.reading.elements import NO_STAMP, read_event
+from privstream.transforms.reading.elements import read_event
 from privstream.transforms.reading.fields import NUMBER, WHOLE, BrokenRuleError, EventFields
 from privstream.transforms.reading.frames import read_batch
 
@@ -88,29 +87,6 @@ def test_elements_of_any_form_decide_about_themselves_alone(name):
 
 def first_of(pair: tuple[Any]) -> Any:
     return pair[0]
-
-
-PAIRS = [name for name in ONE_OF_EACH if name not in ("measurements", "quantiles", "queries")]
-
-
-@some_quick("name", PAIRS, "heavy hitters", "cardinality")
-def test_pairs_without_a_time_are_set_aside(name):
-    made = example(name)
-    pairs = [(str(1 + i % 60), "1") for i in range(60)]
-
-    def build(pipeline):
-        timed = pipeline | "Timed" >> beam.Create(pairs) | beam.Map(at_start)
-        return (timed, pipeline | "Without" >> beam.Create(pairs)) | beam.Flatten() | made.with_dead_letters()
-
-    results = runner_harness.run("fn_api", build)
-    reasons = {letter.reason for letter in results.elements("dead")}
-    assert reasons == {NO_STAMP}
-    assert results.counters["privstream:events_malformed_time_missing"] == len(results.elements("dead")) == 60
-    assert results.counters["privstream:events"] == 60
-
-
-def at_start(pair: tuple[str, str]) -> TimestampedValue:
-    return TimestampedValue(pair, START)
 
 
 SOLD_START = 1_700_000_000

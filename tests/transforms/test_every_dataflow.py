@@ -9,26 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import apache_beam as beam
 import cardinality_workloads as sets
 import counts_workloads as counts
 import histogram_workloads as histograms
 import pytest
-import runner_harness
 import slow_histogram
 import test_cardinality_transform as sets_tests
 import test_continual_histogram as histograms_tests
 import test_keyed_counts_transform as counts_tests
 import test_numeric_quantiles_transform as quantiles
 from apache_beam.testing import test_stream
-from apache_beam.transforms.window import TimestampedValue
-from event_forms import SECOND, as_arrow, as_rows, crowd_at, disordered, late_of, run_bounded, stamped
+from event_forms import SECOND, as_arrow, crowd_at, disordered, late_of, run_bounded, stamped
 from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import Domain
 from tiny_runner import dofns_of
 from window_chain import drive
 
@@ -62,11 +57,6 @@ class Dataflow:
 
 def of_histogram(made, events):
     return (slow_histogram.histogram if hasattr(made, "questions") else slow_histogram.flags)(made, events)
-
-
-def events_of(module, name, chance, n=None):
-    """Return random events of questions whose events need the transform."""
-    return module.random_events(module.transform(name), chance)[:n]
 
 
 DATAFLOWS = {
@@ -235,69 +225,3 @@ def test_runners_in_other_processes_get_every_chain_of_stages(tests):
     transform, test = tests
     chains = {name: frozenset(dofns_of(transform(name))) for name in test.cases}
     assert {chains[name] for name in test.elsewhere} == {*chains.values()}
-
-
-@one_job("counts", cases(counts=["start"]))
-def test_bad_events_are_dead_letters_and_change_nothing(case):
-    flow, made = DATAFLOWS[case[0]], DATAFLOWS[case[0]].transform(case[1])
-    good = [event for event in flow.events(case[1], random.Random(5)) if event[2] >= 0]
-    nan = float("nan")
-    bad = [("", "a"), ("u", None), (None, "a"), (nan, "a"), ("u", nan), (1.5, "a"), ("u", True), ("u",)]
-    bad += ["u a", ("u", "a", "b"), 7, None]
-
-    def build(pipeline):
-        elements = [stamped(event) for event in good] + [TimestampedValue(event, flow.start) for event in bad]
-        source = pipeline | "Elements" >> beam.Create(elements) | "Stamp" >> beam.Map(lambda element: element)
-        return source | made.with_dead_letters()
-
-    results = yield build
-    flow.check(results, made, good)
-    assert len(results.elements("dead")) == len(bad)
-
-
-KEY = {"noise": KeyedNoise(b"another key for tests")}
-PUBLIC = {
-    ("sets", "sessions"): [{"timeout": 25.001}, {"leave_values": ("never said",)}],
-    ("histograms", "plain"): [{"separator": "+"}],
-    ("counts", "start, public"): [
-        {"epsilon": 20.001},
-        {"max_contributions": 5},
-        {"domain": Domain([*counts.ITEMS[:5], "somebody's"])},
-    ],
-}
-
-
-@pytest.mark.parametrize(("question", "name"), PUBLIC)
-def test_the_key_and_everything_public_decide_the_noise(question, name):
-    flow = DATAFLOWS[question]
-    events = flow.events(name, random.Random(1))
-
-    def numbers(**changes):
-        rows = flow.expected(flow.transform(name, **changes), events)
-        return [getattr(row, "noisy" if hasattr(row, "noisy") else "estimate") for row in rows]
-
-    for changes in (KEY, {"allowed_lateness": 1}, *PUBLIC[question, name]):
-        assert numbers(**changes) != numbers()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("question", "pair"),
-    [
-        ("sets", ("doors", "sessions")),
-        ("counts", ("found", "start")),
-        ("counts", ("start", "start, public")),
-    ],
-)
-def test_two_transforms_stand_side_by_side(question, pair):
-    flow = DATAFLOWS[question]
-    events = flow.events(pair[0], random.Random(2), 200)
-    one, other = map(flow.transform, pair)
-
-    def build(pipeline):
-        source = pipeline | beam.Create(as_rows(events))
-        return {"one": source | "One" >> one, "other": source | "Other" >> other}
-
-    results = runner_harness.run("fn_api", build)
-    assert sorted(results.elements("one")) == flow.expected(one, events)
-    assert sorted(results.elements("other")) == flow.expected(other, events)

@@ -358,16 +358,6 @@ def test_rows_of_arrow_batches_that_break_a_rule_are_set_aside(column, values, r
     assert (column == "user" or SECRET in letter.record) and SECRET not in reason
 
 
-def test_every_broken_row_is_found_with_its_first_rule():
-    size = 1000
-    users = [None if row % 7 == 0 else f"u{row}" for row in range(size)]
-    items = [None if row % 5 == 0 else "x" for row in range(size)]
-    rows, letters = gather([pa.record_batch({"user": users, "item": items, "time": list(range(size))})])
-    assert [row["time"] // 1_000_000 for row in rows] == [row for row in range(size) if row % 7 and row % 5]
-    assert [letter.reason for letter in letters].count("user must not be null") == len(range(0, size, 7))
-    assert len(rows) + len(letters) == size
-
-
 def _backwards():
     offsets = np.array([0, 3, 1, 2, 4], np.int32)
     return pa.Array.from_buffers(pa.string(), 4, [None, pa.py_buffer(offsets), pa.py_buffer(b"abcd")])
@@ -405,17 +395,6 @@ def test_damage_that_nobody_reads_does_not_end_the_run():
     batch = columns(user=pa.array(["a", None, "c", "d"]), some=_backwards(), more=_backwards())
     rows, (letter,) = gather([batch])
     assert len(rows) == 3 and letter.record.count("damaged") == 2
-
-
-def test_a_dictionary_that_says_much_in_few_bytes_is_cut(monkeypatch):
-    sizes, read = [], frames.read_batch
-    monkeypatch.setattr(frames, "read_batch", lambda batch, *more: sizes.append(batch.num_rows) or read(batch, *more))
-    item = pa.DictionaryArray.from_arrays(pa.array([0] * 40 + [None, 1]), pa.array(["x" * 2**20, "y"]))
-    users = [f"u{i}" for i in range(42)]
-    rows, (letter,) = gather([pa.record_batch({"user": users, "item": item, "time": list(range(42))})])
-    assert [row["user"] for row in rows] == [user for user in users if user != "u40"]
-    assert letter.reason == "item must not be null"
-    assert sizes == [0, 16, 16, 10] and reading.TEXT_PER_BATCH == 2**24
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])

@@ -27,11 +27,9 @@ from every_runner import of_elements, one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms import KeyedNoise, SeededNoise
+from privstream.mechanisms import SeededNoise
 from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.counts import publishing
-from privstream.transforms.parameters import USUAL_CONTRIBUTIONS
-from privstream.transforms.stages import Shared
 from privstream.transforms.timing import step_fn
 from tiny_runner import END
 from workloads import SECOND, START
@@ -86,12 +84,6 @@ def test_tables_over_files_have_the_rows_that_are_finished(name):
 def results_of(events, made):
     """Return what a transform over files gives."""
     return run_bounded("fn_api", as_rows(events), made).elements("rows")
-
-
-def test_each_process_has_shards_of_its_own():
-    parts = [Shared(number, 4).of(6) for number in range(4)]
-    assert sorted(shard for part in parts for shard in part) == list(range(6))
-    assert [Shared(number, 4).of(6) for number in (1, 3)] == [range(1, 6, 4), range(3, 6, 4)]
 
 
 @some_quick("name", CONFIGURATIONS, "start, few", "found", "found, more")
@@ -274,27 +266,6 @@ def test_a_person_and_key_take_at_most_forty_bytes(name):
     assert size_of(chain.stages[0]) >= 10 * people
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("over", ["start"])
-def test_a_step_writes_what_it_changed_and_not_the_history(over):
-    made = transform("start", over=over, end=START + 10_000, shards=1, max_contributions=8)
-    chain = Chain(made, random.Random(1))
-    chain.arrive([(f"user {i}", f"key {i}", (START + 1) * SECOND) for i in range(5000)])
-    chain.advance((START + 11) * SECOND)
-    publish = chain.stages[1]
-    whole = size_of(publish)
-    assert whole > 5000 * 40
-    written = []
-    for step in range(1, 200):
-        before = publish.cells.added
-        chain.arrive([(f"late user {step}", f"key {step}", (START + 10 * step + 1) * SECOND)])
-        chain.advance((START + 10 * step + 11) * SECOND)
-        written.append(publish.cells.added - before)
-    assert sorted(written)[-5] < 5000
-    assert sum(written) < 4 * whole + 200 * 5000
-    assert size_of(publish) < 1.5 * whole + 65_536
-
-
 def test_names_are_kept_of_keys_that_may_be_published_alone():
     made = transform("start", min_people=2, shards=1, max_contributions=100)
     chain = Chain(made, random.Random(1))
@@ -318,19 +289,6 @@ def test_a_public_list_has_noise_of_its_own_and_changes_no_other_run():
     assert plain.mechanism == listed.mechanism, "thresholds and the size of noise stay as they are"
 
 
-@pytest.mark.parametrize(
-    ("own", "limit"),
-    [
-        ({"start": 0, "windows": 7}, USUAL_CONTRIBUTIONS),
-        ({"domain": ["a", "b"], "start": 0, "windows": 7}, 14),
-        ({"unit": "event", "start": 0, "windows": 7}, 1),
-    ],
-)
-def test_a_person_counts_a_hundred_times_where_nobody_says_how_often(own, limit):
-    made = KeyedCounts(epsilon=1, delta=1e-6, window=10, noise=KeyedNoise(b"a key for tests, known to all"), **own)
-    assert made.mechanism.contributions == limit
-
-
 def test_items_of_a_public_list_go_through_renewals_though_nobody_has_them():
     made = transform("found, public items", renew_every=40, shards=1)
     events = [event for event in random_events("found", random.Random(3)) if event[1] != "b"]
@@ -351,36 +309,6 @@ def test_what_rose_and_what_is_hidden_are_views_of_the_same_counts():
     shown_of = {row[:5]: row for row in shown}
     assert 0 < len(shown) < len(plain) and {row[:7] for row in shown} <= {*plain}
     assert all(row.people >= 7 and row.rise_lower > 0 and row.rise <= row.rise_upper for row in shown_of.values())
-
-
-def test_the_top_is_of_the_same_counts():
-    """P1: `top`, `rising` and `at_least` choose rows, and change no number."""
-    events = random_events("found, rising", random.Random(5))
-    plain, views = transform("found, rising", rising=None), {"top": 2, "at_least": 9}
-    rows = expected(plain, events)
-    made = transform("found, rising", rising=None, shards=1, **views)
-    assert (
-        made.counting_noise.words(np.zeros((1, 2), np.uint64)).tobytes()
-        == plain.counting_noise.words(np.zeros((1, 2), np.uint64)).tobytes()
-    )
-    some = drive(made, events, random.Random(1)).rows
-    for row in some:
-        of_window = [r for r in rows if r.window_start == row.window_start]
-        assert row in of_window
-        assert sum(r.people > row.people for r in of_window) < 2
-    files = plain.to_finish(), transform("found, rising", rising=None, **views).to_finish()
-    every, chosen = (made.finish(results_of(events, made)) for made in files)
-    chosen = files[1].explained(chosen)
-    assert set(chosen) < set(every) and 0 < len(chosen) <= 2 * WINDOWS
-
-
-def test_guarantee_names_limits_and_proof(check_proof):
-    assert transform("start").guarantee.epsilon == CONFIGURATIONS["start"]["epsilon"]
-    for name, theorem in (("start", "Theorem 2"), ("start, public", "Theorem 1")):
-        guarantee = transform(name).guarantee
-        assert guarantee.proof.endswith(theorem)
-        check_proof(guarantee.proof)
-        assert "one person over the whole run" in guarantee.paragraph()
 
 
 @pytest.mark.parametrize(("over", "windows"), [("window", 3), ("start", 1), (20, 3)])

@@ -12,7 +12,7 @@ from counts_workloads import WINDOWS, random_events, transform
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.counts.publishing import PublishFound
-from privstream.transforms.timing.step_fn import PROGRESS, Cells, Progress
+from privstream.transforms.timing.step_fn import PROGRESS
 from tiny_runner import END, dofns_of
 from workloads import SECOND, START
 
@@ -172,34 +172,3 @@ def test_what_is_missing_is_noticed(lost):
     resumed(chain)
     what = "waiting records" if lost == "waiting records" else "log"
     refused(chain, f"{what} must have [0-9,]+ bytes, got [0-9,]+")
-
-
-class Bag:
-    """A bag of bytes that only gives what it has."""
-
-    def __init__(self, *values):
-        self.values = values
-
-    def read(self):
-        return list(self.values)
-
-
-class Cell(Bag):
-    def read(self):
-        return self.values[0]
-
-
-def test_bytes_cut_anywhere_are_refused():
-    chain = begun()
-    place, good = log_of(chain)
-    stage = dofns_of(transform(NAME))["PublishFound"]
-
-    def opened(log):
-        progress = pack("progress", PROGRESS, vars(Progress(log=sum(map(len, log)), handled=1)))
-        return stage._open(place[0], Cells(Bag(), Cell(progress), Bag(*log), None))
-
-    assert opened(good).state
-    for number, segment in enumerate(good):
-        for size in {*range(0, len(segment), 1 + len(segment) // 40), *range(30), len(segment) - 1}:
-            with pytest.raises(SnapshotError):
-                opened([*good[:number], segment[:size], *good[number + 1 :]])

@@ -8,7 +8,6 @@ import random
 import apache_beam as beam
 import cardinality_workloads
 import histogram_workloads
-import pytest
 import runner_harness
 import test_range_transforms
 import workloads
@@ -17,14 +16,12 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from event_forms import stamped
 from every_runner import Streamed, one_job
-from privstream.transforms.timing.clock import set_timer
 from privstream.transforms.timing.steps import MILLISECOND
 
 SECOND = 1_000_000
 SEED = 5
 LATENESS = 25 * SECOND
 BEATS = 24  # moments at which events come, each two thirds of a window
-START = 1_700_000_000
 
 OF_PEOPLE = {
     "hitters": (workloads, "plain", {}),
@@ -136,8 +133,3 @@ def test_a_side_input_gets_each_row_once():
 
     results = runner_harness.run("fn_api", build)
     assert sorted(results.elements("aside")) == sorted(map(tuple, results.elements("rows"))) != []
-
-
-def test_another_beam_is_refused_with_its_release():
-    with pytest.raises(RuntimeError, match=r"^apache-beam must write timers as release 2\.77 does, got \d"):
-        set_timer(object(), Timestamp(2), hold=Timestamp(1), tag="")

@@ -154,30 +154,3 @@ def test_the_guarantee_is_about_one_period(name):
     lasting = MADE[name]()
     lasting.steps = lasting.steps.__class__(**vars(lasting.steps) | {"renewal": None})
     assert lasting.guarantee.unit in (PERSON, EVENT)
-
-
-def test_a_person_counts_anew_in_each_period():
-    made = example("counts", **COMMON | {"epsilon": 100.0, "max_contributions": 1})
-    given = [
-        beam.Row(user=f"user {person}", item="1", time=Timestamp(START + period * PERIOD + 1))
-        for period in range(PERIODS)
-        for person in range(100)
-    ]
-    assert [row.window_start.micros // SECOND - START for row in sorted(rows(made, given)) if row.noisy > 50] == [
-        0,
-        PERIOD,
-        2 * PERIOD,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"renew_every": 15}, "renew_every must be a multiple of window, 10 seconds, got 15 seconds"),
-        ({"renew_every": 0}, "renew_every must be > 0 and a whole number of milliseconds"),
-        ({"start": None, "end": None}, "start must be given with renew_every, which counts from it"),
-    ],
-)
-def test_bad_periods_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        example("counts", **COMMON | {"renew_every": 20} | changes)

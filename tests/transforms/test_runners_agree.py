@@ -4,16 +4,15 @@ import copy
 import random
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
 import runner_harness
 import slow_reference
 from apache_beam.testing import test_stream
-from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from event_forms import as_arrow, as_rows, crowd_at, late_of, run_bounded, stamped
-from every_runner import merged, of_elements, of_stream, one_job
+from every_runner import of_elements, of_stream, one_job
 from privstream.transforms import ShiftingHeavyHitters
-from workloads import COMMON, KEY, SECOND, START, random_events, transform
+from workloads import COMMON, SECOND, START, random_events, transform
 
 SEED = 5
 
@@ -58,20 +57,6 @@ def test_rows_are_the_same_with_two_processes(monkeypatch):
     results = run_bounded("fn_api", as_rows(events), made, *two)
     assert results.elements("dead") == []
     assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, events)
-
-
-@one_job("hitters", ["plain", "known domain"], "plain")
-def test_two_monitors_of_one_input_do_not_disturb_each_other(name):
-    events = random_events(name, random.Random(SEED))
-    other = "many items" if name == "plain" else "status, known domain"
-
-    def build(pipeline):
-        source = pipeline | "Elements" >> beam.Create(as_rows(events))
-        return {"one": source | "One" >> transform(name), "other": source | "Other" >> transform(other)}
-
-    results = yield build
-    assert sorted(results.elements("one")) == slow_reference.heavy_hitters(transform(name), events)
-    assert sorted(results.elements("other")) == slow_reference.heavy_hitters(transform(other), events)
 
 
 def disorderly(name: str, late: list, chance: random.Random) -> tuple[test_stream.TestStream, list]:
@@ -150,13 +135,6 @@ def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
     assert late_of(results) == len(crowd)
 
 
-def test_the_key_decides():
-    events = random_events("plain", random.Random(SEED))
-    other = copy.copy(transform("plain"))
-    other.noise = type(other.noise)(KEY + b"!")
-    assert slow_reference.heavy_hitters(other, events) != slow_reference.heavy_hitters(transform("plain"), events)
-
-
 def arrivals(stream: test_stream.TestStream) -> list[tuple[Timestamp, object]]:
     """Return the watermark at which each element comes."""
     now, found = MIN_TIMESTAMP, []
@@ -166,23 +144,3 @@ def arrivals(stream: test_stream.TestStream) -> list[tuple[Timestamp, object]]:
         else:
             found += [(now, each.value) for each in event.timestamped_values]
     return found
-
-
-def test_each_element_comes_at_its_own_watermark():
-    one = (
-        test_stream.TestStream()
-        .add_elements(["a"])
-        .advance_watermark_to(5)
-        .add_elements(["b", "c"])
-        .advance_watermark_to(9)
-    )
-    other = (
-        test_stream.TestStream().advance_watermark_to(3).add_elements(["d"]).advance_watermark_to(5).add_elements(["e"])
-    )
-    streams = {"one": one.advance_watermark_to_infinity(), "other": other.advance_watermark_to_infinity()}
-    together = merged(streams)
-    assert together._events[-1].new_watermark == MAX_TIMESTAMP
-    for name, stream in streams.items():
-        mine = [(now, element) for now, (of, element) in arrivals(together) if of == name]
-        assert mine == arrivals(stream)
-    assert len(arrivals(together)) == 5

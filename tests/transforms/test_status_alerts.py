@@ -9,7 +9,7 @@ from every_runner import of_elements, one_job
 from grids import some_quick
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import Alert, SparseVectorAlerts
+from privstream.transforms import SparseVectorAlerts
 from privstream.transforms.alerts.rules import AlertRule
 from privstream.transforms.alerts.status_tests import DecideRules
 from privstream.transforms.batches import HolderBatch, Names, encode
@@ -121,19 +121,6 @@ def test_runners_agree(name):
     assert sorted(results.elements("rows")) == rows_of(transform(name, shards=5), events[::-1])
 
 
-def test_rows_say_since_when_and_have_numbers_where_somebody_was_charged():
-    rows = [row for row in rows_of(transform("one"), random_events("one")) if row.rule == "many"]
-    began = None
-    for row in rows:
-        assert isinstance(row, Alert)
-        began = row.window_start if row.status == "started" else began
-        assert row.since == began
-        if row.status == "continues":
-            assert (row.estimate, row.lower, row.upper) == (None,) * 3
-        else:
-            assert 0 <= row.lower <= max(0, row.estimate) <= row.upper
-
-
 def test_a_state_follows_from_its_log():
     made = transform("one")
     stage = made_stage(made)
@@ -189,10 +176,3 @@ def made_stage(made):
 def holders(many: int) -> bytes:
     users = np.arange(many, dtype=np.uint64)
     return encode(HolderBatch(users, np.zeros(many, np.uint64), np.zeros(many, np.uint16), Names.none()))
-
-
-def test_the_guarantee_says_whom_changes_charge():
-    found = transform("one").guarantee
-    assert (found.epsilon, found.delta) == (40.0, 1e-2)
-    assert "Each person is charged for at most 4 changes and then no longer counted." in found.limits
-    assert any("64-bit hashes" in caveat for caveat in found.caveats)

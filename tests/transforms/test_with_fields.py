@@ -18,8 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.reading import dead_letters, elements
-from privstream.transforms.reading.dead_letters import SetAsideLog
 from privstream.transforms.reading.elements import NO_STAMP, GatherRows
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.reading.filters import Filter
@@ -101,11 +99,6 @@ def test_the_time_may_be_that_of_the_row_itself() -> None:
         )
         reasons = found.dead_letters | beam.Map(lambda letter: letter.reason)
         assert_that(reasons, equal_to([NO_STAMP]), label="Reasons")
-
-
-@pytest.mark.parametrize(("row", "field"), [({"what": "a"}, "who"), (beam.Row(what="a", who="u"), "when"), ({}, "who")])
-def test_a_row_without_a_field_says_which_one(row: Any, field: str) -> None:
-    assert [reason for reason, _ in read(row)[1]] == [f"row must have a field {field}"]
 
 
 COLUMNS = {
@@ -225,22 +218,6 @@ def test_whole_frames_that_cannot_be_read_are_one_dead_letter() -> None:
         assert not rows and said.startswith(reason) and record.startswith(f"{frame.num_rows} rows: ")
 
 
-def test_logs_count_all_rows_of_a_frame_that_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = SetAsideLog()
-    for module in (dead_letters, elements):
-        monkeypatch.setattr(module, "LOG", log)
-    caplog.set_level("WARNING", dead_letters.__name__)
-    gatherer = GatherRows(EventFields(), FieldNames(user="who", item="what", time="when"))
-    (letter,) = gatherer.process(pa.record_batch({"who": ["u"] * 1_000, "what": ["a"] * 1_000}), Timestamp(7))
-    logs = dead_letters.LogSetAside()
-    assert not [*logs.process(letter.value)]
-    logs.finish_bundle()
-    rule = "events must have a column when"
-    assert f"1,000 of 1,000 records could not be used: 1,000 because {rule};" in caplog.text
-
-
 def test_items_of_several_long_columns_are_cut_before_they_are_written_out() -> None:
     long = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int8()), pa.array(["x" * 500_000]))
     batch = pa.record_batch({"who": ["u"] * 64, "what": long, "when": ["1970-01-01T00:00:05Z"] * 64})
@@ -270,11 +247,3 @@ def test_local_times_of_rows_are_never_taken_for_utc() -> None:
         counts().with_fields(time_zone="Berlin")
     with pytest.raises(TypeError, match="time_zone must be the name of a time zone, got timezone"):
         counts().with_fields(time_zone=datetime.UTC)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("items", [["b", "a"], ("a", "b"), {"a", "b"}, pa.array(["a", "b"]), polars.Series(["a", "b"]),
-                                   pandas.Series(["a", "b"])])  # fmt: skip
-def test_a_list_is_a_domain(items: Any) -> None:
-    made = counts(domain=items)
-    assert made.domain.digest == Domain(["a", "b"]).digest and made.fingerprint == counts().fingerprint
-    assert "<Domain of 2 items>" in repr(made)
