@@ -12,9 +12,11 @@ from privstream.mechanisms.noise.row_noise import RowNoise
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms import Domain
+from privstream.transforms.batches import CountBatch, decode
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.rows import KeyCount
+from privstream.transforms.timing.clock import STEP
 from slow_reference import hashed, hashed_all, lot
 from workloads import KEY, SECOND, START
 
@@ -243,4 +245,17 @@ def answers(made: KeyedCounts, events) -> dict[tuple[int, str], int]:
     for step, item, _ in contributions(made, events):
         for later in range(step - first, min(end, step - first + span)):
             found[later, item] += 1
+    return found
+
+
+def exact(chain):
+    """Return what was counted before noise: (step, item) -> (contributions, people who are new)."""
+    found = {}
+    for _, record in chain.counted:
+        (step,), batch = STEP.unpack_from(record), decode(CountBatch, record[STEP.size :])
+        people = batch.counts if batch.new is None else batch.new
+        for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
+            name = (chain.made.domain or batch.names)[item]
+            before = found.get((step, name), (0, 0))
+            found[step, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))
     return found

@@ -22,7 +22,7 @@ from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.transforms.cardinality.set_cardinality import MembershipLog, Stays
-from window_chain import drive
+from tiny_runner import drive
 
 DAY = 86_400
 
@@ -65,12 +65,12 @@ def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
         chance = random.Random(5)
         events = random_events(name, chance, 600)
         made = transform(name)
-        stages = drive(made, events, chance, crashes=0.1)
-        assert sorted(stages[-1].outputs, key=lambda row: row[:2]) == expected(made, events)
+        chain = drive(made, events, chance, crashes=0.1, workers=2)
+        assert sorted(chain.rows, key=lambda row: row[:2]) == expected(made, events)
     crowd = [(f"once {i}", "in", (START + 1) * SECOND + i) for i in range(2000)]
     crowd += [(f"once {i}", "out", (START + 12) * SECOND + i) for i in range(2000)]
     crowd += [("one", "in" if i % 2 else "out", (START + 10 * i) * SECOND) for i in range(2, 30)]
-    track = drive(transform("doors", shards=1), crowd, random.Random(2), crashes=0.0)[0]
+    track = drive(transform("doors", shards=1), crowd, random.Random(2)).stages[0]
     log = [value for (_, place), values in track.cells.states.items() if place.endswith("log") for value in values]
     assert sum(map(len, log)) < 8000
 

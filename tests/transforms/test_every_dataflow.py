@@ -24,8 +24,7 @@ from every_runner import of_elements, of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from tiny_runner import dofns_of
-from window_chain import drive
+from tiny_runner import dofns_of, drive
 
 
 @dataclass(frozen=True)
@@ -130,8 +129,9 @@ def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
     flow, chance = DATAFLOWS[case[0]], random.Random(seed)
     events = flow.events(case[1], chance, 200)
     made = flow.transform(case[1])
-    stages = drive(made, events, chance, crashes=0.2)
-    assert sorted(stages[-1].outputs) == flow.expected(made, events)
+    chain = drive(made, events, chance, crashes=0.2, workers=2)
+    assert sorted(chain.rows) == flow.expected(made, events)
+    stages = chain.stages
     assert [stage.dead for stage in stages if stage.dead] == []
     left = {place for stage in stages for (_, place), values in stage.cells.states.items() if values}
     assert left <= {

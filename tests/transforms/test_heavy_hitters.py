@@ -40,11 +40,11 @@ def test_rows_are_those_of_the_reference_whatever_fails_and_in_whatever_order_ti
     for seed in SEEDS:
         events = random_events(name, random.Random(seed))
         expected = slow_reference.heavy_hitters(transform(name), events)
-        quiet = tiny_runner.run_chain(transform(name), events, random.Random(seed))
+        quiet = tiny_runner.drive(transform(name), events, random.Random(seed))
         with monkeypatch.context() as patched:
             patched.setattr(step_fn, "LEAST_COMPACTION", 64)
             patched.setattr(step_fn, "CACHED_KEYS", 2)
-            noisy = tiny_runner.run_chain(transform(name), events, random.Random(seed), crashes=0.3, workers=3)
+            noisy = tiny_runner.drive(transform(name), events, random.Random(seed), crashes=0.3, workers=3)
         assert sorted(quiet.rows) == sorted(noisy.rows) == expected
         assert noisy.counters() == quiet.counters()
         published += len(expected)

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from counts_chain import Chain, drive, drive_at_once, exact
 from counts_workloads import (
     BESIDE,
     CONFIGURATIONS,
@@ -18,6 +17,7 @@ from counts_workloads import (
     WINDOWS,
     answers,
     contributions,
+    exact,
     expected,
     random_events,
     transform,
@@ -31,7 +31,7 @@ from privstream.mechanisms import SeededNoise
 from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.counts import publishing
 from privstream.transforms.timing import step_fn
-from tiny_runner import END
+from tiny_runner import END, Chain, drive, drive_at_once
 from workloads import SECOND, START
 
 

@@ -7,13 +7,12 @@ import traceback
 from functools import cache
 
 import pytest
-from counts_chain import Chain
 from counts_workloads import WINDOWS, random_events, transform
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.counts.publishing import PublishFound
 from privstream.transforms.timing.step_fn import PROGRESS
-from tiny_runner import END, dofns_of
+from tiny_runner import END, Chain, dofns_of
 from workloads import SECOND, START
 
 NAME = "found, more"

@@ -24,7 +24,7 @@ from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts
 from privstream.transforms.rows import NearestPoints, RangeCount
 from privstream.transforms.timing.steps import Steps
-from tiny_runner import OpenWindows, call_all, dofns_of, started
+from tiny_runner import call_all, drive
 
 KEY = b"a key for tests of points"
 SECOND = 1_000_000
@@ -186,38 +186,6 @@ def test_standing_queries_are_answered_in_every_window_whatever_the_data(name):
     assert len(results.elements("rows")) == 12 * len(made.standing)
 
 
-def drive(made, events, chance, *, crashes):
-    """Run the stages by hand, with bundles that fail, in random order along a random watermark."""
-    fns = dofns_of(made)
-    closing, stage = (
-        OpenWindows(fns["ToClock"], made.steps),
-        started(
-            fns["CountRanges" if isinstance(made, RangeCounts) else "AnswerPredecessors"],
-            chance,
-            crashes=crashes,
-            workers=2,
-        ),
-    )
-    waiting = list(events)
-
-    def arrive(most_events, now, early):
-        """Feed all until now, and some of what lies up to `early` ahead; equal events may come apart."""
-        come, left = [], []
-        for event in waiting:
-            (come if event[2] <= now + chance.choice([0, early]) else left).append(event)
-        waiting[:] = left
-        closing.send(call_all(fns["PackUpdates"], checked(made, as_arrow(come, most_events))))
-
-    watermark = START * SECOND
-    while watermark < (END + 5) * SECOND:
-        arrive(chance.choice([1, 9]), watermark, 50 * SECOND)
-        watermark += chance.choice([1, 5, 10]) * SECOND
-        arrive(100, watermark, 0)
-        stage.feed(closing.close(watermark))
-        stage.advance(watermark)
-    return stage
-
-
 @some_quick("seed", range(2), 0)
 @every_configuration
 @pytest.mark.slow
@@ -225,8 +193,9 @@ def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
     chance = random.Random(seed)
     events = random_events(name, chance, 200)
     made = transform(name)
-    stage = drive(made, events, chance, crashes=0.2)
-    assert sorted(stage.outputs) == expected(made, events)
+    chain = drive(made, events, chance, crashes=0.2, workers=2)
+    assert sorted(chain.rows) == expected(made, events)
+    (stage,) = chain.stages
     assert stage.dead == []
     left = {place for (_, place), values in stage.cells.states.items() if values}
     assert all(place.endswith("_progress") for place in left)
