@@ -26,16 +26,6 @@ from privstream.transforms import Published
 CACHE = Path(__file__).parents[2] / ".cache"
 RUNNERS = ("fn_api", "prism", "flink")
 
-on_every_runner = pytest.mark.parametrize(
-    "runner",
-    [
-        pytest.param("fn_api"),
-        pytest.param("prism", marks=pytest.mark.prism),
-        pytest.param("flink", marks=[pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")]),
-    ],
-)
-"""Parametrises a test by `runner`, the name to hand to `run`."""
-
 Outputs = beam.PCollection | Mapping[str, beam.PCollection] | Published
 
 

@@ -77,15 +77,6 @@ def test_ctrl_c_ends_the_job_of_this_command_and_no_other(cluster):
     assert cluster.answers["/jobs/new"]["state"] == "CANCELED"
 
 
-def test_ctrl_c_says_where_a_cluster_is_not_known_to_have_ended_the_job(cluster, monkeypatch):
-    monkeypatch.setattr(flink, "CANCEL_SECONDS", 0)
-    assert interrupted(cluster, "new").startswith("the cluster has not confirmed that job new has ended")
-    cluster.answers["/jobs/overview"] = {}
-    line = interrupted(cluster)
-    assert line == "the cluster does not answer, so that the job may go on there: cancel it on Flink's page"
-    assert cluster.cancelled == []
-
-
 def test_a_second_job_that_writes_the_same_is_refused_while_the_first_goes_on(cluster, monkeypatch, tmp_path):
     monkeypatch.setattr(flink, "LET_GO_SECONDS", 0.1)
     monkeypatch.chdir(tmp_path)

@@ -13,10 +13,8 @@ import pytest
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from privstream.pipelines.cli import main
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, _WriteLetters
 from privstream.pipelines.sources import watch_events
-from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile, FilePart
 from privstream.pipelines.sources.watch_events import WatchEvents, _CutFile, _ReadWatchedPart
@@ -77,11 +75,6 @@ def test_a_compressed_file_that_is_broken_is_a_dead_letter(tmp_path, ending):
     users, letters, _ = read(tmp_path)
     assert users == ["1"]
     assert [Path(letter[1]).name for letter in letters] == [f"b.jsonl.{ending}"]
-
-
-def test_a_file_of_an_unknown_ending_that_comes_later_is_a_dead_letter(tmp_path):
-    (letter,) = _CutFile().process(EventFile(str(tmp_path / "notes.txt"), 1, ""))
-    assert letter.value.reason.startswith("--input must end in .avro")
 
 
 def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
@@ -151,53 +144,6 @@ def test_what_becomes_a_pipe_after_it_was_found_is_not_waited_for(tmp_path):
     os.mkfifo(file)
     (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(file), "jsonl", 0, 0, 0))
     assert letter.value.reason.endswith("it is a folder, a pipe or a device, not a file")
-
-
-def test_a_file_that_is_replaced_while_its_parts_are_read_is_a_dead_letter(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"user": ["1"], "item": ["a"], "time": pa.array([1])}), path)
-    (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(path), "parquet", 1, 2, path.stat().st_size))
-    assert "must not change while it is read" in letter.value.reason
-
-
-def test_a_format_for_all_files_and_a_glob(tmp_path):
-    (tmp_path / "a.log").write_text(lines("1"))
-    (tmp_path / "b.txt").write_text("no events")
-    assert [file.path for file in WatchEvents(f"{tmp_path}/*.log", FIELDS, "jsonl").files] == [str(tmp_path / "a.log")]
-
-
-def test_errors_at_launch(tmp_path):
-    with pytest.raises(InputFileError, match="--input must be a folder that exists, to be watched"):
-        WatchEvents(str(tmp_path / "missing"))
-    with pytest.raises(ValueError, match="watch must be finite and > 0, got 0"):
-        WatchEvents(str(tmp_path), seconds=0)
-    with pytest.raises(ValueError, match="watermark must be one of arrival, marks, got 'events'"):
-        WatchEvents(str(tmp_path), watermark="events")
-    (tmp_path / "a.csv").write_text("who,item,time\n5,a,1\n")
-    (tmp_path / "b.txt").write_text("no events")
-    with pytest.raises(ValueError, match="--user must name a field"):
-        WatchEvents(str(tmp_path))
-    (tmp_path / "c.jsonl").write_text(lines("1"))
-    assert len(WatchEvents(str(tmp_path)).files) == 3  # one that can be used is enough, wherever it stands
-
-
-def test_the_command_names_the_option(tmp_path, capsys):
-    (tmp_path / "in").mkdir()
-    command = ["heavy-hitters", "--window=5", "--epsilon=1", "--delta=1e-6", "--start=2024-01-01", "--end=2024-01-02"]
-
-    def said(*options: str) -> str:
-        assert main([*command, *options]) == 2
-        return capsys.readouterr().err
-
-    into, rows = f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'rows'}"
-    assert "--output must be a folder that exists when the input is watched" in said(into, rows, "--watch=1")
-    same = f"--output={tmp_path / 'in'}"
-    assert "must be another folder than --output" in said(into, same, "--watch=1", "--run_id=r")
-    there = f"--output={tmp_path}"
-    assert "--run-id must be given" in said(into, there, "--watch=1")
-    assert "--overwrite must not be given" in said(into, there, "--watch=1", "--run_id=r", "--overwrite")
-    assert "--watermark must be given with" in said(into, rows, "--watermark=marks")
-    assert "--kafka-setting must be given with" in said(into, rows, "--kafka_setting=a=b")
 
 
 def letter(number: int) -> DeadLetter:

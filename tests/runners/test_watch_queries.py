@@ -17,7 +17,6 @@ from privstream.pipelines.run.queries_file import BEHIND, ReadQueriesFile, Watch
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, moment
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.folder_polls import list_folder
-from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.polled_source import MICROS
 from privstream.pipelines.sources.steady_clock import clock_of
 from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
@@ -103,21 +102,6 @@ def test_with_marks_each_query_has_a_time(tmp_path):
     assert [(reason, position) for reason, _, position, _ in letters] == [
         ("time must be given with --watermark marks", "line 2")
     ]
-
-
-def test_a_file_that_is_gone_or_has_grown_is_one_dead_letter_and_asks_nothing(tmp_path):
-    file = tmp_path / "a"
-    file.write_text(line("q"))
-    found = EventFile(str(file), file.stat().st_size, "jsonl", EPOCH * MICROS)
-    step = ReadQueriesFile(False, AS_UTF_8)
-    assert [query.time.micros for query in step.process(found)] == [EPOCH * MICROS + 1]
-    file.write_text(line("q") * 2)
-    (letter,) = step.process(found)
-    assert letter.value.reason == f"file must not change after it has come: it had {found.size} bytes"
-    file.unlink()
-    (letter,) = step.process(found)
-    assert letter.value.reason == "file must stay until it has been read"
-    assert letter.value.source == str(file)
 
 
 def test_a_run_that_goes_back_finds_the_same_queries_at_the_same_times(tmp_path):
@@ -227,8 +211,8 @@ def late_person(number: int) -> tuple[str, str]:
     return f"person {number}", "a"
 
 
-@pytest.mark.parametrize("runner", [pytest.param(name, marks=MARKS[name]) for name in MARKS])
-def test_queries_that_come_before_the_data_wait_for_it(tmp_path, runner):
+@pytest.mark.prism
+def test_queries_that_come_before_the_data_wait_for_it(tmp_path):
     incoming, answers = tmp_path / "in", tmp_path / "answers"
     for folder in (incoming, answers):
         folder.mkdir()
@@ -244,6 +228,6 @@ def test_queries_that_come_before_the_data_wait_for_it(tmp_path, runner):
         queries = (pipeline | WatchQueries(str(incoming), 0.1)).events
         return {"events": people, "queries": queries} | ask | WriteWindowFiles(str(answers), QueryAnswer, "jsonl")
 
-    run(runner, build, "--streaming")
+    run("prism", build, "--streaming")
     names = [moment((came(incoming / name) // 1000 + 1) * 1000) for name in "ab"]
     assert sorted(file.name for file in answers.iterdir()) == [*(f"{name}.jsonl" for name in names), "_END"]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import run_bounded
-from every_runner import of_elements, one_job
+from event_forms import of_elements, run_bounded
+from every_runner import one_job
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise

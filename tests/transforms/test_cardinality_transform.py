@@ -16,8 +16,8 @@ from cardinality_workloads import (
     sizes,
     transform,
 )
-from event_forms import as_arrow, as_rows, run_bounded
-from every_runner import of_elements, one_job
+from event_forms import as_arrow, as_rows, of_elements, run_bounded
+from every_runner import one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st

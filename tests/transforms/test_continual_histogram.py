@@ -15,8 +15,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import as_arrow, as_rows, checked, late_of, run_bounded
-from every_runner import of_elements, one_job
+from event_forms import as_arrow, as_rows, checked, late_of, of_elements, run_bounded
+from every_runner import one_job
 from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, SECOND, START, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st

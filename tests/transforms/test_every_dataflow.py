@@ -19,8 +19,8 @@ import test_continual_histogram as histograms_tests
 import test_keyed_counts_transform as counts_tests
 import test_numeric_quantiles_transform as quantiles
 from apache_beam.testing import test_stream
-from event_forms import SECOND, as_arrow, crowd_at, disordered, late_of, run_bounded, stamped
-from every_runner import of_elements, of_stream, one_job
+from event_forms import SECOND, as_arrow, crowd_at, disordered, late_of, of_elements, run_bounded, stamped
+from every_runner import of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter

@@ -7,8 +7,8 @@ import apache_beam as beam
 import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import run_bounded
-from every_runner import of_elements, one_job
+from event_forms import of_elements, run_bounded
+from every_runner import one_job
 from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode, encode

@@ -7,8 +7,8 @@ import apache_beam as beam
 import pyarrow as pa
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import run_bounded
-from every_runner import of_elements, one_job
+from event_forms import of_elements, run_bounded
+from every_runner import one_job
 from examples import example
 from grids import some_quick
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit

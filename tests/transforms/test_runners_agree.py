@@ -9,8 +9,8 @@ import runner_harness
 import slow_reference
 from apache_beam.testing import test_stream
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
-from event_forms import as_arrow, as_rows, crowd_at, late_of, run_bounded, stamped
-from every_runner import of_elements, of_stream, one_job
+from event_forms import as_arrow, as_rows, crowd_at, late_of, of_elements, run_bounded, stamped
+from every_runner import of_stream, one_job
 from privstream.transforms import ShiftingHeavyHitters
 from workloads import COMMON, SECOND, START, random_events, transform
 

@@ -4,8 +4,8 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from event_forms import as_rows, run_bounded
-from every_runner import of_elements, one_job
+from event_forms import as_rows, of_elements, run_bounded
+from every_runner import one_job
 from grids import some_quick
 from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise
