@@ -14,7 +14,6 @@ from privstream.mechanisms.selection.top_k import NoisyTopK
 from privstream.transforms import Domain, TopKWithGap
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
 from privstream.transforms.holders import CountHolders
-from privstream.transforms.people.bound import Kept
 from privstream.transforms.people.bounding import BoundPerWindow
 from privstream.transforms.top_k.gaps import RankItems
 
@@ -114,15 +113,6 @@ class TestFalls:
 
     def caught(self, made, one, other, encode, claimed):
         falls([outcomes(made, held, 1, encode, runs=1_500) for held in (one, other)], claimed)
-
-    def test_people_who_are_not_bounded(self, monkeypatch):
-        """Each event counts, as often as the suspect sends it."""
-        monkeypatch.setattr(
-            "privstream.transforms.people.bounding.bound_people",
-            lambda users, *_, **__: Kept(np.arange(len(users)), np.zeros(len(users), np.uint16), 0),
-        )
-        made = ranking(epsilon=1.0, top=1, end=1)
-        self.caught(made, [(SUSPECT, 1)] * 8, [], levels, 1.0)
 
     def test_measures_with_too_little_noise(self):
         """Three items stand clear of the fourth; the suspect holds all three."""
