@@ -88,16 +88,6 @@ def test_each_commented_key_of_the_template_is_accepted(folder, capsys):
     assert "did you mean `quantiles`" in call("plan monitor.yaml", capsys, 2).err
 
 
-def test_json_beside_the_input_is_always_utf_8(folder, capsys):
-    rows = [f"u{n},Größe,{START + 60}" for n in range(300)]
-    Path("e.csv").write_bytes("\n".join(["user,item,time", *rows]).encode("windows-1252"))
-    rule = json.dumps({"name": "r", "at_least": 100, "items": ["Größe"]}, ensure_ascii=False)
-    Path("rules.jsonl").write_text(rule, encoding="utf-8")
-    asked = "--input e.csv --encoding windows-1252 --time_unit s --key key --rules rules.jsonl"
-    call(f"alerts {asked} {RUN} --epsilon 8 --delta 1e-6 --output a.jsonl", capsys)
-    assert "started" in Path("a.jsonl").read_text()
-
-
 def test_a_limit_below_what_is_spent_says_so_and_a_dry_run_spends_nothing(folder, capsys):
     write([3] * 300)
     window = RUN.replace("--ledger none", "--ledger book")

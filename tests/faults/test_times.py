@@ -45,13 +45,6 @@ def test_f6_no_time_outside_of_the_range_wraps_into_it(year, tmp_path, run):
     assert found.counts() == {"rain": 20} and "20 of 50" in found.said
 
 
-def test_f6_dates_from_the_end_of_the_calendar_are_set_aside(tmp_path, run):
-    days = pa.array([20514] * 20 + [2**31 - 1, -(2**31), 213_503_982 + 20_514], pa.int32()).cast(pa.date32())
-    columns = {"user": [f"u{number}" for number in range(23)], "item": ["rain"] * 23, "time": days}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    assert run("--input", "a.parquet", *UTC, items=["rain"]).counts() == {"rain": 20}
-
-
 @pytest.mark.parametrize(
     ("sign", "number", "read"),
     [
@@ -158,13 +151,3 @@ def test_f14_decimal_seconds_are_cut_down(unit, number, form, tmp_path, run):
         columns = {"user": [f"u{row}" for row in range(20)], "item": ["rain"] * 20, "time": [value] * 20}
         pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     assert run("--input", f"a.{form}", "--time_unit", unit, items=["rain"]).counts() == {"rain": 20}
-
-
-def test_e6_a_table_shows_times_by_the_clocks_of_the_run(tmp_path, capfd):
-    (tmp_path / "a.csv").write_text("user,item,time\n" + "".join(f"u{n},rain,2026-03-02 10:00:07\n" for n in range(9)))
-    (tmp_path / "list").write_text("rain\n")
-    call = ["counts", "--input", str(tmp_path / "a.csv"), "--domain", str(tmp_path / "list"), "--epsilon", "9"]
-    zone = ["--time_zone", "America/New_York", "--start", "2026-03-02T10:00:07", "--end", "2026-03-02T10:00:27"]
-    assert cli.main([*call, *zone, "--window", "10s", "--max_contributions", "1"]) == 0
-    shown = capfd.readouterr().out
-    assert "10:00:17" in shown and "15:00" not in shown and "America/New_York" in shown

@@ -30,10 +30,6 @@ def test_files_of_the_corpus(case, read):
         assert case["letters"] in (None, len(found.letters))
 
 
-def test_every_file_of_the_corpus_is_named():
-    assert {path.name for path in CORPUS.iterdir()} == {case["file"] for case in CASES} | {"index.jsonl"}
-
-
 @pytest.mark.parametrize("name", ["\x1b[2J", "\x9b2J", "\u202e", "\ud800", "a\nb"])
 def test_names_of_fields_do_not_steer_terminals(name, tmp_path, capfd):
     (tmp_path / "a.jsonl").write_text(json.dumps({name: 1, "user": "u", "item": "i", "time": "2024-01-01"}))

@@ -93,20 +93,10 @@ def archived_files(archive: Path) -> dict[str, bytes]:
         return {"/".join(PurePosixPath(member.name).parts[1:]): tar.extractfile(member).read() for member in members}
 
 
-def test_tests_of_a_group_go_to_one_worker(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("loadgroup", default=False):
-        assert request.node.nodeid.endswith("@packaging"), "this pytest-xdist cannot group tests with this pytest"
-
-
 def test_wheel_holds_the_packages_and_nothing_else(wheel: Path, expected: set[str]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == expected
-
-
-def test_namespace_has_no_init(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        assert "privstream/__init__.py" not in archive.namelist()
 
 
 @pytest.mark.slow
