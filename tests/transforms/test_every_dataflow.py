@@ -7,24 +7,32 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import cardinality_workloads as sets
 import counts_workloads as counts
 import histogram_workloads as histograms
 import pytest
+import runner_harness
 import slow_histogram
+import slow_reference
 import test_cardinality_transform as sets_tests
 import test_continual_histogram as histograms_tests
+import test_heavy_hitters as hitters_tests
 import test_keyed_counts_transform as counts_tests
 import test_numeric_quantiles_transform as quantiles
+import test_range_transforms as points
+import workloads as hitters
 from apache_beam.testing import test_stream
-from event_forms import SECOND, as_arrow, crowd_at, disordered, late_of, of_elements, run_bounded, stamped
+from event_forms import SECOND, as_arrow, as_rows, crowd_at, disordered, late_of, of_elements, run_bounded, stamped
 from every_runner import of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms.counters.trees import TreeCounter
 from privstream.mechanisms.counters.unknown_horizon import UnknownHorizonCounter
-from tiny_runner import dofns_of, drive
+from privstream.transforms.counts import publishing
+from privstream.transforms.timing import step_fn
+from tiny_runner import END, Chain, dofns_of, drive, drive_at_once
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class Dataflow:
         expected: the rows that a transform must give of events, in `order`.
         start: where the run starts, in seconds.
         items: items that count; in sets, with which people enter and leave.
+        user: names of people; of points, their numbers.
         order: by what rows are sorted, where not by all that they have.
     """
 
@@ -45,6 +54,7 @@ class Dataflow:
     expected: Callable[..., list]
     start: int
     items: tuple[str, str]
+    user: Callable[[int], str] = "user {}".format
     order: Callable[[Any], Any] | None = None
 
     def check(self, results, made, events):
@@ -64,6 +74,12 @@ DATAFLOWS = {
         histograms.transform, histograms.random_events, of_histogram, histograms.START, ("dog", "eel")
     ),
     "counts": Dataflow(counts.transform, counts.random_events, counts.expected, counts.START, ("a", "b")),
+    "hitters": Dataflow(
+        hitters.transform, hitters.random_events, slow_reference.heavy_hitters, hitters.START, ("a", "b")
+    ),
+    "points": Dataflow(
+        points.transform, points.random_events, points.expected, points.START, ("in", "out"), "{}".format
+    ),
 }
 
 
@@ -76,6 +92,7 @@ SILENT = cases(
     sets=["doors", "sessions"],
     histograms=["plain", "people", "flags"],
     counts=["found", "start", "start, public"],
+    points=["ranges", "predecessors"],
 )
 
 
@@ -87,6 +104,7 @@ SILENT = cases(
         sets=["sessions"],
         histograms=["people", "flags"],
         counts=["found", "start, public"],
+        points=["ranges"],
     ),
 )
 def test_windows_without_events(case):
@@ -121,24 +139,60 @@ def test_order_batches_and_shards_change_nothing(case):
         assert sorted(results.elements("rows"), key=flow.order) == wanted
 
 
-@some_quick("seed", range(2), 0)
-@pytest.mark.parametrize(
-    "case", cases(sets=sets.CONFIGURATIONS, histograms=[*histograms.CONFIGURATIONS, *histograms.FLAGS]), ids=", ".join
+DRIVEN = cases(
+    sets=sets.CONFIGURATIONS,
+    histograms=[*histograms.CONFIGURATIONS, *histograms.FLAGS],
+    counts=counts.CONFIGURATIONS,
+    hitters=[name for name in hitters.CONFIGURATIONS if "no end" not in name],
+    points=points.CONFIGURATIONS,
 )
-def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
-    flow, chance = DATAFLOWS[case[0]], random.Random(seed)
-    events = flow.events(case[1], chance, 200)
-    made = flow.transform(case[1])
-    chain = drive(made, events, chance, crashes=0.2, workers=2)
-    assert sorted(chain.rows) == flow.expected(made, events)
-    stages = chain.stages
-    assert [stage.dead for stage in stages if stage.dead] == []
-    left = {place for stage in stages for (_, place), values in stage.cells.states.items() if values}
-    assert left <= {
-        *("publish_cardinality_progress", "track_members_progress", "track_members_log"),
-        *("publish_histogram_progress", "raise_flags_progress", "limit_rows_progress", "limit_rows_log"),
-    }
-    assert not any(stage.cells.timers for stage in stages)
+QUICK = cases(
+    sets=["doors with time-out, limited"],
+    histograms=["people, limited"],
+    counts=["found, more", "start, public"],
+    hitters=["plain", "status, known domain"],
+    points=["ranges, two"],
+)
+LASTING = {"track_members_log", "limit_rows_log", "count_contributions_log", "count_random_log"}
+"""What remembers people until the end of a run."""
+
+
+@some_quick("case", DRIVEN, *QUICK)
+def test_failed_bundles_and_moved_keys_change_nothing(case, monkeypatch):
+    """State is restored again and again, from what was written whole and from what was appended."""
+    monkeypatch.setattr(step_fn, "LEAST_COMPACTION", 2000)
+    monkeypatch.setattr(step_fn, "CACHED_KEYS", 2)
+    monkeypatch.setattr(publishing, "REPLAYED", 4)
+    flow, chance = DATAFLOWS[case[0]], random.Random(0)
+    made, events = flow.transform(case[1]), flow.events(case[1], chance)
+    chain = drive(made, events, chance, crashes=0.2, workers=3)
+    quiet = drive_at_once(made, events, random.Random(1))
+    wanted = flow.expected(made, events)
+    assert wanted or case[1] == "found, rising"  # of few people nothing may surely rise
+    assert sorted(chain.rows, key=flow.order) == sorted(quiet.rows, key=flow.order) == wanted
+    assert [stage.counters for stage in chain.stages] == [stage.counters for stage in quiet.stages]
+    assert [stage.dead for stage in chain.stages if stage.dead] == []
+    left = {place for stage in chain.stages for (_, place), values in stage.cells.states.items() if values}
+    assert {place for place in left if not place.endswith("_progress")} <= LASTING
+    assert not any(stage.cells.timers for stage in chain.stages)
+
+
+@some_quick("case", DRIVEN, *QUICK)
+def test_late_events_are_dropped_and_change_nothing(case):
+    flow, chance = DATAFLOWS[case[0]], random.Random(6)
+    made, start = flow.transform(case[1], allowed_lateness=5), flow.start
+    events = flow.events(case[1], chance)
+    first = [event for event in events if event[2] < (start + 20) * SECOND]
+    rest = [event for event in events if event[2] >= (start + 30) * SECOND]
+    late = [(flow.user(20 + i), flow.items[0], (start + i % 20) * SECOND + i) for i in range(60)]
+    chain = Chain(made, chance, crashes=0.1, workers=2)
+    for some, now in ((first, 25), (late, 28)):
+        chain.arrive(some)
+        chain.advance((start + now) * SECOND)
+    chain.arrive(rest)
+    chain.advance(END)
+    assert sorted(chain.rows, key=flow.order) == flow.expected(made, first + rest)
+    assert chain.open.late == len(late)
 
 
 @one_job(
@@ -147,6 +201,8 @@ def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
         sets=["doors"],
         histograms=["several categories", "people", "flags"],
         counts=["found, people", "start, public"],
+        hitters=["plain", "known domain", "status"],
+        points=["ranges gaussian", "predecessors"],
     ),
     runners=["prism"],
 )
@@ -156,10 +212,15 @@ def test_disorder_changes_nothing_and_late_events_are_dropped(case):
     changes = {"delta": 1e-6} if question == "histograms" else {}
     made = flow.transform(name, allowed_lateness=5, **changes, **({"epsilon": 2.9} if "flags" in name else {}))
     start = flow.start
-    events = [event for event in flow.events(name, chance, 150) if event[2] >= start * SECOND]
+    events = [
+        event
+        for event in flow.events(name, chance, None if question == "hitters" else 150)
+        if event[2] >= start * SECOND
+    ]
     one, other = flow.items
-    late = [(f"late {i}", one, (start + 10) * SECOND + i) for i in range(30)]
-    late += [(f"late {i}", other, (start + (75 if question != "counts" else 11)) * SECOND + i) for i in range(12)]
+    after = 11 if question in ("counts", "hitters") else 75
+    late = [(flow.user(20 + i), one, (start + 10) * SECOND + i) for i in range(30)]
+    late += [(flow.user(20 + i), other, (start + after) * SECOND + i) for i in range(12)]
     results = yield of_stream(disordered(events, late, start, chance), made)
     assert flow.check(results, made, events)
     assert results.elements("dead") == []
@@ -169,7 +230,7 @@ def test_disorder_changes_nothing_and_late_events_are_dropped(case):
 @one_job(
     "late events",
     itertools.product(
-        cases(sets=["doors"], histograms=["people", "approximate"], counts=["found", "start"]),
+        cases(sets=["doors"], histograms=["people", "approximate"], counts=["found"], hitters=["plain"]),
         ["alone", "beside one"],
     ),
     runners=["prism"],
@@ -216,12 +277,22 @@ def test_a_run_without_an_end(case):
     "tests",
     [
         (module.transform, module.test_rows_are_those_of_the_reference)
-        for module in (sets_tests, histograms_tests, counts_tests, quantiles)
+        for module in (sets_tests, histograms_tests, counts_tests, hitters_tests, points, quantiles)
     ],
-    ids=["sets", "histograms", "counts", "quantiles"],
+    ids=["sets", "histograms", "counts", "hitters", "points", "quantiles"],
 )
 def test_runners_in_other_processes_get_every_chain_of_stages(tests):
     """Those of a question's workloads that only FnApiRunner gets have no stages of their own."""
     transform, test = tests
     chains = {name: frozenset(dofns_of(transform(name))) for name in test.cases}
     assert {chains[name] for name in test.elsewhere} == {*chains.values()}
+
+
+@pytest.mark.slow
+def test_rows_are_the_same_with_two_processes(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(runner_harness.__file__).parent))  # for the workers
+    made = hitters.transform("known domain", shards=4)  # it has all stages that monitors have
+    events = hitters.random_events("known domain", random.Random(5))
+    two = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+    results = run_bounded("fn_api", as_rows(events), made, *two)
+    assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, events)

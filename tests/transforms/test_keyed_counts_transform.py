@@ -29,9 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms import SeededNoise
 from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.counts import publishing
-from privstream.transforms.timing import step_fn
-from tiny_runner import END, Chain, drive, drive_at_once
+from tiny_runner import Chain, drive, drive_at_once
 from workloads import SECOND, START
 
 
@@ -117,59 +115,6 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
         large = {place for place, count in found.items() if count >= surely}
         assert large <= shown.keys()
         assert large
-
-
-@some_quick(
-    "name",
-    CONFIGURATIONS,
-    "start, public",
-    "found, more",
-    "found, rising",
-    "found, several windows",
-)
-def test_failed_bundles_and_moved_keys_change_nothing(name, monkeypatch):
-    """State is restored again and again, from what was written whole and what was appended."""
-    monkeypatch.setattr(step_fn, "LEAST_COMPACTION", 2000)
-    monkeypatch.setattr(step_fn, "CACHED_KEYS", 2)
-    monkeypatch.setattr(publishing, "REPLAYED", 4)
-    chance = random.Random(0)
-    events = random_events(name, chance)
-    made = transform(name)
-    quiet, rows = drive_at_once(made, events, random.Random(1)), expected(made, events)
-    chain = drive(made, events, chance, crashes=0.2, workers=3)
-    assert rows or made.rising  # of few people nothing may surely rise
-    assert sorted(quiet.rows) == sorted(chain.rows) == rows
-    assert exact(quiet) == exact(chain)
-    assert [stage.counters for stage in chain.stages] == [stage.counters for stage in quiet.stages]
-    left = {place for stage in chain.stages for (_, place), values in stage.cells.states.items() if values}
-    assert left <= {
-        "count_contributions_log",
-        "count_contributions_progress",
-        "count_random_log",
-        "count_random_progress",
-        "publish_counts_progress",
-        "publish_found_progress",
-        "show_counts_progress",
-    }
-    assert not any(stage.cells.timers for stage in chain.stages)
-
-
-@some_quick("name", CONFIGURATIONS, "window, public", "start, people")
-def test_late_events_are_dropped_and_change_nothing(name):
-    made = transform(name, allowed_lateness=5, start=START)
-    chance = random.Random(6)
-    events = [event for event in random_events(name, chance) if event[2] < (START + 20) * SECOND]
-    rest = [event for event in random_events(name, chance) if event[2] >= (START + 30) * SECOND]
-    late = [(f"late {i}", "a", (START + i % 20) * SECOND) for i in range(60)]
-    chain = Chain(made, chance, crashes=0.1, workers=2)
-    chain.arrive(events)
-    chain.advance((START + 25) * SECOND)
-    chain.arrive(late)
-    chain.advance((START + 28) * SECOND)
-    chain.arrive(rest)
-    chain.advance(END)
-    assert sorted(chain.rows) == expected(made, events + rest)
-    assert chain.open.late == len(late)
 
 
 PERSON = st.lists(st.tuples(st.sampled_from([*ITEMS, "own"]), st.integers(0, 10 * WINDOWS - 1)), max_size=40)

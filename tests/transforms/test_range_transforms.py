@@ -9,22 +9,17 @@ import pyarrow as pa
 import pytest
 import runner_harness
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.testing import test_stream
-from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import checked, late_of
-from every_runner import Streamed, one_job
+from every_runner import one_job
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import PredecessorStep
-from privstream.transforms.points.parameters import Actions, range_errors
-from privstream.transforms.points.point_transform import PackUpdates, PointBatch
+from privstream.transforms.points.parameters import range_errors
+from privstream.transforms.points.point_transform import PointBatch
 from privstream.transforms.points.predecessor_queries import PredecessorQueries
 from privstream.transforms.points.range_counts import RangeCounts
 from privstream.transforms.rows import NearestPoints, RangeCount
-from privstream.transforms.timing.steps import Steps
-from tiny_runner import call_all, drive
 
 KEY = b"a key for tests of points"
 SECOND = 1_000_000
@@ -41,7 +36,6 @@ CONFIGURATIONS = {
     "predecessors, two": (PredecessorQueries, {"standing": [7, 99], "epsilon": 900.0}),
     "predecessors dynamic": (PredecessorQueries, {"standing": [7], "epsilon": 9000.0, **DELETES}),
 }
-every_configuration = pytest.mark.parametrize("name", CONFIGURATIONS)
 
 
 def transform(name, **changes):
@@ -178,63 +172,6 @@ def test_answers_are_right_where_there_is_no_noise(name):
             assert row.successor == min((p for p in members if p >= row.query), default=0)
 
 
-@one_job("points", ["ranges", "predecessors"], "ranges", "predecessors")
-def test_standing_queries_are_answered_in_every_window_whatever_the_data(name):
-    made = transform(name)
-    results = yield asked(made, as_arrow([("7", "in", 5)]))
-    assert sorted(results.elements("rows")) == expected(made, [])
-    assert len(results.elements("rows")) == 12 * len(made.standing)
-
-
-@some_quick("seed", range(2), 0)
-@every_configuration
-@pytest.mark.slow
-def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
-    chance = random.Random(seed)
-    events = random_events(name, chance, 200)
-    made = transform(name)
-    chain = drive(made, events, chance, crashes=0.2, workers=2)
-    assert sorted(chain.rows) == expected(made, events)
-    (stage,) = chain.stages
-    assert stage.dead == []
-    left = {place for (_, place), values in stage.cells.states.items() if values}
-    assert all(place.endswith("_progress") for place in left)
-    assert not any(stage.cells.timers.values())
-
-
-@one_job("late sets", ["ranges gaussian", "predecessors"], runners=["prism"])
-def test_late_updates_are_dropped_and_counted(name):
-    made = transform(name, allowed_lateness=5)
-    chance = random.Random(3)
-    events = random_events(name, chance, 150)
-    events = [e for e in events if START * SECOND <= e[2] < END * SECOND]
-    late = [(str(20 + i), "in", (START + 8) * SECOND + i) for i in range(9)]
-
-    def stamped(element):
-        row = beam.Row(user=element[0], item=element[1], time=Timestamp(micros=element[2]))
-        return TimestampedValue(row, Timestamp(micros=element[2]))
-
-    source = test_stream.TestStream()
-    waiting = events
-    for now in range(START, END + 20, 7):
-        ready = [e for e in waiting if e[2] // SECOND // 10 * 10 + 10 <= now]
-        waiting = [e for e in waiting if e not in ready]
-        if now >= START + 63 and late:
-            ready, late, told = [*ready, *late], [], late
-        if ready:
-            source = source.add_elements([stamped(e) for e in ready])
-        source = source.advance_watermark_to(now)
-    source = source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity()
-
-    def build(given):
-        published = given | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    results = yield Streamed(source, build)
-    assert sorted(results.elements("rows")) == expected(made, events)
-    assert late_of(results) == len(told)
-
-
 class TestPacking:
     def test_bad_points_are_dead_letters_and_others_are_counted(self):
         events = [
@@ -269,17 +206,6 @@ class TestPacking:
             joined = PointBatch.join(parts).updates()
             assert joined.points.tolist() == [6, 6, 5, 5]
             assert joined.inserted.tolist() == [True, False, False, True]
-
-    def test_packing_depends_on_no_other_event(self):
-        pack = PackUpdates(
-            steps=Steps.of(window=10, start=START, end=END),
-            universe=9,
-            actions=Actions(None, ()),
-        )
-        alone = dict(call_all(pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND)]))))
-        others = [("5", "in", (START + 33) * SECOND), ("x", "in", 7), ("99", "in", (START + 3) * SECOND)]
-        records = call_all(pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND), *others])))
-        assert {*alone.items()} <= {*records}
 
 
 class TestArguments:
