@@ -28,7 +28,6 @@ from privstream.transforms.people.bound import (
     bound_people,
     draws_of_pairs,
     last_of_each,
-    sorted_in_groups,
 )
 from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, Used
 from privstream.transforms.people.split_stages import SplitEvents
@@ -122,17 +121,6 @@ def _names(people: np.ndarray) -> Names:
     texts = [str(person).encode() for person in people.tolist()]
     ends = np.cumsum([0, *map(len, texts)]).astype(np.int64)
     return Names(people + np.uint64(7), ends, np.frombuffer(b"".join(texts), np.uint8))
-
-
-@given(st.integers(1, 1 << 40), st.integers(1, 64), st.integers(0, 2000), st.integers(0, 1 << 32))
-def test_numbers_are_ordered_in_their_groups(groups, bits, size, seed):
-    rng = np.random.default_rng(seed)
-    group, numbers = rng.integers(groups, size=size), rng.integers(1 << bits, size=size, dtype=np.uint64)
-    numbers[: size // 2] &= np.uint64((1 << 24) - 1)  # of these only the last bits differ
-    order = sorted_in_groups(group, numbers)
-    assert sorted(order) == list(range(size))
-    expected = np.lexsort((numbers, group))
-    assert group[order].tolist() == group[expected].tolist() and numbers[order].tolist() == numbers[expected].tolist()
 
 
 @given(TAKING_PART, LIMIT, st.integers(1, 3))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import of_elements, run_bounded
+from event_forms import of_elements
 from every_runner import one_job
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,6 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms import (
     KeyedCounts,
-    SetCardinality,
     ShiftingHeavyHitters,
     TopKWithGap,
 )
@@ -266,7 +265,7 @@ def people() -> dict[tuple[int, str], int]:
     return {key: days.count(key) for key in days}
 
 
-@one_job("calendar windows", OF_DAYS, "counts")
+@one_job("points", OF_DAYS, "counts", elsewhere=["renewed"])
 def test_rows_are_about_days_of_the_calendar(name):
     results = yield of_elements([hourly()], OF_DAYS[name]())
     rows = results.elements("rows")
@@ -277,33 +276,6 @@ def test_rows_are_about_days_of_the_calendar(name):
     found = [(datetime.fromtimestamp(row.window_start.seconds(), BERLIN).day, row.item, row) for row in rows]
     told = {(day, item): row.people for day, item, row in found}
     assert {key: number for key, number in told.items() if number > 10} == pytest.approx(people(), abs=10)
-
-
-@one_job("calendar windows")
-def test_sums_of_days_follow_the_calendar():
-    results = yield of_elements([hourly()], KeyedCounts(over="2days", **AMPLE, **COMMON))
-    rows, daily = results.elements("rows"), people()
-    ends = {row.window_end: datetime.fromtimestamp(row.window_end.seconds(), BERLIN) for row in rows}
-    assert {(end.day, end.hour) for end in ends.values()} >= {(31, 0), (1, 0), (2, 0)}
-    found = {(ends[row.window_end].day, row.item): round(row.noisy) for row in rows}
-    assert found[1, "always"] == pytest.approx(daily[30, "always"] + daily[31, "always"], abs=15)
-    assert found[2, "item 1"] == pytest.approx(daily[31, "item 1"] + daily[1, "item 1"], abs=15)
-
-
-def test_people_stay_as_long_as_a_timeout_says_on_days_of_23_hours():
-    """Who comes at 00:30 of the short day is there at its end with 23 hours, and at that of the next with 47."""
-    coming = seconds(2024, 3, 31, 0, 30)
-    for hours, present in ((22, [0, 0]), (23, [1, 0]), (46, [1, 0]), (47, [1, 1])):
-        made = SetCardinality(epsilon=1000, end=END, timeout=3600 * hours, max_updates=240, **COMMON)
-        events = pa.RecordBatch.from_pydict(
-            {
-                "user": [f"user {number}" for number in range(60)],
-                "item": ["in"] * 60,
-                "time": pa.array([int(coming * SECOND)] * 60, pa.timestamp("us")),
-            }
-        )
-        rows = sorted(run_bounded("fn_api", [events], made).elements("rows"), key=lambda row: row.window_start)
-        assert [round(row.noisy / 60) for row in rows] == [0, 0, *present]
 
 
 @pytest.mark.parametrize(("window", "zone"), [(86_400, ZoneInfo("UTC")), ("1day Europe/Berlin", BERLIN)])

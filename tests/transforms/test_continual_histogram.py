@@ -1,6 +1,5 @@
 """Live histograms and flags: the rows of the slow reference on every runner, whatever happens on the way."""
 
-import functools
 import random
 import time
 
@@ -9,7 +8,6 @@ import histogram_workloads as workloads
 import numpy as np
 import pyarrow as pa
 import pytest
-import runner_harness
 import slow_histogram
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
@@ -17,11 +15,10 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_arrow, as_rows, checked, late_of, of_elements, run_bounded
 from every_runner import one_job
-from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, SECOND, START, random_events, transform
+from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.histograms.histogram_queries import MaxSum, MinSum
-from privstream.transforms.histograms.categories import first_rows
 from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.timing.step_fn import StepFn
 from tiny_runner import OpenWindows, call_all, dofns_of, started
@@ -99,22 +96,6 @@ def test_a_state_is_small_however_many_events_there_were():
     assert max(sizes) < 1500
 
 
-@pytest.mark.parametrize("name", ["plain", "people"])
-def test_company_in_a_bundle_does_not_decide_whether_an_event_is_late(name):
-    """An event that arrived after its window was decided, by its timestamp, is late with and without an early one."""
-    made = transform(name)
-    early, late = ("somebody", "cat", START * SECOND, START + 1), ("other", "dog", START * SECOND, START + 50)
-
-    def build(pipeline, arrivals):
-        return pipeline | beam.Create(arrivals, reshuffle=False) | beam.MapTuple(arrived) | made.with_dead_letters()
-
-    for arrivals in ([late], [early, late]):
-        results = runner_harness.run("fn_api", functools.partial(build, arrivals=arrivals))
-        counted = [(user, item, time) for user, item, time, at in arrivals if at < START + 10]
-        assert sorted(results.elements("rows")) == expected(name, made, counted)
-        assert late_of(results) == 1
-
-
 def arrived(user, item, time, at) -> TimestampedValue:
     return TimestampedValue(beam.Row(user=user, item=item, time=Timestamp(micros=time)), at)
 
@@ -139,26 +120,6 @@ def test_categories_of_an_event_are_its_first_ones_each_once(rows, limit):
     assert list(zip(row.tolist(), [found.domain[p] for p in position.tolist()], strict=True)) == [
         (i, name) for i, names in enumerate(wanted) for name in names
     ]
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 5)), max_size=40),
-    st.integers(1, 4),
-    st.randoms(),
-)
-def test_what_is_left_of_a_person_depends_on_that_person_alone(rows, limit, chance):
-    def kept(some):
-        columns = np.array(some, np.int64).reshape(-1, 3)
-        chosen, places = first_rows(
-            columns[:, 0].astype(np.uint64), columns[:, 1].astype(np.uint64), columns[:, 2], limit
-        )
-        return sorted((*some[row], place) for row, place in zip(chosen.tolist(), places.tolist(), strict=True))
-
-    together = kept(rows)
-    shuffled = list(rows)
-    chance.shuffle(shuffled)
-    assert kept(shuffled) == together
-    assert together == sorted(row for user in range(4) for row in kept([r for r in rows if r[0] == user]))
 
 
 def test_input_that_cannot_be_published_safely_is_refused():

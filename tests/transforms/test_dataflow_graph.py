@@ -9,7 +9,6 @@ from collections import Counter
 from typing import Any
 
 import apache_beam as beam
-import pytest
 from apache_beam.pipeline import PipelineVisitor
 from apache_beam.transforms.core import CallableWrapperDoFn
 from apache_beam.transforms.display import DisplayData
@@ -136,15 +135,3 @@ def test_a_domain_in_a_file_stays_out_of_the_graph(tmp_path):
     )  # fmt: skip
     pipeline, _ = nodes_of(made)
     assert b"an item of the domain" not in pipeline.to_runner_api().SerializeToString()
-
-
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_two_stand_side_by_side_under_their_own_names(name):
-    made = example(name)
-    pipeline, given = with_inputs(made)
-    _ = given | "One" >> made
-    _ = given | "Other" >> made
-    visitor = Nodes()
-    pipeline.visit(visitor)
-    own = [node.full_label for node in visitor.nodes]
-    assert {label.partition("/")[0] for label in own} >= {"One", "Other"}

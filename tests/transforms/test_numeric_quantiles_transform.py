@@ -82,7 +82,7 @@ def reference(made, events):
     return sorted(rows)
 
 
-@one_job("ranking", CONFIGURATIONS, "person", "event", elsewhere=["person", "event"])
+@one_job("points", CONFIGURATIONS, "person", "event", elsewhere=["person", "event"])
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name)
     made = transform(name)

@@ -25,16 +25,13 @@ BEATS = 24  # moments at which events come, each two thirds of a window
 
 OF_PEOPLE = {
     "hitters": (workloads, "plain", {}),
-    "hitters of a list": (workloads, "known domain", {}),
     "hitters without an end": (workloads, "no end", {}),
 }
 OF_SETS = {
     "histogram of events": (histogram_workloads, "plain", {}),
     "histogram without an end": (histogram_workloads, "plain", {"end": None}),
-    "flags of people": (histogram_workloads, "flags of people", {}),
     "cardinality": (cardinality_workloads, "doors with time-out, limited", {}),
     "ranges": (test_range_transforms, "ranges gaussian", {}),
-    "predecessors": (test_range_transforms, "predecessors", {}),
 }
 """Their windows are decades earlier: beside the others, those without an end would go on until then."""
 

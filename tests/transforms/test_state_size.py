@@ -5,13 +5,11 @@ import random
 import numpy as np
 import pytest
 import tiny_runner
-from privstream.mechanisms.monitor.status_monitor import StatusMonitor
 from privstream.mechanisms.monitor.threshold_monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.batches import HolderBatch, Names, encode
 from privstream.transforms.heavy_hitters.by_monitor import DecideHits
-from privstream.transforms.heavy_hitters.by_status import DecideStatuses
 from privstream.transforms.timing import step_fn
 from privstream.transforms.timing.clock import SEED, stepped
 from privstream.transforms.timing.steps import Steps
@@ -76,27 +74,6 @@ def test_the_log_is_compacted_at_amortised_cost(monkeypatch):
     assert max(sizes) <= 4 * one_log + 2_000
     batch = len(stepped(0, encode(held(people))))
     assert written <= 200 * (batch + OVERHEAD) + 3 * charged * BYTES_PER_CHARGE
-
-
-def status_stage() -> tiny_runner.Stage:
-    """Return a status monitor in which an item of fifty people goes up, and one of nobody goes down."""
-    monitor = StatusMonitor(epsilon=3000.0, delta=0.01, max_hits=1000, horizon=1000)
-    assert monitor.detection_threshold <= 50
-    fn = DecideStatuses(monitor=monitor, steps=STEPS, noise=KeyedNoise(KEY), timer_offset=4)
-    return started(fn)
-
-
-@pytest.mark.slow
-def test_a_lasting_item_writes_nothing_but_what_comes_in():
-    stage, people = status_stage(), np.arange(5_000)
-    feed(stage, 0, people)
-    size, batch = size_of(stage), len(stepped(0, encode(held(people))))
-    written = [feed(stage, step, people) for step in range(1, 30)]
-    assert max(written) <= batch + OVERHEAD
-    assert size_of(stage) <= size + 100
-    assert [row.status for row in stage.take()] == ["started", *["continues"] * 29]
-    stage.advance(STEPS.decision_time(40, 4).micros)
-    assert [row.status for row in stage.take()] == ["ended"]
 
 
 SECOND, WINDOW, START = 1_000_000, 10, 1_700_000_003

@@ -11,8 +11,6 @@ from privstream.mechanisms.monitor.holdings import Holdings
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import SparseVectorAlerts
 from privstream.transforms.alerts.rules import AlertRule
-from privstream.transforms.alerts.status_tests import DecideRules
-from privstream.transforms.batches import HolderBatch, Names, encode
 from slow_reference import hashed
 
 SECOND, WINDOW, START, WINDOWS = 1_000_000, 10, 1000, 8
@@ -113,28 +111,11 @@ def test_rows_are_those_of_the_reference(name):
     assert {row.status for row in rows} == {"started", "continues", "ended"}
 
 
-@pytest.mark.slow
-@one_job("rules", ["one", "renewed"], "one")
+@one_job("rules", ["renewed"])
 def test_runners_agree(name):
     events = random_events(name)
     results = yield of_elements(as_rows(events), transform(name))
     assert sorted(results.elements("rows")) == rows_of(transform(name, shards=5), events[::-1])
-
-
-def test_a_state_follows_from_its_log():
-    made = transform("one")
-    stage = made_stage(made)
-    state, key = stage.initial(b""), b""
-    segments = []
-    for window, (many, _) in enumerate(CROWDS[:4]):
-        state, _, change = stage.step(key, made.steps.first + window, [holders(many)], state)
-        segments.append(change())
-    for log in (segments, stage.encode(state)):
-        found = stage.decode(key, log)
-        people = np.arange(100, dtype=np.uint64)
-        assert found.counters.charged(people).tolist() == state.counters.charged(people).tolist()
-        assert found.since.tolist() == state.since.tolist()
-    assert state.counters.charged(np.zeros(1, np.uint64))[0] > 0
 
 
 FEW = (AlertRule(name="few", at_most=30, clear_above=40),)
@@ -167,12 +148,3 @@ def test_rules_with_at_most_stop_alone_and_begin_again_in_the_next_period():
     ]
     assert starts == [("many", 0), ("few", 1), ("many", 4), ("few", 5)]
     assert [row.rule for row in rows if row.stopped] == ["few", "many"] * 2
-
-
-def made_stage(made):
-    return DecideRules(rules=made.rules, monitor=made.monitor, steps=made.steps, timer_offset=3, noise=made.noise)
-
-
-def holders(many: int) -> bytes:
-    users = np.arange(many, dtype=np.uint64)
-    return encode(HolderBatch(users, np.zeros(many, np.uint64), np.zeros(many, np.uint16), Names.none()))

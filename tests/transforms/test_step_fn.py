@@ -21,7 +21,6 @@ from privstream.transforms.timing.clock import SEED, STEP, WithClock, stepped
 from privstream.transforms.timing.closing import NO_TIME, CloseWindows, ToClock
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND, Steps
-from runner_harness import run
 from tiny_runner import Stage
 
 NAMES = (b"", b"b\x00\xff")
@@ -83,19 +82,6 @@ def test_every_step_once_in_order_on_every_runner(windows):
     assert sorted(results.elements()) == expected(fn, records)
     stamps = {row[1]: stamp for row, stamp in results.outputs["main"]}
     assert all(stamp == (step + 1) * MICROS - 1 for step, stamp in stamps.items())
-
-
-@one_job("rules")
-def test_steps_without_any_event():
-    steps = steps_of(20)
-    fn = Tell(steps=steps, timer_offset=0)
-
-    def build(pipeline):
-        nothing = pipeline | beam.Create([]).with_output_types(Keyed)
-        return nothing | "Clock" >> WithClock(steps, NAMES) | beam.ParDo(fn)
-
-    results = yield build
-    assert sorted(results.elements()) == expected(fn, [])
 
 
 class OneStep(beam.DoFn):
@@ -317,50 +303,11 @@ def batch(item: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"user": users, "item": [item] * PEOPLE, "time": [5] * PEOPLE})
 
 
-def arriving(arrived: dict[str, Timestamp]):
-    def build(pipeline):
-        batches = (
-            pipeline | beam.Create(list(arrived.items())) | beam.MapTuple(stamped).with_output_types(pa.RecordBatch)
-        )
-        published = batches | example("heavy hitters by clock", **CLOCK, epsilon=4.0).with_dead_letters()
-        return {"rows": published.rows | beam.Map(item_of), "letters": published.dead_letters | beam.Map(reason_of)}
-
-    return build
-
-
-def stamped(item: str, timestamp: Timestamp) -> TimestampedValue:
-    return TimestampedValue(batch(item), timestamp)
-
-
-def item_of(row) -> str:
-    return row.item
-
-
-def reason_of(letter) -> str:
-    return letter.reason
-
-
-@one_job("rules")
-def test_a_batch_counts_if_it_arrived_before_the_decision():
-    decision = Timestamp(WINDOW + LATENESS)
-    arrived = {"early": Timestamp(3), "last": decision - 0.001, "late": decision, "later": Timestamp(100)}
-    results = yield arriving(arrived)
-    assert set(results.elements("rows")) == {"early", "last"}
-    assert late_of(results) == 2 * PEOPLE
-
-
-@pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP, NO_TIME, MAX_TIMESTAMP], ids=["first", "no", "last"])
-def test_a_timestamp_that_says_nothing_decides_nothing(timestamp):
-    results = run("fn_api", arriving({"item": timestamp}))
-    assert results.elements("rows") == ["item"]
-    assert not results.elements("letters")
-
-
 POINTS = {
     "ranges": {"universe": 500, "standing": [(1, 500)]},
     "predecessors": {"universe": 500, "standing": [450], "epsilon": 900.0},
 }
-BY_WINDOWS = ["counts", "top-k", "alerts", "cardinality", "histogram"]
+BY_WINDOWS = ["heavy hitters by clock", "counts", "top-k", "alerts", "cardinality", "histogram"]
 
 
 def points(first: int, arrived: Timestamp) -> TimestampedValue:
@@ -374,7 +321,7 @@ def test_updates_of_a_clocked_stage_count_if_they_arrived_before_the_decision(na
     yield from check_that_arrival_decides(example(name, **CLOCK, **POINTS[name]))
 
 
-@one_job("rules", BY_WINDOWS, "cardinality", "histogram", runners=["fn_api"])
+@one_job("rules", BY_WINDOWS, "heavy hitters by clock", "histogram", runners=["fn_api"])
 def test_all_that_goes_by_windows_is_decided_so(name):
     yield from check_that_arrival_decides(example(name, **CLOCK))
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.testing.util import assert_that, equal_to
-from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.reading.elements import NO_STAMP, GatherRows
+from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import NO_STAMPS, FieldNames
@@ -84,21 +84,6 @@ def test_fields_have_other_names(rows: list[Any]) -> None:
         assert_that(
             published, equal_to([(item, at * 60_000_000, at == 0 and item == "a") for item in "ab" for at in (0, 1)])
         )
-
-
-def test_the_time_may_be_that_of_the_row_itself() -> None:
-    with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        rows = pipeline | beam.Create([{"what": "a", "when": "at noon"}] * 50)
-        stamped = rows | beam.Map(TimestampedValue, 65)
-        without = pipeline | "Without" >> beam.Create([{"what": "b"}])
-        made = counts().with_fields(item="what", time=None).with_dead_letters()
-        found = (stamped, without) | beam.Flatten() | made
-        published = found.rows | beam.Map(lambda row: (row.item, row.window_start.micros, abs(row.noisy - 50) < 10))
-        assert_that(
-            published, equal_to([(item, at * 60_000_000, at == 1 and item == "a") for item in "ab" for at in (0, 1)])
-        )
-        reasons = found.dead_letters | beam.Map(lambda letter: letter.reason)
-        assert_that(reasons, equal_to([NO_STAMP]), label="Reasons")
 
 
 COLUMNS = {
@@ -216,27 +201,6 @@ def test_whole_frames_that_cannot_be_read_are_one_dead_letter() -> None:
     ):
         rows, ((said, record),) = read(frame, **options)
         assert not rows and said.startswith(reason) and record.startswith(f"{frame.num_rows} rows: ")
-
-
-def test_items_of_several_long_columns_are_cut_before_they_are_written_out() -> None:
-    long = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int8()), pa.array(["x" * 500_000]))
-    batch = pa.record_batch({"who": ["u"] * 64, "what": long, "when": ["1970-01-01T00:00:05Z"] * 64})
-    gatherer = GatherRows(EventFields(), FieldNames(user="who", item=("what", "who"), time="when"))
-    found = list(gatherer.process(batch, Timestamp(7)))
-    assert len(found) > 1 and sum(each.num_rows for each in found) == 64
-
-
-@pytest.mark.parametrize("form", ["batch", "pandas"])
-def test_a_pipeline_counts_frames(form: str) -> None:
-    columns = {"who": [f"u{n}" for n in range(50)], "what": ["a"] * 50, "when": ["1970-01-01T00:00:05Z"] * 50}
-    frame = frames(columns | {"size": [1] * 50})[form]
-    with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        found = pipeline | beam.Create([frame]) | counts(domain=["b", "a"]).with_fields(**NAMES).with_dead_letters()
-        published = found.rows | beam.Map(lambda row: (row.item, row.window_start.micros, abs(row.noisy - 50) < 10))
-        assert_that(
-            published, equal_to([(item, at * 60_000_000, at == 0 and item == "a") for item in "ab" for at in (0, 1)])
-        )
-        assert_that(found.dead_letters, equal_to([]), label="none")
 
 
 def test_local_times_of_rows_are_never_taken_for_utc() -> None:

@@ -40,13 +40,13 @@ def transform(name: str, **changes: int) -> ShiftingHeavyHitters:
     return ShiftingHeavyHitters(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
 
 
-def random_events(name: str, chance: random.Random, n: int | None = None) -> list[tuple[str, str, int]]:
+def random_events(name: str, chance: random.Random) -> list[tuple[str, str, int]]:
     """Return events around the run of a configuration: some outside of it, some twice, some items with a crowd."""
     made = transform(name)
     people = max(6, int(1.6 * made.monitor.calibrated.threshold)) + chance.randint(0, 10)
     span = 5 * made.steps.size
     events = []
-    for _ in range(n or people * chance.randint(2, 5)):
+    for _ in range(people * chance.randint(2, 5)):
         time = START * SECOND + chance.randint(-made.steps.size // 4, span)
         item = chance.choice(ITEMS) if chance.random() < 0.2 else ITEMS[time // (2 * made.steps.size) % 3]
         events.append((f"user {chance.randrange(people)}", item, time))
