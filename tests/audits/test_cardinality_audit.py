@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from laws import FALSE_ALARM
+from attacks import FALSE_ALARM
 from privstream.mechanisms.cardinality.algorithms import GapChanges
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.noise.discrete import Geometric
@@ -108,7 +108,7 @@ class TestExactLaw:
 
     @pytest.mark.slow
     def test_the_law_is_that_of_the_code(self):
-        """The law of noise that is wider by 30% is rejected: `samples_to_tell` says 1,120 runs are enough."""
+        """The law of noise that is wider by 30% is rejected, with any seed in 1,120 runs."""
         made, sizes = algorithm(2, 6.0), np.array([3, 6, 2])
         law, wider = published_law(made, sizes, made), published_law(made, sizes, algorithm(2, 6.0 / 1.3))
         state = SetCardinality(epsilon=1.0, horizon=9).initial_state()

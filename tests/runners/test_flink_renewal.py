@@ -18,7 +18,6 @@ from paced_stream import (
     LASTING,
     LISTED,
     PARTS,
-    PUBLIC,
     START,
     WINDOW,
     Stream,
@@ -100,13 +99,6 @@ def test_what_is_compared_depends_on_what_the_savepoint_remembers(expected):
     assert {row.window_start for row in rows if row.item in rare} == {row.window_start for row in rows}
     carried = {row.item for row in rows if row.window_start == period_end}
     assert rare & carried, "too few have them for a single window"
-
-
-def test_an_item_of_a_public_list_goes_through_the_savepoint_and_the_renewal(expected):
-    """Nobody has it: each window publishes its noise, and no renewal drops it."""
-    rows = [row for name, row in expected if name == FOUND]
-    shown = [row.window_start for row in rows if row.item == PUBLIC]
-    assert sorted(shown) == sorted({row.window_start for row in rows}) and len(shown) == PERIODS * WINDOWS
 
 
 def test_a_list_of_people_goes_through_the_savepoint(expected):

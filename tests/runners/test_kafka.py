@@ -208,15 +208,3 @@ def test_a_topic_that_its_producers_stamp_is_refused_and_their_stamps_move_nothi
         time.sleep(0.2)
     assert [(value, second) for _, value, second in answer.found] == [(b"1", 0)]
     assert answer.watermark < (time.time() + 1) * MICROS
-
-
-MONITOR = """\
-data: {{input: {source}, time_unit: s, watch: 0.3}}
-windows: {{window: {window}s, allowed_lateness: {lateness}s, start: "{start}", renew_every: 1h}}
-privacy: {{epsilon: 8, delta: 1e-6}}
-questions:
-  pages:   {{question: counts, domain: [a, b], max_contributions: 4}}
-  present: {{question: cardinality, timeout: 30s}}
-account: {{key: noise.key, run_id: clicks, ledger: none}}
-output: {{path: out, format: jsonl, send: "kafka://{broker}"}}
-"""

@@ -13,7 +13,7 @@ import pytest
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, _WriteLetters
+from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile, FilePart
@@ -66,15 +66,6 @@ def test_every_file_is_read_once_and_bad_ones_are_dead_letters(tmp_path, waterma
     assert "must name a field" in reasons["fields.csv"]
     assert counters["privstream:files_taken"] == 5
     assert counters["privstream:files_unreadable"] == 2
-
-
-@pytest.mark.parametrize("ending", ["gz", "bz2", "zst"])
-def test_a_compressed_file_that_is_broken_is_a_dead_letter(tmp_path, ending):
-    (tmp_path / "a.jsonl").write_text(lines("1"))
-    (tmp_path / f"b.jsonl.{ending}").write_bytes(b"this was never compressed")
-    users, letters, _ = read(tmp_path)
-    assert users == ["1"]
-    assert [Path(letter[1]).name for letter in letters] == [f"b.jsonl.{ending}"]
 
 
 def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
@@ -168,34 +159,6 @@ def test_a_file_is_complete_when_it_is_large(tmp_path):
     assert sorted(map(len, found)) == [10, 30, 30, 30]
     assert sorted(chain.from_iterable(found)) == list(range(100))
     assert all(each == sorted(each) for each in found)
-
-
-class Cell(list):
-    """A bag, a value or a timer of one key."""
-
-    add = write = set = list.append
-
-    def read(self):
-        return (self or [None])[-1]
-
-
-class Bag(Cell):
-    read = list.copy
-
-
-def test_a_minute_makes_one_file_and_the_next_letter_begins_another(tmp_path):
-    writer = _WriteLetters(str(tmp_path), seconds=60, largest=1 << 20)
-    lines, size, minute, end = Bag(), Cell(), Cell(), Cell()
-    for number in range(3):
-        assert not list(writer.process((b"", b"%d\n" % number), lines, size, minute, end))
-    assert len(minute) == len(end) == 1
-    (first,) = writer.on_minute(lines, size)
-    assert Path(first).read_text() == "0\n1\n2\n"
-    assert not list(writer.on_minute(lines, size))
-    assert not list(writer.process((b"", b"3\n"), lines, size, minute, end))
-    assert len(minute) == 2
-    (second,) = writer.on_end(lines, size, minute)
-    assert Path(second).read_text() == "3\n"
 
 
 @pytest.mark.prism

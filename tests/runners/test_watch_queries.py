@@ -12,14 +12,10 @@ import apache_beam as beam
 import pytest
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import cli
-from privstream.pipelines.model.public_lists import AS_UTF_8
-from privstream.pipelines.run.queries_file import BEHIND, ReadQueriesFile, WatchQueries, parse_query
+from privstream.pipelines.run.queries_file import WatchQueries, parse_query
 from privstream.pipelines.sinks.window_files import WriteWindowFiles, moment
 from privstream.pipelines.sources import watch_events
-from privstream.pipelines.sources.folder_polls import list_folder
 from privstream.pipelines.sources.polled_source import MICROS
-from privstream.pipelines.sources.steady_clock import clock_of
-from privstream.pipelines.sources.watch_events import FOLDER, PollFolder
 from privstream.transforms import Domain, PrivateQueries, QueryAnswer
 from runner_harness import run
 from test_watch_command import MARKS, PRIVSTREAM, SECONDS, mark, options, put, same_noise, wait_for  # noqa: F401
@@ -93,50 +89,6 @@ def test_queries_are_asked_in_the_order_in_which_they_came_and_bad_lines_are_dea
     assert where["broken.gz", ""].endswith("it ends early, or it is damaged")
     assert counters["privstream:files_taken"] == 4
     assert counters["privstream:files_unreadable"] == 1
-
-
-def test_with_marks_each_query_has_a_time(tmp_path):
-    (tmp_path / "a").write_text(line("timed", time=at(1)) + line("untimed"))
-    queries, letters, _ = read(tmp_path, watermark="marks")
-    assert queries == {"timed": (EPOCH + 1) * MICROS}
-    assert [(reason, position) for reason, _, position, _ in letters] == [
-        ("time must be given with --watermark marks", "line 2")
-    ]
-
-
-def test_a_run_that_goes_back_finds_the_same_queries_at_the_same_times(tmp_path):
-    def poll(state, watermark):
-        answer = folder.poll(FOLDER, state, watermark)
-        queries = [query for file, _ in answer.found for query in step.process(file)]
-        assert all(stamp == file.came for file, stamp in answer.found)
-        return queries, answer
-
-    folder, step = PollFolder(str(tmp_path), "jsonl", 1, "arrival", BEHIND), ReadQueriesFile(False, AS_UTF_8)
-    _, began = poll(None, 0)
-    queries, answer = [], began
-    for name in "cab":
-        put(tmp_path, name, lambda path, name=name: path.write_text(line(name + "1") + line(name + "2")))
-        time.sleep(COARSE_SECONDS)
-        for _ in range(2):
-            found, answer = poll(answer.position, answer.watermark)
-            queries += found
-    queries.sort(key=lambda query: query.time)
-    assert [query.name for query in queries] == ["c1", "c2", "a1", "a2", "b1", "b2"]
-    _, again = poll(began.position, began.watermark)
-    found, again = poll(again.position, again.watermark)
-    assert sorted(found, key=lambda query: query.time) == queries
-    assert again.position == answer.position
-
-
-def test_the_watermark_stays_behind_the_time_of_day_so_that_no_file_is_late_by_a_coarse_clock(tmp_path):
-    folder = PollFolder(str(tmp_path), "jsonl", 1, "arrival", BEHIND)
-    clock = clock_of(str(tmp_path))
-    before = clock.now()
-    reached = folder.poll(FOLDER, None, 0).watermark
-    assert before - BEHIND <= reached <= clock.now() - BEHIND
-    put(tmp_path, "a", lambda path: path.write_text(line("q")))
-    (seen,) = list_folder(str(tmp_path))
-    assert seen.came > reached
 
 
 @pytest.mark.parametrize(

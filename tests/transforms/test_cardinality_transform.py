@@ -24,8 +24,6 @@ from hypothesis import strategies as st
 from privstream.transforms.cardinality.set_cardinality import MembershipLog, Stays
 from tiny_runner import drive
 
-DAY = 86_400
-
 
 @one_job(
     "sets",
@@ -73,9 +71,6 @@ def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
     track = drive(transform("doors", shards=1), crowd, random.Random(2)).stages[0]
     log = [value for (_, place), values in track.cells.states.items() if place.endswith("log") for value in values]
     assert sum(map(len, log)) < 8000
-
-
-MOVES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=40)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12), max_size=12))

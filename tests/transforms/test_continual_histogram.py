@@ -11,14 +11,12 @@ import pytest
 import slow_histogram
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
-from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_arrow, as_rows, checked, late_of, of_elements, run_bounded
 from every_runner import one_job
 from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.histograms.histogram_queries import MaxSum, MinSum
 from privstream.transforms.histograms.parameters import Categories
 from privstream.transforms.timing.step_fn import StepFn
 from tiny_runner import OpenWindows, call_all, dofns_of, started
@@ -96,10 +94,6 @@ def test_a_state_is_small_however_many_events_there_were():
     assert max(sizes) < 1500
 
 
-def arrived(user, item, time, at) -> TimestampedValue:
-    return TimestampedValue(beam.Row(user=user, item=item, time=Timestamp(micros=time)), at)
-
-
 def test_rows_of_lists_and_arrow_lists_are_as_texts_with_separators():
     events = random_events("several categories", random.Random(2), 100)
     made = transform("several categories")
@@ -129,21 +123,6 @@ def test_input_that_cannot_be_published_safely_is_refused():
     unbounded = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) | test_stream.TestStream()
     _ = unbounded | transform("plain")
     _ = unbounded | "Endless" >> transform("plain", end=None)
-
-
-RUNS, STEPS, BETA = 150, 40, 0.3
-CASES = {
-    "anchored": {"mode": "anchored", "horizon": STEPS, "largest": 2000, "epsilon": 4.0},
-    "anchored, no end": {"mode": "anchored", "largest": 2000, "epsilon": 4.0},
-    "anchored extremes": {"mode": "anchored", "queries": (MaxSum(), MinSum()), "largest": 2000, "epsilon": 4.0},
-    "paper": {"mode": "paper", "queries": (MaxSum(), MinSum()), "horizon": STEPS, "epsilon": 100.0},
-}  # fmt: skip
-
-
-def counts(seed):
-    """Counts of three columns: quiet, with a few large batches."""
-    chance = np.random.default_rng(seed)
-    return chance.poisson(5, (STEPS, 3)) + (chance.random((STEPS, 3)) < 0.1) * chance.integers(0, 800, (STEPS, 3))
 
 
 @one_job("histograms", ["all"])

@@ -196,10 +196,6 @@ def test_sums_of_items_that_are_carried_over_go_on():
     assert whole
 
 
-def size_of(stage):
-    return sum(len(value) for values in stage.cells.states.values() for value in values)
-
-
 def test_names_are_kept_of_keys_that_may_be_published_alone():
     made = transform("start", min_people=2, shards=1, max_contributions=100)
     chain = Chain(made, random.Random(1))
