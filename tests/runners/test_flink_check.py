@@ -21,7 +21,6 @@ from privstream.pipelines.runners.flink import (
     FlinkJobOptions,
     check_flink,
     name_job,
-    prepare_for_checkpoints,
     submitted_job,
 )
 from privstream.pipelines.runners.launch import parse_beam_options
@@ -273,25 +272,3 @@ def test_a_process_that_took_over_the_number_is_left_alone(script, tmp_path):
         assert not script.stop_process(tmp_path / "old.pid")
         assert stranger.poll() is None
         stranger.kill()
-
-
-def checkpoint_options(given: PipelineOptions) -> dict[str, object]:
-    return {name: getattr(given.view_as(FlinkJobOptions), name) for name in vars(FlinkJobOptions([])._visible_options)}
-
-
-def test_options_take_checkpoints_where_the_input_has_no_end(script, tmp_path):
-    told = {"names": [], "rest": 1, "pool": 2, "slots": 6, "beam": ""}
-    (tmp_path / "cluster.json").write_text(json.dumps(told))
-    bounded = script.options(tmp_path, None, unbounded=False, resume=None)
-    assert "--parallelism=6" in bounded and not [option for option in bounded if "checkpoint" in option]
-    ours = PipelineOptions(["--checkpointing_interval=10000"])
-    prepare_for_checkpoints(ours)
-    unbounded = PipelineOptions(script.options(tmp_path, None, unbounded=True, resume=None))
-    assert checkpoint_options(unbounded) == checkpoint_options(ours)
-    savepoint = tmp_path / "savepoint"
-    savepoint.mkdir()
-    with pytest.raises(script.ClusterError, match="--resume must be the folder of a savepoint"):
-        script.options(tmp_path, 1, unbounded=False, resume=str(savepoint))
-    (savepoint / "_metadata").touch()
-    resumed = script.options(tmp_path, 1, unbounded=False, resume=str(savepoint))
-    assert {f"--savepoint_path={savepoint}", "--parallelism=1", "--operator_chaining=false"} <= set(resumed)

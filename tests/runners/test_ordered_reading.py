@@ -47,11 +47,11 @@ def test_rows_are_those_of_a_reading_in_any_order(tmp_path, monkeypatch, runner,
     assert len({json.loads(line)["window_start"] for line in rows.splitlines()}) > 1
 
 
-@pytest.mark.parametrize("runner", [pytest.param("fn_api", marks=pytest.mark.slow), pytest.param("prism", marks=PRISM)])
+@pytest.mark.parametrize("runner", [pytest.param("prism", marks=PRISM)])
 def test_what_the_statistics_deny_is_late_everywhere(tmp_path, monkeypatch, capsys, runner):
     """The first row group states a least time two hours after its first events: those of the first hour are late."""
     monkeypatch.setattr(readers, "ROWS_AT_ONCE", 1)
-    on_runner = ["--runner=FnApiRunner"] if runner == "fn_api" else options(runner)
+    on_runner = options(runner)
     name = "heavy-hitters"
     simulate(tmp_path, name)
     table = pq.read_table(tmp_path / "events.parquet").sort_by("time")

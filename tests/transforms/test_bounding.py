@@ -2,7 +2,6 @@
 
 import apache_beam as beam
 import numpy as np
-import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
@@ -30,7 +29,6 @@ from privstream.transforms.people.bound import (
     last_of_each,
 )
 from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, Used
-from privstream.transforms.people.split_stages import SplitEvents
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
@@ -160,19 +158,6 @@ def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
     ((_, found),) = fn.bound(StepKey(0, 0), batch)
     held = decode(HolderBatch, found[STEP.size :])
     assert (held.users.tolist(), held.values.tolist()) == ([1, 2], [7, 1])
-
-
-def split(users: list[str] | None, values: list[float] | None, **options: object) -> list[tuple[StepKey, EventBatch]]:
-    """Return what becomes of events of two items."""
-    stage = SplitEvents(steps=Steps.of(window=10), noise=NOISE, shards=2, **options)
-    stage.setup()
-    columns = {"item": ["tea", "cake", "tea"], "time": pa.array([1, 2, 3])}
-    columns |= {} if users is None else {"user": users}
-    columns |= {} if values is None else {"value": pa.array(values, pa.float64())}
-    return [
-        (StepKey.from_bytes(key), decode(EventBatch, data))
-        for key, (_, data) in stage.process(pa.record_batch(columns))
-    ]
 
 
 def counted(output: tuple[bytes, bytes]) -> CountBatch:
