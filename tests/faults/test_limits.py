@@ -60,7 +60,7 @@ def holds(found, truth):
 
 
 @pytest.mark.parametrize("kind", ["one", "few", "all"])
-@pytest.mark.parametrize(("limit", "share"), [(120, 0.0), (38, 0.15), (22, 0.33), (12, 0.54), (2, 0.9)])
+@pytest.mark.parametrize(("limit", "share"), [(120, 0.0), (38, 0.15), (22, 0.33), (2, 0.9)])
 def test_t1_what_is_said_of_limits_holds_wherever_contributions_lie(kind, limit, share, tmp_path, capsys):
     has = written(tmp_path, *people_of(kind, 3_000, 20, 30, np.random.default_rng(limit)))
     truth = true_share(has, limit)

@@ -1,6 +1,7 @@
 """Bad parameters are refused when the transform is made; bad events have a defined outcome, told without values."""
 
 import logging
+import re
 import resource
 from collections import Counter
 
