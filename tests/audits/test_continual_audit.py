@@ -150,10 +150,7 @@ def flag_outcomes(epsilon, row, seed, runs):
 
 @pytest.mark.parametrize(
     ("outcomes", "claimed", "looked_at", "visible", "runs"),
-    [
-        (anchored_outcomes, 4.0, 4.0, 0.3, 4500),
-        (flag_outcomes, 2.0, 16.0, 0.3, 4200),
-    ],
+    [(anchored_outcomes, 4.0, 4.0, 0.3, 4500), (flag_outcomes, 2.0, 16.0, 0.3, 4200)],
 )
 def test_histograms_and_flags_stand_as_a_whole(outcomes, claimed, looked_at, visible, runs):
     """Worst inputs at the threshold; a part of epsilon shows, and more than it with a twentieth of the noise.

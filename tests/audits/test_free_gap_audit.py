@@ -45,10 +45,7 @@ class TestExactly:
             worlds[world] = distribution([output(tuple(row)) for row in (noise + values).tolist()], weights)
         return worst_excess(worlds, pairs, charge)
 
-    @pytest.mark.parametrize(
-        ("top", "monotone"),
-        [(1, True), (1, False), (2, True), (2, False)],
-    )
+    @pytest.mark.parametrize(("top", "monotone"), [(1, True), (1, False), (2, True), (2, False)])
     def test_noisy_top_k(self, top, monotone, monkeypatch):
         epsilon = float((1 if monotone else 2) * top)
         mechanism = NoisyTopK(epsilon=epsilon, top=top, monotone=monotone)

@@ -116,11 +116,7 @@ def test_no_choice_of_steps_moves_answers_further_than_stated(over, per_key):
     mechanism = KeyedCounts(
         epsilon=EPSILON, delta=1e-6, over=over, horizon=7, contributions=3, contributions_per_key=per_key
     )
-    for factor in {
-        best_factor(mechanism.bounds),
-        BufferedFactor(7),
-        *([LevelledFactor(7)] if per_key == 1 else []),
-    }:
+    for factor in {best_factor(mechanism.bounds), BufferedFactor(7), *([LevelledFactor(7)] if per_key == 1 else [])}:
         column = factor.coefficients
         shifted = [np.concatenate([np.zeros(s), column[: 7 - s]]) * factor.levels[s] for s in range(7)]
         norms = [

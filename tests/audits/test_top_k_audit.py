@@ -43,11 +43,7 @@ def ranking(**changes) -> TopKWithGap:
 
 def stages(made: TopKWithGap) -> tuple[BoundPerWindow, CountHolders, RankItems]:
     common = {"steps": made.steps, "noise": made.noise}
-    bound = BoundPerWindow(
-        **common,
-        items_per_step=made.max_per_window,
-        item_shards=1,
-    )
+    bound = BoundPerWindow(**common, items_per_step=made.max_per_window, item_shards=1)
     rank = RankItems(**common, mechanism=made.mechanism, domain=made.domain, timer_offset=3)
     return bound, CountHolders(), rank
 

@@ -17,12 +17,7 @@ from flink_cluster_jobs import SCRIPT, load
 from listening import elsewhere, run_and_look
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.runners import flink as flink_check
-from privstream.pipelines.runners.flink import (
-    FlinkJobOptions,
-    check_flink,
-    name_job,
-    submitted_job,
-)
+from privstream.pipelines.runners.flink import FlinkJobOptions, check_flink, name_job, submitted_job
 from privstream.pipelines.runners.launch import parse_beam_options
 from runner_harness import require
 

@@ -12,19 +12,7 @@ from typing import Any
 
 import pytest
 from flink_cluster_jobs import Cluster
-from paced_stream import (
-    FOUND,
-    FOUND_PERIOD,
-    LASTING,
-    LISTED,
-    PARTS,
-    START,
-    WINDOW,
-    Stream,
-    dead,
-    kept,
-    run_locally,
-)
+from paced_stream import FOUND, FOUND_PERIOD, LASTING, LISTED, PARTS, START, WINDOW, Stream, dead, kept, run_locally
 from privstream.transforms import DeadLetter
 
 pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]

@@ -76,10 +76,7 @@ COMMANDS = {
         [*ON_A_CLOCK, "--delta=1e-6", "--delete_values=leave", "--universe=256", "--queries={}/queries"],
     ),
 }
-STEP_BY_STEP = {
-    "prism": ("counts", "alerts", "cardinality"),
-    "flink": ("histogram",),
-}
+STEP_BY_STEP = {"prism": ("counts", "alerts", "cardinality"), "flink": ("histogram",)}
 """Of different stages; test_kafka.py has hitters on Prism, test_flink_faults.py hitters and alerts on Flink."""
 
 EVERYWHERE = [(runner, name) for runner, names in STEP_BY_STEP.items() for name in names]

@@ -110,11 +110,7 @@ def test_answers_come_out_one_by_one_and_equal_a_bounded_run(tmp_path, runner, w
     for folder in (incoming, answers, letters):
         folder.mkdir()
     command = ["queries", f"--input={tmp_path}/people.parquet", f"--domain={tmp_path}/domain", f"--records={USERS}"]
-    command += [
-        "--alpha=0.1",
-        "--epsilon=100",
-        f"--key={tmp_path}/noise.key",
-    ]
+    command += ["--alpha=0.1", "--epsilon=100", f"--key={tmp_path}/noise.key"]
     command += ["--run_id=same", "--ledger=none"]
     assert cli.main([*command, f"--queries={tmp_path}/queries", f"--output={tmp_path}/expected.jsonl"]) == 0
     expected = [json.loads(text) for text in (tmp_path / "expected.jsonl").read_text().splitlines()]

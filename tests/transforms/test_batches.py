@@ -120,8 +120,7 @@ def parts_of(events, sizes, **options) -> dict[StepKey, list]:
 
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from("uvwxyz"), st.sampled_from("abcd"), st.integers(-5_000, 40_000)),
-    max_size=40,
+    st.tuples(st.sampled_from("uvwxyz"), st.sampled_from("abcd"), st.integers(-5_000, 40_000)), max_size=40
 )
 
 

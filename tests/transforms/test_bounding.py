@@ -10,24 +10,9 @@ from hypothesis import strategies as st
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.batches import (
-    CountBatch,
-    EventBatch,
-    HolderBatch,
-    Names,
-    StepKey,
-    decode,
-    encode,
-)
-from privstream.transforms.counts.contributions import (
-    CountContributions,
-)
-from privstream.transforms.people.bound import (
-    Bound,
-    bound_people,
-    draws_of_pairs,
-    last_of_each,
-)
+from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
+from privstream.transforms.counts.contributions import CountContributions
+from privstream.transforms.people.bound import Bound, bound_people, draws_of_pairs, last_of_each
 from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, Used
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps

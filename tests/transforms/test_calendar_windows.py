@@ -17,11 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.transforms import (
-    KeyedCounts,
-    ShiftingHeavyHitters,
-    TopKWithGap,
-)
+from privstream.transforms import KeyedCounts, ShiftingHeavyHitters, TopKWithGap
 from privstream.transforms.cardinality.parameters import ENTER, PresenceRules
 from privstream.transforms.timing.calendar import Calendar, iso
 from privstream.transforms.timing.steps import END_OF_TIME, Steps, windows_in

@@ -6,16 +6,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from cardinality_workloads import (
-    CONFIGURATIONS,
-    SECOND,
-    START,
-    WINDOWS,
-    expected,
-    random_events,
-    sizes,
-    transform,
-)
+from cardinality_workloads import CONFIGURATIONS, SECOND, START, WINDOWS, expected, random_events, sizes, transform
 from event_forms import as_arrow, as_rows, of_elements, run_bounded
 from every_runner import one_job
 from grids import some_quick
@@ -25,13 +16,7 @@ from privstream.transforms.cardinality.set_cardinality import MembershipLog, Sta
 from tiny_runner import drive
 
 
-@one_job(
-    "sets",
-    CONFIGURATIONS,
-    "doors",
-    "sessions with ends",
-    elsewhere=["doors", "sessions, limited"],
-)
+@one_job("sets", CONFIGURATIONS, "doors", "sessions with ends", elsewhere=["doors", "sessions, limited"])
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
     made = transform(name)
@@ -106,11 +91,7 @@ def test_one_person_changes_each_size_by_one_at_most(name, moves):
 
 
 def test_counters_and_bad_rows():
-    events = [
-        ("a", "in", START * SECOND),
-        ("a", "look", START * SECOND),
-        ("a", "in", 5),
-    ]
+    events = [("a", "in", START * SECOND), ("a", "look", START * SECOND), ("a", "in", 5)]
     results = run_bounded("fn_api", [*as_rows(events), beam.Row(user="", item="in", time=5)], transform("doors"))
     counters = {name.partition(":")[2]: n for name, n in results.counters.items()}
     assert counters["events"] == 3

@@ -101,10 +101,7 @@ SILENT = cases(
     SILENT,
     *SILENT,
     elsewhere=cases(
-        sets=["sessions"],
-        histograms=["people", "flags"],
-        counts=["found", "start, public"],
-        points=["ranges"],
+        sets=["sessions"], histograms=["people", "flags"], counts=["found", "start, public"], points=["ranges"]
     ),
 )
 def test_windows_without_events(case):
@@ -119,12 +116,7 @@ def test_windows_without_events(case):
     cases(
         sets=["doors with time-out, limited"],
         histograms=["people, limited"],
-        counts=[
-            "found, more",
-            "found, several windows",
-            "start, few",
-            "start, public",
-        ],
+        counts=["found, more", "found, several windows", "start, few", "start, public"],
     ),
     ("counts", "found, more"),
 )
@@ -246,14 +238,7 @@ def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
     assert late_of(results) == len(crowd)
 
 
-@one_job(
-    "sets without an end",
-    cases(
-        sets=["doors"],
-        histograms=["plain", "anchored", "flags"],
-    ),
-    runners=["prism"],
-)
+@one_job("sets without an end", cases(sets=["doors"], histograms=["plain", "anchored", "flags"]), runners=["prism"])
 def test_a_run_without_an_end(case):
     flow, name = DATAFLOWS[case[0]], case[1]
     made, ends = flow.transform(name, end=None), flow.transform(name, end=None)

@@ -162,10 +162,7 @@ def test_it_is_ignored(name):
     inputs: dict[str, list[Any]] = {"without": [pa.RecordBatch.from_pylist(people)]}
     for more in (SECRET, None, 1.5):
         rows = [{**row, "more": more} for row in people]
-        inputs |= {
-            f"batch, {more}": [pa.RecordBatch.from_pylist(rows)],
-            f"rows, {more}": [Visit(**r) for r in rows],
-        }
+        inputs |= {f"batch, {more}": [pa.RecordBatch.from_pylist(rows)], f"rows, {more}": [Visit(**r) for r in rows]}
     results = run(example(name), inputs)
     assert results.elements("without rows")
     for each in inputs:

@@ -87,10 +87,7 @@ CHANGES = {
         lambda log: [with_counts(log[0], 2), *log[1:]],
         f"snapshot version of {COUNTS} must be 1, got 2",
     ),
-    "a column less": (
-        lambda log: [with_counts(log[0], change=without_totals), *log[1:]],
-        "it cannot be decoded",
-    ),
+    "a column less": (lambda log: [with_counts(log[0], change=without_totals), *log[1:]], "it cannot be decoded"),
     "other columns of the stage": (
         lambda log: [rewritten(log[0], STAGE, change=lambda fields: {"shards": fields["shards"]}), *log[1:]],
         r"it cannot be decoded \(KeyError\)",

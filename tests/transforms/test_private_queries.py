@@ -16,26 +16,14 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries
 from privstream.transforms import Domain, LinearQuery, PrivateQueries
 from privstream.transforms.holders import encode_counts
-from privstream.transforms.queries.answering import (
-    LATE,
-    AnswerQueries,
-    Answers,
-    SparseQuery,
-    data_first,
-)
+from privstream.transforms.queries.answering import LATE, AnswerQueries, Answers, SparseQuery, data_first
 from privstream.transforms.timing.clock import ONE_KEY, on_clock
 from tiny_runner import Stage
 
 KEY = b"a key for tests, no secret"
 ITEMS = (*(f"item {i}" for i in range(8)), "ä\u2028")
 START = 1_700_000_000
-COMMON = {
-    "epsilon": 50.0,
-    "domain": Domain(ITEMS),
-    "records": 2000,
-    "alpha": 0.15,
-    "queries": 20,
-}
+COMMON = {"epsilon": 50.0, "domain": Domain(ITEMS), "records": 2000, "alpha": 0.15, "queries": 20}
 CONFIGURATIONS = {
     "plain": {},
     "one shard": {"shards": 1},
@@ -211,11 +199,7 @@ def test_what_breaks_a_rule_is_a_dead_letter():
         "items must be in the domain": LinearQuery("q", at, ("elsewhere",)),
         "query must have a field name": ("q", 1),
     }
-    results = run(
-        [("u", ITEMS[0])],
-        [*bad.values(), LinearQuery("q", at, ITEMS[:1])],
-        make("plain"),
-    )
+    results = run([("u", ITEMS[0])], [*bad.values(), LinearQuery("q", at, ITEMS[:1])], make("plain"))
     assert sorted(letter.reason for letter in results.elements("dead")) == sorted(bad)
     assert len(results.elements("rows")) == 1
 

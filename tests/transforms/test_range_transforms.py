@@ -112,11 +112,7 @@ def as_arrow(events, size=100, integers=False):
     for first in range(0, len(events), size):
         points, actions, times = zip(*events[first : first + size], strict=True)
         column = pa.array([int(p) for p in points], pa.int64()) if integers else pa.array(points)
-        columns = {
-            "user": column,
-            "item": pa.array(actions),
-            "time": pa.array(times, pa.timestamp("us")),
-        }
+        columns = {"user": column, "item": pa.array(actions), "time": pa.array(times, pa.timestamp("us"))}
         batches.append(pa.RecordBatch.from_pydict(columns))
     return batches
 

@@ -30,10 +30,7 @@ COMMON = {
     "method": "status",
     "shards": 2,
 }
-CONFIGURATIONS = {
-    "one": {},
-    "renewed": {"renew_every": 2 * WINDOW},
-}
+CONFIGURATIONS = {"one": {}, "renewed": {"renew_every": 2 * WINDOW}}
 CROWDS = [(90, 40), (90, 0), (50, 10), (10, 5), (0, 0), (80, 80), (20, 60), (0, 90)]
 """How many people have an event of a and of b in each window; the same people, so that charges are used up."""
 

@@ -51,9 +51,7 @@ EXAMPLES = {
         (WINDOWS | LIST | {"thresholds": 50}, ()),
         (WINDOWS | LIST | {"thresholds": 50} | PERSON, (PEOPLE_HASHED,)),
     ],
-    "SetCardinality": [
-        (WINDOWS | MOVES, (PEOPLE_HASHED,)),
-    ],
+    "SetCardinality": [(WINDOWS | MOVES, (PEOPLE_HASHED,))],
     "NumericQuantiles": [
         (WINDOWS | NUMERIC | {"max_contributions": 3}, (PEOPLE_HASHED,)),
         (WINDOWS | NUMERIC | {"unit": "event"}, ()),
