@@ -69,20 +69,6 @@ def sparse_outcomes(mechanism, values, runs, seed):
     return hit_positions(hits, mechanism.max_hits)
 
 
-def test_above_threshold():
-    claimed, runs = 2.0, 4_000
-
-    def outcomes(mechanism, values, seed):
-        sources = (SeededNoise(seed).derive(run) for run in range(runs))
-        ends = [mechanism.step(mechanism.initial_state(), values, source)[0] for source in sources]
-        return np.array([end.asked - 1 if end.hits else len(values) for end in ends])
-
-    mechanism, weaker = (SparseVector(epsilon=e) for e in (claimed, 4 * claimed))
-    stands([outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)], claimed)
-    # The same attack convicts the mechanism with a quarter of the noise.
-    falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
-
-
 @pytest.mark.parametrize("max_hits", [1, 2])
 def test_sparse(max_hits):
     claimed, runs = 1.0 * max_hits, 6_000

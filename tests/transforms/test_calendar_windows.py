@@ -90,16 +90,6 @@ def test_each_event_lies_in_the_one_window_that_holds_it(window, moments, latene
         assert (due - made.decision_time(0, 2).micros) % made.grid == 0
 
 
-def test_steps_beyond_the_calendar_follow_each_other():
-    made = steps("1month", seconds(2024, 1, 1, zone=UTC), end=seconds(2024, 3, 1, zone=UTC))
-    for step in (-3, -1, 0, 1, 2, 5):
-        assert made.latest(made.bounds(step)[1].micros) == step
-        assert made.latest(made.bounds(step)[1].micros - 1) == step - 1
-    rows, found = made.assign(np.array([made.start - 1, made.start, made.until - 1, made.until]))
-    assert (rows.tolist(), found.tolist()) == ([1, 2], [0, 1])
-    assert made.latest(END_OF_TIME) > 1_000
-
-
 def test_labels_tell_calendars_apart_and_survive_a_worker():
     start = seconds(2024, 1, 1)
     made = steps("1month Europe/Berlin", start, windows=12)
