@@ -190,19 +190,3 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "monitor.yaml").write_text(MONITOR)
     write(tmp_path, "counts")
     return tmp_path
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("lines", "needed"),
-    [
-        (["schema", "init events.csv --output new.yaml", "plan monitor.yaml"], {"pyarrow", "scipy"}),
-        (
-            ["report counts.jsonl --output page.html", "plot counts.jsonl --output picture.svg"],
-            {"altair", "pyarrow", "scipy"},
-        ),
-    ],
-    ids=["without pictures", "pictures"],
-)
-def test_commands_about_local_files_need_no_beam(lines: list[str], needed: set[str], folder: Path) -> None:
-    assert loaded_by_each(folder, *lines) == [needed] * len(lines)

@@ -6,21 +6,18 @@ import json
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import runner_harness
-from documents import PAGES, ROOT, blocks, command_lines, follow, lines
+from documents import PAGES, ROOT, blocks, command_lines, follow
 from messy_shop import FIRST_WEEK, NEW, WEEKS, Shop
 from privstream.pipelines.cli import main
 
 SERVERS = {"flink.md", "kafka.md"}
 """What starts servers has tests of its own, and each word is checked here."""
 GUIDES = [ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "how_to").glob("*.md"))]
-PROGRAMS = re.compile(r"python (deploy/[\w/]+\.py) ([^&|)#\n]*)")
 
 
 @pytest.mark.slow
@@ -36,22 +33,6 @@ def test_programs_in_pages_compile() -> None:
     for page in PAGES:
         for _, block in blocks(page.read_text("utf-8"), "python"):
             compile(block, page.name, "exec")
-
-
-@pytest.mark.slow
-def test_programs_of_deploy_are_called_as_they_can_be() -> None:
-    calls = {
-        (script, *shlex.split(words.replace("...", "")))
-        for page in PAGES
-        for _, block in blocks(page.read_text("utf-8"), "sh", "")
-        for line in lines(block)
-        for script, words in PROGRAMS.findall(line)
-    }
-    assert len(calls) >= 5
-    for script, *words in calls:
-        own = words[: words.index("--")] if "--" in words else words
-        done = subprocess.run([sys.executable, ROOT / script, *own, "--help"], capture_output=True, check=False)
-        assert done.returncode == 0, (script, words, done.stderr)
 
 
 README = (ROOT / "README.md").read_text()

@@ -1,7 +1,6 @@
 """What is for clusters that cannot be run here is at least right in itself. None of it has been run by these tests."""
 
 import argparse
-import re
 from pathlib import Path
 
 import flink_job_server
@@ -13,20 +12,6 @@ from privstream.pipelines.runners import launch
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
-
-
-def test_what_is_copied_into_the_images_is_there():
-    copied = re.findall(r"^COPY (?!--from)(\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
-    assert "deploy/worker_pool.py" in copied
-    assert all((REPOSITORY / path).exists() for path in copied)
-
-
-def test_every_image_is_of_the_flink_that_this_repository_runs():
-    version = flink_job_server.FLINK_VERSION
-    dockerfile = (DEPLOY / "Dockerfile").read_text()
-    assert f"\nFLINK_IMAGE=flink:{version}-java17" in (DEPLOY / "compose" / "images.env").read_text()
-    (image,) = {COMPOSE["services"][name]["image"] for name in ("jobmanager", "taskmanager-1", "taskmanager-2")}
-    assert f"--target flink    -t {image} ." in dockerfile
 
 
 def test_the_launchers_command_is_one_that_privstream_takes(monkeypatch):

@@ -178,30 +178,6 @@ def test_a_run_over_files_fills_a_table(postgres, searches, capsys):
     assert not any(postgres_server.PASSWORD.encode() in path.read_bytes() for path in searches.glob("*.*"))
 
 
-def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(broker, searches, capsys):
-    topic(broker, "windows")
-    (searches / "incoming" / "_UNTIL_20300101T000000Z").touch()
-    (searches / "incoming" / "_END").touch()
-    to = [
-        "--input=incoming",
-        "--watch=0.2",
-        "--watermark=marks",
-        "--start=2024-01-01",
-        "--output=copy",
-        f"--send=kafka://{broker}/windows",
-    ]
-    assert run(*to) == 0
-    files = sorted((searches / "copy").glob("*.jsonl"))
-    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    assert f"{len(lines):,} rows sent to windows" in capsys.readouterr().err
-    found = messages(broker, "windows", len(lines))
-    assert lines and sorted(json.dumps(value) for _, value in found) == sorted(map(json.dumps, lines))
-    (searches / "copy" / "_END").unlink()
-    assert run(*to) == 0
-    again = messages(broker, "windows", 2 * len(lines))
-    assert sorted(map(json.dumps, again)) == sorted(map(json.dumps, found + found))
-
-
 COUNTED = (
     "--window 3600 --start 2024-01-01T00:00Z --end 2024-01-01T08:00Z --epsilon 4 --delta 1e-3 --max-contributions 8 "
     "--run-id same --key key --input=incoming --watch=0.2 --watermark=marks --output=copy --runner=FnApiRunner"

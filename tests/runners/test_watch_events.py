@@ -8,7 +8,6 @@ from pathlib import Path
 
 import apache_beam as beam
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
@@ -85,19 +84,6 @@ def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
     file.unlink()
     (letter,) = read_part.process(part)
     assert letter.value.reason == "file must stay until it has been read"
-
-
-def test_damage_in_the_middle_keeps_what_was_read_before(tmp_path):
-    path = tmp_path / "a.parquet"
-    table = pa.table({"user": ["1", "2"], "item": ["a", "b"], "time": pa.array([1, 2])})
-    pq.write_table(table, path, row_group_size=1, compression="none", use_dictionary=False)
-    damaged = bytearray(path.read_bytes())
-    second = pq.ParquetFile(path).metadata.row_group(1).column(0)
-    damaged[second.data_page_offset : second.data_page_offset + 8] = b"\xff" * 8
-    path.write_bytes(damaged)
-    users, letters, _ = read(tmp_path)
-    assert users == ["1"]
-    assert [letter[2] for letter in letters] == ["from 1 to 2"]
 
 
 def not_utf_8(folder: Path) -> None:

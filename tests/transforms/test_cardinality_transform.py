@@ -2,7 +2,6 @@
 
 import random
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -88,16 +87,6 @@ def test_one_person_changes_each_size_by_one_at_most(name, moves):
     moved = np.subtract(*(sizes(made, some) for some in (crowd + person, crowd)))
     assert set(moved.tolist()) <= {0, 1}
     assert moved.sum() <= (made.max_contributions or WINDOWS)
-
-
-def test_counters_and_bad_rows():
-    events = [("a", "in", START * SECOND), ("a", "look", START * SECOND), ("a", "in", 5)]
-    results = run_bounded("fn_api", [*as_rows(events), beam.Row(user="", item="in", time=5)], transform("doors"))
-    counters = {name.partition(":")[2]: n for name, n in results.counters.items()}
-    assert counters["events"] == 3
-    assert counters["events_outside_run"] == counters["events_of_other_values"] == counters["events_malformed"] == 1
-    assert counters["estimates_published"] == WINDOWS
-    assert [letter.reason for letter in results.elements("dead")] == ["user must not be empty"]
 
 
 def test_sessions_need_no_item():
