@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pytest
-from example_results import write
 from questions import EXAMPLES, write_folder
 
 ROOT = Path(__file__).parents[2]
@@ -165,28 +164,3 @@ def test_no_plan_needs_beam(tmp_path: Path) -> None:
     loaded = loaded_by_each(tmp_path, *plans)
     for plan, found in zip(plans, loaded, strict=True):
         assert found <= {"pyarrow", "scipy"}, plan
-
-
-MONITOR = """
-data: {input: events.csv, user: user, item: item, time: time}
-windows: {window: 1h, start: 2024-01-01, end: 2024-01-02}
-privacy: {epsilon: 2, delta: 1e-6}
-questions:
-  people: {question: counts}
-  listed: {question: counts, domain: [i, j]}
-  places: {question: top-k, max_per_window: 3, top: 3, windows: {window: 4h}}
-views:
-  risen: {of: people, against: 1h}
-  alarm: {of: people, item: i, above: 9}
-  parts: {ratio: [people, listed]}
-output: {path: answers}
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with events, a monitor of them, and a result."""
-    (tmp_path / "events.csv").write_text("user,item,time\nu,i,2024-01-01T00:00:00Z\n")
-    (tmp_path / "monitor.yaml").write_text(MONITOR)
-    write(tmp_path, "counts")
-    return tmp_path

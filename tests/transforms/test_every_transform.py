@@ -15,7 +15,7 @@ from apache_beam.coders import BytesCoder
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows
+from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from examples import ASKED, EXAMPLES, ONE_OF_EACH, START, example, public_kinds, with_inputs
 from grids import some_quick
 from privstream.mechanisms.noise.prf import Prf
@@ -100,15 +100,14 @@ def test_what_makes_the_switch_take_it_later_is_refused_when_the_pipeline_runs(n
 
 
 @every_transform
-@pytest.mark.parametrize("windows", [FixedWindows(60), SlidingWindows(60, 10)], ids=["fixed", "sliding"])
-def test_windows_of_beam_are_refused_in_every_input(name, windows):
+def test_windows_of_beam_are_refused_in_every_input(name):
     made = example(name)
     _, given = with_inputs(made)
     inputs = given if isinstance(given, dict) else {None: given}
     for place, each in inputs.items():
-        within = each | f"Within {place}" >> beam.WindowInto(windows)
+        within = each | f"Within {place}" >> beam.WindowInto(FixedWindows(60))
         wrong = within if place is None else given | {place: within}
-        with pytest.raises(ValueError, match=rf"^input must be in the global window, got {type(windows).__name__}: "):
+        with pytest.raises(ValueError, match=r"^input must be in the global window, got FixedWindows: "):
             _ = wrong | f"Refused {place}" >> made
         again = within | f"Again {place}" >> beam.WindowInto(GlobalWindows())
         _ = (again if place is None else given | {place: again}) | f"Taken {place}" >> made
