@@ -205,16 +205,6 @@ def test_a_batch_that_has_changed_on_disk_is_refused(part):
         assert decode(CountBatch, first).counts.tolist() == list(range(1000))
 
 
-def test_references_sort_by_content_whatever_came_first():
-    parts = [bytes([i]) + LARGE for i in range(20)]
-    orders = []
-    for seed in (1, 2):
-        random.Random(seed).shuffle(parts)
-        with spilled():
-            orders.append([fetch(reference) for reference in sorted(map(put_away, parts))])
-    assert orders[0] == orders[1]
-
-
 def test_the_file_has_no_name_and_other_users_cannot_open_it(folder):
     with spilled():
         put_away(LARGE)

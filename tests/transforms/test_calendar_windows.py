@@ -50,15 +50,6 @@ def test_windows_begin_with_days_of_a_calendar(window, start, begin):
     assert made.bounds(1)[1] == made.bounds(2)[0]
 
 
-def test_days_on_which_clocks_change_have_23_and_25_hours():
-    made = steps("1day Europe/Berlin", seconds(2024, 1, 1), end=seconds(2025, 1, 1))
-    hours = np.diff(made.starts) // (3600 * SECOND)
-    assert made.count == 366
-    assert np.unique(hours, return_counts=True)[0].tolist() == [23, 24, 25]
-    assert np.unique(hours, return_counts=True)[1].tolist() == [1, 364, 1]
-    assert made.grid == 3600 * SECOND
-
-
 def test_a_day_without_midnight_begins_when_clocks_leave_it_out():
     """In Cairo midnight of 26 April 2024 was one o'clock."""
     cairo = ZoneInfo("Africa/Cairo")
@@ -160,19 +151,6 @@ def test_days_in_utc_are_windows_of_one_length(window, more, end, moments):
         assert (found.latest(due, 2), found.latest(due - 1, 2)) == (step, step - 1)
     for micros in times.tolist():
         assert found.latest(micros) + first == fixed.latest(micros)
-
-
-def test_everything_starts_afresh_with_months_of_the_calendar():
-    made = steps("1day Europe/Berlin", seconds(2024, 1, 1), end=seconds(2025, 1, 1), renew_every="1month")
-    firsts = [made.first_of_period(step) for step in range(366)]
-    begins = [datetime.fromtimestamp(made.bounds(step)[0].seconds(), BERLIN) for step in sorted({*firsts})]
-    assert [(day.month, day.day, day.hour) for day in begins] == [(month, 1, 0) for month in range(1, 13)]
-    assert made.count == made.renewal == 31
-    assert (made.number(59), made.number(60), made.last_of_period(31)) == (29, 1, 59)
-    assert not made.starts_afresh(-1, 0) and made.starts_afresh(30, 31) and not made.starts_afresh(31, 32)
-    assert steps("1day Europe/Berlin", seconds(2024, 2, 1), end=seconds(2024, 3, 1), renew_every="1month").count == 29
-    assert steps("1month", 0, renew_every="1year").count == 12
-    assert made.label.endswith(" renewed every 1 month in Europe/Berlin")
 
 
 def test_the_unit_of_a_period_is_the_same_for_whichever_of_them_a_run_begins_with():

@@ -364,12 +364,6 @@ def test_a_batch_of_useless_columns_is_one_dead_letter(batch, reason):
     assert gather([batch.slice(0, 0)]) == ([], [])
 
 
-def test_damage_that_nobody_reads_does_not_end_the_run():
-    batch = columns(user=pa.array(["a", None, "c", "d"]), some=_backwards(), more=_backwards())
-    rows, (letter,) = gather([batch])
-    assert len(rows) == 3 and letter.record.count("damaged") == 2
-
-
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_texts_that_are_too_long_are_refused_before_their_dictionary_is_written_out(kind):
     """A few bytes of a dictionary stand for gigabytes of rows."""

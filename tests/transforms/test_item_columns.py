@@ -31,12 +31,6 @@ def test_columns_are_joined_as_single_items_are(rows):
     assert join_columns(columns).to_pylist() == [join_item(row) for row in rows]
 
 
-@pytest.mark.parametrize("text", ["a", "a, b, c", 'a, "b', 'a, "b"c', "a,b", 'x", y'])
-def test_a_text_of_other_columns_is_refused(text):
-    with pytest.raises(ValueError, match="item must be one of 2 columns"):
-        split_item(text, 2)
-
-
 def test_names_are_a_line_of_csv():
     assert column_names("country,page") == ("country", "page")
     assert column_names('"a,b",c') == ("a,b", "c") and column_names('"a,b"') == ("a,b",)

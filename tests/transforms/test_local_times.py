@@ -30,16 +30,6 @@ def test_a_local_time_is_what_python_says_and_one_in_a_skipped_hour_is_none(zone
         assert time == micros(there)
 
 
-def test_hours_that_are_left_out_or_shown_twice():
-    texts = ["2025-03-30 01:59", "2025-03-30 02:00", "2025-03-30 02:59", "2025-03-30 03:00", "2025-10-26 02:30",
-             "2040-07-01 12:00"]  # fmt: skip
-    local = np.array([micros(datetime.fromisoformat(text)) for text in texts])
-    times, skipped = zone_clock("Europe/Berlin").to_utc(local)
-    assert skipped.tolist() == [False, True, True, False, False, False]
-    found = [(EPOCH + timedelta(microseconds=int(time))).strftime("%H:%M") for time in times[~skipped]]
-    assert found == ["00:59", "01:00", "00:30", "10:00"]
-
-
 def read(texts, form):
     times, good = parse_column(pa.array(texts), form)
     return [time if known else None for time, known in zip(times.tolist(), good.tolist(), strict=True)]
@@ -58,14 +48,6 @@ def test_text_of_a_form_is_read_at_once_as_by_strptime(form, time, place, edit):
     texts = [text, edited, text + edit, edit + text, text[: place + 1]]
     assert read(texts, form) == one_by_one(texts, form)
     assert read([text], form) == [micros(datetime.strptime(text, form))]
-
-
-def test_days_that_there_are_not_are_no_times():
-    texts = ["24.12.2025 18:30", "31.02.2025 10:00", "29.02.2100 10:00", "29.02.2024 10:00", "24.12.2025 24:00",
-             "24.12.2025 18:60", "00.12.2025 10:00", "24.13.2025 10:00",
-             "24.12.0000 10:00", "2025-12-24 18:30"]  # fmt: skip
-    assert [time is not None for time in read(texts, "%d.%m.%Y %H:%M")] == [True, False, False, True] + [False] * 6
-    assert read(["4.2.2025 9:05", "04.02.2025 09:05"], "%d.%m.%Y %H:%M")[0] == micros(datetime(2025, 2, 4, 9, 5))
 
 
 TWO = "%d.%m.%Y|%d.%m.%Y %H:%M|%Y-%m-%d %H:%M"

@@ -98,16 +98,6 @@ def test_rows_are_those_of_the_reference(name):
     assert results.elements("dead") == []
 
 
-def test_values_that_are_none_are_dead_letters_and_decide_nothing():
-    events = random_events("person", 300)
-    bad = [(f"bad {n}", value, START * SECOND) for n, value in enumerate([None, "x", math.nan, math.inf, True, [5]])]
-    made = transform("person")
-    results = run_bounded("fn_api", as_rows(bad) + as_rows(events), made)
-    assert sorted(results.elements("rows")) == reference(made, events)
-    assert len(results.elements("dead")) == len(bad)
-    assert all("value" in letter.reason for letter in results.elements("dead"))
-
-
 @pytest.mark.slow
 def test_a_person_with_very_many_values_counts_as_anybody_does():
     events = random_events("person", 300)
