@@ -169,6 +169,7 @@ def test_errors_of_arguments_name_the_argument(name):
         for wrong in WRONG:
             try:
                 example(name, **{field: wrong})
+                assert field != "noise", f"noise={wrong!r} is no source"
             except (TypeError, ValueError) as error:
                 refused += 1
                 assert re.search(rf"\b({field}|{OTHER.get(field, field)})\b", str(error)), f"{field}={wrong!r}: {error}"

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pandas
 import polars
-import privstream.transforms
 import pyarrow as pa
 import pytest
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
+from examples import EXAMPLES, ONE_OF_EACH
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise
@@ -23,7 +23,6 @@ from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import NO_STAMPS, FieldNames
 from privstream.transforms.reading.times import TimeForm
-from test_transform_caveats import EXAMPLES
 
 KEY = b"an example, not a secret"
 NOISE = KeyedNoise(KEY, "a run that nobody else names")
@@ -44,10 +43,10 @@ def counts(**given: Any) -> KeyedCounts:
     return KeyedCounts(**arguments | given, noise=NOISE)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_parameters_are_shown_and_keys_are_not(name: str) -> None:
-    given = EXAMPLES[name][0][0]
-    made = getattr(privstream.transforms, name)(**given, noise=NOISE)
+    kind, given = EXAMPLES[name]
+    made = kind(**given, noise=NOISE)
     shown = repr(made)
     assert re.findall(r"(\w+)=", shown) == list(given)
     assert all(
@@ -58,11 +57,11 @@ def test_parameters_are_shown_and_keys_are_not(name: str) -> None:
     assert "0x" not in shown or "function" in shown
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_wrong_argument_is_told_of_the_class_that_the_user_has_written(name: str) -> None:
-    made = getattr(privstream.transforms, name)
+    made, _ = EXAMPLES[name]
     for wrong, named in (((1.0, 1e-6), {}), ((1.0,), {"noise": NOISE}), ((), {"noise": NOISE, "nothing": 1})):
-        with pytest.raises(TypeError, match=rf"^{name}: (too many positional|got an unexpected|missing)"):
+        with pytest.raises(TypeError, match=rf"^{made.__name__}: (too many positional|got an unexpected|missing)"):
             made(*wrong, **named)
 
 
