@@ -35,7 +35,7 @@ def test_names_of_fields_do_not_steer_terminals(name, tmp_path, capfd):
         str(tmp_path / "a.jsonl"),
         "--user",
         name,
-        *"--window 60 --start 0 --end 60".split(),
+        *["--window", "60", "--start", "0", "--end", "60"],
     ]
     cli.main([*call, "--output", str(tmp_path / "o.jsonl"), "--epsilon", "1", "--domain", str(tmp_path / "a.jsonl")])
     said = capfd.readouterr().err

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.transforms import KeyedCounts, ShiftingHeavyHitters, TopKWithGap
+from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.cardinality.parameters import ENTER, PresenceRules
 from privstream.transforms.timing.calendar import Calendar, iso
 from privstream.transforms.timing.steps import END_OF_TIME, Steps, windows_in
@@ -202,10 +202,6 @@ AMPLE = {"epsilon": 4000, "delta": 1e-4, "max_contributions": 20, "end": END}
 OF_DAYS = {
     "counts": lambda: KeyedCounts(**AMPLE, **COMMON),
     "hitters": lambda: ShiftingHeavyHitters(**AMPLE, **COMMON),
-    "top-k": lambda: TopKWithGap(**AMPLE, top=2, **COMMON),
-    "gaps": lambda: TopKWithGap(
-        epsilon=400, end=END, top=2, domain=["always", "item 0", "item 1"], method="gaps", max_per_window=3, **COMMON
-    ),
     "renewed": lambda: KeyedCounts(**AMPLE, renew_every="2days", **COMMON),
 }
 

@@ -1,9 +1,7 @@
 """Bad parameters are refused when the transform is made; bad events have a defined outcome, told without values."""
 
 import logging
-import re
 import resource
-from collections import Counter
 
 import apache_beam as beam
 import numpy as np
@@ -17,7 +15,6 @@ from examples import ONE_OF_EACH, example, with_inputs
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import ShiftingHeavyHitters
 from privstream.transforms.reading import dead_letters
-from privstream.transforms.reading.dead_letters import SetAsideLog
 from workloads import COMMON, KEY, SECOND, START, transform
 
 BASE = {**COMMON, "noise": KeyedNoise(KEY)}
@@ -136,27 +133,6 @@ def heard(caplog):
 
 def lines_of(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == LOGGER]
-
-
-def test_the_first_line_comes_at_once_and_others_once_a_minute(caplog):
-    now = [0.0]
-    log = SetAsideLog(clock=lambda: now[0])
-    log.read(10)
-    log.add(Counter({"item must not be null": 2}))
-    for _ in range(3):
-        now[0] += 10
-        log.read(1_000)
-        log.add(Counter({"item must not be null": 500, "user must not be empty": 1}))
-    assert len(lines_of(caplog)) == 1
-    now[0] += 31
-    log.add(Counter({"late": 1}))
-    now[0] += 1
-    log.add(Counter({"late": 7}))
-    log.flush()
-    log.flush()
-    numbers = [re.findall(r"[\d,]+(?= )", line)[:2] for line in lines_of(caplog)]
-    assert numbers[:2] == [["2", "10"], ["1,504", "3,000"]] and len(numbers) == 3
-    assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import random
 
 import apache_beam as beam
 import numpy as np
-import pyarrow as pa
 import pytest
 import runner_harness
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
+from event_forms import as_arrow, as_rows
 from every_runner import one_job
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
@@ -102,20 +102,6 @@ def _ends(mechanism, step, query, count):
     return max(0, count - spread), max(0, count + spread)
 
 
-def as_rows(events):
-    return [beam.Row(user=u, item=i, time=Timestamp(micros=t)) for u, i, t in events]
-
-
-def as_arrow(events, size=100, integers=False):
-    batches = []
-    for first in range(0, len(events), size):
-        points, actions, times = zip(*events[first : first + size], strict=True)
-        column = pa.array([int(p) for p in points], pa.int64()) if integers else pa.array(points)
-        columns = {"user": column, "item": pa.array(actions), "time": pa.array(times, pa.timestamp("us"))}
-        batches.append(pa.RecordBatch.from_pydict(columns))
-    return batches
-
-
 def asked(made, elements):
     def build(pipeline):
         return pipeline | "Elements" >> beam.Create(elements) | made.with_dead_letters()
@@ -137,7 +123,7 @@ def run(made, elements):
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(1))
     made = transform(name)
-    elements = as_arrow(events, integers=name == "predecessors") if "two" not in name else as_rows(events)
+    elements = as_arrow(events) if "two" not in name else as_rows(events)
     results = yield asked(made, elements)
     rows = expected(made, events)
     assert len(rows) >= 12
