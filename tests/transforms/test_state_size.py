@@ -32,7 +32,7 @@ def started(fn) -> tiny_runner.Stage:
     return stage
 
 
-def monitor_stage(max_hits: int = 1000) -> tiny_runner.Stage:
+def monitor_stage(max_hits: int = 200) -> tiny_runner.Stage:
     """Return a monitor that reports every item held by fifty people, with `max_hits` charges to give for each."""
     monitor = ThresholdMonitor(epsilon=3000.0, delta=0.01, max_hits=max_hits, horizon=1000)
     assert monitor.detection_threshold <= 50
