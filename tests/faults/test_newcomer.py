@@ -71,23 +71,6 @@ def test_a_header_in_another_encoding_is_said_to_be_one(folder, capsys):
     assert "carriage return" in call("init g.csv --output other.yaml", capsys, 2).err
 
 
-def test_each_commented_key_of_the_template_is_accepted(folder, capsys):
-    Path("e.csv").write_text("who,what,when,price\nu,i,2026-01-01T00:00:00Z,3\n")
-    assert cli.main(["init", "e.csv"]) == 0
-    text = Path("monitor.yaml").read_text()
-    for filled in ("who", "what", "when", "2026-01-01", "2026-02-01", "30"):
-        text = text.replace("FILL_IN", filled, 1)
-    text = re.sub(r"^  # where texts need them: \{(.*)\}$", lambda found: found[0], text, flags=re.M)
-    forms = re.findall(r"^  # where texts need them: (.*)$", text, re.M)[0]
-    keys = re.sub(r", (?=\w+: )", "\n  ", forms)
-    text = text.replace(f"  # where texts need them: {forms}", f"  {keys}")
-    text = re.sub(r"^(\s*)# (?=(prices|account): )", r"\1", text, flags=re.M)
-    Path("monitor.yaml").write_text(text)
-    call("plan monitor.yaml", capsys)
-    Path("monitor.yaml").write_text(text.replace("quantiles: [", "ranks: ["))
-    assert "did you mean `quantiles`" in call("plan monitor.yaml", capsys, 2).err
-
-
 def test_a_limit_below_what_is_spent_says_so_and_a_dry_run_spends_nothing(folder, capsys):
     write([3] * 300)
     window = RUN.replace("--ledger none", "--ledger book")

@@ -142,21 +142,6 @@ def test_a_watched_folder_gives_the_same_rows(runner: str, shop: Path, capsys: p
     assert "is of another one, which differs in what is read or drawn" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_views_end_with_the_windows_of_their_question(shop: Path) -> None:
-    """Where only the input has an end: no window with rows is missed, and none is made up after it."""
-    text = FILES.format(input="in", watch=", watch: 0.2, watermark: marks", output="found")
-    text = text.replace("end: 2026-01-01T04:00", "renew_every: 1d")
-    lines = [line for line in text.splitlines() if not line.startswith(("  latency", "  present"))]
-    Path("monitor.yaml").write_text("\n".join([*lines, ""]))
-    for name in ("_UNTIL_20260101T040000Z", "_END"):
-        Path("in", name).touch()
-    assert cli.main(["run", "monitor.yaml", "--runner=FnApiRunner"]) == 0
-    windows = {path.name for path in Path("found/pages").glob("*.csv")}
-    assert len(windows) > 4
-    assert all({path.name for path in Path("found", view).glob("*.csv")} == windows for view in ("busy", "sums"))
-
-
 OF_A_TOPIC = """\
 data: {{input: {topic}, user: user, item: item, time: time, time_unit: s, watch: 0.3}}
 windows: {{window: 2s, start: '{start}', renew_every: 1h, allowed_lateness: 4s}}

@@ -15,7 +15,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import EventFile, FilePart
+from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.watch_events import WatchEvents, _CutFile, _ReadWatchedPart
 from privstream.transforms.reading.fields import DeadLetter
 from runner_harness import run
@@ -114,13 +114,6 @@ def test_whatever_else_is_in_the_folder_the_run_goes_on(make, reasons, tmp_path)
     users, letters, _ = read(tmp_path)
     assert users == ["1"]
     assert [letter[0].rpartition(": ")[2] for letter in letters] == reasons
-
-
-def test_what_becomes_a_pipe_after_it_was_found_is_not_waited_for(tmp_path):
-    file = tmp_path / "a.jsonl"
-    os.mkfifo(file)
-    (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(file), "jsonl", 0, 0, 0))
-    assert letter.value.reason.endswith("it is a folder, a pipe or a device, not a file")
 
 
 def letter(number: int) -> DeadLetter:

@@ -12,7 +12,7 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts
 from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
 from privstream.transforms.counts.contributions import CountContributions
-from privstream.transforms.people.bound import Bound, bound_people, draws_of_pairs, last_of_each
+from privstream.transforms.people.bound import Bound, bound_people, draws_of_pairs
 from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, Used
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
@@ -47,14 +47,6 @@ def slow_keep(events, limit) -> list[tuple[int, int, int]]:
         lots = {item: int(NOISE.words(np.array([[user, item]], np.uint64))[0, 0, 0]) for item in items}
         kept += [(user, item, rank) for rank, item in enumerate(sorted(items, key=lots.__getitem__)[:limit])]
     return sorted(kept)
-
-
-@given(EVENTS)
-def test_the_last_event_of_each_person(events):
-    users, items, times = np.array(events, np.int64).reshape(-1, 3).T
-    rows = last_of_each(users, items, times)
-    last = {user: min((-time, item) for other, item, time in events if other == user) for user, _, _ in events}
-    assert {users[row]: (-times[row], items[row]) for row in rows} == last and len(rows) == len(last)
 
 
 @given(EVENTS, LIMITS)

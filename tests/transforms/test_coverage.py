@@ -18,20 +18,6 @@ def counted(made: beam.PTransform, events: list[tuple[str, str, int, str]]) -> C
     return Counter({name.partition(":")[2]: number for name, number in results.counters.items()})
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "alerts by status",
-        *(pytest.param(f"heavy hitters by {by}", marks=pytest.mark.slow) for by in ("clock", "status")),
-    ],
-)
-def test_people_who_are_charged_out_are_counted(name):
-    """In the first window all are charged; in the second they are there, and nobody counts."""
-    crowd = [(f"p{i}", "1", (START + 10 * window) * SECOND) for window in range(2) for i in range(60)]
-    told = counted(example(name, max_hits=1), crowd)
-    assert (told["charged_before_limit"], told["charged_over_limit"]) == (120, 60)
-
-
 def test_histograms_say_how_much_was_left_out():
     events = [(f"p{i}", "1\x1f2\x1f3\x1f9", (START + i % 20) * SECOND) for i in range(12)]
     told = counted(example("histogram", categories_per_row=2), [*events, ("p", "1\x1f2\x1f3", 5)])

@@ -254,35 +254,6 @@ def columns(**given):
     return pa.record_batch({"user": texts, "item": texts, "time": pa.array([1, 2, 3, 4])} | given)
 
 
-@pytest.mark.parametrize(
-    ("moments", "micros"),
-    [
-        (pa.array([5], pa.uint64()), 5_000_000),
-        (pa.array([5]), 5_000_000),
-        (pa.array([5.0000014]), 5_000_001),
-        (pa.array([5], pa.timestamp("s")), 5_000_000),
-        (pa.array([5], pa.timestamp("ms")), 5_000),
-        (pa.array([5], pa.timestamp("us", "UTC")), 5),
-        (pa.array([5_999], pa.timestamp("ns")), 5),
-        (pa.array([datetime.datetime(1970, 1, 1, 1, tzinfo=HOUR)], pa.timestamp("us", tz="+01:00")), 0),
-    ],
-)
-def test_types_of_time(moments, micros):
-    rows, _ = gather([pa.record_batch({"user": [SECRET], "item": ["item"], "time": moments})])
-    assert rows == [row_of(time=micros)]
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.int8(), pa.uint64()])
-@pytest.mark.parametrize("encoded", [False, True])
-def test_types_of_text(kind, encoded):
-    if encoded and kind == pa.string_view():
-        pytest.skip("Arrow has no dictionaries of string views")
-    column = pa.array(["5"]).cast(kind)
-    column = column.dictionary_encode() if encoded else column
-    batch = pa.record_batch({"user": column, "item": column, "time": [1], "more": [0]})
-    assert gather([batch])[0] == [{"user": "5", "item": "5", "time": 1_000_000}]
-
-
 def _invalid_utf8(*texts, large=False):
     offsets = np.cumsum([0, *map(len, texts)]).astype(np.int64 if large else np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]

@@ -8,7 +8,6 @@ import random
 import apache_beam as beam
 import cardinality_workloads
 import histogram_workloads
-import runner_harness
 import test_range_transforms
 import workloads
 from apache_beam.testing import test_stream
@@ -114,16 +113,3 @@ def check_times(case: tuple[str, int]):
     assert rows
     assert all(stamp == row.window_end.micros - 1 for row, stamp in rows)
     check([row for row, _ in rows], results.elements("grouped"), made.steps.size)
-
-
-def test_a_side_input_gets_each_row_once():
-    """FnApiRunner gives side inputs again what a stage has emitted before its last bundle."""
-    made, events = workload("hitters")
-
-    def build(pipeline):
-        rows = pipeline | "Events" >> beam.Create(events) | beam.Map(lambda event: event) | made
-        aside = beam.pvalue.AsIter(rows | beam.Map(tuple))
-        return {"rows": rows, "aside": pipeline | "One" >> beam.Create([0]) | beam.FlatMap(lambda _, all: all, aside)}
-
-    results = runner_harness.run("fn_api", build)
-    assert sorted(results.elements("aside")) == sorted(map(tuple, results.elements("rows"))) != []

@@ -173,18 +173,6 @@ def test_any_frame_says_what_its_rows_say(records: list[Any], unit: str | None, 
     assert len(letters) == sum(len(found) for _, found in one_by_one)
 
 
-def test_numbers_and_times_of_frames_have_their_types() -> None:
-    seconds = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([5])})
-    assert "time_unit" in read(seconds)[1][0][0]
-    assert read(seconds, time_unit="s")[0] == [("1", "a", 5)]
-    local = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([datetime.datetime(2024, 7, 1, 12)])})
-    (letter,) = read(local)[1]
-    assert letter[0].startswith("time must say how far it is from UTC") and "time_zone=" in letter[0]
-    assert read(local, time_zone="Europe/Berlin")[0] == [("1", "a", 1719828000)]
-    days = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([datetime.date(2024, 7, 1)])})
-    assert read(days, time_zone="Europe/Berlin")[0] == [("1", "a", 1719784800)]
-
-
 def test_whole_frames_that_cannot_be_read_are_one_dead_letter() -> None:
     mixed = pandas.DataFrame({"who": ["u", 5], "what": ["a", "b"], "when": ["1970-01-01T00:00:05Z"] * 2})
     twice = pa.RecordBatch.from_arrays([pa.array(["u"])] * 4, names=["who", "who", "what", "when"])
@@ -200,13 +188,3 @@ def test_whole_frames_that_cannot_be_read_are_one_dead_letter() -> None:
     ):
         rows, ((said, record),) = read(frame, **options)
         assert not rows and said.startswith(reason) and record.startswith(f"{frame.num_rows} rows: ")
-
-
-def test_local_times_of_rows_are_never_taken_for_utc() -> None:
-    row = {"who": "u", "what": "a", "when": "2024-07-01T12:00:00"}
-    assert read(row)[1][0][0].startswith("time must say how far it is from UTC")
-    assert read(row, time_zone="Europe/Berlin")[0] == [("u", "a", 1719828000)]
-    with pytest.raises(ValueError, match="time_zone must be an IANA time zone"):
-        counts().with_fields(time_zone="Berlin")
-    with pytest.raises(TypeError, match="time_zone must be the name of a time zone, got timezone"):
-        counts().with_fields(time_zone=datetime.UTC)  # type: ignore[arg-type]
