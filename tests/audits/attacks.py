@@ -4,10 +4,8 @@ All lower bounds come from `pipelines/audit/evidence.py`; each is wrong with pro
 """
 
 import numpy as np
+from laws import FALSE_ALARM
 from privstream.pipelines.audit.evidence import Samples
-
-FALSE_ALARM = 1e-10
-"""Probability with which a test may reject the law that is right."""
 
 
 def lower_epsilon(one, other, delta=0.0):

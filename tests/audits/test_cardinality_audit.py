@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from attacks import FALSE_ALARM
+from laws import FALSE_ALARM
 from privstream.mechanisms.cardinality.algorithms import GapChanges
 from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
 from privstream.mechanisms.noise.discrete import Geometric

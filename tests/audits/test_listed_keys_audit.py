@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from attacks import FALSE_ALARM
+from laws import FALSE_ALARM
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.discovery import DiscoveryLaw, Scale
