@@ -271,15 +271,6 @@ def test_positions_are_places_in_sorted_order(items, others):
     assert [domain[place] for place in domain.positions(pa.array(sorted(items))).tolist()] == sorted(items)
 
 
-@given(st.sets(LINE, min_size=1, max_size=8), st.sampled_from(["\n", "\r\n"]), st.booleans())
-def test_files_hold_one_item_per_line(tmp_path_factory, items, newline, last):
-    path = tmp_path_factory.mktemp("domain") / "items.txt"
-    path.write_bytes((newline.join(items) + (newline if last else "")).encode())
-    domain = Domain.from_file(str(path))
-    assert items_of(domain) == sorted(items)
-    assert items_of(pickle.loads(pickle.dumps(domain))) == sorted(items)
-
-
 def test_a_file_travels_as_its_name_and_must_not_change(tmp_path):
     path = tmp_path / "items.txt"
     path.write_text("secret item\n")
@@ -287,16 +278,4 @@ def test_a_file_travels_as_its_name_and_must_not_change(tmp_path):
     assert b"secret item" not in sent
     path.write_text("another item\n")
     with pytest.raises(ValueError, match="domain must be the same file on every worker as at launch"):
-        pickle.loads(sent)
-
-
-def test_the_stages_of_a_process_read_a_file_once(tmp_path):
-    path = tmp_path / "items.txt"
-    path.write_text("one\n")
-    domain = Domain.from_file(str(path))
-    sent = pickle.dumps(domain)
-    path.unlink()
-    assert pickle.loads(sent) is domain
-    del domain
-    with pytest.raises(ValueError, match="domain must be a readable file"):
         pickle.loads(sent)
