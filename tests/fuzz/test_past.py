@@ -29,20 +29,9 @@ def test_files_of_the_corpus(case, read):
 @pytest.mark.parametrize("name", ["\x1b[2J", "\x9b2J", "\u202e", "\ud800", "a\nb"])
 def test_names_of_fields_do_not_steer_terminals(name, tmp_path, capfd):
     (tmp_path / "a.jsonl").write_text(json.dumps({name: 1, "user": "u", "item": "i", "time": "2024-01-01"}))
-    call = f"histogram --input {tmp_path}/a.jsonl --window 60 --start 0 --end 60".split()
-    cli.main(
-        [
-            *call,
-            "--user",
-            name,
-            "--output",
-            str(tmp_path / "o.jsonl"),
-            "--epsilon",
-            "1",
-            "--domain",
-            str(tmp_path / "a.jsonl"),
-        ]
-    )
+    files = f"--input {tmp_path}/a.jsonl --domain {tmp_path}/a.jsonl --output {tmp_path}/o.jsonl"
+    call = f"histogram {files} --window 60 --start 0 --end 60 --epsilon 1"
+    cli.main([*call.split(), "--user", name])
     said = capfd.readouterr().err
     assert said.replace("\n", "").isprintable()
     check_clear(said)

@@ -75,6 +75,13 @@ def test_a_value_of_another_kind_breaks_a_rule_that_names_the_field_and_no_value
         "lower(*x) == 1",
         "x > 1j",
         'matches(x, "(a+)+")',
+        "x == null",
+        "x > 1e999",
+        '"a" == "b"',
+        "x > 1 and" * 300,
+        "not " * 200 + "x",
+        "(" * 900 + "x" + ")" * 900,
+        "-" * 1500 + "x > 1",
     ],
 )
 def test_nothing_else_is_in_the_language(text):
