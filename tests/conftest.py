@@ -24,7 +24,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 # CI draws the same examples each time, so that a change is never blamed for what another one broke. Developers draw
 # few, and others each time.
 settings.register_profile(
-    "ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("explore", settings.get_profile("ci"), derandomize=False, max_examples=20)
 settings.load_profile("ci" if os.environ.get("CI") else "explore")

@@ -46,11 +46,7 @@ def row_of(word: str, hour: int, name: str) -> Any:
     start = Timestamp(START + hour * HOUR)
     usual = {str: name, int: 100 + hour, float: 100.5 + hour, bool: True, Time: start}
     values = {field: usual[kind] for field, kind in field_types(row_type).items()}
-    fixed = {
-        "status": "started",
-        "source": "measured",
-        "window_end": Timestamp(START + (hour + 1) * HOUR),
-    }
+    fixed = {"status": "started", "source": "measured", "window_end": Timestamp(START + (hour + 1) * HOUR)}
     fixed |= {"error_bound": 9, "lower": 90.0, "upper": 200.0, "quantile": 0.5, "rank": 1}
     fixed = {field: value for field, value in fixed.items() if field in values}
     whole = {field: int(value) for field, value in fixed.items() if type(values[field]) is int and value is not None}

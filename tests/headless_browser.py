@@ -1,6 +1,5 @@
 """Headless Chromium: where it is, and how to speak with it through a pipe, without a port and without a driver."""
 
-import base64
 import json
 import os
 import select
@@ -103,13 +102,3 @@ class Chromium:
             assert time.monotonic() - began < seconds, f"never true: {script}"
             time.sleep(0.02)
         return time.monotonic() - began
-
-    def press(self, key: str, text: str = "") -> None:
-        code = {"Tab": 9, "Enter": 13, " ": 32, "ArrowRight": 39}.get(key, 0)
-        given = {"key": key, "windowsVirtualKeyCode": code} | ({"text": text} if text else {})
-        self.call("Input.dispatchKeyEvent", type="keyDown", **given)
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
-
-    def picture(self, path: Path) -> None:
-        """Write what is seen as a PNG."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

@@ -4,41 +4,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
 HOST = "127.0.0.1"
-START_SECONDS = 60
 SECRET = "xyzzy of nobody"
-
-
-class Files(Protocol):
-    """What is in a store, by the names of buckets or folders and files."""
-
-    def put(self, name: str, content: bytes) -> None: ...
-
-    def read(self, name: str) -> bytes: ...
-
-    def names(self) -> list[str]: ...
-
-    def make_bucket(self) -> None: ...
-
-    def remove_bucket(self) -> None: ...
-
-
-class Store(NamedTuple):
-    """A store with a bucket, or folder, `events`."""
-
-    scheme: str
-    files: Files
-    options: list[str]
-    """With which a command reaches it."""
-
-    @property
-    def root(self) -> str:
-        return f"{self.scheme}://events"
 
 
 class S3Files:
@@ -61,6 +32,19 @@ class S3Files:
         for name in self.names():
             self.client.delete_object(Bucket="events", Key=name)
         self.client.delete_bucket(Bucket="events")
+
+
+class Store(NamedTuple):
+    """A store with a bucket, or folder, `events`."""
+
+    scheme: str
+    files: S3Files
+    options: list[str]
+    """With which a command reaches it."""
+
+    @property
+    def root(self) -> str:
+        return f"{self.scheme}://events"
 
 
 @contextmanager

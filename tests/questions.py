@@ -37,36 +37,28 @@ class QuestionExample:
 
 EXAMPLES = {
     "heavy-hitters": QuestionExample(
-        options=f"{ON_A_CLOCK} --delta 1e-6",
-        plan="--epsilon 1 --delta 1e-6 --windows 5 --max_contributions 20",
+        options=f"{ON_A_CLOCK} --delta 1e-6", plan="--epsilon 1 --delta 1e-6 --windows 5 --max_contributions 20"
     ),
     "counts": QuestionExample(
         options=f"{ON_A_CLOCK} --delta 1e-6 --max_contributions 2",
         plan="--epsilon 1 --delta 1e-6 --max_contributions 2 --windows 5",
     ),
     "top-k": QuestionExample(
-        options=f"{ON_A_CLOCK} --top 1 --delta 1e-6",
-        plan="--epsilon 1 --items 10 --top 2 --windows 5",
+        options=f"{ON_A_CLOCK} --top 1 --delta 1e-6", plan="--epsilon 1 --items 10 --top 2 --windows 5"
     ),
-    "alerts": QuestionExample(
-        options=f"{ON_A_CLOCK} --rules rules",
-        plan="--epsilon 1 --rules 2 --windows 5",
-    ),
+    "alerts": QuestionExample(options=f"{ON_A_CLOCK} --rules rules", plan="--epsilon 1 --rules 2 --windows 5"),
     "histogram": QuestionExample(
-        options=f"{ON_A_CLOCK} --domain domain",
-        plan="--epsilon 1 --categories 5 --windows 5",
+        options=f"{ON_A_CLOCK} --domain domain", plan="--epsilon 1 --categories 5 --windows 5"
     ),
     "quantiles": QuestionExample(
         options=f"{ON_A_CLOCK} --delta 1e-6 --max_contributions 2 --low 0 --high 9",
         plan="--epsilon 1 --delta 1e-6 --max_contributions 2 --windows 5",
     ),
     "flags": QuestionExample(
-        options=f"{ON_A_CLOCK} --domain domain --thresholds 5",
-        plan="--epsilon 1 --categories 5 --windows 5",
+        options=f"{ON_A_CLOCK} --domain domain --thresholds 5", plan="--epsilon 1 --categories 5 --windows 5"
     ),
     "cardinality": QuestionExample(
-        options=f"{ON_A_CLOCK} --timeout 60",
-        plan="--epsilon 1 --windows 5 --max_updates 9",
+        options=f"{ON_A_CLOCK} --timeout 60", plan="--epsilon 1 --windows 5 --max_updates 9"
     ),
     "ranges": QuestionExample(
         options=f"{ON_A_CLOCK} --universe 64 --queries ranges",

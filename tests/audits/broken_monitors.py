@@ -36,20 +36,11 @@ class NoGates(ThresholdMonitor):
 class LittleNoise(ThresholdMonitor):
     """Has noise of two thirds of the scale that the budget asks for."""
 
-    factor = 1.5
-
     @property
     def calibrated(self):
         right = super().calibrated
-        if self.calibration == "clock":
-            return replace(right, eta=right.eta * self.factor)
-        return replace(right, inner_scale=right.inner_scale / self.factor, cut_off=right.cut_off / self.factor)
-
-
-class HardlyAnyNoise(LittleNoise):
-    """Has noise of a hundred-thousandth of the scale that the paper asks for, so large is the margin there."""
-
-    factor = 1e5
+        scale = right.noise_scale / 1.5
+        return replace(right, eta=1 / scale, noise_scale=scale)
 
 
 class LittleCountNoise(ThresholdMonitor):

@@ -108,7 +108,7 @@ class TestExactLaw:
 
     @pytest.mark.slow
     def test_the_law_is_that_of_the_code(self):
-        """The law of noise that is wider by 30% is rejected: `samples_to_tell` says 1,120 runs are enough."""
+        """The law of noise that is wider by 30% is rejected, with any seed in 1,120 runs."""
         made, sizes = algorithm(2, 6.0), np.array([3, 6, 2])
         law, wider = published_law(made, sizes, made), published_law(made, sizes, algorithm(2, 6.0 / 1.3))
         state = SetCardinality(epsilon=1.0, horizon=9).initial_state()

@@ -1,95 +1,15 @@
-"""Attacks on continual counters and histogram queries: ours must stand, broken variants must fall."""
-
-from functools import cached_property
+"""Attacks on histogram queries and flags: ours must stand, broken variants must fall."""
 
 import numpy as np
 import pytest
 from attacks import falls, stands
-from privstream.mechanisms.counters.continual_counter import TreeCounter, node_law
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter
 from privstream.mechanisms.histograms.flags import ColumnFlags
 from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
-from privstream.mechanisms.noise.correlated import square_root
 from privstream.mechanisms.noise.sources import SeededNoise
 
 pytestmark = pytest.mark.slow
 
 RUNS = 100_000
-
-
-class OneLevelTree(TreeCounter):
-    """Noise for one node, though a row is in as many as there are levels."""
-
-    @cached_property
-    def law(self):
-        return node_law(self.epsilon, self.delta, self.touched)
-
-
-def adaptive_noise(kind, epsilon, delta, horizon, row, seed, steps=None, **options):
-    """Return what the adversary sees, less its own rows, in RUNS independent runs: (steps, RUNS).
-
-    It adds as many rows as the last sum was off, so that its inputs depend on what was published. The world has one row
-    more at the first step, or not. Only the first `steps` are taken.
-    """
-    if delta:
-        counter = kind(epsilon=epsilon, delta=delta, horizon=horizon, columns=RUNS, row_columns=1, **options)
-    else:
-        counter = kind(epsilon=epsilon * RUNS, horizon=horizon, columns=RUNS, **options)
-    state, left, known = counter.initial_state(), [], np.zeros(RUNS, np.int64)
-    for step in range(steps or horizon):
-        chosen = np.clip(np.abs(left[-1]), 0, 10) if left else known
-        known = known + chosen
-        state, sums = counter.step(state, chosen + (row if step == 0 else 0), SeededNoise(seed))
-        left.append(sums - known)
-    return np.array(left)
-
-
-def tree_outcomes(kind, epsilon, row, seed, horizon=7, delta=0.0, **options):
-    """Code how many of the nodes that begin at the first step look as if they held one row more."""
-    options = {"children": 2} | options
-    counter_noise = adaptive_noise(kind, epsilon, delta, horizon, row, seed, **options)
-    ends = [1 << height for height in range(horizon.bit_length())]
-    return sum((counter_noise[end - 1] >= 1).astype(np.int64) for end in ends)
-
-
-def test_trees_stand():
-    stands([tree_outcomes(TreeCounter, 1.0, row, seed) for seed, row in enumerate((0, 1))], 1.0, visible=0.2)
-
-
-@pytest.mark.parametrize(("horizon", "levels"), [(8, 1), (65, 2)])
-def test_wide_trees_stand(horizon, levels):
-    """The row is in the node of step 1, and with two levels in that of steps 1 .. 9: all that it moves is looked at."""
-
-    def outcomes(kind, row, seed):
-        noise = adaptive_noise(kind, 1.0, 0.0, horizon, row, seed, steps=9 if levels == 2 else 1)
-        return sum((noise[end - 1] >= 1).astype(np.int64) for end in (1, 9)[:levels])
-
-    assert (TreeCounter(epsilon=1.0, horizon=horizon).arity, levels) in ((9, 1), (9, 2))
-    stands([outcomes(TreeCounter, row, seed) for seed, row in enumerate((0, 1))], 1.0, visible=0.2)
-    if levels == 2:
-        falls([outcomes(OneLevelTree, row, seed) for seed, row in enumerate((0, 1))], 1.0)
-
-
-def test_a_tree_with_noise_for_one_level_falls():
-    falls([tree_outcomes(OneLevelTree, 1.0, row, seed) for seed, row in enumerate((0, 1))], 1.0)
-
-
-def toeplitz_outcomes(kind, epsilon, delta, row, seed, horizon=12, rows=None):
-    """Code the statistic of the likelihood ratio test, from what is published; a unit has one row, or so many."""
-    noise = adaptive_noise(kind, epsilon, delta, horizon, row * (rows or 1), seed, rows_per_unit=rows) / (rows or 1)
-    increments = np.diff(noise, axis=0, prepend=0.0)
-    root = square_root(horizon)
-    z = np.array([root[t::-1] @ increments[: t + 1] for t in range(horizon)])
-    return np.clip(np.rint(root @ z / 2) + 100, 0, 200).astype(np.int64)
-
-
-@pytest.mark.parametrize("kind", [BufferedToeplitzCounter, TreeCounter])
-def test_gaussian_counters_stay_below_their_curve(kind):
-    claimed, delta = 1.0, 0.01
-    worlds = [toeplitz_outcomes(kind, claimed, delta, row, seed) for seed, row in enumerate((0, 1))]
-    curve = kind(epsilon=claimed, delta=delta, horizon=12).curve
-    stands(worlds, claimed, curve=curve, at=(0.25, 0.5))
-    stands(worlds, 0.0, curve=curve, visible=0.0 if kind is TreeCounter else 0.4)
 
 
 def rounds_that_hit(with_row, seed, *, reset, rounds=12, runs=RUNS):
@@ -149,10 +69,7 @@ def flag_outcomes(epsilon, row, seed, runs):
 
 @pytest.mark.parametrize(
     ("outcomes", "claimed", "looked_at", "visible", "runs"),
-    [
-        (anchored_outcomes, 4.0, 4.0, 0.3, 4500),
-        (flag_outcomes, 2.0, 16.0, 0.3, 4200),
-    ],
+    [(anchored_outcomes, 4.0, 4.0, 0.3, 4500), (flag_outcomes, 2.0, 16.0, 0.3, 4200)],
 )
 def test_histograms_and_flags_stand_as_a_whole(outcomes, claimed, looked_at, visible, runs):
     """Worst inputs at the threshold; a part of epsilon shows, and more than it with a twentieth of the noise.

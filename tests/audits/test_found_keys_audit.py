@@ -274,30 +274,3 @@ def test_noise_that_windows_without_people_do_not_have_is_missed():
     """Negative control: in tests and in what is published."""
     mechanism = made(kind=NoNoiseWithoutPeople)
     broken(mechanism, functools.partial(transcripts, mechanism), [((1, 0, 12), (0, 0, 12))], 0.8, beyond=4)
-
-
-def with_other_noise(mechanism, counts, *, published):
-    """Return the law of what is seen if noise is drawn anew for windows before a key is found, or for all of them.
-
-    Args:
-        mechanism: finds keys.
-        counts: of a key.
-        published: whether also the count of the window in which the key is found is not the one that was tested.
-    """
-    found, values = seen(mechanism, counts)
-    vectors, weights = drawn_vectors(LAW)
-    parts = [(np.zeros(1, int), np.zeros((WINDOWS, 1), int), weights[found == 0].sum(keepdims=True))]
-    for step in range(1, WINDOWS + 1):
-        fresh, times = vectors + counts, weights * weights[found == step].sum()
-        if not published:  # the number of this window is the one that was tested
-            tested = np.bincount(values[step - 1] + 50, weights * (found == step), 100)
-            times = weights / LAW.masses[vectors[:, step - 1] + LAW.reach] * tested[fresh[:, step - 1] + 50]
-        parts.append((np.full(len(fresh), step), fresh.T, times))
-    return law_of(*(np.concatenate(part, axis=-1) for part in zip(*parts, strict=True)))
-
-
-@pytest.mark.parametrize(("published", "beyond"), [(False, 1.05), (True, 1.15)])
-def test_noise_that_is_not_the_one_that_was_tested_is_missed(published, beyond):
-    """Negative control: that a key is found, and when, says more about its counts than what is published of it."""
-    law_of_counts = functools.partial(with_other_noise, made(pruned=False), published=published)
-    broken(made(pruned=False), law_of_counts, [((5, 5, 12), (4, 4, 12))], 0.8, beyond)

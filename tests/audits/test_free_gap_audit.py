@@ -5,20 +5,16 @@ import itertools
 
 import numpy as np
 import pytest
-from attacks import falls, stands
 from exact_privacy import TOLERANCE, distribution, neighbours, noise_grid, worst_excess
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.selection import sparse_vector, top_k
 from privstream.mechanisms.selection.sparse_vector import SparseVector
-from privstream.mechanisms.selection.top_k import ExponentialMechanismWithGap, NoisyTopK
+from privstream.mechanisms.selection.top_k import NoisyTopK
 
 pytestmark = pytest.mark.slow
 
 BASES = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (1, 0, 2)]
-
-
-RUNS = 6_000
 
 
 class TestExactly:
@@ -45,10 +41,7 @@ class TestExactly:
             worlds[world] = distribution([output(tuple(row)) for row in (noise + values).tolist()], weights)
         return worst_excess(worlds, pairs, charge)
 
-    @pytest.mark.parametrize(
-        ("top", "monotone"),
-        [(1, True), (1, False), (2, True), (2, False)],
-    )
+    @pytest.mark.parametrize(("top", "monotone"), [(1, True), (1, False), (2, True), (2, False)])
     def test_noisy_top_k(self, top, monotone, monkeypatch):
         epsilon = float((1 if monotone else 2) * top)
         mechanism = NoisyTopK(epsilon=epsilon, top=top, monotone=monotone)
@@ -197,40 +190,3 @@ class TestExactly:
             excess, where = worst_excess(worlds, pairs, charge)
             print(f"discount for all: {excess:.4f}, at {where}")
             assert excess > 0.1 * mechanism.hit_epsilon
-
-
-def seen(mechanism, ask, worlds, seed, runs=RUNS):
-    """Return what one sees, `ask(mechanism, values, noise)`, in runs in two worlds."""
-    return [
-        [ask(mechanism, world, SeededNoise(seed).derive(w, run)) for run in range(runs)]
-        for w, world in enumerate(worlds)
-    ]
-
-
-def coarse(gaps, width):
-    return tuple(np.minimum(np.floor(np.asarray(gaps) / width), 8).astype(int).tolist())
-
-
-def see_candidate(mechanism, values, noise):
-    selection = mechanism.select(values, noise)
-    return selection.candidate, *coarse([selection.gap], 0.5)
-
-
-def test_exponential_mechanism():
-    claimed = 2.0
-    worlds = (np.array([0.0, 0.0, 0.0]), np.array([-1.0, 1.0, 1.0]))
-    stands(seen(ExponentialMechanismWithGap(epsilon=claimed), see_candidate, worlds, 7), claimed, visible=0.3)
-    discounted = ExponentialMechanismWithGap(epsilon=claimed, monotone=True)
-    falls(seen(discounted, see_candidate, worlds, 8), claimed)
-
-
-def test_gap_of_a_candidate_that_was_not_sampled_is_caught():
-    """A gap is no cover for a choice without noise. Power: the worlds are disjoint; 200 runs show 1.7."""
-    claimed = 1.0
-
-    def see(mechanism, values, noise):
-        best = int(np.argmax(values))
-        return best, *coarse([mechanism.gap(values, best, noise).gap], 0.5)
-
-    worlds = (np.array([0.0, 1.0]), np.array([1.0, 0.0]))
-    falls(seen(ExponentialMechanismWithGap(epsilon=claimed), see, worlds, 9, runs=400), claimed)

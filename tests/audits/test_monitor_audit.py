@@ -51,42 +51,24 @@ def fading(most):
     return strategy
 
 
-def first_alone(step, hits):
-    """The suspect is alone for 14 steps, and then joins a crowd at the knee of the threshold."""
-    return constant([0 if step < 14 else 8], [1])(step, hits)
-
-
 class TestAddRemove:
-    @pytest.mark.parametrize(("max_hits", "steps"), [(1, 60), (3, 150)])
-    def test_clock(self, max_hits, steps):
-        monitor = monitor_of(KNOWN, max_hits=max_hits)
-        stands(monitor, outcomes(monitor, constant([1], [1]), steps=steps), tight=0.3)
+    def test_clock(self):
+        monitor = monitor_of(KNOWN)
+        stands(monitor, outcomes(monitor, constant([1], [1]), steps=60), tight=0.3)
 
-    @pytest.mark.parametrize(("parameters", "most"), [(KNOWN, 3)])
-    def test_adaptive(self, parameters, most):
-        monitor = monitor_of(parameters, max_hits=2)
-        stands(monitor, outcomes(monitor, fading(most), steps=40), tight=0.3)
+    def test_adaptive(self):
+        monitor = monitor_of(KNOWN, max_hits=2)
+        stands(monitor, outcomes(monitor, fading(3), steps=40), tight=0.3)
 
-    @pytest.mark.parametrize(("strategy", "tight"), [(ALONE, 0.35), (constant([8], [1]), 0.2), (first_alone, 0.2)])
+    @pytest.mark.parametrize(("strategy", "tight"), [(ALONE, 0.35), (constant([8], [1]), 0.2)])
     def test_unknown_domain(self, strategy, tight):
         """Alone the suspect uses up the domain's half of delta, in a crowd the clock's: by events of opposite kinds."""
         monitor = monitor_of(UNKNOWN)
         stands(monitor, outcomes(monitor, strategy, steps=20, runs=60_000), tight=tight)
 
-    def test_unknown_domain_without_horizon(self):
-        monitor = monitor_of(UNKNOWN, horizon=None)
-        stands(monitor, outcomes(monitor, ALONE, steps=64), tight=0.25)
-
-    @pytest.mark.parametrize("parameters", [KNOWN])
-    def test_noisy_counts(self, parameters):
-        monitor = monitor_of(parameters, max_hits=2, count_share=0.5)
+    def test_noisy_counts(self):
+        monitor = monitor_of(KNOWN, max_hits=2, count_share=0.5)
         stands(monitor, outcomes(monitor, constant([1], [1]), steps=60, runs=45_000), tight=0.1)
-
-    @pytest.mark.parametrize("parameters", [KNOWN, UNKNOWN], ids=["known", "unknown"])
-    def test_paper(self, parameters):
-        """Its constants are far from what they need be: no attack of this size sees anything."""
-        monitor = monitor_of(parameters, calibration="paper", epsilon=4.0, delta=0.2)
-        stands(monitor, outcomes(monitor, constant([1], [1]), steps=20, runs=10_000), tight=0.0)
 
 
 class TestMistakesAreFound:
@@ -94,10 +76,9 @@ class TestMistakesAreFound:
         monitor = monitor_of(UNKNOWN, kind=broken.OnlyPresentItems, domain_size=1, horizon=None, tests=20, beta=0.9)
         falls(monitor, outcomes(monitor, ALONE, steps=20, runs=3_000, belief=Belief(monitor_of(UNKNOWN), 1)))
 
-    @pytest.mark.parametrize(("parameters", "others"), [(KNOWN, 3)])
-    def test_nobody_is_charged(self, parameters, others):
-        monitor = monitor_of(parameters, kind=broken.NobodyCharged)
-        attack = constant([others], [1])
+    def test_nobody_is_charged(self):
+        monitor = monitor_of(KNOWN, kind=broken.NobodyCharged)
+        attack = constant([3], [1])
         falls(monitor, outcomes(monitor, attack, steps=60, runs=3_000, belief=Belief(monitor, 10**6)))
 
     def test_no_gates(self):
@@ -109,15 +90,9 @@ class TestMistakesAreFound:
         monitor = monitor_of(KNOWN, items_per_step=40)
         stands(monitor, outcomes(monitor, attack, steps=1, items=40, runs=3_000), tight=0.0)
 
-    @pytest.mark.parametrize(("parameters", "steps"), [(KNOWN, 60)])
-    def test_too_little_noise(self, parameters, steps):
-        monitor = monitor_of(parameters, kind=broken.LittleNoise)
-        falls(monitor, outcomes(monitor, constant([1], [1]) if parameters is KNOWN else ALONE, steps=steps))
-
-    def test_too_little_noise_in_the_paper(self):
-        monitor = monitor_of(KNOWN, kind=broken.HardlyAnyNoise, calibration="paper", epsilon=4.0, delta=0.2)
-        knee = int(monitor.calibrated.threshold) - 1
-        falls(monitor, outcomes(monitor, constant([knee], [1]), steps=1, runs=5_000))
+    def test_too_little_noise(self):
+        monitor = monitor_of(KNOWN, kind=broken.LittleNoise)
+        falls(monitor, outcomes(monitor, constant([1], [1]), steps=60))
 
     def test_half_the_noise_on_counts(self):
         monitor = monitor_of(KNOWN, kind=broken.LittleCountNoise, delta=0.05, count_share=0.9)
@@ -125,11 +100,6 @@ class TestMistakesAreFound:
         falls(monitor, outcomes(monitor, crowd, steps=1))
         right = monitor_of(KNOWN, delta=0.05, count_share=0.9)
         stands(right, outcomes(right, crowd, steps=1), tight=0.0)
-
-    def test_counts_without_dropping(self):
-        monitor = monitor_of(KNOWN, kind=broken.NobodyCharged, count_share=0.5)
-        crowd = constant([20], [1])
-        falls(monitor, outcomes(monitor, crowd, steps=40, runs=10_000, belief=Belief(monitor, 10**6)))
 
     @pytest.mark.parametrize("kind", [ThresholdMonitor, broken.UnboundCounts])
     def test_noise_of_counts_used_twice(self, kind):
@@ -154,20 +124,3 @@ class TestMistakesAreFound:
             stands(monitor, worlds, tight=0.0)
         else:
             falls(monitor, worlds)
-
-
-def test_the_two_worlds_of_an_attack_differ_in_one_person():
-    """The attacks themselves: what is given to the monitor in the two worlds differs by the suspects' rows alone."""
-    seen = []
-
-    class Spy(ThresholdMonitor):
-        def decide(self, counters, holdings, noise):
-            seen.append(sorted(zip(holdings.users.tolist(), holdings.items.tolist(), strict=True)))
-            return super().decide(counters, holdings, noise)
-
-    monitor = monitor_of(KNOWN, kind=Spy, items_per_step=2)
-    for world in (0, 1):
-        simulate(monitor, constant([1, 2], [1, 1]), world, runs=3, items=2, steps=1, seed=1)
-    suspects = [row for row in seen[0] if row not in seen[1]]
-    assert sorted(seen[1] + suspects) == seen[0]
-    assert suspects == [(run, 2 * run + item) for run in range(3) for item in range(2)]

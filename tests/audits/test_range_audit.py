@@ -33,7 +33,7 @@ def streams():
             yield tuple(dict(zip(steps, words, strict=True)).get(step) for step in range(STEPS))
 
 
-def mechanism_for(duplicates, delta=0.0):
+def mechanism_for(delta=0.0):
     """Return a counter; a pure one with epochs of a tree, for two levels of it in a short run."""
     return RangeCounter(epsilon=1.0, delta=delta, universe=UNIVERSE, horizon=STEPS if delta else None)
 
@@ -67,24 +67,20 @@ def worst_shifts(mechanism):
 
 @pytest.fixture(scope="module")
 def shifts():
-    """Worst shifts by duplicates and delta."""
-    return {
-        (duplicates, delta): worst_shifts(mechanism_for(duplicates, delta))
-        for duplicates in ("ignored",)
-        for delta in (0.0, 1e-6)
-    }
+    """Worst shifts by delta."""
+    return {delta: worst_shifts(mechanism_for(delta)) for delta in (0.0, 1e-6)}
 
 
-def loss(shifts, duplicates, **broken):
+def loss(shifts, **broken):
     """Return the worst loss of a pure run at epsilon = 1, with the noise as it is or with other parameters of it."""
-    law = dataclasses.replace(mechanism_for(duplicates)._noise, **broken).epoch(0).law
-    return shifts[duplicates, 0.0][0] / law.scale
+    law = dataclasses.replace(mechanism_for()._noise, **broken).epoch(0).law
+    return shifts[0.0][0] / law.scale
 
 
 @pytest.mark.slow
 def test_noise_is_that_of_the_nodes():
     """Answers of real runs give the nodes' noises back, with their law, and not a law that is 30% wider."""
-    mechanism = mechanism_for("ignored")
+    mechanism = mechanism_for()
     matrix, laws = used_nodes(mechanism._noise, STEPS)
     words = ((1, True), None, (1, True), (2, True), *[None] * (STEPS - 4))
     exact, found = true_counts(mechanism, words), []
@@ -101,36 +97,32 @@ def test_noise_is_that_of_the_nodes():
     assert abs(np.mean(drawn**2) / (1.69 * laws[0].variance) - 1) > spread
 
 
-@pytest.mark.parametrize("duplicates", ["ignored"])
 @pytest.mark.slow
-def test_root_and_leaf_lose_epsilon_together_and_no_more(shifts, duplicates):
-    found = loss(shifts, duplicates)
-    print(f"\n{duplicates}: {found:.4f} of 1")
+def test_root_and_leaf_lose_epsilon_together_and_no_more(shifts):
+    found = loss(shifts)
+    print(f"\n{found:.4f} of 1")
     assert found == pytest.approx(1, abs=1e-9)
     assert found <= 1
 
 
-@pytest.mark.parametrize("duplicates", ["ignored"])
 @pytest.mark.slow
-def test_gaussian_noise_is_for_the_longest_shift(shifts, duplicates):
-    mechanism = mechanism_for(duplicates, 1e-6)
-    shift = math.sqrt(shifts[duplicates, 1e-6][1]) / mechanism._noise.epoch(0).law.sigma
+def test_gaussian_noise_is_for_the_longest_shift(shifts):
+    mechanism = mechanism_for(1e-6)
+    shift = math.sqrt(shifts[1e-6][1]) / mechanism._noise.epoch(0).law.sigma
     most = largest_shift(1.0, 1e-6)
-    print(f"\n{duplicates}: {shift / most:.4f} of the largest shift")
+    print(f"\n{shift / most:.4f} of the largest shift")
     assert 0.8 < shift / most <= 1
 
 
 class TestBrokenNoiseFalls:
-    @pytest.mark.parametrize("duplicates", ["ignored"])
     @pytest.mark.slow
-    def test_one_level_of_intervals_forgotten(self, shifts, duplicates):
-        assert loss(shifts, duplicates, levels=1) > 1.4
+    def test_one_level_of_intervals_forgotten(self, shifts):
+        assert loss(shifts, levels=1) > 1.4
 
     def test_duplicates_ignored_with_the_noise_of_counted(self, shifts):
-        assert loss(shifts, "ignored", impulses=1) > 1.4
+        assert loss(shifts, impulses=1) > 1.4
 
-    @pytest.mark.parametrize("duplicates", ["ignored"])
-    def test_one_level_of_the_time_tree_forgotten(self, shifts, duplicates):
-        height = mechanism_for(duplicates)._noise.epoch(0).height
+    def test_one_level_of_the_time_tree_forgotten(self, shifts):
+        height = mechanism_for()._noise.epoch(0).height
         assert height == 2
-        assert loss(shifts, duplicates, epsilon=height / (height - 1)) > 1.2
+        assert loss(shifts, epsilon=height / (height - 1)) > 1.2

@@ -134,13 +134,6 @@ def test_the_best_order_of_tests_uses_delta_up_and_no_more(against, many):
         assert leaked(law, epsilon) <= monitor.calibrated.hits_curve.delta(epsilon)
 
 
-@pytest.mark.slow
-def test_two_charges():
-    monitor = made(max_hits=2)
-    law = transcripts(monitor, best(monitor, cells=5, against=0), tests=45, max_hits=2)
-    assert 0.8 * DELTA < leaked(law, EPSILON) <= DELTA
-
-
 @pytest.mark.parametrize("kind", [Steered, FreeEndings])
 def test_endings_that_charge_nobody_are_found(kind):
     monitor = made(kind)

@@ -69,20 +69,6 @@ def sparse_outcomes(mechanism, values, runs, seed):
     return hit_positions(hits, mechanism.max_hits)
 
 
-def test_above_threshold():
-    claimed, runs = 2.0, 4_000
-
-    def outcomes(mechanism, values, seed):
-        sources = (SeededNoise(seed).derive(run) for run in range(runs))
-        ends = [mechanism.step(mechanism.initial_state(), values, source)[0] for source in sources]
-        return np.array([end.asked - 1 if end.hits else len(values) for end in ends])
-
-    mechanism, weaker = (SparseVector(epsilon=e) for e in (claimed, 4 * claimed))
-    stands([outcomes(mechanism, BEFORE, 1), outcomes(mechanism, AFTER, 2)], claimed)
-    # The same attack convicts the mechanism with a quarter of the noise.
-    falls([outcomes(weaker, BEFORE, 3), outcomes(weaker, AFTER, 4)], claimed)
-
-
 @pytest.mark.parametrize("max_hits", [1, 2])
 def test_sparse(max_hits):
     claimed, runs = 1.0 * max_hits, 6_000
@@ -93,27 +79,6 @@ def test_sparse(max_hits):
     stands(worlds, claimed)
     stands(worlds, claimed, curve=mechanism.curve)
     falls([sparse_outcomes(weaker, world, runs, 9 + seed) for seed, world in enumerate(values)], claimed)
-
-
-def test_sparse_with_delta():
-    """Many hits: the curve of advanced composition is not crossed, and less noise is convicted."""
-    max_hits, runs, claimed, delta = 10, 15_000, 4.0, 0.01
-    mechanism = SparseVector(epsilon=claimed, delta=delta, max_hits=max_hits)
-    weaker = SparseVector(epsilon=10 * claimed, max_hits=max_hits)
-
-    def outcomes(mechanism, world, seed):
-        # How many of the first hits fall on the queries that are likelier to hit in the second world.
-        values, special = np.tile(world, 2 * max_hits), np.tile([False, False, True], 2 * max_hits)
-        thresholds = np.full(len(values), round(2 * mechanism.threshold_scale))
-        longer = extended(mechanism, runs * (len(values) + 1))
-        hits, _ = independent_runs(longer, values, thresholds, runs, seed)
-        hits &= np.cumsum(hits, axis=1) <= max_hits
-        return hits[:, special].sum(axis=1) * (max_hits + 1) + hits[:, ~special].sum(axis=1)
-
-    worlds = ([0, 0, 0], [-1, -1, 1])
-    seen = [outcomes(mechanism, world, seed) for seed, world in enumerate(worlds)]
-    stands(seen, claimed, curve=mechanism.curve, at=(0.0, 0.5, 1.0))
-    falls([outcomes(weaker, world, 3 + seed) for seed, world in enumerate(worlds)], claimed, delta=delta)
 
 
 def test_numeric_sparse():

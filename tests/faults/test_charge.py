@@ -117,12 +117,3 @@ def test_e3_a_data_set_gets_a_name_with_its_runs_and_its_limit(capsys) -> None:
     assert cli.main(["budget", "--key", "key", "--json"]) == 0
     (account,) = json.loads(capsys.readouterr().out)["datasets"]
     assert account["dataset"] == "store" and len(account["runs"]) == 2
-
-
-def test_e4_each_run_says_what_it_costs_and_what_is_left(capsys) -> None:
-    assert spend(None, "1") == 0
-    told = capsys.readouterr().err
-    assert "this run: epsilon 1; the only run on 'default': epsilon 1; no limit is set" in told
-    assert cli.main(["budget", "set", "--key", "key", "--dataset", "default", "--limit", "5,1e-5"]) == 0
-    assert spend(None, "2.25") == 0
-    assert "budget     this run: epsilon 2.25; all 2 runs on 'default': epsilon" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Right values of faults that real use found in quantiles and set sizes, through the command line."""
 
 import csv
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,6 @@ import pytest
 from privstream.pipelines import cli
 
 KEY = "0123456789abcdef"
-DATES = ("--time_format", "%Y-%m-%d", "--time_zone", "UTC")
-TRUE = (10, 10, 90)
 
 
 def answers(folder: Path, rows: list[tuple[str, ...]], header: str, word: str, *options: str) -> list[dict[str, str]]:
@@ -70,26 +67,6 @@ def test_t7_medians_of_receipts_are_held(tmp_path: Path) -> None:
     held = [float(row["lower"]) <= value <= float(row["upper"]) for row, value in zip(found, true, strict=True)]
     assert sum(held) >= 7
     assert all(abs(float(row["value"]) / value - 1) < 0.05 for row, value in zip(found, true, strict=True))
-
-
-def test_e2_quantiles_have_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "in.csv").write_text("user,value,time\nu,5,2024-01-01T00:00:00Z\n")
-    (tmp_path / "key").write_text(KEY)
-    (tmp_path / "key").chmod(0o600)
-    monitor = {
-        "data": {"input": "in.csv", "user": "user", "time": "time"},
-        "windows": {"window": "1h", "start": "2024-01-01", "end": "2024-01-02"},
-        "account": {"key": "key"},
-        "privacy": {"epsilon": 1, "delta": 1e-6},
-        "questions": {"speed": {"question": "quantiles", "value": "value", "low": 1, "high": 9, "quantiles": [0.5]}},
-        "output": {"path": "rows"},
-    }
-    (tmp_path / "monitor.yaml").write_text(json.dumps(monitor))
-    assert cli.main(["plan", str(tmp_path / "monitor.yaml")]) == 0
-    monitor["questions"]["speed"]["ranks"] = monitor["questions"]["speed"].pop("quantiles")  # type: ignore[index]
-    (tmp_path / "monitor.yaml").write_text(json.dumps(monitor))
-    assert cli.main(["plan", str(tmp_path / "monitor.yaml")]) == 2
-    assert "ranks" in capsys.readouterr().err
 
 
 def weekdays(present: list[int], day: str = "2024-01-01") -> list[tuple[str, ...]]:

@@ -70,14 +70,6 @@ def test_t8_where_every_item_falls_nothing_rose(run, top):
     assert rows == []
 
 
-def test_t8_what_rises_is_shown(run):
-    events = [(f"u{n}", item, day) for day in range(7) for item in "abcd" for n in range(1000)]
-    events += [(f"v{n}", "b", day) for day in range(4, 7) for n in range(1500)]
-    rows, _ = run(events, *WEEK, "--epsilon", "1", "--max_contributions", "28", "--rising", "--top", "3")
-    assert ("2030-01-05", "b") in {(row["window_start"][:10], row["item"]) for row in rows}
-    assert all(float(row["rise_lower"]) > 0 for row in rows)
-
-
 def test_t12_a_mean_has_an_interval_or_is_empty(run):
     draw = random.Random(3)
     events = [(f"u{n}", item, day, draw.randint(0, 3)) for n in range(300) for day in range(7) for item in "ab"]
@@ -105,22 +97,3 @@ def test_t13_more_budget_never_finds_fewer(run):
         rows, _ = run(events, *WEEK, "--epsilon", epsilon, "--max_contributions", "28", name=f"at{epsilon}")
         found.append(len({row["item"] for row in rows}))
     assert found == sorted(found) and found[1] > 3 and found[-1] > 40
-
-
-@pytest.mark.parametrize("missing", [(0, 2), (2, 4), (0, 4)])
-def test_unknown_items_need_a_run_with_a_last_window(run, missing, capsys):
-    dates = [*WEEK[2:]]
-    del dates[missing[0] : missing[1]]
-    with pytest.raises(AssertionError):
-        run(crowd(10), "--window", "1day", *dates, "--epsilon", "1")
-    said = capsys.readouterr().err
-    assert "must be given" in said
-
-
-WENT = "forget signed_values value_share full_share neighbouring beta horizon windows shards selection spread"
-
-
-@pytest.mark.parametrize("option", [*WENT.split(), "max_contributions_per_window"])
-def test_options_that_went_are_unknown(option, capsys):
-    assert main(["counts", f"--{option}", "1", "--input", "x.csv", "--epsilon", "1", "--window", "1day"]) == 2
-    assert f"--{option}" in capsys.readouterr().err

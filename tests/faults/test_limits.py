@@ -60,7 +60,7 @@ def holds(found, truth):
 
 
 @pytest.mark.parametrize("kind", ["one", "few", "all"])
-@pytest.mark.parametrize(("limit", "share"), [(120, 0.0), (38, 0.15), (22, 0.33), (12, 0.54), (2, 0.9)])
+@pytest.mark.parametrize(("limit", "share"), [(120, 0.0), (38, 0.15), (22, 0.33), (2, 0.9)])
 def test_t1_what_is_said_of_limits_holds_wherever_contributions_lie(kind, limit, share, tmp_path, capsys):
     has = written(tmp_path, *people_of(kind, 3_000, 20, 30, np.random.default_rng(limit)))
     truth = true_share(has, limit)
@@ -85,31 +85,12 @@ def test_t1_people_who_each_come_on_one_day_of_37(tmp_path):
     assert found["dropped"]["upper"] is None and 0.5 < found["dropped"]["lower"] < true_share(has, 8)
 
 
-def test_t1_people_who_come_in_one_window_in_all(tmp_path):
-    rng = np.random.default_rng(2)
-    users = np.repeat(np.arange(3_000), rng.integers(3, 160, 3_000))
-    items = np.concatenate([rng.permutation(200)[:few] for few in np.bincount(users)])
-    has = written(tmp_path, users, items, np.full(len(users), 0))
-    found = run(tmp_path, 1, 32)
-    assert holds(found, true_share(has, 32)) and found["dropped"]["lower"] > 0.4
-
-
 def test_t11_where_hardly_anything_is_dropped_the_interval_holds_it(tmp_path):
     for seed in range(3):
         has = written(tmp_path, *people_of("all", 2_469, 30, 30, np.random.default_rng(seed)))
         limit = int(np.quantile(has, 0.99))
         assert 0 < true_share(has, limit) < 0.02
         assert holds(run(tmp_path, 30, limit, "--overwrite"), true_share(has, limit))
-
-
-def test_where_public_parameters_leave_nothing_to_drop_nothing_is_charged_for_it(tmp_path, capsys):
-    rng = np.random.default_rng(3)
-    users = np.repeat(np.arange(500), 3)
-    written(tmp_path, users, rng.integers(0, 4, len(users)), rng.integers(0, 5, len(users)))
-    (tmp_path / "items").write_text("\n".join(f"i{item}" for item in range(4)))
-    found = run(tmp_path, 5, 20, f"--domain {tmp_path}/items")
-    assert found["dropped"] == {"share": 0.0, "lower": 0.0, "upper": 0.0}
-    assert "they drop nothing" in capsys.readouterr().err
 
 
 def test_a_dry_run_does_not_show_the_share(tmp_path, capsys):

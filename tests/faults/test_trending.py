@@ -67,7 +67,7 @@ def test_t4_one_person_in_one_window_has_many_items(tmp_path, word):
     assert sum(true[row["item"], at] >= 0.95 * true["item 00", at] for at, row in enumerate(leaders)) >= 5
 
 
-@pytest.mark.parametrize("key", [1, 2, 3])
+@pytest.mark.parametrize("key", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_t9_of_rows_surely_above_the_threshold_hardly_any_is_false(tmp_path, key):
     """Items come for a day or two, others all the time, and most items have hardly anybody in most windows."""
     chance = np.random.default_rng(key)
@@ -113,16 +113,6 @@ def test_t15_alerts_are_found_and_hardly_any_is_false(tmp_path):
     }
     assert len(found & met) >= 0.95 * len(met)
     assert len(found - met) <= 2
-
-
-def test_t14_counts_of_one_item_and_alerts_about_it_have_the_same_numbers_of_the_same_limits(tmp_path):
-    """What an alert shows is what counts show of the rule as an item, within their intervals."""
-    events = [(f"user {person}", "a", moment(window)) for window in range(6) for person in range(200 + 40 * window)]
-    (tmp_path / "rules").write_text('{"name": "a", "at_least": 1, "items": ["a"]}')
-    end = "--window 1day --end 2030-01-07T00:00:00Z --epsilon 1 --delta 1e-6 --max_contributions 6"
-    rows = ran(tmp_path, f"alerts --rules {tmp_path}/rules {end}", events)
-    assert [row["estimate"] for row in rows] == pytest.approx([200 + 40 * window for window in range(6)], abs=40)
-    assert {row["status"] for row in rows} == {"started", "continues"}
 
 
 def test_e2_a_rule_ends_where_it_is_clear_and_until_is_unknown(tmp_path):

@@ -6,7 +6,6 @@ import graphlib
 import importlib
 import json
 import os
-import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -14,7 +13,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pytest
-from example_results import write
 from questions import EXAMPLES, write_folder
 
 ROOT = Path(__file__).parents[2]
@@ -104,18 +102,6 @@ def test_rooms_of_a_layer_form_no_cycle(package: str) -> None:
     graphlib.TopologicalSorter(rooms(ROOT / package)).prepare()  # raises CycleError
 
 
-@pytest.mark.parametrize("other", ["from privstream.layer.a.x import y", "from privstream.layer import Y"])
-def test_a_cycle_of_rooms_is_recognised(tmp_path: Path, other: str) -> None:
-    layer = tmp_path / "layer"
-    for room in ("a", "b"):
-        (layer / room).mkdir(parents=True)
-    (layer / "a" / "x.py").write_text("from privstream.layer import b\nfrom privstream.layer.a import z")
-    (layer / "b" / "x.py").write_text(other)
-    (layer / "__init__.py").write_text("from privstream.layer.a.x import Y")
-    with pytest.raises(graphlib.CycleError):
-        graphlib.TopologicalSorter(rooms(layer)).prepare()
-
-
 def test_folders_are_never_imported_by_their_own_name() -> None:
     folders = {*PACKAGES, "tests", "benchmarks"}
     assert not [identify(path) for path in SOURCES if top_levels(path) & folders]
@@ -136,14 +122,6 @@ def test_mechanisms_import_with_beam_absent(tmp_path: Path) -> None:
     paths = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "mechanisms").rglob("*.py")}
     names = {".".join(("privstream", *path.parts)).removesuffix(".__init__") for path in paths}
     assert names - {"privstream.mechanisms"} == set(done.stdout.split())
-
-
-@pytest.mark.slow
-def test_the_blocker_of_the_test_above_blocks(tmp_path: Path) -> None:
-    program = WITHOUT_BEAM.replace("import privstream.mechanisms\n", "import privstream.mechanisms, apache_beam\n")
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "apache_beam is hidden by the test" in done.stderr
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -170,12 +148,6 @@ def test_tests_import_the_installed_package() -> None:
         assert Path(module.__file__ or "").parent.samefile(home)
 
 
-def loaded_by(folder: Path, *arguments: str) -> set[str]:
-    """Return which libraries that take long to load a command has loaded."""
-    (loaded,) = loaded_by_each(folder, shlex.join(arguments))
-    return loaded
-
-
 def loaded_by_each(folder: Path, *commands: str) -> list[set[str]]:
     """Return which libraries that take long to load are there after each of some commands, in one process."""
     done = subprocess.run(
@@ -186,72 +158,9 @@ def loaded_by_each(folder: Path, *commands: str) -> list[set[str]]:
 
 
 @pytest.mark.slow
-def test_budgets_need_no_beam(tmp_path: Path) -> None:
-    ledger = ("--ledger", "ledger.jsonl")
-    for command in (("set", "--dataset", "d", "--limit", "1,0"), ("verify",), ("show",)):
-        assert not loaded_by(tmp_path, "budget", *command, *ledger) - {"scipy"}, command
-
-
-@pytest.mark.slow
 def test_no_plan_needs_beam(tmp_path: Path) -> None:
     write_folder(tmp_path)
     plans = [f"plan {word} {example.plan}" for word, example in EXAMPLES.items()]
     loaded = loaded_by_each(tmp_path, *plans)
     for plan, found in zip(plans, loaded, strict=True):
         assert found <= {"pyarrow", "scipy"}, plan
-
-
-def test_a_plan_until_a_date_needs_no_beam(tmp_path: Path) -> None:
-    """Times are read as those of events are, which may be Timestamps of Beam."""
-    windows = ("--window", "1d", "--start", "2024-01-01", "--end", "2024-02-01")
-    plan = ("plan", "counts", "--epsilon", "1", "--delta", "1e-6", "--max_contributions", "3", *windows)
-    assert loaded_by(tmp_path, *plan) <= {"pyarrow", "scipy"}
-
-
-MONITOR = """
-data: {input: events.csv, user: user, item: item, time: time}
-windows: {window: 1h, start: 2024-01-01, end: 2024-01-02}
-privacy: {epsilon: 2, delta: 1e-6}
-questions:
-  people: {question: counts}
-  listed: {question: counts, domain: [i, j]}
-  places: {question: top-k, max_per_window: 3, top: 3, windows: {window: 4h}}
-views:
-  risen: {of: people, against: 1h}
-  alarm: {of: people, item: i, above: 9}
-  parts: {ratio: [people, listed]}
-output: {path: answers}
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with events, a monitor of them, and a result."""
-    (tmp_path / "events.csv").write_text("user,item,time\nu,i,2024-01-01T00:00:00Z\n")
-    (tmp_path / "monitor.yaml").write_text(MONITOR)
-    write(tmp_path, "counts")
-    return tmp_path
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("lines", "needed"),
-    [
-        (["schema", "init events.csv --output new.yaml", "plan monitor.yaml"], {"pyarrow", "scipy"}),
-        (
-            ["report counts.jsonl --output page.html", "plot counts.jsonl --output picture.svg"],
-            {"altair", "pyarrow", "scipy"},
-        ),
-    ],
-    ids=["without pictures", "pictures"],
-)
-def test_commands_about_local_files_need_no_beam(lines: list[str], needed: set[str], folder: Path) -> None:
-    assert loaded_by_each(folder, *lines) == [needed] * len(lines)
-
-
-@pytest.mark.parametrize("package", ["mechanisms", "transforms"])
-def test_a_package_has_what_it_lists(package: str) -> None:
-    module = importlib.import_module(f"privstream.{package}")
-    assert all(getattr(module, name).__name__ == name for name in module.__all__)
-    with pytest.raises(AttributeError, match=f"^module 'privstream.{package}' has no attribute 'Nothing'$"):
-        _ = module.Nothing

@@ -4,10 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -79,54 +78,10 @@ def beam_archive(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return next(out.glob("*.tar.gz"))
 
 
-@pytest.fixture(scope="module")
-def legacy_archive(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Beam falls back to where the `build` package is missing."""
-    out = tmp_path_factory.mktemp("legacy")
-    run(sys.executable, "setup.py", "sdist", "--dist-dir", out, cwd=source)
-    return next(out.glob("*.tar.gz"))
-
-
-def archived_files(archive: Path) -> dict[str, bytes]:
-    with tarfile.open(archive) as tar:
-        members = [member for member in tar.getmembers() if member.isfile()]
-        return {"/".join(PurePosixPath(member.name).parts[1:]): tar.extractfile(member).read() for member in members}
-
-
-def test_tests_of_a_group_go_to_one_worker(request: pytest.FixtureRequest) -> None:
-    if request.config.getoption("loadgroup", default=False):
-        assert request.node.nodeid.endswith("@packaging"), "this pytest-xdist cannot group tests with this pytest"
-
-
 def test_wheel_holds_the_packages_and_nothing_else(wheel: Path, expected: set[str]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == expected
-
-
-def test_namespace_has_no_init(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        assert "privstream/__init__.py" not in archive.namelist()
-
-
-@pytest.mark.slow
-def test_sdists_hold_sources_and_no_tests(beam_archive: Path, legacy_archive: Path, expected: set[str]) -> None:
-    contents = archived_files(beam_archive)
-    files = set(contents)
-    assert contents == archived_files(legacy_archive)
-    sources = {name.removeprefix("privstream/") for name in expected}
-    assert sources <= files
-    others = {name for name in files - sources if ".egg-info/" not in name}
-    assert others == {
-        "CHANGELOG.md",
-        "LICENSE",
-        "MANIFEST.in",
-        "PKG-INFO",
-        "README.md",
-        "pyproject.toml",
-        "setup.cfg",
-        "setup.py",
-    }
 
 
 @pytest.mark.slow

@@ -3,13 +3,8 @@
 import ast
 import re
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlparse
-
-import pytest
-import yaml
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("mechanisms", "transforms", "pipelines")
@@ -17,26 +12,8 @@ FOLDERS = (*PACKAGES, "tests", "benchmarks", "deploy", "docs", ".ci")
 SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 BINARY = {".avro", ".bz2", ".gz", ".parquet", ".pdf", ".png", ".pyc", ".zst"}
 
-MAX_LINES = 800
-README_MAX_LINES = 150
 
 # Where documents may point. Packages come from wherever the machine is set up to fetch them: no file names a registry.
-LINKS = {
-    "json-schema.org",
-    "127.0.0.1",
-    "arxiv.org",
-    "beam.apache.org",
-    "doi.org",
-    "example.com",
-    "eprint.iacr.org",
-    "flink.apache.org",
-    "github.com",
-    "keepachangelog.com",
-    "localhost",
-    "semver.org",
-    "www.apache.org",
-    "www.w3.org",
-}
 REGISTRIES = tuple(
     ".".join(labels)
     for labels in (
@@ -53,7 +30,6 @@ REGISTRIES = tuple(
     )
 )
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|private|mnt)/|\b[A-Z]:\\\\?Users")
-URL = re.compile(r"https?://(?![{$])[^\s\"'<>)`\]]+")  # a host that is put in when the program runs is not named
 
 
 def kept_files() -> list[Path]:
@@ -118,56 +94,14 @@ def uses_of_randomness_not_allowed(path: Path) -> list[str]:
     return unseeded_generators(path) if simulation else uses_of_unkeyed_randomness(path)
 
 
-def test_modules_are_short() -> None:
-    lines = {identify(path): len(path.read_text("utf-8").splitlines()) for path in SOURCES}
-    assert not {path: count for path, count in lines.items() if count > MAX_LINES}
-
-
-def test_modules_have_a_docstring() -> None:
-    assert not [identify(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text("utf-8")))]
-
-
 def test_randomness_is_keyed() -> None:
     found = {identify(path): uses_of_randomness_not_allowed(path) for path in SOURCES}
     assert not {path: uses for path, uses in found.items() if uses}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "hash(user)",
-        "import random",
-        "from random import choice",
-        "import numpy.random as r",
-        "from numpy import random",
-        "from numpy.random import default_rng",
-        "x = np.random.default_rng()",
-        "x = numpy.random.normal()",
-    ],
-)
-def test_unkeyed_randomness_is_recognised(line: str, tmp_path: Path) -> None:
-    (tmp_path / "module.py").write_text(line)
-    assert uses_of_unkeyed_randomness(tmp_path / "module.py")
-    assert unseeded_generators(tmp_path / "module.py")
-
-
-def test_seeded_generators_are_recognised(tmp_path: Path) -> None:
-    (tmp_path / "module.py").write_text("def f(g: np.random.Generator): ...\nx = np.random.default_rng(seed)\n")
-    assert not unseeded_generators(tmp_path / "module.py")
-
-
 def test_no_registry_host_is_named() -> None:
     named = [(identify(path), host) for path in text_files() for host in REGISTRIES if host in path.read_text("utf-8")]
     assert not named
-
-
-def test_links_point_to_known_places() -> None:
-    found = {
-        (identify(path), urlparse(url).hostname)
-        for path in text_files()
-        for url in URL.findall(path.read_text("utf-8"))
-    }
-    assert not {(path, host) for path, host in found if host not in LINKS}
 
 
 def test_no_machine_path_is_named() -> None:
@@ -180,17 +114,7 @@ def test_no_machine_path_is_named() -> None:
     assert not lines
 
 
-@pytest.mark.parametrize("path", ["/" + "home/me/data", "= '/" + "root/x'", "C:" + "\\Users\\me"])
-def test_machine_paths_are_recognised(path: str) -> None:
-    assert MACHINE_PATH.search(path)
-
-
-def test_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < README_MAX_LINES
-
-
 DEPLOY = ROOT / "deploy"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", "")
 IMAGES = dict(re.findall(r"^(\w+_IMAGE)=(\S+)$", (DEPLOY / "compose" / "images.env").read_text(), re.MULTILINE))
 
@@ -205,13 +129,6 @@ def test_images_are_built_on_digests() -> None:
         name = source.strip("${}")
         assert source == f"${{{name}}}" and name in IMAGES
         assert f'RUN case "${name}" in *@sha256:*) ;; *)' in DOCKERFILE
-
-
-def test_compose_takes_images_from_one_list() -> None:
-    services = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
-    for service in services.values():
-        variable = re.fullmatch(r"\$\{(\w+):\?\}", service["image"])
-        assert variable[1] in IMAGES if variable else service["build"]["args"].keys() <= IMAGES.keys()
 
 
 def test_maven_refuses_what_does_not_fit_its_checksum() -> None:

@@ -21,7 +21,7 @@ from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.sinks.row_files import write_row_file
 from privstream.pipelines.sources.frame_files import as_table, write_events
 from privstream.transforms import KeyedCounts
-from privstream.transforms.rows import KeyCount, KeyRise
+from privstream.transforms.row_types import KeyCount, KeyRise
 
 SECRET = "who-nobody-may-see"
 FIELDS = {"user": "who", "item": "query", "time": "at"}

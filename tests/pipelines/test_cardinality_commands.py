@@ -8,7 +8,7 @@ from privstream.mechanisms import SetCardinality
 from privstream.pipelines import cli
 from privstream.pipelines.simulate.city import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms.rows import CardinalityEstimate
+from privstream.transforms.row_types import CardinalityEstimate
 
 WINDOWS = 48
 RUN = ["--window", "1800", "--start", "2024-01-01", "--end", "2024-01-02"]

@@ -13,7 +13,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of
 from privstream.pipelines.simulate.city import Truth
-from privstream.transforms.rows import (
+from privstream.transforms.row_types import (
     Alert,
     AlertState,
     CategoryFlag,

@@ -11,7 +11,7 @@ from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.pipelines import cli
 from privstream.pipelines.simulate.city import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms.rows import KeyCount, KeySum
+from privstream.transforms.row_types import KeyCount, KeySum
 
 WINDOWS = 4
 RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T04:00", "--epsilon", "20"]

@@ -17,7 +17,7 @@ from privstream.pipelines.simulate.city import City as Simulated
 from privstream.pipelines.simulate.city import Truth, searches
 from privstream.pipelines.simulate.worlds import write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.row_types import HeavyHitter
 
 FORMATS = ("parquet", "avro", "jsonl", "csv")
 USERS, WINDOWS = 3000, 4

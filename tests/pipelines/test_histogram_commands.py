@@ -8,7 +8,7 @@ from grids import some_quick
 from privstream.pipelines import cli
 from privstream.pipelines.simulate.city import MEANS, Truth
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms.rows import CategoryFlag, HistogramEstimate
+from privstream.transforms.row_types import CategoryFlag, HistogramEstimate
 
 WINDOWS = 30
 RUN = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-02T06:00"]

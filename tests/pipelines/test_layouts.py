@@ -18,7 +18,7 @@ from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import files_with
 from privstream.pipelines.sources.normalise import unusable
 from privstream.transforms.reading.texts import join_item
-from privstream.transforms.rows import AlertState, KeyCount, QuantileEstimate
+from privstream.transforms.row_types import AlertState, KeyCount, QuantileEstimate
 
 HOUR = 3600
 AUTUMN = 1_729_987_200  # 27 October 2024, 02:00 summer time in Berlin; an hour later it is 02:00 again

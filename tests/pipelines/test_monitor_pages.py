@@ -14,7 +14,7 @@ from privstream.pipelines.report.page import section
 from privstream.pipelines.report.result import ledger_of, output_of, read_result, results_of
 from privstream.pipelines.serve.serve_command import LivePage
 from privstream.pipelines.sinks.row_files import fingerprint, write_row_file
-from privstream.transforms.rows import AlertState, KeyCount, KeyRise, RatioEstimate
+from privstream.transforms.row_types import AlertState, KeyCount, KeyRise, RatioEstimate
 
 ITEMS = ["tea", HOSTILE[0]]
 

@@ -25,7 +25,7 @@ from privstream.pipelines.sinks.row_files import read_row_file, write_row_file
 from privstream.pipelines.sinks.window_files import file_name
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.transforms.counts.finished import corrected_rows
-from privstream.transforms.rows import CardinalityEstimate, KeyCount, QuantileEstimate
+from privstream.transforms.row_types import CardinalityEstimate, KeyCount, QuantileEstimate
 from privstream.transforms.timing.clock import STEP
 
 HOUR = 3600

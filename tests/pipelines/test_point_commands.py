@@ -7,7 +7,7 @@ import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.simulate.city import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms.rows import NearestPoints, RangeCount
+from privstream.transforms.row_types import NearestPoints, RangeCount
 
 WINDOWS = 6
 RUN = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-01T06:00:00"]

@@ -11,7 +11,7 @@ import pytest
 from privstream.pipelines import cli
 from privstream.pipelines.simulate.city import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms.rows import QuantileEstimate
+from privstream.transforms.row_types import QuantileEstimate
 
 WINDOWS = 6
 RUN = ["--window", "1h", "--start", "2024-01-01", "--end", "2024-01-01T06:00", "--epsilon", "2", "--delta", "1e-6"]

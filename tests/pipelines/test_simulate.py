@@ -17,7 +17,7 @@ from privstream.pipelines.simulate import city
 from privstream.pipelines.simulate.city import LEAST, START_MICROS, City, Truth
 from privstream.pipelines.simulate.worlds import write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.transforms.rows import KeyCount
+from privstream.transforms.row_types import KeyCount
 
 FORMATS = ["avro", "parquet", "jsonl", "csv"]
 HOUR = 3_600_000_000

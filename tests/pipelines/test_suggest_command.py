@@ -17,7 +17,7 @@ from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import read_files
-from privstream.transforms.rows import LimitShare
+from privstream.transforms.row_types import LimitShare
 
 WINDOWS = "--window 1d --start 2024-01-01 --end 2024-01-08"
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)

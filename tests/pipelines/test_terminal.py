@@ -23,7 +23,7 @@ from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, wri
 from privstream.pipelines.sinks.terminal_table import print_rows
 from privstream.pipelines.terminal import json_text, printable, say
 from privstream.transforms.reading.fields import DeadLetter
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.row_types import HeavyHitter
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table

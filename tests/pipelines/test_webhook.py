@@ -8,7 +8,7 @@ import pytest
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.sinks.destination import UnreachableError
 from privstream.pipelines.sinks.webhook import Webhook
-from privstream.transforms.rows import Alert, AlertState
+from privstream.transforms.row_types import Alert, AlertState
 
 HOUR = 3600
 

@@ -33,7 +33,7 @@ from privstream.pipelines.sinks.row_files import (
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.transforms.reading.fields import DeadLetter
-from privstream.transforms.rows import HeavyHitter, KeyCount
+from privstream.transforms.row_types import HeavyHitter, KeyCount
 
 FORMATS = ["avro", "parquet", "jsonl", "csv"]
 

@@ -142,11 +142,7 @@ def batch(number: int, renewal: int | None = None) -> pa.RecordBatch:
         regulars = [f"regular {number % PARTS} {person}" for person in range(REGULARS)]
         users = [f"{user} of {number // PARTS // renewal}" for user in users] + regulars
         what += ["favourite"] * REGULARS
-    columns = [
-        pa.array(users),
-        pa.array(what),
-        pa.array([begin(number + 0.5)] * len(users), pa.timestamp("us")),
-    ]
+    columns = [pa.array(users), pa.array(what), pa.array([begin(number + 0.5)] * len(users), pa.timestamp("us"))]
     return pa.RecordBatch.from_arrays(columns, ["user", "item", "time"])
 
 

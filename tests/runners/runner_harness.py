@@ -1,7 +1,7 @@
 """Runs one pipeline on a named runner and brings its results back as Python values.
 
 Runners work in other processes, so results travel through files: each bundle writes one. `run` skips the test when the
-runner is not on this machine, and fails it when `PRIVSTREAM_REQUIRE_RUNNERS` names the runner or is `1` (all of them).
+runner is not on this machine, and fails it when `PRIVSTREAM_REQUIRE_RUNNERS` is set.
 Flink means a cluster inside the job server, one for each pipeline; it runs in batch mode unless `--streaming` is given.
 """
 
@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import apache_beam as beam
 import flink_job_server
@@ -25,16 +25,6 @@ from privstream.transforms import Published
 
 CACHE = Path(__file__).parents[2] / ".cache"
 RUNNERS = ("fn_api", "prism", "flink")
-
-on_every_runner = pytest.mark.parametrize(
-    "runner",
-    [
-        pytest.param("fn_api"),
-        pytest.param("prism", marks=pytest.mark.prism),
-        pytest.param("flink", marks=[pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")]),
-    ],
-)
-"""Parametrises a test by `runner`, the name to hand to `run`."""
 
 Outputs = beam.PCollection | Mapping[str, beam.PCollection] | Published
 
@@ -56,31 +46,17 @@ def prism_location() -> Path:
     return Path(os.environ.get("PRISM_LOCATION") or CACHE / "prism" / f"v{beam.__version__}-loopback" / "prism")
 
 
-def missing(runner: str) -> str:
-    """Return what this runner lacks on this machine and how to get it, or an empty string."""
-    if runner not in RUNNERS:
-        raise ValueError(f"runner must be one of {', '.join(RUNNERS)}, got {runner}")
-    if runner == "prism" and not os.access(prism_location(), os.X_OK):
-        return f"no Prism binary at {prism_location()}: run deploy/get_prism.sh"
-    if runner == "flink" and shutil.which("java") is None:
-        return "no Java: install a Java runtime, 11 or 17"
-    if runner == "flink" and not flink_job_server.jar().is_file():
-        return f"no Flink job server at {flink_job_server.jar()}: run deploy/get_flink_job_server.sh"
-    return ""
-
-
 def require(runner: str) -> None:
     """Skip the calling test when the runner is missing; fail it where the environment says it must be there."""
-    if reason := missing(runner):
-        stop(runner, reason)
-
-
-def stop(runner: str, reason: str) -> NoReturn:
-    """Skip the calling test, for which something is missing; fail it where the environment says it must be there."""
-    required = os.environ.get("PRIVSTREAM_REQUIRE_RUNNERS", "").replace(",", " ").split()
-    if "1" in required or runner in required:
-        pytest.fail(f"{runner} is required here: {reason}", pytrace=False)
-    pytest.skip(f"{runner}: {reason}")
+    lacks = ""
+    if runner == "prism" and not os.access(prism_location(), os.X_OK):
+        lacks = f"no Prism binary at {prism_location()}: run deploy/get_prism.sh"
+    if runner == "flink" and (shutil.which("java") is None or not flink_job_server.jar().is_file()):
+        lacks = f"no Java 11 or 17, or no {flink_job_server.jar()}: run deploy/get_flink_job_server.sh"
+    if lacks and os.environ.get("PRIVSTREAM_REQUIRE_RUNNERS"):
+        pytest.fail(f"{runner} is required here: {lacks}", pytrace=False)
+    if lacks:
+        pytest.skip(f"{runner}: {lacks}")
 
 
 def options(runner: str, *extra: str) -> PipelineOptions:

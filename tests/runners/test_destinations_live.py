@@ -10,7 +10,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines import cli
 from privstream.pipelines.model.counted import HeavyHitters
 from privstream.pipelines.sinks.destination import UnreachableError
-from privstream.transforms.rows import HeavyHitter
+from privstream.transforms.row_types import HeavyHitter
 
 pytest.importorskip("confluent_kafka")
 pytest.importorskip("psycopg")
@@ -64,13 +64,6 @@ def test_hostile_texts_are_rows_like_others(postgres):
     destination.check(first=True)
     destination.send([hitter(item) for item in hostile])
     assert sorted(items(postgres, "hostile")) == sorted(item.replace("\0", "\u2400") for item in hostile)
-
-
-def test_a_missing_number_is_null(postgres):
-    destination = table(postgres, "missing")
-    destination.check(first=True)
-    destination.send([hitter("tea"), hitter("coffee")._replace(people=None, lower=None)])
-    assert postgres.ask("SELECT item FROM missing WHERE people IS NULL AND lower IS NULL") == [("coffee",)]
 
 
 def test_a_database_that_is_away_for_a_while_gets_every_row_once(postgres):
@@ -153,11 +146,6 @@ def test_a_broker_that_is_away_for_a_while_gets_every_row(kafka, broker):
     assert [value["people"] for _, value in messages(broker, "patient", len(ROWS))] == [0, 7, 14]
 
 
-def test_topics_that_are_not_there_are_refused(broker):
-    with pytest.raises(ValueError, match=f"--output must be a topic of {broker}: there is none called missing"):
-        KafkaTopic(f"kafka://{broker}/missing", "run", HeavyHitter, HeavyHitters.info.key).check(first=True)
-
-
 @pytest.fixture
 def searches(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -188,30 +176,6 @@ def test_a_run_over_files_fills_a_table(postgres, searches, capsys):
     (entry, _) = [json.loads(line) for line in (searches / "key.ledger.jsonl").read_text().splitlines()]
     assert entry["output"] == "rows.jsonl"
     assert not any(postgres_server.PASSWORD.encode() in path.read_bytes() for path in searches.glob("*.*"))
-
-
-def test_a_run_without_an_end_fills_a_topic_and_a_second_one_sends_the_same(broker, searches, capsys):
-    topic(broker, "windows")
-    (searches / "incoming" / "_UNTIL_20300101T000000Z").touch()
-    (searches / "incoming" / "_END").touch()
-    to = [
-        "--input=incoming",
-        "--watch=0.2",
-        "--watermark=marks",
-        "--start=2024-01-01",
-        "--output=copy",
-        f"--send=kafka://{broker}/windows",
-    ]
-    assert run(*to) == 0
-    files = sorted((searches / "copy").glob("*.jsonl"))
-    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    assert f"{len(lines):,} rows sent to windows" in capsys.readouterr().err
-    found = messages(broker, "windows", len(lines))
-    assert lines and sorted(json.dumps(value) for _, value in found) == sorted(map(json.dumps, lines))
-    (searches / "copy" / "_END").unlink()
-    assert run(*to) == 0
-    again = messages(broker, "windows", 2 * len(lines))
-    assert sorted(map(json.dumps, again)) == sorted(map(json.dumps, found + found))
 
 
 COUNTED = (
@@ -258,43 +222,3 @@ def test_rows_of_windows_before_an_item_was_found_are_there_once(kind, searches,
     assert server.ask(asked) == expected
     assert cli.main(["counts", *COUNTED.split(), to]) == 0
     assert server.ask(asked) == expected
-
-
-MONITOR = """\
-data: {{input: events.jsonl, time_unit: s}}
-windows: {{window: 1h, start: 1970-01-01, end: 1970-01-01T02:00}}
-privacy: {{epsilon: 8, delta: 0}}
-questions:
-  visitors: {{question: cardinality, timeout: 30m}}
-  middle:   {{question: quantiles, value: value, low: 1, high: 100, max_contributions: 2}}
-views:
-  busy: {{of: visitors, above: 5}}
-account: {{key: key}}
-output: {{path: out, send: {sent_to}}}
-"""
-
-
-def write_monitor(folder, sent_to):
-    """Write a monitor whose rows are sent somewhere, its events and its key."""
-    rows = [json.dumps({"user": f"u{number}", "time": 60 * number, "value": number}) for number in range(1, 90)]
-    (folder / "events.jsonl").write_text("\n".join(rows) + "\n")
-    (folder / "key").write_bytes(bytes(range(32)))
-    (folder / "key").chmod(0o600)
-    (folder / "monitor.yaml").write_text(MONITOR.format(sent_to=sent_to))
-
-
-@pytest.mark.slow
-def test_each_question_and_view_of_a_monitor_has_a_table_and_a_topic(postgres, broker, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write_monitor(tmp_path, f"['{postgres.url('')[:-1]}', 'kafka://{broker}']")
-    for name in ("visitors", "middle", "busy", "quiet"):
-        topic(broker, name)
-    assert cli.main(["run", "monitor.yaml"]) == 0
-    assert [row["state"] for _, row in messages(broker, "busy", 2)] == ["alert", "clear"]
-    assert all(messages(broker, name, 2) for name in ("visitors", "middle"))
-    assert postgres.ask("SELECT count(*), count(DISTINCT run_id) FROM visitors") == [(2, 1)]
-    assert postgres.ask("SELECT count(*) FROM middle") == [(2,)]
-    assert postgres.ask("SELECT count(*), min(state) FROM busy") == [(2, "alert")]
-    assert cli.main(["run", "monitor.yaml", "--overwrite"]) == 0
-    assert postgres.ask("SELECT count(*) FROM visitors") == [(2,)]
-    assert postgres.ask("SELECT count(*) FROM busy") == [(2,)]

@@ -1,7 +1,8 @@
-"""Flink: what is missing is said before anything is submitted, and its job server gives the same rows."""
+"""Flink: what is missing is said before anything is submitted, jobs end with their command, rows are the same."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,22 +12,32 @@ from pathlib import Path
 
 import flink_job_server
 import pytest
-from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
+from flink_cluster_jobs import SCRIPT, load
 from listening import elsewhere, run_and_look
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.runners import flink as flink_check
-from privstream.pipelines.runners.flink import FlinkJobOptions, check_flink
+from privstream.pipelines.runners.flink import FlinkJobOptions, check_flink, name_job, submitted_job
 from privstream.pipelines.runners.launch import parse_beam_options
 from runner_harness import require
 
 
-class FlinkPage(BaseHTTPRequestHandler):
-    """Answers as a job manager does when asked for its configuration."""
+class JobPage(BaseHTTPRequestHandler):
+    """Answers as a job manager does; what it knows is what the server was given."""
 
     def do_GET(self):
-        self.send_response(200 if self.path == "/config" else 404)
+        self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps({"flink-version": "1.19.3"}).encode())
+        self.wfile.write(json.dumps(self.server.answers.get(self.path, {})).encode())
+
+    def do_PATCH(self):
+        """Cancel a job."""
+        job = self.path.partition("?")[0]
+        self.server.cancelled.append(self.path)
+        self.server.answers[job] = {"state": "CANCELED"}
+        self.send_response(202)
+        self.end_headers()
+        self.wfile.write(b"{}")
 
     def log_message(self, *arguments):
         pass
@@ -34,9 +45,12 @@ class FlinkPage(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def cluster():
-    with HTTPServer(("127.0.0.1", 0), FlinkPage) as server:
+    with HTTPServer(("127.0.0.1", 0), JobPage) as server:
+        server.answers = {"/config": {"flink-version": "1.19.3"}}
+        server.answers |= {"/jobs/overview": {"jobs": [{"jid": "old", "name": "counts to rows"}]}}
+        server.cancelled, server.address = [], f"127.0.0.1:{server.server_port}"
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
+        yield server
         server.shutdown()
 
 
@@ -56,43 +70,33 @@ def test_other_runners_are_not_looked_at(monkeypatch):
 
 def test_all_is_there(java, cluster, tmp_path):
     (tmp_path / "server.jar").touch()
-    check_flink(options(f"--flink_job_server_jar={tmp_path / 'server.jar'}", f"--flink_master={cluster}"))
-    check_flink(options(f"--flink_master=http://{cluster}"))
+    check_flink(options(f"--flink_job_server_jar={tmp_path / 'server.jar'}", f"--flink_master={cluster.address}"))
+    check_flink(options(f"--flink_master=http://{cluster.address}"))
     check_flink(options("--flink_master=[local]", "--environment_type=LOOPBACK"))
+
+
+REFUSED = {
+    "no jar": (["--flink_master=[local]", "--flink_job_server_jar=/no/such.jar"], "/no/such.jar"),
+    "no cluster": (["--flink_master=127.0.0.1:1"], "127.0.0.1:1"),
+    "no host": (["--flink_master=not a host"], "host and port"),
+    "another version": (["--flink_master={cluster}", "--flink_version=1.20"], "1.20"),
+    "workers inside of the command": (["--flink_master={cluster}", "--environment_type=LOOPBACK"], "LOOPBACK"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_run_is_refused(case, java, cluster):
+    given, named = REFUSED[case]
+    with pytest.raises(UsageError) as refused:
+        check_flink(options(*(option.format(cluster=cluster.address) for option in given)))
+    assert named in str(refused.value)
 
 
 def test_missing_java(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(UsageError, match="install a Java runtime, 11 or 17"):
-        check_flink(options("--flink_master=[local]"))
     monkeypatch.setenv("JAVA_HOME", "/opt/java")
-    with pytest.raises(UsageError, match="JAVA_HOME is /opt/java, put its bin folder on the PATH"):
+    with pytest.raises(UsageError, match="JAVA_HOME is /opt/java"):
         check_flink(options("--flink_master=[local]"))
-
-
-def test_missing_jar(java):
-    with pytest.raises(UsageError, match=r"got /no/such\.jar; deploy/get_flink_job_server\.sh prints the path"):
-        check_flink(options("--flink_master=[local]", "--flink_job_server_jar=/no/such.jar"))
-
-
-def test_unreachable_cluster(java):
-    with pytest.raises(
-        UsageError, match=r"got 127\.0\.0\.1:1 \(.*refused.*\): start one with deploy/flink_cluster\.py"
-    ):
-        check_flink(options("--flink_master=127.0.0.1:1"))
-    with pytest.raises(UsageError, match="mend host and port"):
-        check_flink(options("--flink_master=not a host"))
-
-
-def test_another_version_of_flink(java, cluster):
-    with pytest.raises(UsageError, match=r"runs Flink 1\.19\.3, got 1\.20; the job server must be made for 1\.19 too"):
-        check_flink(options(f"--flink_master={cluster}", "--flink_version=1.20"))
-
-
-def test_workers_inside_the_command_are_refused_on_a_cluster(java, cluster):
-    with pytest.raises(UsageError, match="must not be LOOPBACK on a cluster"):
-        check_flink(options(f"--flink_master={cluster}", "--environment_type=LOOPBACK"))
 
 
 def test_checkpoints_never_cut_bundles_short_outlive_their_job_and_fit_any_parallelism():
@@ -115,6 +119,70 @@ def test_checkpoints_never_cut_bundles_short_outlive_their_job_and_fit_any_paral
 def test_a_release_of_flink_that_works_is_taken_unless_one_is_named(named, java):
     given = parse_beam_options(["--runner=FlinkRunner", "--flink_master=[local]", *named])
     assert given.view_as(FlinkRunnerOptions).flink_version == ("1.20" if named else flink_check.FLINK)
+
+
+def name_of(own: PipelineOptions) -> str:
+    return own.view_as(GoogleCloudOptions).job_name
+
+
+def begin(cluster, job: str, name: str) -> None:
+    cluster.answers["/jobs/overview"]["jobs"].append({"jid": job, "name": name})
+    cluster.answers[f"/jobs/{job}"] = {"state": "RUNNING"}
+
+
+def interrupted(cluster, own: str | None = None, *others: str) -> str:
+    """Return what is told at Ctrl-C when this job has begun, and other people's jobs of the same name have."""
+    mine = options(f"--flink_master={cluster.address}")
+    name_job(mine, "counts to rows")
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt), submitted_job(mine, told.append):
+        for other in others:
+            begin(cluster, other, "counts to rows")
+            begin(cluster, f"{other} too", "counts to rows 5c0d19e2")
+        if own is not None:
+            begin(cluster, own, name_of(mine))
+        raise KeyboardInterrupt
+    (line,) = told
+    return line
+
+
+def test_ctrl_c_ends_the_job_of_this_command_and_no_other(cluster):
+    assert interrupted(cluster, None, "theirs") == "no job has begun on the cluster"
+    assert cluster.cancelled == []
+    line = interrupted(cluster, "new", "theirs as well")
+    assert line == "job new has ended on the cluster; its last checkpoint stays"
+    assert cluster.cancelled == ["/jobs/new?mode=cancel"]
+    assert cluster.answers["/jobs/new"]["state"] == "CANCELED"
+
+
+def test_a_second_job_that_writes_the_same_is_refused_while_the_first_goes_on(cluster, monkeypatch, tmp_path):
+    monkeypatch.setattr(flink_check, "LET_GO_SECONDS", 0.1)
+    monkeypatch.chdir(tmp_path)
+
+    def submit(*writes: str) -> str:
+        mine = options(f"--flink_master={cluster.address}")
+        name_job(mine, "counts to rows")
+        with submitted_job(mine, pytest.fail, writes=writes):
+            return name_of(mine)
+
+    first = submit("rows/_END")
+    cluster.answers["/jobs/overview"]["jobs"].append({"jid": "first", "name": first, "state": "RUNNING"})
+    assert submit("other/rows/_END").startswith("counts to rows ")
+    with pytest.raises(UsageError, match=r"job first on 127\.0\.0\.1:\d+ writes into the same folder: end it first"):
+        submit(str(tmp_path / "rows/_END"))
+    cluster.answers["/jobs/overview"]["jobs"][-1]["state"] = "CANCELED"
+    again = submit("rows/_END")
+    assert again != first
+    assert again.rpartition(" ")[0] == first.rpartition(" ")[0]
+
+
+@pytest.mark.parametrize(("given", "name"), [([], "counts to rows"), (["--job_name=mine"], "mine")])
+def test_a_job_has_the_name_that_it_was_given_and_on_a_cluster_random_digits(cluster, given, name):
+    mine = options(*given, f"--flink_master={cluster.address}")
+    name_job(mine, "counts to rows")
+    assert name_of(mine) == name
+    with submitted_job(mine, pytest.fail):
+        assert re.fullmatch(rf"{name} [0-9a-f]{{8}}", name_of(mine))
 
 
 MAVEN = """#!/bin/sh
@@ -186,3 +254,16 @@ def test_rows_are_those_of_this_machine_and_nothing_listens_to_others(tmp_path: 
     rows = (tmp_path / "here.jsonl").read_text()
     assert len([json.loads(line) for line in rows.splitlines()]) > 3
     assert (tmp_path / "local.jsonl").read_text() == rows
+
+
+@pytest.fixture
+def script():
+    return load(SCRIPT)
+
+
+def test_a_process_that_took_over_the_number_is_left_alone(script, tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as stranger:
+        (tmp_path / "old.pid").write_text(f"{stranger.pid} 12345\n")
+        assert not script.stop_process(tmp_path / "old.pid")
+        assert stranger.poll() is None
+        stranger.kill()

@@ -143,11 +143,21 @@ def test_a_checkpoint_that_hangs_takes_the_job_back_to_the_last(running):
         stalled.unlink()
 
 
-def test_a_savepoint_is_resumed_with_another_parallelism(running):
+def test_a_savepoint_is_refused_with_other_options_and_resumed_with_another_parallelism(running, monkeypatch):
+    """As when a job is upgraded: no gap, nothing twice, and nothing of the version that was refused."""
     running.go_on()
-    savepoint = running.cluster.call("suspend", running.job.number).strip()
+    cluster = running.cluster
+    savepoint = cluster.call("suspend", running.job.number).strip()
     running.job.wait_for_state("FINISHED")
     before = Counter(running.rows())
+    with monkeypatch.context() as patch:
+        patch.setattr(paced_stream, "MAX_HITS", 2)
+        running.resume(savepoint)
+    running.stream.release(running.windows + 1.5)
+    refused = running.job.number
+    wait_until(lambda: "other options" in cluster.jobs.trouble(refused), "the first step that reads state")
+    assert Counter(running.rows()) == before, "nothing is published of other options"
+    cluster.cancel_all()
     running.resume(savepoint, "--parallelism=1")
     running.go_on()
     after = Counter(running.rows())

@@ -12,20 +12,7 @@ from typing import Any
 
 import pytest
 from flink_cluster_jobs import Cluster
-from paced_stream import (
-    FOUND,
-    FOUND_PERIOD,
-    LASTING,
-    LISTED,
-    PARTS,
-    PUBLIC,
-    START,
-    WINDOW,
-    Stream,
-    dead,
-    kept,
-    run_locally,
-)
+from paced_stream import FOUND, FOUND_PERIOD, LASTING, LISTED, PARTS, START, WINDOW, Stream, dead, kept, run_locally
 from privstream.transforms import DeadLetter
 
 pytestmark = [pytest.mark.slow, pytest.mark.flink, pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
@@ -100,13 +87,6 @@ def test_what_is_compared_depends_on_what_the_savepoint_remembers(expected):
     assert {row.window_start for row in rows if row.item in rare} == {row.window_start for row in rows}
     carried = {row.item for row in rows if row.window_start == period_end}
     assert rare & carried, "too few have them for a single window"
-
-
-def test_an_item_of_a_public_list_goes_through_the_savepoint_and_the_renewal(expected):
-    """Nobody has it: each window publishes its noise, and no renewal drops it."""
-    rows = [row for name, row in expected if name == FOUND]
-    shown = [row.window_start for row in rows if row.item == PUBLIC]
-    assert sorted(shown) == sorted({row.window_start for row in rows}) and len(shown) == PERIODS * WINDOWS
 
 
 def test_a_list_of_people_goes_through_the_savepoint(expected):

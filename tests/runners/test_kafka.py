@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from test_watch_command import MARKS, PRIVSTREAM, options, windows
+from test_watch_command import PRIVSTREAM, options, windows
 
 pytest.importorskip("confluent_kafka")
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from privstream.pipelines.sources import kafka_events
 
@@ -54,10 +53,11 @@ def command(source: str | Path, output: Path, key: Path) -> list[str]:
     return [*PRIVSTREAM, "heavy-hitters", *where, *privacy]
 
 
-@pytest.mark.parametrize("runner", [pytest.param("flink", marks=MARKS["flink"])])
-def test_windows_come_out_while_records_come_and_equal_a_bounded_run(broker, tmp_path, runner):
-    """On Prism a page that test_server_pages.py follows goes from a topic to a topic."""
-    chosen = options(runner, own_server=True)
+@on_broker
+@pytest.mark.prism
+def test_windows_come_out_while_records_come_and_equal_a_bounded_run(broker, tmp_path):
+    """On Flink a monitor of a topic fills tables and topics: see test_monitor_runners.py."""
+    chosen = options("prism")
     name = "events"
     source = topic(broker, name)
     rows, letters, key = tmp_path / "rows", tmp_path / "letters", tmp_path / "noise.key"
@@ -208,82 +208,3 @@ def test_a_topic_that_its_producers_stamp_is_refused_and_their_stamps_move_nothi
         time.sleep(0.2)
     assert [(value, second) for _, value, second in answer.found] == [(b"1", 0)]
     assert answer.watermark < (time.time() + 1) * MICROS
-
-
-@on_broker
-def test_errors_name_the_option(broker, tmp_path):
-    key = tmp_path / "noise.key"
-    key.write_bytes(bytes(range(32)))
-    key.chmod(0o600)
-
-    def said(source: str, *more: str) -> str:
-        answer = subprocess.run([*command(source, tmp_path, key), *more], capture_output=True, text=True, check=False)
-        assert answer.returncode == 2
-        return answer.stderr
-
-    assert "--input must be a topic of" in said(f"kafka://{broker}/missing")
-    assert "--input must be of the form kafka://host:port/topic" in said("kafka://host")
-    assert "--kafka-setting must be one that librdkafka knows" in said(f"kafka://{broker}/t", "--kafka_setting=a.b=c")
-    assert "--kafka-setting must not set group.id" in said(f"kafka://{broker}/t", "--kafka_setting=group.id=c")
-
-
-MONITOR = """\
-data: {{input: {source}, time_unit: s, watch: 0.3}}
-windows: {{window: {window}s, allowed_lateness: {lateness}s, start: "{start}", renew_every: 1h}}
-privacy: {{epsilon: 8, delta: 1e-6}}
-questions:
-  pages:   {{question: counts, domain: [a, b], max_contributions: 4}}
-  present: {{question: cardinality, timeout: 30s}}
-account: {{key: noise.key, run_id: clicks, ledger: none}}
-output: {{path: out, format: jsonl, send: "kafka://{broker}"}}
-"""
-
-
-@pytest.mark.parametrize("runner", [pytest.param("prism", marks=MARKS["prism"])])
-@on_broker
-def test_a_monitor_goes_from_a_topic_to_a_topic_for_each_question(broker, tmp_path, monkeypatch, runner):
-    monkeypatch.chdir(tmp_path)
-    source = topic(broker, "clicks")
-    for name in ("pages", "present"):
-        topic(broker, name)
-    Path("noise.key").write_bytes(bytes(range(32)))
-    Path("noise.key").chmod(0o600)
-    begin = int(time.time()) // WINDOW * WINDOW
-    start = datetime.fromtimestamp(begin, UTC).isoformat()
-    text = MONITOR.format(source=source, broker=broker, window=WINDOW, lateness=LATENESS, start=start)
-    Path("monitor.yaml").write_text(text)
-    process = subprocess.Popen([*PRIVSTREAM, "run", "monitor.yaml", *options(runner)], start_new_session=True)
-    producer, found = Producer({"bootstrap.servers": broker}), set()
-    try:
-        deadline = time.monotonic() + SECONDS
-        while len(found) < 2 and time.monotonic() < deadline:
-            for user in range(100):
-                event = {"user": f"u{user}", "item": "ab"[user % 2], "time": time.time()}
-                producer.produce("clicks", json.dumps(event).encode(), partition=user % 2)
-            producer.flush()
-            assert process.poll() is None
-            found = windows(Path("out/pages")) & windows(Path("out/present")) if Path("out").exists() else set()
-            time.sleep(0.5)
-        rows = {name: _first(broker, name) for name in ("pages", "present")}
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert len(found) >= 2
-    assert rows["pages"]["item"] in ("a", "b") and "noisy" in rows["pages"] and "people" in rows["present"]
-    assert Path("out/_guarantee.json").exists()
-
-
-def _first(broker: str, name: str) -> dict:
-    """Return the first row in a topic."""
-    consumer = Consumer({"bootstrap.servers": broker, "group.id": name, "auto.offset.reset": "earliest"})
-    consumer.subscribe([name])
-    deadline = time.monotonic() + SECONDS
-    try:
-        while time.monotonic() < deadline:
-            message = consumer.poll(1)
-            if message is not None and message.error() is None:
-                return json.loads(message.value())
-    finally:
-        consumer.close()
-    raise AssertionError(f"no row in {name}")

@@ -1,6 +1,5 @@
 """A ledger in a real PostgreSQL: one budget for several machines, of which two cannot take the last epsilon."""
 
-import json
 import multiprocessing
 from contextlib import suppress
 
@@ -89,45 +88,3 @@ def test_the_commands_take_it(postgres, tmp_path, monkeypatch, capsys):
     assert not any(secret in shown.out + shown.err for secret in (postgres_server.PASSWORD, "somebody", "wish"))
     lines = " ".join(line for (line,) in postgres.ask("SELECT line FROM commands"))
     assert not any(secret in lines for secret in (postgres_server.PASSWORD, "somebody", "wish"))
-
-
-MONITOR = """
-version: 1
-data: {{input: a.csv}}
-windows: {{window: 1d, start: 2024-01-01, end: 2024-01-02}}
-privacy: {{epsilon: 1, delta: 1e-6}}
-account: {{dataset: shop, ledger: {place}, key: key}}
-output: {{path: {folder}}}
-questions:
-  items:  {{question: counts, max_contributions: 1, share: 2}}
-  people: {{question: cardinality, timeout: 1h}}
-"""
-
-
-def test_a_monitor_has_one_line_there(postgres, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    place = a_shop(tmp_path, postgres.url("monitors"))
-    for folder, seed, status in (("out", 0, 0), ("again", 0, 0), ("more", 1, 2)):
-        (tmp_path / "key").write_bytes(bytes(range(seed, seed + 32)))
-        (tmp_path / "monitor.yaml").write_text(MONITOR.format(place=place, folder=folder))
-        assert cli.main(["run", "monitor.yaml"]) == status, capsys.readouterr().err
-    assert "the limit of data set 'shop' must not be exceeded" in capsys.readouterr().err
-    assert not [*(tmp_path / "more").iterdir()]
-    lines = [line for (line,) in postgres.ask("SELECT line FROM monitors")]
-    runs = [json.loads(line) for line in lines if '"kind":"run"' in line]
-    assert [run["output"] for run in runs] == ["out", "again"] and runs[0]["label"] == runs[1]["label"]
-    assert not any(secret in " ".join(lines) for secret in (postgres_server.PASSWORD, "somebody", "wish"))
-
-
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("postgresql://nobody@127.0.0.1:1/results/ledger", "ledger must be a database that answers|can be used"),
-        ("postgresql://somewhere/results", "ledger must be of the form postgresql://user@host:port/database/table"),
-        ("postgresql://me:secret@somewhere/results/ledger", "ledger must be of the form .* without a password"),
-    ],
-)
-def test_what_cannot_be_reached_is_said_without_secrets(place, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        Ledger(place).append(entry("one"))
-    assert "secret" not in str(caught.value)

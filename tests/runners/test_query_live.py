@@ -31,7 +31,7 @@ ODD = """
 
 @pytest.fixture(scope="module")
 def url(postgres):
-    for statement in (TABLE, VISITS, ODD, "CREATE TYPE mood AS ENUM ('good')"):
+    for statement in (TABLE, VISITS, ODD):
         postgres.ask(statement)
     return postgres.url("").rstrip("/")
 
@@ -68,16 +68,11 @@ def test_columns_are_read_with_their_types(url, tmp_path, monkeypatch):
     [
         ("SELECT page::int AS who, page, seen FROM visits", "SQLSTATE 22P02"),
         ("SELECT who, page, seen FRM visits", "syntax error at or near"),
-        ("SELECT who FROM sales", 'relation "sales" does not exist'),
         ("SELECT * FROM visits", "query must give texts, numbers and times: cast `more` to text, or leave it out"),
-        ("SELECT who, page, seen, 'good'::mood AS mood FROM visits", "cast `mood` to text"),
-        ("SELECT who, page AS who FROM visits", "there are two called `who`"),
-        ("DELETE FROM visits", "syntax error"),
         ("WITH gone AS (DELETE FROM visits RETURNING *) SELECT * FROM gone", "SQLSTATE 0A000"),
         ("SELECT 1; DROP TABLE visits", "multiple commands"),
         ("SELECT nextval('numbers') AS who", "read-only transaction"),
         ("SELECT page::regclass::text AS page, who, seen FROM visits", "SQLSTATE 42P01"),
-        ("SELECT page::regtype::text AS page, who, seen FROM visits", "SQLSTATE 42704"),
         ("SELECT current_setting(page) AS page, who, seen FROM visits", "SQLSTATE 42704"),
         (
             "SELECT query_to_xml('SELECT ' || page, true, true, '')::text AS page, who, seen FROM visits",

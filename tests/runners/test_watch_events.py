@@ -8,17 +8,14 @@ from pathlib import Path
 
 import apache_beam as beam
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from privstream.pipelines.cli import main
-from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, _WriteLetters
+from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
 from privstream.pipelines.sources import watch_events
-from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import EventFile, FilePart
+from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.watch_events import WatchEvents, _CutFile, _ReadWatchedPart
 from privstream.transforms.reading.fields import DeadLetter
 from runner_harness import run
@@ -70,20 +67,6 @@ def test_every_file_is_read_once_and_bad_ones_are_dead_letters(tmp_path, waterma
     assert counters["privstream:files_unreadable"] == 2
 
 
-@pytest.mark.parametrize("ending", ["gz", "bz2", "zst"])
-def test_a_compressed_file_that_is_broken_is_a_dead_letter(tmp_path, ending):
-    (tmp_path / "a.jsonl").write_text(lines("1"))
-    (tmp_path / f"b.jsonl.{ending}").write_bytes(b"this was never compressed")
-    users, letters, _ = read(tmp_path)
-    assert users == ["1"]
-    assert [Path(letter[1]).name for letter in letters] == [f"b.jsonl.{ending}"]
-
-
-def test_a_file_of_an_unknown_ending_that_comes_later_is_a_dead_letter(tmp_path):
-    (letter,) = _CutFile().process(EventFile(str(tmp_path / "notes.txt"), 1, ""))
-    assert letter.value.reason.startswith("--input must end in .avro")
-
-
 def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
     file = tmp_path / "a.jsonl"
     gone = EventFile(str(file), 10, "jsonl")
@@ -101,19 +84,6 @@ def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
     file.unlink()
     (letter,) = read_part.process(part)
     assert letter.value.reason == "file must stay until it has been read"
-
-
-def test_damage_in_the_middle_keeps_what_was_read_before(tmp_path):
-    path = tmp_path / "a.parquet"
-    table = pa.table({"user": ["1", "2"], "item": ["a", "b"], "time": pa.array([1, 2])})
-    pq.write_table(table, path, row_group_size=1, compression="none", use_dictionary=False)
-    damaged = bytearray(path.read_bytes())
-    second = pq.ParquetFile(path).metadata.row_group(1).column(0)
-    damaged[second.data_page_offset : second.data_page_offset + 8] = b"\xff" * 8
-    path.write_bytes(damaged)
-    users, letters, _ = read(tmp_path)
-    assert users == ["1"]
-    assert [letter[2] for letter in letters] == ["row group 2"]
 
 
 def not_utf_8(folder: Path) -> None:
@@ -146,60 +116,6 @@ def test_whatever_else_is_in_the_folder_the_run_goes_on(make, reasons, tmp_path)
     assert [letter[0].rpartition(": ")[2] for letter in letters] == reasons
 
 
-def test_what_becomes_a_pipe_after_it_was_found_is_not_waited_for(tmp_path):
-    file = tmp_path / "a.jsonl"
-    os.mkfifo(file)
-    (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(file), "jsonl", 0))
-    assert letter.value.reason.endswith("it is a folder, a pipe or a device, not a file")
-
-
-def test_a_file_that_is_replaced_while_its_parts_are_read_is_a_dead_letter(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"user": ["1"], "item": ["a"], "time": pa.array([1])}), path)
-    (letter,) = _ReadWatchedPart(FIELDS).process(FilePart(str(path), "parquet", path.stat().st_size, 1))
-    assert "must not change while it is read" in letter.value.reason
-
-
-def test_a_format_for_all_files_and_a_glob(tmp_path):
-    (tmp_path / "a.log").write_text(lines("1"))
-    (tmp_path / "b.txt").write_text("no events")
-    assert [file.path for file in WatchEvents(f"{tmp_path}/*.log", FIELDS, "jsonl").files] == [str(tmp_path / "a.log")]
-
-
-def test_errors_at_launch(tmp_path):
-    with pytest.raises(InputFileError, match="--input must be a folder that exists, to be watched"):
-        WatchEvents(str(tmp_path / "missing"))
-    with pytest.raises(ValueError, match="watch must be finite and > 0, got 0"):
-        WatchEvents(str(tmp_path), seconds=0)
-    with pytest.raises(ValueError, match="watermark must be one of arrival, marks, got 'events'"):
-        WatchEvents(str(tmp_path), watermark="events")
-    (tmp_path / "a.csv").write_text("who,item,time\n5,a,1\n")
-    (tmp_path / "b.txt").write_text("no events")
-    with pytest.raises(ValueError, match="--user must name a field"):
-        WatchEvents(str(tmp_path))
-    (tmp_path / "c.jsonl").write_text(lines("1"))
-    assert len(WatchEvents(str(tmp_path)).files) == 3  # one that can be used is enough, wherever it stands
-
-
-def test_the_command_names_the_option(tmp_path, capsys):
-    (tmp_path / "in").mkdir()
-    command = ["heavy-hitters", "--window=5", "--epsilon=1", "--delta=1e-6", "--start=2024-01-01", "--end=2024-01-02"]
-
-    def said(*options: str) -> str:
-        assert main([*command, *options]) == 2
-        return capsys.readouterr().err
-
-    into, rows = f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'rows'}"
-    assert "--output must be a folder that exists when the input is watched" in said(into, rows, "--watch=1")
-    same = f"--output={tmp_path / 'in'}"
-    assert "must be another folder than --output" in said(into, same, "--watch=1", "--run_id=r")
-    there = f"--output={tmp_path}"
-    assert "--run-id must be given" in said(into, there, "--watch=1")
-    assert "--overwrite must not be given" in said(into, there, "--watch=1", "--run_id=r", "--overwrite")
-    assert "--watermark must be given with" in said(into, rows, "--watermark=marks")
-    assert "--kafka-setting must be given with" in said(into, rows, "--kafka_setting=a=b")
-
-
 def letter(number: int) -> DeadLetter:
     return DeadLetter("late", "source", f"line {number:04}", "record")
 
@@ -222,34 +138,6 @@ def test_a_file_is_complete_when_it_is_large(tmp_path):
     assert sorted(map(len, found)) == [10, 30, 30, 30]
     assert sorted(chain.from_iterable(found)) == list(range(100))
     assert all(each == sorted(each) for each in found)
-
-
-class Cell(list):
-    """A bag, a value or a timer of one key."""
-
-    add = write = set = list.append
-
-    def read(self):
-        return (self or [None])[-1]
-
-
-class Bag(Cell):
-    read = list.copy
-
-
-def test_a_minute_makes_one_file_and_the_next_letter_begins_another(tmp_path):
-    writer = _WriteLetters(str(tmp_path), seconds=60, largest=1 << 20)
-    lines, size, minute, end = Bag(), Cell(), Cell(), Cell()
-    for number in range(3):
-        assert not list(writer.process((b"", b"%d\n" % number), lines, size, minute, end))
-    assert len(minute) == len(end) == 1
-    (first,) = writer.on_minute(lines, size)
-    assert Path(first).read_text() == "0\n1\n2\n"
-    assert not list(writer.on_minute(lines, size))
-    assert not list(writer.process((b"", b"3\n"), lines, size, minute, end))
-    assert len(minute) == 2
-    (second,) = writer.on_end(lines, size, minute)
-    assert Path(second).read_text() == "3\n"
 
 
 @pytest.mark.prism

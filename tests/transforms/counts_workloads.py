@@ -11,9 +11,11 @@ from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise
 from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms import Domain
+from privstream.transforms.batches import CountBatch, decode
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.transform import KeyedCounts
-from privstream.transforms.rows import KeyCount
+from privstream.transforms.row_types import KeyCount
+from privstream.transforms.timing.clock import STEP
 from slow_reference import hashed, hashed_all, lot
 from workloads import KEY, SECOND, START
 
@@ -35,20 +37,12 @@ CONFIGURATIONS = {
     "found, people": {"min_people": 3},
     "found, rising": {"epsilon": 60.0, "rising": 2},
     "found, more": {"max_contributions": 6, "epsilon": 6.0, "min_people": 2},
-    "found, window limit": {
-        "max_contributions": 6,
-        "max_per_window": 2,
-        "epsilon": 8.0,
-    },
+    "found, window limit": {"max_contributions": 6, "max_per_window": 2, "epsilon": 8.0},
     "found, public items": {"public_items": BESIDE, "epsilon": 3.0},
     "found, public items, several windows": {"public_items": BESIDE, "over": 30, "epsilon": 3.0},
     "found, several windows": {"over": 30, "epsilon": 4.0},
     "found, random": {"epsilon": 4.0},
-    "found, random, window limit": {
-        "max_contributions": 12,
-        "max_per_window": 4,
-        "epsilon": 8.0,
-    },
+    "found, random, window limit": {"max_contributions": 12, "max_per_window": 4, "epsilon": 8.0},
     "start, random": {"over": "start", "max_contributions": 3},
     "window, public, random": {"domain": LISTED},
     "window, public": {"domain": LISTED},
@@ -239,4 +233,17 @@ def answers(made: KeyedCounts, events) -> dict[tuple[int, str], int]:
     for step, item, _ in contributions(made, events):
         for later in range(step - first, min(end, step - first + span)):
             found[later, item] += 1
+    return found
+
+
+def exact(chain):
+    """Return what was counted before noise: (step, item) -> (contributions, people who are new)."""
+    found = {}
+    for _, record in chain.counted:
+        (step,), batch = STEP.unpack_from(record), decode(CountBatch, record[STEP.size :])
+        people = batch.counts if batch.new is None else batch.new
+        for item, *numbers in zip(batch.items.tolist(), batch.counts.tolist(), people.tolist(), strict=True):
+            name = (chain.made.domain or batch.names)[item]
+            before = found.get((step, name), (0, 0))
+            found[step, name] = tuple(a + b for a, b in zip(before, numbers, strict=True))
     return found

@@ -2,6 +2,8 @@
 
 import itertools
 import random
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
@@ -72,14 +74,19 @@ def crowd_at(moment: float, crowd: Events, others: Events) -> TestStream:
     return source.advance_watermark_to_infinity()
 
 
-def run_bounded(runner: str, elements: list, made: beam.PTransform, *extra: str) -> runner_harness.Results:
-    """Run a transform on elements that are spread over workers."""
+def of_elements(elements: Iterable[Any], made: beam.PTransform) -> Callable[[beam.Pipeline], runner_harness.Outputs]:
+    """Return a pipeline with a transform on elements that are spread over workers."""
 
     def build(pipeline):
         events = pipeline | "Elements" >> beam.Create(elements) | "Spread" >> beam.Reshuffle()
         return events | made.with_dead_letters()
 
-    return runner_harness.run(runner, build, *extra)
+    return build
+
+
+def run_bounded(runner: str, elements: list, made: beam.PTransform, *extra: str) -> runner_harness.Results:
+    """Run a transform on elements that are spread over workers."""
+    return runner_harness.run(runner, of_elements(elements, made), *extra)
 
 
 def late_of(results) -> int:

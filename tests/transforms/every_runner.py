@@ -8,8 +8,7 @@ A test is a generator here. It yields the pipeline that is to be run, gets the r
         assert results.elements("rows") == ...
 
 Where runners are in other processes, the pipelines of all selected tests with the same `job` stand side by side in one
-pipeline. Its first test runs it. A test that fails with these results is repeated by itself: it says what is wrong
-with its own pipeline, or that it is right alone, and wrong beside the others. FnApiRunner runs each alone.
+pipeline, which the first of them runs. FnApiRunner runs each alone.
 """
 
 import functools
@@ -27,6 +26,10 @@ from privstream.transforms.stages import KEEP_BUNDLES_WHOLE
 from runner_harness import RUNNERS, Outputs, Results, run_together
 
 WHOLE = f"--experiments={KEEP_BUNDLES_WHOLE}"  # as in all private transforms
+MARKS = {
+    "flink": [pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")],
+    "prism": [pytest.mark.prism, pytest.mark.slow],
+}
 
 
 @dataclass(frozen=True)
@@ -40,16 +43,6 @@ class Streamed:
 Checks = Generator[Callable[[beam.Pipeline], Outputs] | Streamed, Results, None]
 
 
-def of_elements(elements: Iterable[Any], made: beam.PTransform) -> Callable[[beam.Pipeline], Outputs]:
-    """Return a pipeline with a transform on elements that are spread over workers."""
-
-    def build(pipeline):
-        events = pipeline | "Elements" >> beam.Create(elements) | "Spread" >> beam.Reshuffle()
-        return events | made.with_dead_letters()
-
-    return build
-
-
 def of_stream(stream: TestStream, made: beam.PTransform) -> Streamed:
     """Return a pipeline with a transform on a stream."""
     return Streamed(stream, lambda source: source | made.with_dead_letters())
@@ -57,10 +50,10 @@ def of_stream(stream: TestStream, made: beam.PTransform) -> Streamed:
 
 def one_job(
     job: str,
-    cases: Iterable[str] = (),
-    *quick: str,
+    cases: Iterable[Any] = (),
+    *quick: Any,
     runners: Iterable[str] = RUNNERS,
-    elsewhere: Iterable[str] | None = None,
+    elsewhere: Iterable[Any] | None = None,
 ) -> Callable[[Callable[..., Checks]], Callable[..., None]]:
     """Make a test, or one for each case, of a generator: of one name on several runners.
 
@@ -77,19 +70,27 @@ def one_job(
     assert {*quick, *elsewhere} <= {*cases}, f"{quick} and {elsewhere} are not among {cases}"
 
     def decorate(checks: Callable[..., Checks]) -> Callable[..., None]:
-        marked = [
-            pytest.param(runner, case, id=_id(runner, case), marks=_marks(job, runner, case in quick or not cases))
-            for case in cases or [""]
-            for runner in runners
-            if runner == "fn_api" or not cases or case in elsewhere
-        ]
+        def marked(runner: str, case: Any) -> Any:
+            marks = MARKS.get(runner, [] if case in quick or not cases else [pytest.mark.slow])
+            marks = [*marks, pytest.mark.xdist_group(f"prism, {job}")] if runner == "prism" else marks
+            parts = case if isinstance(case, tuple) else (case,)
+            return pytest.param(runner, case, id=", ".join([runner, *(str(p) for p in parts if p != "")]), marks=marks)
 
-        @pytest.mark.parametrize(("runner", "case"), marked)
-        def test(runner: str, case: str, request: pytest.FixtureRequest) -> None:
-            if runner != "fn_api":
-                _check_beside_others(runner, request)
+        chosen = [(runner, case) for case in cases or [""] for runner in runners]
+        chosen = [(runner, case) for runner, case in chosen if runner == "fn_api" or not cases or case in elsewhere]
+
+        @pytest.mark.parametrize(("runner", "case"), [marked(*each) for each in chosen])
+        def test(runner: str, case: Any, request: pytest.FixtureRequest) -> None:
+            if runner == "fn_api":
+                own = test.checks(case)
+                found = own, _run(runner, {"alone": next(own)})["alone"]
             else:
-                _check_alone(runner, test.checks(case))
+                together = _beside_others(runner, job, request.session)
+                if isinstance(together, Exception):
+                    raise together
+                found = together[request.node.nodeid]
+            with pytest.raises(StopIteration):  # after its checks a test yields nothing more
+                found[0].send(found[1])
 
         functools.update_wrapper(test, checks)
         del test.__wrapped__  # pytest would look for its arguments there
@@ -100,53 +101,16 @@ def one_job(
     return decorate
 
 
-def _id(runner: str, case: Any) -> str:
-    parts = case if isinstance(case, tuple) else (case,)
-    return ", ".join([runner, *(str(part) for part in parts if part != "")])
-
-
-def _marks(job: str, runner: str, quick: bool) -> list[pytest.MarkDecorator]:
-    match runner:
-        case "flink":
-            return [pytest.mark.flink, pytest.mark.slow, pytest.mark.xdist_group("flink")]
-        case "prism":
-            return [pytest.mark.prism, pytest.mark.slow, pytest.mark.xdist_group(f"prism, {job}")]
-        case _:
-            return [] if quick else [pytest.mark.slow]
-
-
-def _check_alone(runner: str, checks: Checks) -> None:
-    _finish(checks, _run(runner, {"alone": next(checks)})["alone"])
-
-
-def _finish(checks: Checks, results: Results) -> None:
-    """Let a test check its results, after which it must yield nothing more."""
-    with pytest.raises(StopIteration):
-        checks.send(results)
-
-
-def _check_beside_others(runner: str, request: pytest.FixtureRequest) -> None:
-    found = _beside_others(runner, request.function.job, request.session)
-    try:
-        if isinstance(found, Exception):
-            raise found
-        _finish(*found[request.node.nodeid])
-    except Exception as error:
-        _check_alone(runner, request.function.checks(request.node.callspec.params["case"]))
-        raise AssertionError("right alone, and wrong beside the other tests of its job") from error
-
-
 @functools.cache
 def _beside_others(runner: str, job: str, session: pytest.Session) -> dict[str, tuple[Checks, Results]] | Exception:
     """Run the pipelines of all tests of a job, once; return what each has to check, or why there is nothing."""
-    waiting, yielded = {}, {}
+    waiting = {}
     for item in session.items:
         test = getattr(item, "function", None)
         if getattr(test, "job", None) == job and item.callspec.params["runner"] == runner:
             waiting[item.nodeid] = test.checks(item.callspec.params["case"])
     try:
-        yielded = {node: next(checks) for node, checks in waiting.items()}
-        results = _run(runner, yielded)
+        results = _run(runner, {node: next(checks) for node, checks in waiting.items()})
     except Exception as error:
         return error
     return {node: (checks, results[node]) for node, checks in waiting.items()}

@@ -74,9 +74,7 @@ EXAMPLES: dict[str, tuple[type[beam.PTransform], dict[str, Any]]] = {
 ONE_OF_EACH = list({kind: name for name, (kind, _) in reversed(EXAMPLES.items())}.values())[::-1]
 """The first example of every kind."""
 EVENT = beam.Row(user="u", item="i", value=1.0, time=Timestamp(START))
-ASKED: dict[type[beam.PTransform], tuple[Any, ...]] = {
-    PrivateQueries: LinearQuery("q", Timestamp(1), ("1",)),
-}
+ASKED: dict[type[beam.PTransform], tuple[Any, ...]] = {PrivateQueries: LinearQuery("q", Timestamp(1), ("1",))}
 """A query, for those that take queries beside events."""
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
-from privstream.transforms.rows import CategoryFlag, HistogramEstimate
+from privstream.transforms.row_types import CategoryFlag, HistogramEstimate
 
 Event = tuple[str, str, int]  # user, categories with separators, microseconds
 

@@ -6,9 +6,7 @@ import pickle
 import random
 import sys
 import threading
-from collections import Counter
 
-import mmh3
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -22,7 +20,6 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import spill
 from privstream.transforms.batches import (
-    EVENLY_SPREAD,
     CountBatch,
     EventBatch,
     HolderBatch,
@@ -36,11 +33,10 @@ from privstream.transforms.parameters import MOST_SHARDS
 from privstream.transforms.people.bounding import SplitEvents
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
-from privstream.transforms.spill import SMALLEST, SpillError, SpillFile, fetch, put_away, spilled
+from privstream.transforms.spill import SMALLEST, SpillError, fetch, put_away, spilled
 from privstream.transforms.timing.steps import Steps
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
-KEYS = st.builds(StepKey, st.integers(0, 2**62), st.integers(0, 2**32 - 1))
 TABLE = st.dictionaries(st.integers(0, 2**64 - 1), TEXT, max_size=8)
 
 
@@ -51,12 +47,6 @@ def names_of(table: dict[int, str]) -> Names:
 
 def table_of(names: Names) -> dict[int, str]:
     return {item: names[item] for item in names.items.tolist()}
-
-
-@given(KEYS, KEYS)
-def test_keys_survive_and_differ(one, other):
-    assert StepKey.from_bytes(one.to_bytes()) == one
-    assert (one.to_bytes() == other.to_bytes()) == (one == other)
 
 
 @given(st.lists(TABLE, max_size=4), st.data())
@@ -130,8 +120,7 @@ def parts_of(events, sizes, **options) -> dict[StepKey, list]:
 
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from("uvwxyz"), st.sampled_from("abcd"), st.integers(-5_000, 40_000)),
-    max_size=40,
+    st.tuples(st.sampled_from("uvwxyz"), st.sampled_from("abcd"), st.integers(-5_000, 40_000)), max_size=40
 )
 
 
@@ -159,45 +148,6 @@ def test_every_event_goes_to_its_window_and_one_shard_of_people(events):
 
 def _arrow(text):
     return np.frombuffer(text.encode(), np.uint8), np.array([0, len(text)], np.int64)
-
-
-GROUPS = 128  # of keys, in Flink's jobs of up to 85 slots
-
-
-def slot(key: bytes, slots: int) -> int:
-    """Return the slot that handles a key: Beam hashes its coded form, Flink that hash, and each slot has a range."""
-    coded = bytes([len(key)]) + key
-    return murmur_of_one_word(mmh3.hash64(coded, signed=False)[0] & 0xFFFFFFFF) % GROUPS * slots // GROUPS
-
-
-def murmur_of_one_word(word: int) -> int:
-    """Return Flink's `MathUtils.murmurHash`."""
-    word = rotated(word * 0xCC9E2D51, 15) * 0x1B873593
-    word = (rotated(word, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF ^ 4
-    word = (word ^ word >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    word = (word ^ word >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-    word ^= word >> 16
-    return min(word, 2**32 - word)  # the absolute value of a word with a sign
-
-
-def rotated(word: int, bits: int) -> int:
-    word &= 0xFFFFFFFF
-    return (word << bits | word >> (32 - bits)) & 0xFFFFFFFF
-
-
-def test_the_hashes_are_those_of_a_cluster() -> None:
-    """On a cluster with two slots the keys 0 to 15 were handled like this, 5 and 11 of them."""
-    assert Counter(slot(number.to_bytes(4, "big"), 2) for number in range(16)) == {0: 5, 1: 11}
-
-
-@pytest.mark.parametrize("slots", [2, 3, 4, 6, 8, 12, 16])
-@pytest.mark.parametrize("times", [2, 3, 8])
-def test_every_slot_has_its_share(slots: int, times: int) -> None:
-    """No slot has two shards more than its share; all have the same where both numbers are powers of two."""
-    shards = min(slots * times, len(EVENLY_SPREAD))
-    counted = Counter(slot(people_key(shard), slots) for shard in range(shards))
-    assert sorted(counted) == list(range(slots))
-    assert max(counted.values()) - shards / slots < (2 if shards & (shards - 1) or slots & (slots - 1) else 1e-9)
 
 
 def test_names_differ() -> None:
@@ -255,16 +205,6 @@ def test_a_batch_that_has_changed_on_disk_is_refused(part):
         assert decode(CountBatch, first).counts.tolist() == list(range(1000))
 
 
-def test_references_sort_by_content_whatever_came_first():
-    parts = [bytes([i]) + LARGE for i in range(20)]
-    orders = []
-    for seed in (1, 2):
-        random.Random(seed).shuffle(parts)
-        with spilled():
-            orders.append([fetch(reference) for reference in sorted(map(put_away, parts))])
-    assert orders[0] == orders[1]
-
-
 def test_the_file_has_no_name_and_other_users_cannot_open_it(folder):
     with spilled():
         put_away(LARGE)
@@ -303,15 +243,6 @@ def test_a_full_disk_is_one_clear_line(monkeypatch, folder):
         put_away(LARGE)
 
 
-def test_writes_that_take_several_calls_are_whole(monkeypatch, folder):
-    write, read = os.pwrite, os.pread
-    monkeypatch.setattr(spill.os, "pwrite", lambda file, data, at: write(file, data[:100], at))
-    monkeypatch.setattr(spill.os, "pread", lambda file, length, at: read(file, min(length, 77), at))
-    file = SpillFile.without_name(folder)
-    references = [file.put(LARGE), file.put(LARGE[::-1])]
-    assert list(map(file.get, references)) == [LARGE, LARGE[::-1]]
-
-
 @some_quick("name", ONE_OF_EACH_CHAIN, ONE_OF_EACH_CHAIN[0])
 def test_rows_are_the_same(name, monkeypatch):
     monkeypatch.setattr(spill, "SMALLEST", 1)
@@ -340,15 +271,6 @@ def test_positions_are_places_in_sorted_order(items, others):
     assert [domain[place] for place in domain.positions(pa.array(sorted(items))).tolist()] == sorted(items)
 
 
-@given(st.sets(LINE, min_size=1, max_size=8), st.sampled_from(["\n", "\r\n"]), st.booleans())
-def test_files_hold_one_item_per_line(tmp_path_factory, items, newline, last):
-    path = tmp_path_factory.mktemp("domain") / "items.txt"
-    path.write_bytes((newline.join(items) + (newline if last else "")).encode())
-    domain = Domain.from_file(str(path))
-    assert items_of(domain) == sorted(items)
-    assert items_of(pickle.loads(pickle.dumps(domain))) == sorted(items)
-
-
 def test_a_file_travels_as_its_name_and_must_not_change(tmp_path):
     path = tmp_path / "items.txt"
     path.write_text("secret item\n")
@@ -356,16 +278,4 @@ def test_a_file_travels_as_its_name_and_must_not_change(tmp_path):
     assert b"secret item" not in sent
     path.write_text("another item\n")
     with pytest.raises(ValueError, match="domain must be the same file on every worker as at launch"):
-        pickle.loads(sent)
-
-
-def test_the_stages_of_a_process_read_a_file_once(tmp_path):
-    path = tmp_path / "items.txt"
-    path.write_text("one\n")
-    domain = Domain.from_file(str(path))
-    sent = pickle.dumps(domain)
-    path.unlink()
-    assert pickle.loads(sent) is domain
-    del domain
-    with pytest.raises(ValueError, match="domain must be a readable file"):
         pickle.loads(sent)

@@ -2,7 +2,6 @@
 
 import apache_beam as beam
 import numpy as np
-import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
@@ -11,32 +10,10 @@ from hypothesis import strategies as st
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.batches import (
-    CountBatch,
-    EventBatch,
-    HolderBatch,
-    Names,
-    StepKey,
-    decode,
-    encode,
-    in_order,
-)
-from privstream.transforms.counts.contributions import (
-    CountContributions,
-    _counted_items,
-    add_up,
-)
-from privstream.transforms.counts.publishing import Keys
-from privstream.transforms.people.bound import (
-    Bound,
-    added_up,
-    bound_people,
-    draws_of_pairs,
-    last_of_each,
-    place_in_run,
-    sorted_in_groups,
-)
-from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow, SplitEvents
+from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
+from privstream.transforms.counts.contributions import CountContributions
+from privstream.transforms.people.bound import Bound, bound_people, draws_of_pairs
+from privstream.transforms.people.bounding import BoundAcrossWindows, BoundPerWindow
 from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
@@ -72,29 +49,9 @@ def slow_keep(events, limit) -> list[tuple[int, int, int]]:
     return sorted(kept)
 
 
-@given(EVENTS)
-def test_the_last_event_of_each_person(events):
-    users, items, times = np.array(events, np.int64).reshape(-1, 3).T
-    rows = last_of_each(users, items, times)
-    last = {user: min((-time, item) for other, item, time in events if other == user) for user, _, _ in events}
-    assert {users[row]: (-times[row], items[row]) for row in rows} == last and len(rows) == len(last)
-
-
 @given(EVENTS, LIMITS)
 def test_keeps_what_the_rule_says(events, limit):
     assert keep(events, limit) == slow_keep(events, limit)
-
-
-@given(EVENTS, LIMITS, st.randoms())
-def test_depends_on_nothing_but_the_persons_own_events(events, limit, chance):
-    kept = keep(events, limit)
-    shuffled = list(events)
-    chance.shuffle(shuffled)
-    assert keep(shuffled, limit) == kept
-    assert keep(events + events, limit) == kept
-    for user in {user for user, _, _ in events}:
-        alone = keep([event for event in events if event[0] == user], limit)
-        assert alone == [row for row in kept if row[0] == user]
 
 
 @given(EVENTS, LIMITS)
@@ -104,24 +61,6 @@ def test_ranks_number_the_items_of_each_person(events, limit):
         own = [row for row in kept if row[0] == user]
         assert sorted(rank for _, _, rank in own) == list(range(len(own)))
         assert len({item for _, item, _ in own}) == len(own) <= limit
-
-
-def test_random_items_are_not_always_the_same():
-    events = [(user, item, 0) for user in range(1, 200) for item in range(1, 5)]
-    kept = {item for _, item, _ in keep(events, 1)}
-    assert kept == {1, 2, 3, 4}
-
-
-@given(st.lists(st.integers(0, 5), max_size=40), st.randoms())
-def test_place_in_run_counts_within_each_person(users, chance):
-    order = list(range(len(users)))
-    chance.shuffle(order)
-    order.sort(key=users.__getitem__)
-    place = place_in_run(np.array(users, np.uint64), np.array(order, np.int64))
-    seen: dict[int, int] = {}
-    for row in order:
-        assert place[row] == seen.get(users[row], 0)
-        seen[users[row]] = seen.get(users[row], 0) + 1
 
 
 STEPS = Steps(size=1000, first=0)
@@ -159,26 +98,6 @@ def _names(people: np.ndarray) -> Names:
     return Names(people + np.uint64(7), ends, np.frombuffer(b"".join(texts), np.uint8))
 
 
-@given(st.integers(1, 1 << 40), st.integers(1, 64), st.integers(0, 2000), st.integers(0, 1 << 32))
-def test_numbers_are_ordered_in_their_groups(groups, bits, size, seed):
-    rng = np.random.default_rng(seed)
-    group, numbers = rng.integers(groups, size=size), rng.integers(1 << bits, size=size, dtype=np.uint64)
-    numbers[: size // 2] &= np.uint64((1 << 24) - 1)  # of these only the last bits differ
-    order = sorted_in_groups(group, numbers)
-    assert sorted(order) == list(range(size))
-    expected = np.lexsort((numbers, group))
-    assert group[order].tolist() == group[expected].tolist() and numbers[order].tolist() == numbers[expected].tolist()
-
-
-@pytest.mark.parametrize("runs", [False, True])
-@pytest.mark.parametrize("bits", [2, 10, 30, 63])
-def test_the_order_of_numbers_is_stable_of_runs_too(bits, runs):
-    rng = np.random.default_rng(5)
-    parts = [np.sort(rng.integers(1 << bits, size=size)).astype(np.uint64) for size in (0, 1, 3000, 7)]
-    numbers = np.concatenate(parts) if runs else rng.permutation(np.concatenate(parts))
-    assert in_order(numbers, runs=runs).tolist() == np.argsort(numbers, kind="stable").tolist()
-
-
 @given(TAKING_PART, LIMIT, st.integers(1, 3))
 def test_the_first_steps_of_each_person_count_whoever_else_there_is(taking_part, participations, split):
     found = admitted(taking_part, participations)
@@ -202,9 +121,6 @@ def test_a_cap_above_16_bits_holds():
         ledger = limit.decode(b"", limit.encode(handled.state))
 
 
-LARGE = 1 << 40
-
-
 def integers(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
@@ -213,51 +129,12 @@ def hashes(*values: int) -> np.ndarray:
     return np.array(values, np.uint64)
 
 
-def test_values_of_one_person_and_item_are_added_up_exactly():
-    users, items = hashes(1, 2, 1, 1, 2), hashes(7, 7, 7, 8, 7)
-    values = np.array([LARGE, 5, -1, 3, -5], np.float64)
-    assert added_up(users, items, values).tolist() == [LARGE - 1, 0, LARGE - 1, 3, 0]
-    order = np.array([4, 2, 0, 3, 1])
-    assert added_up(users[order], items[order], values[order]).tolist() == [0, LARGE - 1, LARGE - 1, 3, 0]
-    assert added_up(users[:0], items[:0], values[:0]).tolist() == []
-
-
 def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
     fn = BoundPerWindow(steps=Steps.of(window=10), noise=NOISE, items_per_step=2, item_shards=1)
     batch = EventBatch(hashes(1, 2, 1), hashes(7, 7, 7), integers(0, 1, 2), Names.none(), np.array([4.0, 1.0, 3.0]))
     ((_, found),) = fn.bound(StepKey(0, 0), batch)
     held = decode(HolderBatch, found[STEP.size :])
     assert (held.users.tolist(), held.values.tolist()) == ([1, 2], [7, 1])
-
-
-def test_joined_counts_add_up_every_column():
-    one = CountBatch(hashes(1, 5), integers(2, 3), Names.none(), integers(1, 0), integers(LARGE, -4))
-    two = CountBatch(hashes(5, 9), integers(4, 1), Names.none(), integers(4, 1), integers(-LARGE, 7))
-    both = add_up(CountBatch.join([one, two]))
-    assert both.items.tolist() == [1, 5, 9]
-    assert both.counts.tolist() == [2, 7, 1]
-    assert both.new.tolist() == [1, 4, 1]
-    assert both.sums.tolist() == [LARGE, -LARGE - 4, 7]
-    assert CountBatch.join([]).sums is None
-
-
-def split(users: list[str] | None, values: list[float] | None, **options: object) -> list[tuple[StepKey, EventBatch]]:
-    """Return what becomes of events of two items."""
-    stage = SplitEvents(steps=Steps.of(window=10), noise=NOISE, shards=2, **options)
-    stage.setup()
-    columns = {"item": ["tea", "cake", "tea"], "time": pa.array([1, 2, 3])}
-    columns |= {} if users is None else {"user": users}
-    columns |= {} if values is None else {"value": pa.array(values, pa.float64())}
-    return [
-        (StepKey.from_bytes(key), decode(EventBatch, data))
-        for key, (_, data) in stage.process(pa.record_batch(columns))
-    ]
-
-
-def test_without_users_events_go_by_item():
-    assert all(batch.values is None for _, batch in split(["a", "b", "c"], None))
-    for key, batch in split(None, [1.0, 2.0, 3.0]):
-        assert set((batch.items % np.uint64(2)).tolist()) == {key.shard}
 
 
 def counted(output: tuple[bytes, bytes]) -> CountBatch:
@@ -311,29 +188,3 @@ def test_noise_that_is_not_bound_to_the_data_is_refused_without_an_end(over, del
             _ = events | made
     else:
         _ = events | made
-
-
-KEYS = st.sampled_from([0, 1, 2, 7, 2**63, 2**64 - 1])
-
-
-@given(st.lists(st.sets(KEYS), max_size=6))
-def test_keys_keep_their_numbers(steps):
-    keys, known = Keys.none(), {}
-    for step in steps:
-        several = sorted(step)
-        keys, numbers = keys.with_numbers(np.array(several, np.uint64))
-        known |= {key: len(known) + i for i, key in enumerate(key for key in several if key not in known)}
-        assert numbers.tolist() == [known[key] for key in several]
-        again, same = Keys(keys.keys).with_numbers(np.array(several, np.uint64))
-        assert again.keys.tolist() == keys.keys.tolist() == list(known) and same.tolist() == numbers.tolist()
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=20))
-def test_rows_are_counted_as_they_are_added_up(rows):
-    items, new = np.array([item for item, _ in rows], np.uint64), np.array([mark for _, mark in rows], bool)
-    ones = CountBatch(items, np.ones(len(rows), np.int64), Names.none(), new.astype(np.int64))
-    added, counted = add_up(ones), _counted_items(items, Names.none(), new)
-    assert counted.items.tolist() == added.items.tolist()
-    assert counted.counts.tolist() == added.counts.tolist()
-    assert counted.new.tolist() == added.new.tolist()
-    assert _counted_items(items, Names.none(), None).new is None

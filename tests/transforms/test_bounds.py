@@ -89,8 +89,8 @@ def by_person(fn, given):
     return found
 
 
-@pytest.mark.parametrize("in_run", [1, 2, 5, 40, 212, 1_000])
-@pytest.mark.parametrize("windows", [1, 2, 13, 53, 365])
+@pytest.mark.parametrize("in_run", [1, 5, 212, 1_000])
+@pytest.mark.parametrize("windows", [1, 2, 53, 365])
 def test_the_pace_is_exact_and_leaves_something_for_the_last_window(in_run, windows):
     paced = Bound(in_run)
     allowed = [paced.allowed(number, windows) for number in range(1, windows + 1)]
@@ -100,8 +100,8 @@ def test_the_pace_is_exact_and_leaves_something_for_the_last_window(in_run, wind
     assert {Bound(in_run, None, True).allowed(1, windows), paced.allowed(3, None)} == {in_run}
 
 
-@pytest.mark.parametrize("kind", ["spread", "one", "few"])
-@pytest.mark.parametrize(("in_run", "per_window"), [(1, None), (5, None), (5, 1), (7, 2), (1_000, None), (1_000, 3)])
+@pytest.mark.parametrize("kind", ["spread", "few"])
+@pytest.mark.parametrize(("in_run", "per_window"), [(1, None), (5, 1), (7, 2), (1_000, 3)])
 def test_paced_contributions_are_those_of_a_plain_reference(kind, in_run, per_window):
     given, bound = people(kind=kind), Bound(in_run, per_window)
     for person, counted in by_person(stage(False, bound=bound), given).items():
@@ -115,8 +115,8 @@ def test_paced_contributions_are_those_of_a_plain_reference(kind, in_run, per_wi
         assert counted.total() <= in_run
 
 
-@pytest.mark.parametrize("kind", ["spread", "one", "few"])
-@pytest.mark.parametrize(("in_run", "per_window"), [(1, None), (5, None), (5, 1), (7, 2), (1_000, None), (1_000, 3)])
+@pytest.mark.parametrize("kind", ["spread", "few"])
+@pytest.mark.parametrize(("in_run", "per_window"), [(1, None), (5, 1), (7, 2), (1_000, 3)])
 def test_sampled_contributions_are_as_many_as_there_may_be(kind, in_run, per_window):
     given = people(kind=kind)
     for person, counted in by_person(stage(True, in_run=in_run, per_window=per_window), given).items():
@@ -166,8 +166,8 @@ def test_people_in_parts_have_the_counts_that_they_have_together(limits, monkeyp
 
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("limits", [{}, {"per_window": 2}, {"distinct": True}])
-@pytest.mark.parametrize("kind", ["spread", "one", "few"])
-@pytest.mark.parametrize("in_run", [1, 3, 8])
+@pytest.mark.parametrize("kind", ["spread", "few"])
+@pytest.mark.parametrize("in_run", [1, 8])
 def test_what_is_dropped_is_clipped_for_the_run_and_not_for_windows(sampled, limits, kind, in_run):
     made = DroppedShare(in_run, 0.1)
     given, fn = people(kind=kind, items=30), stage(sampled, in_run=in_run, dropped=made, **limits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -11,22 +11,15 @@ import pyarrow as pa
 import pytest
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import run_bounded
-from every_runner import of_elements, one_job
+from event_forms import of_elements
+from every_runner import one_job
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.transforms import (
-    KeyedCounts,
-    SetCardinality,
-    ShiftingHeavyHitters,
-    TopKWithGap,
-)
-from privstream.transforms.questions.alerts_stages import NEVER, Runs
+from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.questions.cardinality import ENTER, PresenceRules
 from privstream.transforms.timing.calendar import Calendar, iso
-from privstream.transforms.timing.calendar_steps import CalendarSteps
 from privstream.transforms.timing.steps import END_OF_TIME, Steps, windows_in
 
 SECOND = 1_000_000
@@ -55,15 +48,6 @@ def test_windows_begin_with_days_of_a_calendar(window, start, begin):
     made = steps(window, seconds(*start))
     assert [made.bounds(number)[0].seconds() for number in range(len(begin))] == [seconds(*day) for day in begin]
     assert made.bounds(1)[1] == made.bounds(2)[0]
-
-
-def test_days_on_which_clocks_change_have_23_and_25_hours():
-    made = steps("1day Europe/Berlin", seconds(2024, 1, 1), end=seconds(2025, 1, 1))
-    hours = np.diff(made.starts) // (3600 * SECOND)
-    assert made.count == 366
-    assert np.unique(hours, return_counts=True)[0].tolist() == [23, 24, 25]
-    assert np.unique(hours, return_counts=True)[1].tolist() == [1, 364, 1]
-    assert made.grid == 3600 * SECOND
 
 
 def test_a_day_without_midnight_begins_when_clocks_leave_it_out():
@@ -97,23 +81,6 @@ def test_each_event_lies_in_the_one_window_that_holds_it(window, moments, latene
         assert (due - made.decision_time(0, 2).micros) % made.grid == 0
 
 
-def test_steps_beyond_the_calendar_follow_each_other():
-    made = steps("1month", seconds(2024, 1, 1, zone=UTC), end=seconds(2024, 3, 1, zone=UTC))
-    for step in (-3, -1, 0, 1, 2, 5):
-        assert made.latest(made.bounds(step)[1].micros) == step
-        assert made.latest(made.bounds(step)[1].micros - 1) == step - 1
-    rows, found = made.assign(np.array([made.start - 1, made.start, made.until - 1, made.until]))
-    assert (rows.tolist(), found.tolist()) == ([1, 2], [0, 1])
-    assert made.latest(END_OF_TIME) > 1_000
-
-
-def test_windows_are_counted_from_the_start_or_end_there():
-    start = seconds(2024, 1, 1)
-    assert steps("1month Europe/Berlin", start, windows=12) == steps(
-        "1month Europe/Berlin", start, end=seconds(2025, 1, 1)
-    )
-
-
 def test_labels_tell_calendars_apart_and_survive_a_worker():
     start = seconds(2024, 1, 1)
     made = steps("1month Europe/Berlin", start, windows=12)
@@ -128,32 +95,6 @@ def test_labels_tell_calendars_apart_and_survive_a_worker():
     assert len({made.label, *(other.label for other in others)}) == 1 + len(others)
     assert made.starts.tolist() == pickle.loads(pickle.dumps(made)).starts.tolist()
     assert b"starts" not in pickle.dumps(made)
-
-
-@pytest.mark.parametrize(
-    ("window", "given", "rule"),
-    [
-        ("1month", {}, "start must be given"),
-        ("0months", {"start": 0}, "a text of whole days, weeks, months or years of a calendar"),
-        ("1fortnight", {"start": 0}, "a text of whole days"),
-        ("1month Europe/Nowhere", {"start": 0}, "time_zone must be an IANA time zone"),
-        ("1month Europe/Berlin", {"start": 0}, "start must be where a day begins in Europe/Berlin, such as 1969"),
-        ("1month", {"start": 30 * 86_400}, "start must be one of the first 28 days of a month, got day 31"),
-        ("1month", {"start": 0, "end": 86_400}, "end must be where a window of 1 month in UTC ends, such as 1970"),
-        ("1month", {"start": 0, "end": 0}, "end must leave room"),
-        ("1month", {"start": 0, "end": 31 * 86_400, "windows": 1}, "windows must not be given with end"),
-        ("1month", {"start": 0, "windows": 0}, "windows must be"),
-        ("1month", {"start": 0, "renew_every": 86_400}, "renew_every must be days, weeks, months or years, such as"),
-        ("1month", {"start": 0, "renew_every": "1year Asia/Tokyo"}, "renew_every must be in the time zone of"),
-        ("1month", {"start": 0, "renew_every": "soon"}, "renew_every must be a number of seconds, or a text of whole"),
-        ("1week", {"start": 0, "renew_every": "1month"}, "renew_every must be a time after which one of"),
-        ("1month", {"start": 0, "renew_every": "1week"}, "renew_every must be .*, and at least one of them"),
-        (86_400, {"start": 0, "renew_every": "1month"}, "renew_every must be a number of seconds where window is one"),
-    ],
-)  # fmt: skip
-def test_what_is_no_window_of_a_calendar_is_refused(window, given, rule):
-    with pytest.raises(ValueError, match=rule):
-        Steps.of(window=window, **given)
 
 
 DAY = 86_400
@@ -212,19 +153,6 @@ def test_days_in_utc_are_windows_of_one_length(window, more, end, moments):
         assert found.latest(micros) + first == fixed.latest(micros)
 
 
-def test_everything_starts_afresh_with_months_of_the_calendar():
-    made = steps("1day Europe/Berlin", seconds(2024, 1, 1), end=seconds(2025, 1, 1), renew_every="1month")
-    firsts = [made.first_of_period(step) for step in range(366)]
-    begins = [datetime.fromtimestamp(made.bounds(step)[0].seconds(), BERLIN) for step in sorted({*firsts})]
-    assert [(day.month, day.day, day.hour) for day in begins] == [(month, 1, 0) for month in range(1, 13)]
-    assert made.count == made.renewal == 31
-    assert (made.number(59), made.number(60), made.last_of_period(31)) == (29, 1, 59)
-    assert not made.starts_afresh(-1, 0) and made.starts_afresh(30, 31) and not made.starts_afresh(31, 32)
-    assert steps("1day Europe/Berlin", seconds(2024, 2, 1), end=seconds(2024, 3, 1), renew_every="1month").count == 29
-    assert steps("1month", 0, renew_every="1year").count == 12
-    assert made.label.endswith(" renewed every 1 month in Europe/Berlin")
-
-
 def test_the_unit_of_a_period_is_the_same_for_whichever_of_them_a_run_begins_with():
     units = [
         steps("1day Europe/Berlin", seconds(*start), renew_every=every).person_in_period
@@ -264,28 +192,6 @@ def test_sums_are_over_so_many_windows_of_a_calendar(over, window, windows):
     assert windows_in(over, steps(window, seconds(2024, 1, 1))) == windows
 
 
-@pytest.mark.parametrize(
-    ("over", "window", "rule"),
-    [
-        ("1month", "1week", "over must be a multiple of window, got 1month with windows of 1 week in UTC"),
-        ("3months", "2months", "over must be a multiple of window"),
-        ("2months Asia/Tokyo", "1month", "over must be in the time zone of the window, UTC, got Asia/Tokyo"),
-        ("2moons", "1month", "over must be a number of seconds, or a text of whole days"),
-        (DAY / 2, "1day", "over must be a multiple of window, got 12 hours"),
-        ("2days", DAY, "over must be 'window', 'start' or a number of seconds, with windows of 1 day"),
-    ],
-)
-def test_sums_over_a_part_of_a_window_are_refused(over, window, rule):
-    with pytest.raises(ValueError, match=rule):
-        windows_in(over, Steps.of(window=window, start=0))
-
-
-def test_calendar_texts():
-    assert str(Calendar.parse("12months")) == "12 months in UTC"
-    assert isinstance(Steps.of(window="1day", start=0), CalendarSteps)
-    assert timedelta(microseconds=Calendar.parse("4years").length) == timedelta(days=1461 - 0.03)
-
-
 NOISE = KeyedNoise(b"a key for tests, known to all...", "calendar")
 START = seconds(2024, 3, 29)
 """Clocks change on the third day, which has 23 hours."""
@@ -296,10 +202,6 @@ AMPLE = {"epsilon": 4000, "delta": 1e-4, "max_contributions": 20, "end": END}
 OF_DAYS = {
     "counts": lambda: KeyedCounts(**AMPLE, **COMMON),
     "hitters": lambda: ShiftingHeavyHitters(**AMPLE, **COMMON),
-    "top-k": lambda: TopKWithGap(**AMPLE, top=2, **COMMON),
-    "gaps": lambda: TopKWithGap(
-        epsilon=400, end=END, top=2, domain=["always", "item 0", "item 1"], method="gaps", max_per_window=3, **COMMON
-    ),
     "renewed": lambda: KeyedCounts(**AMPLE, renew_every="2days", **COMMON),
 }
 
@@ -323,7 +225,7 @@ def people() -> dict[tuple[int, str], int]:
     return {key: days.count(key) for key in days}
 
 
-@one_job("calendar windows", OF_DAYS, "counts")
+@one_job("points", OF_DAYS, "counts", elsewhere=["renewed"])
 def test_rows_are_about_days_of_the_calendar(name):
     results = yield of_elements([hourly()], OF_DAYS[name]())
     rows = results.elements("rows")
@@ -336,33 +238,6 @@ def test_rows_are_about_days_of_the_calendar(name):
     assert {key: number for key, number in told.items() if number > 10} == pytest.approx(people(), abs=10)
 
 
-@one_job("calendar windows")
-def test_sums_of_days_follow_the_calendar():
-    results = yield of_elements([hourly()], KeyedCounts(over="2days", **AMPLE, **COMMON))
-    rows, daily = results.elements("rows"), people()
-    ends = {row.window_end: datetime.fromtimestamp(row.window_end.seconds(), BERLIN) for row in rows}
-    assert {(end.day, end.hour) for end in ends.values()} >= {(31, 0), (1, 0), (2, 0)}
-    found = {(ends[row.window_end].day, row.item): round(row.noisy) for row in rows}
-    assert found[1, "always"] == pytest.approx(daily[30, "always"] + daily[31, "always"], abs=15)
-    assert found[2, "item 1"] == pytest.approx(daily[31, "item 1"] + daily[1, "item 1"], abs=15)
-
-
-def test_people_stay_as_long_as_a_timeout_says_on_days_of_23_hours():
-    """Who comes at 00:30 of the short day is there at its end with 23 hours, and at that of the next with 47."""
-    coming = seconds(2024, 3, 31, 0, 30)
-    for hours, present in ((22, [0, 0]), (23, [1, 0]), (46, [1, 0]), (47, [1, 1])):
-        made = SetCardinality(epsilon=1000, end=END, timeout=3600 * hours, max_updates=240, **COMMON)
-        events = pa.RecordBatch.from_pydict(
-            {
-                "user": [f"user {number}" for number in range(60)],
-                "item": ["in"] * 60,
-                "time": pa.array([int(coming * SECOND)] * 60, pa.timestamp("us")),
-            }
-        )
-        rows = sorted(run_bounded("fn_api", [events], made).elements("rows"), key=lambda row: row.window_start)
-        assert [round(row.noisy / 60) for row in rows] == [0, 0, *present]
-
-
 @pytest.mark.parametrize(("window", "zone"), [(86_400, ZoneInfo("UTC")), ("1day Europe/Berlin", BERLIN)])
 @pytest.mark.parametrize("day", [(2024, 3, 31), (2024, 6, 1), (2024, 10, 27)])
 def test_a_timeout_as_long_as_the_window_keeps_everybody_of_it_and_nobody_else(window, zone, day):
@@ -373,20 +248,6 @@ def test_a_timeout_as_long_as_the_window_keeps_everybody_of_it_and_nobody_else(w
         rules = PresenceRules.of(enter_values=None, leave_values=None, timeout=86_400 * days)
         stays = rules.stay(made, made.first, np.array([ENTER] * 3), np.array([first, first + 1, end - 1]))
         assert stays.tolist() == [days] * 3
-
-
-def test_a_period_of_days_of_the_calendar_is_a_unit():
-    renewed = OF_DAYS["renewed"]().guarantee
-    assert "every 2 days in Europe/Berlin, counted from 2024-03-28T23:00:00Z" in renewed.paragraph()
-    assert renewed.unit.calendar == "2 days in Europe/Berlin, counted from 1970-01-02"
-
-
-def test_an_alert_in_the_first_window_of_a_calendar_starts_there() -> None:
-    """Its steps count from 0, and one before it there was none."""
-    never, one = np.full(1, NEVER, np.int64), np.array([0])
-    first = Runs((), never, never).alerted(one, 0)
-    assert first.since.tolist() == [0]
-    assert first.alerted(one, 1).since.tolist() == [0] and first.alerted(one, 2).since.tolist() == [2]
 
 
 def test_a_day_that_a_zone_leaves_out_has_no_window() -> None:

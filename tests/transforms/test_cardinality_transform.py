@@ -2,43 +2,20 @@
 
 import random
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-from cardinality_workloads import (
-    CONFIGURATIONS,
-    DOORS,
-    KEY,
-    SECOND,
-    START,
-    WINDOWS,
-    expected,
-    random_events,
-    sizes,
-    transform,
-)
-from event_forms import as_arrow, as_rows, run_bounded
-from every_runner import of_elements, one_job
+from cardinality_workloads import CONFIGURATIONS, SECOND, START, WINDOWS, expected, random_events, sizes, transform
+from event_forms import as_arrow, as_rows, of_elements, run_bounded
+from every_runner import one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import SetCardinality
-from privstream.transforms.questions.cardinality_stages import MembershipLog, Stays, last_presence
-from window_chain import drive
-
-DAY = 86_400
+from privstream.transforms.questions.cardinality_stages import MembershipLog, Stays
+from tiny_runner import drive
 
 
-@one_job(
-    "sets",
-    CONFIGURATIONS,
-    "doors",
-    "sessions with ends",
-    elsewhere=["doors", "sessions, limited"],
-)
+@one_job("sets", CONFIGURATIONS, "doors", "sessions with ends", elsewhere=["doors", "sessions, limited"])
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
     made = transform(name)
@@ -70,35 +47,14 @@ def test_a_long_log_is_compacted_and_forgets_who_has_left(monkeypatch):
         chance = random.Random(5)
         events = random_events(name, chance, 600)
         made = transform(name)
-        stages = drive(made, events, chance, crashes=0.1)
-        assert sorted(stages[-1].outputs, key=lambda row: row[:2]) == expected(made, events)
+        chain = drive(made, events, chance, crashes=0.1, workers=2)
+        assert sorted(chain.rows, key=lambda row: row[:2]) == expected(made, events)
     crowd = [(f"once {i}", "in", (START + 1) * SECOND + i) for i in range(2000)]
     crowd += [(f"once {i}", "out", (START + 12) * SECOND + i) for i in range(2000)]
     crowd += [("one", "in" if i % 2 else "out", (START + 10 * i) * SECOND) for i in range(2, 30)]
-    track = drive(transform("doors", shards=1), crowd, random.Random(2), crashes=0.0)[0]
+    track = drive(transform("doors", shards=1), crowd, random.Random(2)).stages[0]
     log = [value for (_, place), values in track.cells.states.items() if place.endswith("log") for value in values]
     assert sum(map(len, log)) < 8000
-
-
-MOVES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=40)
-
-
-@given(MOVES, st.randoms())
-def test_the_last_word_of_a_person_depends_on_that_person_alone(rows, chance):
-    def said(some):
-        if not some:
-            return []
-        users, times, kinds = np.array(some, np.int64).T
-        chosen = last_presence(users.astype(np.uint64), kinds.astype(np.uint64), times)
-        return sorted(some[row] for row in chosen.tolist())
-
-    together = said(rows)
-    shuffled = list(rows)
-    chance.shuffle(shuffled)
-    assert said(shuffled) == together
-    assert together == sorted(row for user in range(4) for row in said([r for r in rows if r[0] == user]))
-    for user, time, kind in together:
-        assert (time, kind) == max((t, k) for u, t, k in rows if u == user)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=12), max_size=12))
@@ -133,41 +89,9 @@ def test_one_person_changes_each_size_by_one_at_most(name, moves):
     assert moved.sum() <= (made.max_contributions or WINDOWS)
 
 
-def test_refusals_when_applied():
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-    events = pipeline | beam.Create([("u", "in")])
-    with pytest.raises(ValueError, match="end must be given when the input is bounded"):
-        _ = events | "Unbounded" >> transform("doors", end=None)
-
-
-def test_counters_and_bad_rows():
-    events = [
-        ("a", "in", START * SECOND),
-        ("a", "look", START * SECOND),
-        ("a", "in", 5),
-    ]
-    results = run_bounded("fn_api", [*as_rows(events), beam.Row(user="", item="in", time=5)], transform("doors"))
-    counters = {name.partition(":")[2]: n for name, n in results.counters.items()}
-    assert counters["events"] == 3
-    assert counters["events_outside_run"] == counters["events_of_other_values"] == counters["events_malformed"] == 1
-    assert counters["estimates_published"] == WINDOWS
-    assert [letter.reason for letter in results.elements("dead")] == ["user must not be empty"]
-
-
 def test_sessions_need_no_item():
     columns = {"user": pa.array(["a", "b"]), "time": pa.array([START, START + 100])}
     made = transform("sessions")
     events = [("a", "x", START * SECOND), ("b", "y", (START + 100) * SECOND)]
     rows = run_bounded("fn_api", [pa.RecordBatch.from_pydict(columns)], made).elements("rows")
     assert sorted(rows, key=lambda row: row[:2]) == expected(made, events)
-
-
-def test_guarantee_and_error():
-    made = SetCardinality(**{"epsilon": 1.0, "window": 60, "start": 0, "end": 6000, "noise": KeyedNoise(KEY), **DOORS})
-    assert made.guarantee.horizon == 100
-    assert made.guarantee.epsilon == 1.0
-    assert "by their last event" in made.guarantee.paragraph()
-    assert made.error(100, 50) == made.mechanism.error(100, 50)
-    some = transform("doors with time-out, limited")
-    assert "at most 9 windows" in some.guarantee.paragraph()
-    assert some.mechanism.algorithm.law.scale == pytest.approx(9 / 60)

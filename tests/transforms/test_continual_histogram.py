@@ -1,33 +1,24 @@
 """Live histograms and flags: the rows of the slow reference on every runner, whatever happens on the way."""
 
-import functools
 import random
 import time
-from pathlib import Path
 
 import apache_beam as beam
 import histogram_workloads as workloads
 import numpy as np
 import pyarrow as pa
 import pytest
-import runner_harness
 import slow_histogram
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
-from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import as_arrow, as_rows, checked, late_of, run_bounded
-from every_runner import of_elements, one_job
-from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, SECOND, START, random_events, transform
+from event_forms import as_arrow, as_rows, checked, late_of, of_elements, run_bounded
+from every_runner import one_job
+from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, random_events, transform
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQueries, MaxSum, MinSum
-from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.transforms.questions.histograms import Categories
-from privstream.transforms.questions.histograms_stages import first_rows
 from privstream.transforms.timing.step_fn import StepFn
-from scipy import stats
 from tiny_runner import OpenWindows, call_all, dofns_of, started
 
 ALL = [*CONFIGURATIONS, *FLAGS]
@@ -103,26 +94,6 @@ def test_a_state_is_small_however_many_events_there_were():
     assert max(sizes) < 1500
 
 
-@pytest.mark.parametrize("name", ["plain", "people"])
-def test_company_in_a_bundle_does_not_decide_whether_an_event_is_late(name):
-    """An event that arrived after its window was decided, by its timestamp, is late with and without an early one."""
-    made = transform(name)
-    early, late = ("somebody", "cat", START * SECOND, START + 1), ("other", "dog", START * SECOND, START + 50)
-
-    def build(pipeline, arrivals):
-        return pipeline | beam.Create(arrivals, reshuffle=False) | beam.MapTuple(arrived) | made.with_dead_letters()
-
-    for arrivals in ([late], [early, late]):
-        results = runner_harness.run("fn_api", functools.partial(build, arrivals=arrivals))
-        counted = [(user, item, time) for user, item, time, at in arrivals if at < START + 10]
-        assert sorted(results.elements("rows")) == expected(name, made, counted)
-        assert late_of(results) == 1
-
-
-def arrived(user, item, time, at) -> TimestampedValue:
-    return TimestampedValue(beam.Row(user=user, item=item, time=Timestamp(micros=time)), at)
-
-
 def test_rows_of_lists_and_arrow_lists_are_as_texts_with_separators():
     events = random_events("several categories", random.Random(2), 100)
     made = transform("several categories")
@@ -145,26 +116,6 @@ def test_categories_of_an_event_are_its_first_ones_each_once(rows, limit):
     ]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 5)), max_size=40),
-    st.integers(1, 4),
-    st.randoms(),
-)
-def test_what_is_left_of_a_person_depends_on_that_person_alone(rows, limit, chance):
-    def kept(some):
-        columns = np.array(some, np.int64).reshape(-1, 3)
-        chosen, places = first_rows(
-            columns[:, 0].astype(np.uint64), columns[:, 1].astype(np.uint64), columns[:, 2], limit
-        )
-        return sorted((*some[row], place) for row, place in zip(chosen.tolist(), places.tolist(), strict=True))
-
-    together = kept(rows)
-    shuffled = list(rows)
-    chance.shuffle(shuffled)
-    assert kept(shuffled) == together
-    assert together == sorted(row for user in range(4) for row in kept([r for r in rows if r[0] == user]))
-
-
 def test_input_that_cannot_be_published_safely_is_refused():
     bounded = beam.Pipeline() | beam.Create([("u", "cat")])
     with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
@@ -172,66 +123,6 @@ def test_input_that_cannot_be_published_safely_is_refused():
     unbounded = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) | test_stream.TestStream()
     _ = unbounded | transform("plain")
     _ = unbounded | "Endless" >> transform("plain", end=None)
-
-
-def test_the_guarantee_says_what_is_enforced():
-    event, people = transform("several categories").guarantee, transform("people, limited").guarantee
-    assert (event.unit, people.unit) == (EVENT, PERSON)
-    assert (event.epsilon, event.delta, event.horizon) == (2.0, 0.0, 40)
-    assert (people.epsilon, people.delta) == (2.0, 1e-6)
-    assert "at most 2 categories of 6" in event.paragraph()
-    assert "first 7 categories count in the whole run, of which at most 2" in people.paragraph()
-    assert (event.neighbouring, people.neighbouring) == ("add_remove", "add_remove")
-    assert transform("people").mechanism.rows_per_unit == 5
-
-
-RUNS, STEPS, BETA = 150, 40, 0.3
-CASES = {
-    "anchored": {"mode": "anchored", "horizon": STEPS, "largest": 2000, "epsilon": 4.0},
-    "anchored, no end": {"mode": "anchored", "largest": 2000, "epsilon": 4.0},
-    "anchored extremes": {"mode": "anchored", "queries": (MaxSum(), MinSum()), "largest": 2000, "epsilon": 4.0},
-    "paper": {"mode": "paper", "queries": (MaxSum(), MinSum()), "horizon": STEPS, "epsilon": 100.0},
-}  # fmt: skip
-
-
-def counts(seed):
-    """Counts of three columns: quiet, with a few large batches."""
-    chance = np.random.default_rng(seed)
-    return chance.poisson(5, (STEPS, 3)) + (chance.random((STEPS, 3)) < 0.1) * chance.integers(0, 800, (STEPS, 3))
-
-
-def worst_parts(mechanism, runs):
-    """Return, for each of many runs, the largest error as a part of its row's bound."""
-    found = []
-    for run in range(runs):
-        matrix, state, noise = counts(run), mechanism.initial_state(), SeededNoise(run)
-        truth, worst = np.zeros((1, 3), np.int64), 0.0
-        for number, vector in enumerate(matrix):
-            state, answers = mechanism.step(state, vector, noise)
-            truth = truth + vector
-            true = np.concatenate([query.values(truth)[0] for query in mechanism.queries])
-            worst = max(worst, np.abs(answers - true).max() / max(1, mechanism.error_bound(number + 1, state.interval)))
-        found.append(worst)
-    return np.array(found)
-
-
-@pytest.mark.parametrize(
-    ("name", "runs"), [("anchored", 15), *(pytest.param(name, RUNS, marks=pytest.mark.slow) for name in CASES)]
-)
-def test_bounds_hold_for_whole_runs(name, runs):
-    mechanism = HistogramQueries(
-        **{"epsilon": 1.0, "columns": 3, "row_columns": 1, "beta": BETA, "queries": (Histogram(),), **CASES[name]}
-    )
-    parts = worst_parts(mechanism, runs)
-    assert (parts > 1).sum() <= stats.binom.isf(1e-10, runs, BETA)
-    assert name == "paper" or parts.max() > 0.2
-
-
-def test_bounds_depend_on_time_and_intervals_alone():
-    anchored = HistogramQueries(epsilon=1.0, columns=3, mode="anchored", horizon=100)
-    by_interval = [anchored.error_bound(5, interval) for interval in range(9)]
-    assert by_interval[0] < by_interval[1] < by_interval[2]  # later ones have more or less nodes of a tree each
-    assert anchored.error_bound(5, 2) == anchored.error_bound(99, 2)
 
 
 @one_job("histograms", ["all"])
@@ -250,18 +141,3 @@ def test_several_on_one_input_do_not_disturb_each_other(_):
         slow = slow_histogram.flags if name == "flags" else slow_histogram.histogram
         assert sorted(results.elements(name)) == slow(transform(name), events)
     assert sorted(results.elements("again")) == slow_histogram.histogram(transform("plain"), events)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["plain", "people, limited"])
-def test_rows_are_the_same_with_two_processes(name, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(runner_harness.__file__).parent))  # for the workers
-    events = random_events(name, random.Random(4), 300)
-    made = transform(name)
-
-    def build(pipeline):
-        source = pipeline | beam.Create(as_rows(events))
-        return source | made
-
-    two = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
-    assert sorted(runner_harness.run("fn_api", build, *two).elements()) == slow_histogram.histogram(made, events)

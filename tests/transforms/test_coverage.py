@@ -1,72 +1,21 @@
 """What counts of the data: which limits are named, and what the counters say that they leave out."""
 
-import inspect
 from collections import Counter
 
 import apache_beam as beam
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_rows, run_bounded
-from examples import EXAMPLES, START, example
+from examples import START, example
 from privstream.transforms import LinearQuery
 from runner_harness import run
 
 SECOND = 1_000_000
 
 
-def options_named(made: beam.PTransform) -> list[str]:
-    """Return the options of the limits that a transform names."""
-    return [limit.option for limit in made.coverage.limits]
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_accuracy_says_what_intervals_hold(name):
-    made = example(name)
-    found = made.accuracy.to_dict()
-    assert found["intervals"]["hold"] and found["intervals"]["scope"]
-    assert bool(found["intervals"]["leave_out"]) == bool(made.coverage.limits)
-    assert set(options_named(made)) <= {"", *inspect.signature(type(made)).parameters}
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "options"),
-    [
-        ("counts", {}, ["max_contributions"]),
-        ("counts of events", {}, []),
-        ("counts of a list", {"max_contributions": 3}, ["max_contributions"]),
-        ("counts of a list", {"max_contributions": 4, "over": "window"}, ["max_contributions"]),
-        ("quantiles of events", {}, []),
-        ("heavy hitters by clock", {"max_hits": 1}, ["max_per_window", "max_hits"]),
-        ("heavy hitters of a list, by clock", {"max_per_window": 4, "max_hits": 4}, ["max_hits"]),
-        ("alerts", {}, []),
-        ("alerts by status", {"max_hits": 1}, ["max_hits"]),
-        ("histogram", {}, []),
-        ("histogram", {"categories_per_row": 2}, ["categories_per_row"]),
-        ("histogram", {"categories_per_row": 4}, []),
-        ("cardinality", {}, []),
-    ],
-)
-def test_limits_are_named_that_can_bind_and_no_others(name, changes, options):
-    assert options_named(example(name, **changes)) == options
-
-
 def counted(made: beam.PTransform, events: list[tuple[str, str, int, str]]) -> Counter[str]:
     results = run_bounded("fn_api", as_rows(events), made)
     return Counter({name.partition(":")[2]: number for name, number in results.counters.items()})
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "alerts by status",
-        *(pytest.param(f"heavy hitters by {by}", marks=pytest.mark.slow) for by in ("clock", "status")),
-    ],
-)
-def test_people_who_are_charged_out_are_counted(name):
-    """In the first window all are charged; in the second they are there, and nobody counts."""
-    crowd = [(f"p{i}", "1", (START + 10 * window) * SECOND) for window in range(2) for i in range(60)]
-    told = counted(example(name, max_hits=1), crowd)
-    assert (told["charged_before_limit"], told["charged_over_limit"]) == (120, 60)
 
 
 def test_histograms_say_how_much_was_left_out():

@@ -1,10 +1,7 @@
 """Bad parameters are refused when the transform is made; bad events have a defined outcome, told without values."""
 
 import logging
-import math
-import random
 import resource
-from collections import Counter
 
 import apache_beam as beam
 import numpy as np
@@ -16,9 +13,8 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from examples import ONE_OF_EACH, example, with_inputs
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import Domain, ShiftingHeavyHitters
+from privstream.transforms import ShiftingHeavyHitters
 from privstream.transforms.reading import dead_letters
-from privstream.transforms.reading.dead_letters import SetAsideLog
 from workloads import COMMON, KEY, SECOND, START, transform
 
 BASE = {**COMMON, "noise": KeyedNoise(KEY)}
@@ -36,49 +32,6 @@ def at(user, item, micros):
     return beam.Row(user=user, item=item, time=Timestamp(micros=micros))
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "error"),
-    [
-        *[("delta", value, ValueError) for value in (0, 1, -0.1, 1.5, math.nan)],
-        *[("max_hits", value, ValueError) for value in (0, -1, 65_536)],
-        *[("max_hits", value, TypeError) for value in (1.5, True)],
-        *[("window", value, ValueError) for value in (0, -10, math.nan, math.inf, 1e-9)],
-        ("end", START, ValueError),
-        ("allowed_lateness", -1, ValueError),
-        *[("max_per_window", value, ValueError) for value in (0, -1)],
-        ("method", "magic", ValueError),
-        ("shards", 0, ValueError),
-        ("domain", 5, TypeError),
-    ],
-)
-def test_bad_parameters_are_refused_by_name(field, value, error):
-    with pytest.raises(error, match=rf"{field}|windows"):
-        ShiftingHeavyHitters(**{**BASE, field: value})
-
-
-def test_monitors_need_a_start():
-    with pytest.raises(ValueError, match="start must be given with the method clock"):
-        ShiftingHeavyHitters(**{**BASE, "start": None})
-    with pytest.raises(ValueError, match="end or renew_every must be given when a known domain is tested"):
-        ShiftingHeavyHitters(**{**BASE, "end": None, "domain": Domain(["a"])})
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        [],
-        [
-            pa.record_batch(
-                {"user": pa.array([], pa.string()), "item": pa.array([], pa.string()), "time": pa.array([], pa.int64())}
-            )
-        ],
-    ],
-)
-def test_empty_input_gives_nothing(events):
-    results = run(ShiftingHeavyHitters(**BASE), events)
-    assert results.elements("rows") == results.elements("dead") == []
-
-
 def test_times_before_the_run_are_counted_and_impossible_ones_are_set_aside():
     made = ShiftingHeavyHitters(**BASE)
     good = [at(f"u{i}", "x", START * SECOND) for i in range(60)]
@@ -90,49 +43,6 @@ def test_times_before_the_run_are_counted_and_impossible_ones_are_set_aside():
     (reason,) = {letter.reason for letter in results.elements("dead")}
     assert reason == "time must be between 1970-01-01 and 2200-01-01"
     assert len(results.elements("dead")) == len(impossible)
-
-
-@pytest.mark.slow
-def test_bounded_input_needs_an_end():
-    """Else one event far ahead would make windows until then."""
-    with pytest.raises(ValueError, match="end must be given when the input is bounded"):
-        run(ShiftingHeavyHitters(**{**BASE, "end": None}), [at("u0", "x", START * SECOND)])
-
-
-def test_malformed_events_are_set_aside_and_the_others_count():
-    made = transform("plain")
-    good = [(f"u{i}", ITEM, START * SECOND) for i in range(60)]
-    bad = [None, (USER, None), beam.Row(user=USER, item=ITEM, time="now"), {"user": USER, "item": ITEM}, ("", ITEM)]
-    results = run(made, [*bad, *[at(*event[:3]) for event in good]])
-    assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, good) != []
-    assert len(results.elements("dead")) == results.counters["privstream:events_malformed"] == len(bad)
-    assert not any(USER in letter.reason or ITEM in letter.reason for letter in results.elements("dead"))
-
-
-@pytest.mark.parametrize("column", ["user", "item", "time"])
-def test_nulls_of_arrow_batches_are_set_aside_and_the_other_rows_count(column):
-    made = transform("plain")
-    good = [(f"u{i}", ITEM, START * SECOND) for i in range(60)]
-    users, items, times = map(list, zip(*good, strict=True))
-    columns = {"user": [*users, USER], "item": [*items, ITEM], "time": [*times, START * SECOND]}
-    columns[column][-1] = None
-    columns["time"] = pa.array(columns["time"], pa.timestamp("us", "UTC"))
-    results = run(made, [pa.record_batch(columns)])
-    assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, good) != []
-    (letter,) = results.elements("dead")
-    assert letter.reason == f"{column} must not be null"
-    assert results.counters["privstream:events_malformed"] == 1
-    assert results.counters["privstream:events"] == 60
-
-
-@pytest.mark.slow
-def test_duplicates_count_once_and_one_item_may_be_held_by_everybody():
-    made = transform("plain")
-    events = [(f"u{i % 500}", ITEM, START * SECOND + i) for i in range(5_000)]
-    results = run(made, [at(*event[:3]) for event in events])
-    (row,) = results.elements("rows")
-    assert abs(row.people - 500) <= 3 * (row.upper - row.lower)
-    assert [row] == slow_reference.heavy_hitters(made, events)
 
 
 @pytest.mark.slow
@@ -178,7 +88,7 @@ def test_logs_and_metrics_of_a_good_run_quote_nothing_private(caplog, capfd):
 
 
 @pytest.mark.slow
-def test_ten_million_events_of_one_person_in_one_window():
+def test_two_million_events_of_one_person_in_one_window():
     made = transform("plain")
     crowd = pa.record_batch(
         {
@@ -199,7 +109,7 @@ def test_ten_million_events_of_one_person_in_one_window():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     def build(pipeline):
-        many = pipeline | beam.Create(range(200)) | beam.Map(batch)
+        many = pipeline | beam.Create(range(40)) | beam.Map(batch)
         return (many, pipeline | "Crowd" >> beam.Create([crowd])) | beam.Flatten() | made
 
     results = runner_harness.run("fn_api", build)
@@ -207,21 +117,8 @@ def test_ten_million_events_of_one_person_in_one_window():
     events = [(f"u{i}", "x", START * SECOND + 9_999_999) for i in range(60)]
     assert len(results.elements()) == 1
     assert results.elements()[0].item == slow_reference.heavy_hitters(made, events)[0].item
-    assert results.counters["privstream:events"] == 10_000_060
-    assert grown < 3 * 2**30
-
-
-@pytest.mark.slow
-def test_the_order_of_events_in_time_does_not_matter_for_one_person():
-    made = transform("many items")
-    chance = random.Random(4)
-    events = [("glutton", f"i{chance.randrange(50)}", START * SECOND + chance.randrange(10**7)) for _ in range(2000)]
-    events += [(f"u{i}", f"i{i % 3}", START * SECOND) for i in range(200)]
-    expected = slow_reference.heavy_hitters(made, events)
-    assert expected
-    for _ in range(2):
-        chance.shuffle(events)
-        assert sorted(run(made, [at(*event[:3]) for event in events]).elements("rows")) == expected
+    assert results.counters["privstream:events"] == 2_000_060
+    assert grown < 2**30
 
 
 SECRET = "zaphod"
@@ -238,48 +135,6 @@ def lines_of(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == LOGGER]
 
 
-def test_the_first_line_comes_at_once_and_others_once_a_minute(caplog):
-    now = [0.0]
-    log = SetAsideLog(clock=lambda: now[0])
-    log.read(10)
-    log.add(Counter({"item must not be null": 2}))
-    for _ in range(3):
-        now[0] += 10
-        log.read(1_000)
-        log.add(Counter({"item must not be null": 500, "user must not be empty": 1}))
-    assert len(lines_of(caplog)) == 1
-    now[0] += 31
-    log.add(Counter({"late": 1}))
-    now[0] += 1
-    log.add(Counter({"late": 7}))
-    log.flush()
-    log.flush()
-    end = "; with_dead_letters() gives them"
-    assert lines_of(caplog) == [
-        f"privstream: 2 of 10 records could not be used: 2 because item must not be null{end}",
-        "privstream: 1,504 of 3,000 records could not be used: 1,500 because item must not be null, "
-        f"3 because user must not be empty, 1 because late{end}",
-        f"privstream: 7 records could not be used: 7 because late{end}",
-    ]
-    assert all(record.levelno == logging.WARNING for record in caplog.records)
-
-
-def test_what_one_pipeline_has_read_is_not_counted_for_the_next(caplog):
-    log = SetAsideLog()
-    log.read(1_000)
-    log.flush()
-    log.read(10)
-    log.add(Counter({"user must not be empty": 3}))
-    assert "privstream: 3 of 10 records could not be used" in lines_of(caplog)[0]
-
-
-def test_few_reasons_are_named(caplog):
-    log = SetAsideLog()
-    log.add(Counter({f"reason {i}": 100 - i for i in range(20)}))
-    (line,) = lines_of(caplog)
-    assert "96 because reason 4, 1,320 for other reasons" in line
-
-
 @pytest.fixture
 def fresh(monkeypatch):
     """Start with a log that has written nothing."""
@@ -289,8 +144,7 @@ def fresh(monkeypatch):
     monkeypatch.setattr(log, "_read", 0)
 
 
-@pytest.mark.parametrize("runner", ["fn_api", pytest.param("prism", marks=pytest.mark.prism)])
-def test_a_pipeline_that_nothing_comes_of_says_why(runner, fresh, caplog):
+def test_a_pipeline_that_nothing_comes_of_says_why(fresh, caplog):
     made = example("heavy hitters by clock")
     start = made.steps.first * made.steps.size / 1e6
     good = TimestampedValue((SECRET, SECRET), start)
@@ -300,7 +154,7 @@ def test_a_pipeline_that_nothing_comes_of_says_why(runner, fresh, caplog):
         one = pipeline | "Good" >> beam.Create([good], reshuffle=False) | beam.Map(stamped)
         return (bad, one) | beam.Flatten() | made
 
-    results = runner_harness.run(runner, build)
+    results = runner_harness.run("fn_api", build)
     assert results.elements() == []
     assert (
         results.counters["privstream:events_malformed"] == results.counters["privstream:events_malformed_time_missing"]

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import runner_harness
-from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from examples import ASKED, ONE_OF_EACH, START, example
 from grids import some_quick
-from privstream.transforms.reading.elements import NO_STAMP, read_event
+from privstream.transforms.reading.elements import read_event
 from privstream.transforms.reading.fields import NUMBER, WHOLE, BrokenRuleError, EventFields
 from privstream.transforms.reading.frames import read_batch
 
@@ -90,29 +89,6 @@ def first_of(pair: tuple[Any]) -> Any:
     return pair[0]
 
 
-PAIRS = [name for name in ONE_OF_EACH if name not in ("measurements", "quantiles", "queries")]
-
-
-@some_quick("name", PAIRS, "heavy hitters", "cardinality")
-def test_pairs_without_a_time_are_set_aside(name):
-    made = example(name)
-    pairs = [(str(1 + i % 60), "1") for i in range(60)]
-
-    def build(pipeline):
-        timed = pipeline | "Timed" >> beam.Create(pairs) | beam.Map(at_start)
-        return (timed, pipeline | "Without" >> beam.Create(pairs)) | beam.Flatten() | made.with_dead_letters()
-
-    results = runner_harness.run("fn_api", build)
-    reasons = {letter.reason for letter in results.elements("dead")}
-    assert reasons == {NO_STAMP}
-    assert results.counters["privstream:events_malformed_time_missing"] == len(results.elements("dead")) == 60
-    assert results.counters["privstream:events"] == 60
-
-
-def at_start(pair: tuple[str, str]) -> TimestampedValue:
-    return TimestampedValue(pair, START)
-
-
 SOLD_START = 1_700_000_000
 Sale = namedtuple("Sale", "user item time value")
 NUMBERS = EventFields(value=NUMBER)
@@ -160,24 +136,9 @@ def test_what_is_no_number_breaks_a_rule(rule, value):
     assert code_of(value) == code_of(value, WHOLES) == f"value_{rule}"
 
 
-@pytest.mark.parametrize("value", [12.5, "12.5", 1e-9, Decimal("0.1")])
-def test_a_whole_number_may_be_asked_for(value):
-    assert code_of(value, WHOLES) == "value_whole"
-    assert read_event(Sale("u", "i", SOLD_START, "5.0"), Timestamp(0), WHOLES).value == 5.0
-
-
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
 def test_columns_of_numbers(column):
     clean, broken = read_batch(batch(column), WHOLES)
     assert clean["value"].type == pa.float64()
     assert clean["value"].to_pylist() == [5.0, 7.0]
     assert {row: rule.code for row, rule in broken.items()} == {1: "value_missing"}
-
-
-def test_each_row_of_a_column_breaks_its_own_rule():
-    texts = ["5", "five", "", "1e999", "nan", "0.5", "1" * 500]
-    _, broken = read_batch(batch(pa.array(texts)), WHOLES)
-    codes = {1: "type", 2: "missing", 3: "finite", 4: "type", 5: "whole", 6: "type"}
-    assert {row: rule.code for row, rule in broken.items()} == {row: f"value_{code}" for row, code in codes.items()}
-    _, broken = read_batch(batch(pa.array([1.0, np.nan, np.inf, 0.5])), NUMBERS)
-    assert {row: rule.code for row, rule in broken.items()} == {1: "value_finite", 2: "value_finite"}

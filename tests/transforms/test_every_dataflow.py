@@ -7,30 +7,32 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import cardinality_workloads as sets
 import counts_workloads as counts
 import histogram_workloads as histograms
 import pytest
 import runner_harness
 import slow_histogram
+import slow_reference
 import test_cardinality_transform as sets_tests
 import test_continual_histogram as histograms_tests
+import test_heavy_hitters as hitters_tests
 import test_keyed_counts_transform as counts_tests
 import test_numeric_quantiles_transform as quantiles
+import test_range_transforms as points
+import workloads as hitters
 from apache_beam.testing import test_stream
-from apache_beam.transforms.window import TimestampedValue
-from event_forms import SECOND, as_arrow, as_rows, crowd_at, disordered, late_of, run_bounded, stamped
-from every_runner import of_elements, of_stream, one_job
+from event_forms import SECOND, as_arrow, as_rows, crowd_at, disordered, late_of, of_elements, run_bounded, stamped
+from every_runner import of_stream, one_job
 from grids import some_quick
 from privstream.mechanisms.counters.continual_counter import TreeCounter
 from privstream.mechanisms.counters.toeplitz import UnknownHorizonCounter
-from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import Domain
-from tiny_runner import dofns_of
-from window_chain import drive
+from privstream.transforms.counts import publishing
+from privstream.transforms.timing import step_fn
+from tiny_runner import END, Chain, dofns_of, drive, drive_at_once
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,11 @@ class Dataflow:
     Attributes:
         transform: the transform of a configuration, with changes.
         events: random events for a configuration.
-        expected: the rows that a transform must give of events, in `order`.
+        expected: the rows that a transform must give of events, sorted.
         start: where the run starts, in seconds.
         items: items that count; in sets, with which people enter and leave.
-        order: by what rows are sorted, where not by all that they have.
+        user: names of people; of points, their numbers.
+        few: how many events are enough, where these are less than usual.
     """
 
     transform: Callable[..., Any]
@@ -51,11 +54,12 @@ class Dataflow:
     expected: Callable[..., list]
     start: int
     items: tuple[str, str]
-    order: Callable[[Any], Any] | None = None
+    user: Callable[[int], str] = "user {}".format
+    few: tuple[int, ...] = ()
 
     def check(self, results, made, events):
         """Check that the rows of a run are those of the reference, and return them."""
-        rows = sorted(results.elements("rows"), key=self.order)
+        rows = sorted(results.elements("rows"))
         assert rows == self.expected(made, events)
         return rows
 
@@ -64,17 +68,18 @@ def of_histogram(made, events):
     return (slow_histogram.histogram if hasattr(made, "questions") else slow_histogram.flags)(made, events)
 
 
-def events_of(module, name, chance, n=None):
-    """Return random events of questions whose events need the transform."""
-    return module.random_events(module.transform(name), chance)[:n]
-
-
 DATAFLOWS = {
-    "sets": Dataflow(sets.transform, sets.random_events, sets.expected, sets.START, ("in", "out")),
+    "sets": Dataflow(sets.transform, sets.random_events, sets.expected, sets.START, ("in", "out"), few=(250,)),
     "histograms": Dataflow(
-        histograms.transform, histograms.random_events, of_histogram, histograms.START, ("dog", "eel")
+        histograms.transform, histograms.random_events, of_histogram, histograms.START, ("dog", "eel"), few=(250,)
     ),
     "counts": Dataflow(counts.transform, counts.random_events, counts.expected, counts.START, ("a", "b")),
+    "hitters": Dataflow(
+        hitters.transform, hitters.random_events, slow_reference.heavy_hitters, hitters.START, ("a", "b")
+    ),
+    "points": Dataflow(
+        points.transform, points.random_events, points.expected, points.START, ("in", "out"), "{}".format, (250,)
+    ),
 }
 
 
@@ -87,6 +92,7 @@ SILENT = cases(
     sets=["doors", "sessions"],
     histograms=["plain", "people", "flags"],
     counts=["found", "start", "start, public"],
+    points=["ranges", "predecessors"],
 )
 
 
@@ -95,9 +101,7 @@ SILENT = cases(
     SILENT,
     *SILENT,
     elsewhere=cases(
-        sets=["sessions"],
-        histograms=["people", "flags"],
-        counts=["found", "start, public"],
+        sets=["sessions"], histograms=["people", "flags"], counts=["found", "start, public"], points=["ranges"]
     ),
 )
 def test_windows_without_events(case):
@@ -112,12 +116,7 @@ def test_windows_without_events(case):
     cases(
         sets=["doors with time-out, limited"],
         histograms=["people, limited"],
-        counts=[
-            "found, more",
-            "found, several windows",
-            "start, few",
-            "start, public",
-        ],
+        counts=["found, more", "start, public"],
     ),
     ("counts", "found, more"),
 )
@@ -129,26 +128,63 @@ def test_order_batches_and_shards_change_nothing(case):
     for shards in (1, 7):
         random.Random(shards).shuffle(events)
         results = run_bounded("fn_api", as_arrow(events, 400), flow.transform(name, shards=shards))
-        assert sorted(results.elements("rows"), key=flow.order) == wanted
+        assert sorted(results.elements("rows")) == wanted
 
 
-@some_quick("seed", range(2), 0)
-@pytest.mark.parametrize(
-    "case", cases(sets=sets.CONFIGURATIONS, histograms=[*histograms.CONFIGURATIONS, *histograms.FLAGS]), ids=", ".join
+DRIVEN = cases(
+    sets=["doors, used up", "sessions, limited", "sessions with ends", "doors with time-out, limited"],
+    histograms=["plain", "several categories", "people, limited", "flags", "flags of people"],
+    counts=[*counts.ONE_OF_EACH_CHAIN, "found, several windows", "start, few"],
+    hitters=["plain", "many items", "known domain", "status", "status, known domain"],
+    points=["ranges, two", "ranges gaussian", "predecessors, two", "predecessors dynamic"],
 )
-def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
-    flow, chance = DATAFLOWS[case[0]], random.Random(seed)
-    events = flow.events(case[1], chance, 200)
-    made = flow.transform(case[1])
-    stages = drive(made, events, chance, crashes=0.2)
-    assert sorted(stages[-1].outputs) == flow.expected(made, events)
-    assert [stage.dead for stage in stages if stage.dead] == []
-    left = {place for stage in stages for (_, place), values in stage.cells.states.items() if values}
-    assert left <= {
-        *("publish_cardinality_progress", "track_members_progress", "track_members_log"),
-        *("publish_histogram_progress", "raise_flags_progress", "limit_rows_progress", "limit_rows_log"),
-    }
-    assert not any(stage.cells.timers for stage in stages)
+QUICK = cases(
+    sets=["doors with time-out, limited"],
+    histograms=["people, limited"],
+    counts=["found, more", "start, public"],
+    hitters=["plain", "status, known domain"],
+    points=["ranges, two"],
+)
+LASTING = {"track_members_log", "limit_rows_log", "count_contributions_log", "count_random_log"}
+"""What remembers people until the end of a run."""
+
+
+@some_quick("case", DRIVEN, *QUICK)
+def test_failed_bundles_and_moved_keys_change_nothing(case, monkeypatch):
+    """State is restored again and again, from what was written whole and from what was appended."""
+    monkeypatch.setattr(step_fn, "LEAST_COMPACTION", 2000)
+    monkeypatch.setattr(step_fn, "CACHED_KEYS", 2)
+    monkeypatch.setattr(publishing, "REPLAYED", 4)
+    flow, chance = DATAFLOWS[case[0]], random.Random(0)
+    made, events = flow.transform(case[1]), flow.events(case[1], chance, *flow.few)
+    chain = drive(made, events, chance, crashes=0.2, workers=3)
+    quiet = drive_at_once(made, events, random.Random(1))
+    wanted = flow.expected(made, events)
+    assert wanted
+    assert sorted(chain.rows) == sorted(quiet.rows) == wanted
+    assert [stage.counters for stage in chain.stages] == [stage.counters for stage in quiet.stages]
+    assert [stage.dead for stage in chain.stages if stage.dead] == []
+    left = {place for stage in chain.stages for (_, place), values in stage.cells.states.items() if values}
+    assert {place for place in left if not place.endswith("_progress")} <= LASTING
+    assert not any(stage.cells.timers for stage in chain.stages)
+
+
+@some_quick("case", DRIVEN, *QUICK)
+def test_late_events_are_dropped_and_change_nothing(case):
+    flow, chance = DATAFLOWS[case[0]], random.Random(6)
+    made, start = flow.transform(case[1], allowed_lateness=5), flow.start
+    events = flow.events(case[1], chance, *flow.few)
+    first = [event for event in events if event[2] < (start + 20) * SECOND]
+    rest = [event for event in events if event[2] >= (start + 30) * SECOND]
+    late = [(flow.user(20 + i), flow.items[0], (start + i % 20) * SECOND + i) for i in range(60)]
+    chain = Chain(made, chance, crashes=0.1, workers=2)
+    for some, now in ((first, 25), (late, 28)):
+        chain.arrive(some)
+        chain.advance((start + now) * SECOND)
+    chain.arrive(rest)
+    chain.advance(END)
+    assert sorted(chain.rows) == flow.expected(made, first + rest)
+    assert chain.open.late == len(late)
 
 
 @one_job(
@@ -157,6 +193,8 @@ def test_failed_bundles_and_moved_keys_change_nothing(case, seed):
         sets=["doors"],
         histograms=["several categories", "people", "flags"],
         counts=["found, people", "start, public"],
+        hitters=["plain", "known domain", "status"],
+        points=["ranges gaussian", "predecessors"],
     ),
     runners=["prism"],
 )
@@ -166,10 +204,15 @@ def test_disorder_changes_nothing_and_late_events_are_dropped(case):
     changes = {"delta": 1e-6} if question == "histograms" else {}
     made = flow.transform(name, allowed_lateness=5, **changes, **({"epsilon": 2.9} if "flags" in name else {}))
     start = flow.start
-    events = [event for event in flow.events(name, chance, 150) if event[2] >= start * SECOND]
+    events = [
+        event
+        for event in flow.events(name, chance, *(() if question == "hitters" else (150,)))
+        if event[2] >= start * SECOND
+    ]
     one, other = flow.items
-    late = [(f"late {i}", one, (start + 10) * SECOND + i) for i in range(30)]
-    late += [(f"late {i}", other, (start + (75 if question != "counts" else 11)) * SECOND + i) for i in range(12)]
+    after = 11 if question in ("counts", "hitters") else 75
+    late = [(flow.user(20 + i), one, (start + 10) * SECOND + i) for i in range(30)]
+    late += [(flow.user(20 + i), other, (start + after) * SECOND + i) for i in range(12)]
     results = yield of_stream(disordered(events, late, start, chance), made)
     assert flow.check(results, made, events)
     assert results.elements("dead") == []
@@ -179,7 +222,7 @@ def test_disorder_changes_nothing_and_late_events_are_dropped(case):
 @one_job(
     "late events",
     itertools.product(
-        cases(sets=["doors"], histograms=["people", "approximate"], counts=["found", "start"]),
+        cases(sets=["doors"], histograms=["people", "approximate"], counts=["found"], hitters=["plain"]),
         ["alone", "beside one"],
     ),
     runners=["prism"],
@@ -195,14 +238,7 @@ def test_one_persons_event_does_not_decide_whether_late_ones_count(case):
     assert late_of(results) == len(crowd)
 
 
-@one_job(
-    "sets without an end",
-    cases(
-        sets=["doors"],
-        histograms=["plain", "anchored", "flags"],
-    ),
-    runners=["prism"],
-)
+@one_job("sets without an end", cases(sets=["doors"], histograms=["plain", "anchored", "flags"]), runners=["prism"])
 def test_a_run_without_an_end(case):
     flow, name = DATAFLOWS[case[0]], case[1]
     made, ends = flow.transform(name, end=None), flow.transform(name, end=None)
@@ -219,16 +255,16 @@ def test_a_run_without_an_end(case):
         assert all(isinstance(counter.epoch(number), TreeCounter) for number in range(3))
     ends.steps = replace(ends.steps, end=ends.steps.first + windows)
     ends._noise = made._noise
-    assert sorted(rows, key=flow.order) == flow.expected(ends, events)
+    assert sorted(rows) == flow.expected(ends, events)
 
 
 @pytest.mark.parametrize(
     "tests",
     [
         (module.transform, module.test_rows_are_those_of_the_reference)
-        for module in (sets_tests, histograms_tests, counts_tests, quantiles)
+        for module in (sets_tests, histograms_tests, counts_tests, hitters_tests, points, quantiles)
     ],
-    ids=["sets", "histograms", "counts", "quantiles"],
+    ids=["sets", "histograms", "counts", "hitters", "points", "quantiles"],
 )
 def test_runners_in_other_processes_get_every_chain_of_stages(tests):
     """Those of a question's workloads that only FnApiRunner gets have no stages of their own."""
@@ -237,67 +273,11 @@ def test_runners_in_other_processes_get_every_chain_of_stages(tests):
     assert {chains[name] for name in test.elsewhere} == {*chains.values()}
 
 
-@one_job("counts", cases(counts=["start"]))
-def test_bad_events_are_dead_letters_and_change_nothing(case):
-    flow, made = DATAFLOWS[case[0]], DATAFLOWS[case[0]].transform(case[1])
-    good = [event for event in flow.events(case[1], random.Random(5)) if event[2] >= 0]
-    nan = float("nan")
-    bad = [("", "a"), ("u", None), (None, "a"), (nan, "a"), ("u", nan), (1.5, "a"), ("u", True), ("u",)]
-    bad += ["u a", ("u", "a", "b"), 7, None]
-
-    def build(pipeline):
-        elements = [stamped(event) for event in good] + [TimestampedValue(event, flow.start) for event in bad]
-        source = pipeline | "Elements" >> beam.Create(elements) | "Stamp" >> beam.Map(lambda element: element)
-        return source | made.with_dead_letters()
-
-    results = yield build
-    flow.check(results, made, good)
-    assert len(results.elements("dead")) == len(bad)
-
-
-KEY = {"noise": KeyedNoise(b"another key for tests")}
-PUBLIC = {
-    ("sets", "sessions"): [{"timeout": 25.001}, {"leave_values": ("never said",)}],
-    ("histograms", "plain"): [{"separator": "+"}],
-    ("counts", "start, public"): [
-        {"epsilon": 20.001},
-        {"max_contributions": 5},
-        {"domain": Domain([*counts.ITEMS[:5], "somebody's"])},
-    ],
-}
-
-
-@pytest.mark.parametrize(("question", "name"), PUBLIC)
-def test_the_key_and_everything_public_decide_the_noise(question, name):
-    flow = DATAFLOWS[question]
-    events = flow.events(name, random.Random(1))
-
-    def numbers(**changes):
-        rows = flow.expected(flow.transform(name, **changes), events)
-        return [getattr(row, "noisy" if hasattr(row, "noisy") else "estimate") for row in rows]
-
-    for changes in (KEY, {"allowed_lateness": 1}, *PUBLIC[question, name]):
-        assert numbers(**changes) != numbers()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("question", "pair"),
-    [
-        ("sets", ("doors", "sessions")),
-        ("counts", ("found", "start")),
-        ("counts", ("start", "start, public")),
-    ],
-)
-def test_two_transforms_stand_side_by_side(question, pair):
-    flow = DATAFLOWS[question]
-    events = flow.events(pair[0], random.Random(2), 200)
-    one, other = map(flow.transform, pair)
-
-    def build(pipeline):
-        source = pipeline | beam.Create(as_rows(events))
-        return {"one": source | "One" >> one, "other": source | "Other" >> other}
-
-    results = runner_harness.run("fn_api", build)
-    assert sorted(results.elements("one")) == flow.expected(one, events)
-    assert sorted(results.elements("other")) == flow.expected(other, events)
+def test_rows_are_the_same_with_two_processes(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(runner_harness.__file__).parent))  # for the workers
+    made = hitters.transform("known domain", shards=4)  # it has all stages that monitors have
+    events = hitters.random_events("known domain", random.Random(5))
+    two = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+    results = run_bounded("fn_api", as_rows(events), made, *two)
+    assert sorted(results.elements("rows")) == slow_reference.heavy_hitters(made, events)

@@ -13,62 +13,19 @@ import pytest
 import runner_harness
 from apache_beam.coders import BytesCoder
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.testing import test_stream
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
-from event_forms import run_bounded
+from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from examples import ASKED, EXAMPLES, ONE_OF_EACH, START, example, public_kinds, with_inputs
 from grids import some_quick
 from privstream.mechanisms.noise.prf import Prf
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import (
-    ContinualHistogram,
-    Domain,
-    KeyedCounts,
-    SetCardinality,
-    ShiftingHeavyHitters,
-    SparseVectorAlerts,
-)
-from privstream.transforms.questions.alerts import AlertRule
 
 every_transform = pytest.mark.parametrize("name", ONE_OF_EACH)
 
 
 def test_all_transforms_have_an_example():
     assert public_kinds() == {kind for kind, _ in EXAMPLES.values()}
-
-
-@every_transform
-def test_what_is_no_noise_source_is_refused(name):
-    for noise in (None, "key", b"key", 5, KeyedNoise):
-        with pytest.raises(TypeError, match=r"^noise must be a NoiseSource, such as KeyedNoise, got "):
-            example(name, noise=noise)
-
-
-@every_transform
-def test_an_epsilon_that_promises_nothing_is_refused(name):
-    for epsilon in (0, -1.0, math.nan, math.inf, 10**400):
-        with pytest.raises(ValueError, match=rf"^epsilon must be finite and > 0, got {re.escape(str(epsilon))}$"):
-            example(name, epsilon=epsilon)
-    for epsilon in (1e-10, 2**70):  # nothing is found, or there is no noise left
-        with pytest.raises(ValueError, match=r"^epsilon must be in \[1e-09, 1e\+09\], got "):
-            example(name, epsilon=epsilon)
-    for epsilon in ("1", True, None):
-        with pytest.raises(TypeError, match=rf"^epsilon must be a number, got {type(epsilon).__name__}$"):
-            example(name, epsilon=epsilon)
-
-
-@every_transform
-def test_an_argument_that_is_missing_or_unknown_is_named_as_one_of_the_transform(name):
-    kind, arguments = EXAMPLES[name]
-    with pytest.raises(TypeError, match=rf"^{kind.__name__}\b.* argument:? 'windw'$"):
-        example(name, windw=5)
-    if "window" in arguments:
-        others = {each: value for each, value in arguments.items() if each != "window"}
-        with pytest.raises(TypeError, match=rf"^{kind.__name__}\b.* argument: 'window'$"):
-            kind(noise=KeyedNoise(b"a key for tests, no secret"), **others)
 
 
 @pytest.fixture
@@ -107,16 +64,6 @@ def test_the_runner_is_refused_by_name(name):
         _ = given | made
 
 
-@every_transform
-def test_a_switch_that_will_take_it_for_a_test_stream_is_refused(name):
-    made = example(name)
-    pipeline, given = with_inputs(made, "--runner=DirectRunner")
-    _ = given | "Before" >> made
-    _ = pipeline | "Elsewhere" >> test_stream.TestStream().advance_watermark_to_infinity()
-    with pytest.raises(ValueError, match=RULE):
-        _ = given | "After" >> made
-
-
 class WithClockOfTheDay(beam.DoFn):
     """A step of somebody else, for which the switch takes the refused runner too."""
 
@@ -152,49 +99,18 @@ def test_what_makes_the_switch_take_it_later_is_refused_when_the_pipeline_runs(n
     assert PUBLISHED == []
 
 
-def test_a_stream_that_is_added_later_is_refused_when_the_pipeline_runs():
-    made = example("heavy hitters by clock")
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=DirectRunner"]))
-    start = made.steps.first * made.steps.size / 1e6
-    crowd = [TimestampedValue((f"u{i}", "x"), start + 1) for i in range(60)]
-    _ = pipeline | beam.Create(crowd) | beam.Map(lambda each: each) | made | "Publish" >> beam.Map(publish)
-    _ = pipeline | "Elsewhere" >> test_stream.TestStream().advance_watermark_to_infinity()
-    PUBLISHED.clear()
-    with pytest.raises(Exception, match="runner must not be BundleBasedDirectRunner"):
-        pipeline.run().wait_until_finish()
-    assert PUBLISHED == []
-
-
 @every_transform
-@pytest.mark.parametrize("windows", [FixedWindows(60), SlidingWindows(60, 10)], ids=["fixed", "sliding"])
-def test_windows_of_beam_are_refused_in_every_input(name, windows):
+def test_windows_of_beam_are_refused_in_every_input(name):
     made = example(name)
     _, given = with_inputs(made)
     inputs = given if isinstance(given, dict) else {None: given}
     for place, each in inputs.items():
-        within = each | f"Within {place}" >> beam.WindowInto(windows)
+        within = each | f"Within {place}" >> beam.WindowInto(FixedWindows(60))
         wrong = within if place is None else given | {place: within}
-        with pytest.raises(ValueError, match=rf"^input must be in the global window, got {type(windows).__name__}: "):
+        with pytest.raises(ValueError, match=r"^input must be in the global window, got FixedWindows: "):
             _ = wrong | f"Refused {place}" >> made
         again = within | f"Again {place}" >> beam.WindowInto(GlobalWindows())
         _ = (again if place is None else given | {place: again}) | f"Taken {place}" >> made
-
-
-@pytest.mark.parametrize("name", ["start", "end"])
-def test_times_that_are_texts_are_refused_by_name(name):
-    with pytest.raises(TypeError, match=rf"^{name} must be a number of seconds since 1970, got text"):
-        example("counts", **{name: "2024-12-02"})
-
-
-def test_other_runners_are_taken():
-    made = example("heavy hitters by clock")
-    start = made.steps.first * made.steps.size / 1e6
-
-    def build(pipeline):
-        crowd = [TimestampedValue((f"u{i}", "x"), start + 1) for i in range(60)]
-        return pipeline | beam.Create(crowd) | beam.Map(lambda each: each) | made
-
-    assert len(runner_harness.run("fn_api", build).elements()) == 1
 
 
 SECRET = "zaphod"
@@ -229,91 +145,14 @@ def run(made, inputs):
 def test_it_is_ignored(name):
     people = [{"user": str(1 + i % 60), "item": "1", "time": START, "value": 5} for i in range(60)]
     inputs: dict[str, list[Any]] = {"without": [pa.RecordBatch.from_pylist(people)]}
-    for more in (SECRET, None, 1.5):
+    for more in (SECRET, None):
         rows = [{**row, "more": more} for row in people]
-        inputs |= {
-            f"batch, {more}": [pa.RecordBatch.from_pylist(rows)],
-            f"rows, {more}": [Visit(**r) for r in rows],
-        }
+        inputs |= {f"batch, {more}": [pa.RecordBatch.from_pylist(rows)], f"rows, {more}": [Visit(**r) for r in rows]}
     results = run(example(name), inputs)
     assert results.elements("without rows")
     for each in inputs:
         assert sorted(results.elements(f"{each} rows")) == sorted(results.elements("without rows"))
         assert not results.elements(f"{each} dead")
-
-
-WEEK = 7 * 86_400
-MONDAY = 1_704_063_600  # 2024-01-01T00:00:00+01:00; windows that are counted from 1970 begin on a Thursday, UTC
-PEOPLE, WEEKS = 300, 3
-NOISE = KeyedNoise(b"a key for tests of windows that have a start")
-COMMON = {"epsilon": 50.0, "window": WEEK, "start": MONDAY, "noise": NOISE}
-END = {"end": MONDAY + WEEKS * WEEK}
-PRIVATE = {"delta": 1e-6, "max_hits": 9}
-RULES = [AlertRule(name="many", at_least=200)]
-DOMAIN = Domain(["first", "last"])
-TRANSFORMS = {
-    "counts": KeyedCounts(**COMMON, **END, delta=1e-6, max_contributions=6),
-    "counts since the start": KeyedCounts(**COMMON, **END, delta=1e-6, max_contributions=6, over="start"),
-    "counts of a list": KeyedCounts(**COMMON, **END, domain=DOMAIN, max_contributions=6),
-    "hitters by status": ShiftingHeavyHitters(**COMMON, **PRIVATE, **END, max_per_window=2, method="status"),
-    "hitters by clock": ShiftingHeavyHitters(**COMMON, **PRIVATE, **END, max_per_window=2, method="clock"),
-    "histogram": ContinualHistogram(**COMMON, **END, domain=DOMAIN, queries=("histogram",)),
-    "people": SetCardinality(**COMMON, **END, timeout=86_400.0, max_updates=2 * PEOPLE),
-    "alerts": SparseVectorAlerts(**COMMON, **END, rules=RULES, min_alerts=5, method="sparse_vector"),
-}
-
-
-def events() -> list[beam.Row]:
-    """In each week one item in its first second, and another one in its last."""
-    found = []
-    for week in range(WEEKS):
-        for item, second in (("first", 0), ("last", WEEK - 1)):
-            time = Timestamp(MONDAY + week * WEEK + second)
-            found += [beam.Row(user=f"user {person}", item=item, time=time) for person in range(PEOPLE)]
-    return found
-
-
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_windows_begin_at_the_start_and_have_all_that_lies_in_them(name):
-    results = run_bounded("fn_api", events(), TRANSFORMS[name])
-    starts = [Timestamp(MONDAY + week * WEEK) for week in range(WEEKS)]
-    rows = results.elements("rows")
-    assert sorted({row.window_start for row in rows}) == starts
-    assert {row.window_end.micros - row.window_start.micros for row in rows} == {WEEK * 1_000_000}
-    assert results.elements("dead") == []
-    for row in rows:
-        if name.startswith(("counts", "hitters")) and row.upper:
-            assert abs(row.people - PEOPLE) < 60
-        if name == "people":
-            assert abs(row.people - PEOPLE) < 60, "who came in the last second of a week is still there"
-
-
-def test_other_starts_have_other_noise():
-    """The same windows would be numbered alike, one second later."""
-    one, other = (
-        KeyedCounts(
-            **COMMON | {"start": MONDAY + second, "end": MONDAY + second + WEEKS * WEEK},
-            delta=1e-6,
-            max_contributions=6,
-        )
-        for second in (0, 1)
-    )
-    assert one.steps.first == other.steps.first
-    assert one.steps.label != other.steps.label
-
-
-def test_windows_of_whole_units_keep_their_noise():
-    aligned = KeyedCounts(
-        **COMMON | {"start": 2817 * WEEK, "end": (2817 + WEEKS) * WEEK}, delta=1e-6, max_contributions=6
-    )
-    assert aligned.steps.label == f"{WEEK * 1_000_000} 2817 {2817 + WEEKS} 0"
-
-
-def test_events_before_the_start_are_in_no_window():
-    early = [row for row in events() if row.item == "last"]
-    made = KeyedCounts(**COMMON | {"start": MONDAY + 2 * WEEK} | END, delta=1e-6, max_contributions=6)
-    rows = run_bounded("fn_api", early, made).elements("rows")
-    assert [row.window_start for row in rows] == [Timestamp(MONDAY + 2 * WEEK)]
 
 
 DATE = datetime(2024, 1, 1)
@@ -330,14 +169,8 @@ def test_errors_of_arguments_name_the_argument(name):
         for wrong in WRONG:
             try:
                 example(name, **{field: wrong})
+                assert field != "noise", f"noise={wrong!r} is no source"
             except (TypeError, ValueError) as error:
                 refused += 1
                 assert re.search(rf"\b({field}|{OTHER.get(field, field)})\b", str(error)), f"{field}={wrong!r}: {error}"
     assert refused > 5 * len(fields)
-
-
-@pytest.mark.parametrize("moment", [DATE, DATE.date()])
-def test_dates_say_how_they_become_numbers(moment):
-    for window in (10, "1month"):
-        with pytest.raises(TypeError, match=r"^start must be a number of seconds since 1970, got date"):
-            example("counts", start=moment, window=window)

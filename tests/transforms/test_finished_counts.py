@@ -10,7 +10,7 @@ from privstream.mechanisms.privacy.units import SECOND
 from privstream.mechanisms.views.digits import meaningful
 from privstream.mechanisms.views.smoothing import rises, smooth
 from privstream.transforms.counts.finished import ShownCounts, SmoothFinished, unsmoothed_columns
-from privstream.transforms.rows import KeyCount, KeyRise, KeySum
+from privstream.transforms.row_types import KeyCount, KeyRise, KeySum
 from privstream.transforms.timing.steps import Steps
 
 NOISE, LENGTH = 10.0, 60
@@ -127,18 +127,3 @@ def test_means_and_rounded_numbers_hold_the_truth_as_often_as_they_say():
     assert 0.945 <= np.mean((np.abs(found["mean"] - values / counts) <= found["mean_margin"])[known]) <= 0.985
     assert np.array_equal(found["noisy"], noisy) and np.abs(found["people"] - noisy.clip(0)).max() <= deviation / 20
     assert np.array_equal(np.isnan(found["mean_margin"]), ~known) and known.mean() > 0.9
-
-
-def test_ends_are_rounded_outwards_to_the_same_digit_and_only_once():
-    rng = np.random.default_rng(4)
-    half = 10 ** rng.uniform(-8, 8, 5000)
-    numbers = rng.normal(0, 1, 5000) * half * 3
-    number, lower, upper = found = meaningful(numbers, numbers - half, numbers + half)
-    assert np.all((lower <= numbers - half + 1e-9) & (numbers + half <= upper + 1e-9 * half + 1e-9))
-    assert np.all(np.abs(number - numbers) <= half / 1.96 / 20 + 1e-9) and np.all(upper - lower <= 2.11 * half + 1e-8)
-    digits = [len(repr(value).strip("-").replace(".", "").strip("0")) for value in number.tolist()]
-    assert np.median(digits) <= 4
-    assert meaningful(12.34, 12.34, 12.34).tolist() == [12.34] * 3
-    assert meaningful([728.4], [700.2], [np.nan])[:2].tolist() == [[728.0], [700.0]]
-    again = meaningful(*found)
-    assert np.mean(np.all(again == found, axis=0)) > 0.9

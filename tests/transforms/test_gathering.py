@@ -89,14 +89,11 @@ def row_of(**said):
     "element",
     [
         (SECRET, "item"),
-        [SECRET, "item"],
         (np.str_(SECRET), np.str_("item")),
         (Text(SECRET), Text("item")),
         Click(SECRET, "item", np.float16(5)),
         Click(SECRET, "item", Timestamp(5)),
         Click(SECRET, "item", 5),
-        Click(SECRET, "item", np.int64(5)),
-        Click(SECRET, "item", 5.0),
         Click(SECRET, "item", np.float32(5)),
         Click(SECRET, "item", datetime.datetime(1970, 1, 1, 0, 0, 5)),
         Click(SECRET, "item", datetime.datetime(1970, 1, 1, 1, 0, 5, tzinfo=HOUR)),
@@ -126,10 +123,8 @@ class Mute:
     ("element", "code", "reason"),
     [
         (SECRET, "event_type", f"{FORM} str"),
-        (SECRET[:2], "event_type", f"{FORM} str"),
         ({"user": SECRET, "time": 5}, "item_missing", "row must have a field item"),
         ((SECRET, "b", "c"), "event_type", f"{FORM} tuple"),
-        (None, "event_type", f"{FORM} NoneType"),
         (Mute(), "event_type", f"{FORM} Mute"),
         (Locked(), "event_type", UNREADABLE),
         (Silent(), "event_type", UNREADABLE),
@@ -140,23 +135,15 @@ class Mute:
         ((SECRET, ""), "item_missing", "item must not be empty"),
         ((SECRET, None), "item_missing", "item must not be null"),
         ((SECRET, 1.5), "item_type", "item must be text or an integer, got float"),
-        ((SECRET, True), "item_type", "item must be text or an integer, got bool"),
         ((np.bool_(1), SECRET), "user_type", "user must be text or an integer, got bool"),
-        ((SECRET, SECRET.encode()), "item_type", "item must be text or an integer, got bytes"),
-        ((SECRET, ["b"]), "item_type", "item must be text or an integer, got list"),
         ((SECRET, "\ud800"), "item_encoding", "item must be valid Unicode"),
         ((SECRET, "x" * (2**20 + 1)), "item_long", "item must be at most 1,048,576 bytes of UTF-8"),
-        ((SECRET, "ä" * 2**20), "item_long", "item must be at most 1,048,576 bytes of UTF-8"),
         ((1 << 40_000, SECRET), "user_long", "user must be at most 1,048,576 bytes of UTF-8"),
         (Click(SECRET, "b", None), "time_missing", "time must not be null"),
         (Click(SECRET, "b", "soon"), "time_syntax", f"time must be {TIME_TEXT}, or a number"),
-        (Click(SECRET, "b", True), "time_type", f"{TIME} bool"),
         (Click(SECRET, "b", datetime.date(2024, 1, 1)), "time_type", f"{TIME} date"),
         (Click(SECRET, "b", float("nan")), "time_finite", "time must be finite"),
-        (Click(SECRET, "b", 1_700_000_000_000_000), "time_range", PLAUSIBLE),
-        (Click(SECRET, "b", -1), "time_range", PLAUSIBLE),
         (Click(SECRET, "b", 10**400), "time_range", PLAUSIBLE),
-        (Click(SECRET, "b", 1e300), "time_range", PLAUSIBLE),
         (Click(SECRET, "b", Timestamp(2**33)), "time_range", PLAUSIBLE),
         (NoUser(SECRET, 5), "user_missing", "row must have a field user"),
     ],
@@ -267,36 +254,6 @@ def columns(**given):
     return pa.record_batch({"user": texts, "item": texts, "time": pa.array([1, 2, 3, 4])} | given)
 
 
-@pytest.mark.parametrize(
-    ("moments", "micros"),
-    [
-        (pa.array([5], pa.int32()), 5_000_000),
-        (pa.array([5], pa.uint64()), 5_000_000),
-        (pa.array([5]), 5_000_000),
-        (pa.array([5.0000014]), 5_000_001),
-        (pa.array([5], pa.timestamp("s")), 5_000_000),
-        (pa.array([5], pa.timestamp("ms")), 5_000),
-        (pa.array([5], pa.timestamp("us", "UTC")), 5),
-        (pa.array([5_999], pa.timestamp("ns")), 5),
-        (pa.array([datetime.datetime(1970, 1, 1, 1, tzinfo=HOUR)], pa.timestamp("us", tz="+01:00")), 0),
-    ],
-)
-def test_types_of_time(moments, micros):
-    rows, _ = gather([pa.record_batch({"user": [SECRET], "item": ["item"], "time": moments})])
-    assert rows == [row_of(time=micros)]
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.int8(), pa.uint64()])
-@pytest.mark.parametrize("encoded", [False, True])
-def test_types_of_text(kind, encoded):
-    if encoded and kind == pa.string_view():
-        pytest.skip("Arrow has no dictionaries of string views")
-    column = pa.array(["5"]).cast(kind)
-    column = column.dictionary_encode() if encoded else column
-    batch = pa.record_batch({"user": column, "item": column, "time": [1], "more": [0]})
-    assert gather([batch])[0] == [{"user": "5", "item": "5", "time": 1_000_000}]
-
-
 def _invalid_utf8(*texts, large=False):
     offsets = np.cumsum([0, *map(len, texts)]).astype(np.int64 if large else np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
@@ -306,22 +263,14 @@ def _invalid_utf8(*texts, large=False):
 BYTES = (b"a", b"\xff", b"c", b"d")
 WRONG = {
     "user null": ("user", pa.array(["a", None, "c", "d"]), "user must not be null"),
-    "user null, integers": ("user", pa.array([1, None, 3, 4]), "user must not be null"),
     "user null in a dictionary": (
         "user",
         pa.DictionaryArray.from_arrays(pa.array([0, 1, 0, 0]), pa.array(["a", None])),
         "user must not be null",
     ),
-    "user null of a dictionary": (
-        "user",
-        pa.DictionaryArray.from_arrays(pa.array([0, None, 0, 0]), pa.array(["a"])),
-        "user must not be null",
-    ),
     "user empty": ("user", pa.array(["a", "", "c", "d"]), "user must not be empty"),
-    "user empty, a view": ("user", pa.array(["a", "", "c", "d"], pa.string_view()), "user must not be empty"),
     "item null": ("item", pa.array(["a", None, "c", "d"]), "item must not be null"),
     "item no UTF-8": ("item", _invalid_utf8(*BYTES), "item must be valid Unicode"),
-    "item no UTF-8, large": ("item", _invalid_utf8(*BYTES, large=True), "item must be valid Unicode"),
     "item no UTF-8 in a dictionary": (
         "item",
         pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 2]), _invalid_utf8(*BYTES), safe=False),
@@ -333,14 +282,9 @@ WRONG = {
         "item must be at most 1,048,576 bytes of UTF-8",
     ),
     "time null": ("time", pa.array([1, None, 3, 4]), "time must not be null"),
-    "time null, a timestamp": ("time", pa.array([1, None, 3, 4], pa.timestamp("ms")), "time must not be null"),
     "time too late": ("time", pa.array([1, 2**63, 3, 4], pa.uint64()), PLAUSIBLE),
-    "time in microseconds": ("time", pa.array([1, 1_700_000_000_000_000, 3, 4]), PLAUSIBLE),
     "time before": ("time", pa.array([1, -1, 3, 4], pa.int8()), PLAUSIBLE),
-    "time in seconds": ("time", pa.array([1, 2**62, 3, 4], pa.timestamp("s")), PLAUSIBLE),
-    "time before, a timestamp": ("time", pa.array([1, -1, 3, 4], pa.timestamp("ns")), PLAUSIBLE),
     "time no number": ("time", pa.array([1, float("nan"), 3, 4]), "time must be finite"),
-    "time infinite": ("time", pa.array([1, float("inf"), 3, 4]), "time must be finite"),
 }
 
 
@@ -356,16 +300,6 @@ def test_rows_of_arrow_batches_that_break_a_rule_are_set_aside(column, values, r
     assert [[row[name] for name in others] for row in rows] == [[good[i][name] for name in others] for i in (0, 2, 3)]
     assert (letter.reason, letter.source) == (reason, "event")
     assert (column == "user" or SECRET in letter.record) and SECRET not in reason
-
-
-def test_every_broken_row_is_found_with_its_first_rule():
-    size = 1000
-    users = [None if row % 7 == 0 else f"u{row}" for row in range(size)]
-    items = [None if row % 5 == 0 else "x" for row in range(size)]
-    rows, letters = gather([pa.record_batch({"user": users, "item": items, "time": list(range(size))})])
-    assert [row["time"] // 1_000_000 for row in rows] == [row for row in range(size) if row % 7 and row % 5]
-    assert [letter.reason for letter in letters].count("user must not be null") == len(range(0, size, 7))
-    assert len(rows) + len(letters) == size
 
 
 def _backwards():
@@ -399,23 +333,6 @@ def test_a_batch_of_useless_columns_is_one_dead_letter(batch, reason):
     assert letter.reason == reason
     assert SECRET not in reason and letter.record.startswith(f"{batch.num_rows} rows: ")
     assert gather([batch.slice(0, 0)]) == ([], [])
-
-
-def test_damage_that_nobody_reads_does_not_end_the_run():
-    batch = columns(user=pa.array(["a", None, "c", "d"]), some=_backwards(), more=_backwards())
-    rows, (letter,) = gather([batch])
-    assert len(rows) == 3 and letter.record.count("damaged") == 2
-
-
-def test_a_dictionary_that_says_much_in_few_bytes_is_cut(monkeypatch):
-    sizes, read = [], frames.read_batch
-    monkeypatch.setattr(frames, "read_batch", lambda batch, *more: sizes.append(batch.num_rows) or read(batch, *more))
-    item = pa.DictionaryArray.from_arrays(pa.array([0] * 40 + [None, 1]), pa.array(["x" * 2**20, "y"]))
-    users = [f"u{i}" for i in range(42)]
-    rows, (letter,) = gather([pa.record_batch({"user": users, "item": item, "time": list(range(42))})])
-    assert [row["user"] for row in rows] == [user for user in users if user != "u40"]
-    assert letter.reason == "item must not be null"
-    assert sizes == [0, 16, 16, 10] and reading.TEXT_PER_BATCH == 2**24
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])

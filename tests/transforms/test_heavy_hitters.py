@@ -4,124 +4,38 @@ import random
 
 import pytest
 import slow_reference
-import tiny_runner
-from event_forms import as_arrow, run_bounded
-from grids import some_quick
+from event_forms import as_arrow, as_rows, of_elements, run_bounded
+from every_runner import one_job
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.counted import shown
-from privstream.transforms.timing import step_fn
-from workloads import CONFIGURATIONS, SECOND, START, random_events, transform
+from workloads import SECOND, START, random_events, transform
 
-SEEDS = range(2)
-QUICK = ("plain", "known domain", "status", "status, known domain")
-ENDING = [name for name in CONFIGURATIONS if "no end" not in name]
-"""Bounded input needs an end."""
-
-
-def late_pairs(made, events) -> int:
-    """Count the windows of the run that the events would have counted in."""
-    steps = made.steps
-    return sum(
-        1
-        for _, _, time in events
-        for step in range(time // steps.size, (time - steps.size) // steps.size, -1)
-        if (steps.first is None or step >= steps.first) and (steps.end is None or step < steps.end)
-    )
+FORMS = {
+    "plain": as_rows,
+    "many items": as_arrow,
+    "known domain": as_rows,
+    "status": as_arrow,
+    "status, known domain": as_arrow,
+}
 
 
-def domain_of(made) -> list[str]:
-    return [made.domain[place] for place in range(len(made.domain))]
-
-
-@some_quick("name", ENDING, *QUICK)
-def test_rows_are_those_of_the_reference_whatever_fails_and_in_whatever_order_timers_come(name, monkeypatch):
-    published = 0
-    for seed in SEEDS:
-        events = random_events(name, random.Random(seed))
-        expected = slow_reference.heavy_hitters(transform(name), events)
-        quiet = tiny_runner.run_chain(transform(name), events, random.Random(seed))
-        with monkeypatch.context() as patched:
-            patched.setattr(step_fn, "LEAST_COMPACTION", 64)
-            patched.setattr(step_fn, "CACHED_KEYS", 2)
-            noisy = tiny_runner.run_chain(transform(name), events, random.Random(seed), crashes=0.3, workers=3)
-        assert sorted(quiet.rows) == sorted(noisy.rows) == expected
-        assert noisy.counters() == quiet.counters()
-        published += len(expected)
-    assert published
-
-
-@some_quick("name", ENDING, *QUICK)
-def test_late_events_are_counted_and_dropped_and_change_nothing(name):
-    made = transform(name)
-    for seed in SEEDS:
-        chance = random.Random(seed)
-        events = random_events(name, chance)
-        watermark = START * SECOND + chance.randint(1, 3) * made.steps.size
-        late = [
-            (f"late {user}", item, watermark - chance.randint(made.steps.size, 2 * made.steps.size))
-            for user, item, _ in random_events(name, chance)
-            if made.domain is None or item in domain_of(made)
-        ]
-        first = [event for event in events if event[2] < watermark]
-        chain = tiny_runner.Chain(made, chance, crashes=0.1, workers=2)
-        chain.arrive(first)
-        chain.advance(watermark)
-        chain.arrive(late)
-        chain.arrive([event for event in events if event not in first])
-        chain.advance(tiny_runner.END)
-        assert sorted(chain.rows) == slow_reference.heavy_hitters(made, events)
-        assert chain.open.late == late_pairs(made, late)
-
-
-def test_the_reference_has_rows_of_every_status():
-    """An item that is reported has one row a window since it started; the row of an end is the last."""
-    made = transform("status")
-    rows = [
-        row
-        for seed in SEEDS
-        for row in slow_reference.heavy_hitters(made, random_events("status", random.Random(seed)))
-    ]
-    assert {row.status for row in rows} == {"started", "continues", "ended"}
-    assert all((row.since == row.window_start) == (row.status == "started") for row in rows)
-    assert all((row.people is None) == (row.status == "continues") for row in rows)
-
-
-@pytest.mark.slow
-def test_every_window_is_decided_while_anything_is_up():
-    """An item that nobody or hardly anybody has any more ends, though nobody sends anything; then all is still."""
-    made = transform("status")
-    crowd = [(f"user {i}", item, START * SECOND + i) for i in range(60) for item in "ab"]
-    few = [(f"user {i}", "b", (START + 12) * SECOND + i) for i in range(3)]
-    for events in (crowd[::2], [*crowd[1::2], *few]):
-        chain = tiny_runner.run_chain(made, events, random.Random(1))
-        assert sorted(chain.rows) == slow_reference.heavy_hitters(made, events)
-        ended = [row for row in chain.rows if row.status == "ended"]
-        assert len(ended) == 1
-        assert ended[0].window_start > max(row.window_start for row in chain.rows if row.status != "ended")
-
-
-def test_late_events_are_never_used_whoever_else_has_events():
-    """One person's event must not decide whether the events of others count."""
-    made = transform("plain")
-    crowd = [(f"user {i}", "a", START * SECOND + 1000 + i) for i in range(60)]
-    for others in ([], [("somebody", "b", START * SECOND)]):
-        chain = tiny_runner.Chain(made, random.Random(0))
-        chain.arrive(others)
-        chain.advance((START + 10) * SECOND)
-        chain.arrive(crowd)
-        for _ in range(3):
-            chain.advance(chain.open.watermark + 30 * 24 * 3600 * SECOND)
-            chain.arrive(crowd)
-        chain.advance(tiny_runner.END)
-        assert chain.rows == []
-        assert chain.open.late == 4 * len(crowd)
-    on_time = tiny_runner.run_chain(made, crowd, random.Random(0))
-    assert len(on_time.rows) == 1
+@one_job("hitters", FORMS, "plain", "status, known domain", elsewhere=[name for name in FORMS if name != "many items"])
+def test_rows_are_those_of_the_reference(name):
+    events = random_events(name, random.Random(5))
+    random.Random(6).shuffle(events)
+    made = transform(name, shards=3 if FORMS[name] is as_rows else 1)
+    results = yield of_elements(FORMS[name](events), made)
+    expected = slow_reference.heavy_hitters(made, events)
+    assert expected
+    assert sorted(results.elements("rows")) == expected
+    assert results.elements("dead") == []
+    assert results.counters["privstream:events"] == len(events)
+    assert results.counters["privstream:hits_published"] == len(expected)
+    assert all(stamp == row.window_end.micros - 1 for row, stamp in results.outputs["rows"])
 
 
 RUN = {"epsilon": 20.0, "delta": 1e-3, "window": 10, "start": START, "end": START + 60, "max_contributions": 18}
-MONITORED = {name: value for name, value in RUN.items() if name != "max_contributions"}
 NOISE = KeyedNoise(b"a key for tests, no secret")
 CROWDS = {"a": (99, 99, 99, 0, 99, 99), "b": (3, 0, 3, 0, 3, 0), "c": (40, 41, 42, 43, 44, 45)}
 EVENTS = [

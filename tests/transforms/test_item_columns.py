@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.reading.texts import (
-    column_names,
-    join_columns,
-    join_item,
-    listed_item,
-    split_item,
-)
+from privstream.transforms.reading.texts import join_columns, join_item, listed_item, split_item
 
 PARTS = st.text(st.sampled_from(list('a, "\n\x00ü|')), min_size=0, max_size=5)
 ITEMS = st.lists(PARTS, min_size=2, max_size=4)
@@ -35,25 +29,6 @@ def test_different_items_have_different_texts(one, other):
 def test_columns_are_joined_as_single_items_are(rows):
     columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
     assert join_columns(columns).to_pylist() == [join_item(row) for row in rows]
-
-
-@pytest.mark.parametrize("text", ["a", "a, b, c", 'a, "b', 'a, "b"c', "a,b", 'x", y'])
-def test_a_text_of_other_columns_is_refused(text):
-    with pytest.raises(ValueError, match="item must be one of 2 columns"):
-        split_item(text, 2)
-
-
-def test_names_are_a_line_of_csv():
-    assert column_names("country,page") == ("country", "page")
-    assert column_names('"a,b",c') == ("a,b", "c") and column_names('"a,b"') == ("a,b",)
-    for text, rule in (
-        ("a,a", "different columns"),
-        ("a,", "none of them empty"),
-        ('"a', "a line of CSV"),
-        (",".join(map(str, range(17))), "at most 16"),
-    ):
-        with pytest.raises(ValueError, match=rule):
-            column_names(text)
 
 
 def test_items_of_lists_are_lines_of_csv():

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from counts_chain import Chain, drive, drive_at_once, exact
 from counts_workloads import (
     BESIDE,
     CONFIGURATIONS,
@@ -18,22 +17,18 @@ from counts_workloads import (
     WINDOWS,
     answers,
     contributions,
+    exact,
     expected,
     random_events,
     transform,
 )
-from event_forms import as_arrow, as_rows, run_bounded
-from every_runner import of_elements, one_job
+from event_forms import as_arrow, as_rows, of_elements, run_bounded
+from every_runner import one_job
 from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.mechanisms import KeyedNoise, SeededNoise
-from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.counts import publishing
-from privstream.transforms.parameters import USUAL_CONTRIBUTIONS
-from privstream.transforms.stages import Shared
-from privstream.transforms.timing import step_fn
-from tiny_runner import END
+from privstream.transforms import Domain
+from tiny_runner import Chain, drive_at_once
 from workloads import SECOND, START
 
 
@@ -69,7 +64,7 @@ def test_rows_are_those_of_the_reference(name):
         assert len(rows) > len(beside) and {*beside} <= at_once
 
 
-@pytest.mark.parametrize("name", ["found, more", "window, public", "found, several windows"])
+@pytest.mark.parametrize("name", ["found, more", "window, public"])
 def test_tables_over_files_have_the_rows_that_are_finished(name):
     events, made = random_events(name, random.Random(5)), transform(name).to_finish()
     rows = made.finish(results_of(events, made))
@@ -88,13 +83,7 @@ def results_of(events, made):
     return run_bounded("fn_api", as_rows(events), made).elements("rows")
 
 
-def test_each_process_has_shards_of_its_own():
-    parts = [Shared(number, 4).of(6) for number in range(4)]
-    assert sorted(shard for part in parts for shard in part) == list(range(6))
-    assert [Shared(number, 4).of(6) for number in (1, 3)] == [range(1, 6, 4), range(3, 6, 4)]
-
-
-@some_quick("name", CONFIGURATIONS, "start, few", "found", "found, more")
+@some_quick("name", ONE_OF_EACH_CHAIN, "found, more")
 def test_workloads_are_interesting(name):
     """Keys are published and kept back, limits bind: else the tests here would say little."""
     events = random_events(name, random.Random(5))
@@ -108,7 +97,7 @@ def test_workloads_are_interesting(name):
         assert answers(made, events).keys() - rows
 
 
-@some_quick("name", CONFIGURATIONS, "start")
+@some_quick("name", ["start", "start, public", "found, more", "found, window limit"], "start")
 def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
     """The plain answers alone, and bounds that hold but with a probability of 1e-10."""
     made = transform(name, epsilon=40.0)
@@ -127,59 +116,6 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
         assert large
 
 
-@some_quick(
-    "name",
-    CONFIGURATIONS,
-    "start, public",
-    "found, more",
-    "found, rising",
-    "found, several windows",
-)
-def test_failed_bundles_and_moved_keys_change_nothing(name, monkeypatch):
-    """State is restored again and again, from what was written whole and what was appended."""
-    monkeypatch.setattr(step_fn, "LEAST_COMPACTION", 2000)
-    monkeypatch.setattr(step_fn, "CACHED_KEYS", 2)
-    monkeypatch.setattr(publishing, "REPLAYED", 4)
-    chance = random.Random(0)
-    events = random_events(name, chance)
-    made = transform(name)
-    quiet, rows = drive_at_once(made, events, random.Random(1)), expected(made, events)
-    chain = drive(made, events, chance, crashes=0.2, workers=3)
-    assert rows or made.rising  # of few people nothing may surely rise
-    assert sorted(quiet.rows) == sorted(chain.rows) == rows
-    assert exact(quiet) == exact(chain)
-    assert [stage.counters for stage in chain.stages] == [stage.counters for stage in quiet.stages]
-    left = {place for stage in chain.stages for (_, place), values in stage.cells.states.items() if values}
-    assert left <= {
-        "count_contributions_log",
-        "count_contributions_progress",
-        "count_random_log",
-        "count_random_progress",
-        "publish_counts_progress",
-        "publish_found_progress",
-        "show_counts_progress",
-    }
-    assert not any(stage.cells.timers for stage in chain.stages)
-
-
-@some_quick("name", CONFIGURATIONS, "window, public", "start, people")
-def test_late_events_are_dropped_and_change_nothing(name):
-    made = transform(name, allowed_lateness=5, start=START)
-    chance = random.Random(6)
-    events = [event for event in random_events(name, chance) if event[2] < (START + 20) * SECOND]
-    rest = [event for event in random_events(name, chance) if event[2] >= (START + 30) * SECOND]
-    late = [(f"late {i}", "a", (START + i % 20) * SECOND) for i in range(60)]
-    chain = Chain(made, chance, crashes=0.1, workers=2)
-    chain.arrive(events)
-    chain.advance((START + 25) * SECOND)
-    chain.arrive(late)
-    chain.advance((START + 28) * SECOND)
-    chain.arrive(rest)
-    chain.advance(END)
-    assert sorted(chain.rows) == expected(made, events + rest)
-    assert chain.open.late == len(late)
-
-
 PERSON = st.lists(st.tuples(st.sampled_from([*ITEMS, "own"]), st.integers(0, 10 * WINDOWS - 1)), max_size=40)
 
 
@@ -190,7 +126,7 @@ def crowd_alone(name):
     return made, crowd, exact(drive_at_once(made, crowd, random.Random(1)))
 
 
-@some_quick("name", CONFIGURATIONS, "found, more", "start, people")
+@some_quick("name", ["start, people", *ONE_OF_EACH_CHAIN], "found, more", "start, people")
 @given(moves=PERSON)
 @settings(max_examples=8, deadline=None)
 def test_one_person_moves_counts_by_no_more_than_the_limits(name, moves):
@@ -259,42 +195,6 @@ def test_sums_of_items_that_are_carried_over_go_on():
     assert whole
 
 
-def size_of(stage):
-    return sum(len(value) for values in stage.cells.states.values() for value in values)
-
-
-@pytest.mark.parametrize("name", ["start"])
-def test_a_person_and_key_take_at_most_forty_bytes(name):
-    made = transform(name, shards=1, max_contributions=3)
-    chain = Chain(made, random.Random(1))
-    people = 4000
-    chain.arrive([(f"user {i}", f"{k} {i % 7}", (START + 1) * SECOND) for i in range(people) for k in range(3)])
-    chain.advance((START + 11) * SECOND)
-    assert size_of(chain.stages[0]) <= 40 * 3 * people + 2000
-    assert size_of(chain.stages[0]) >= 10 * people
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("over", ["start"])
-def test_a_step_writes_what_it_changed_and_not_the_history(over):
-    made = transform("start", over=over, end=START + 10_000, shards=1, max_contributions=8)
-    chain = Chain(made, random.Random(1))
-    chain.arrive([(f"user {i}", f"key {i}", (START + 1) * SECOND) for i in range(5000)])
-    chain.advance((START + 11) * SECOND)
-    publish = chain.stages[1]
-    whole = size_of(publish)
-    assert whole > 5000 * 40
-    written = []
-    for step in range(1, 200):
-        before = publish.cells.added
-        chain.arrive([(f"late user {step}", f"key {step}", (START + 10 * step + 1) * SECOND)])
-        chain.advance((START + 10 * step + 11) * SECOND)
-        written.append(publish.cells.added - before)
-    assert sorted(written)[-5] < 5000
-    assert sum(written) < 4 * whole + 200 * 5000
-    assert size_of(publish) < 1.5 * whole + 65_536
-
-
 def test_names_are_kept_of_keys_that_may_be_published_alone():
     made = transform("start", min_people=2, shards=1, max_contributions=100)
     chain = Chain(made, random.Random(1))
@@ -316,85 +216,3 @@ def test_a_public_list_has_noise_of_its_own_and_changes_no_other_run():
     assert len(set(words)) == 3
     assert words[0] == plain.noise.derive("counts per key", plain.steps.label, "").words(label).tobytes()
     assert plain.mechanism == listed.mechanism, "thresholds and the size of noise stay as they are"
-
-
-@pytest.mark.parametrize(
-    ("own", "limit"),
-    [
-        ({"start": 0, "windows": 7}, USUAL_CONTRIBUTIONS),
-        ({"domain": ["a", "b"], "start": 0, "windows": 7}, 14),
-        ({"unit": "event", "start": 0, "windows": 7}, 1),
-    ],
-)
-def test_a_person_counts_a_hundred_times_where_nobody_says_how_often(own, limit):
-    made = KeyedCounts(epsilon=1, delta=1e-6, window=10, noise=KeyedNoise(b"a key for tests, known to all"), **own)
-    assert made.mechanism.contributions == limit
-
-
-def test_items_of_a_public_list_go_through_renewals_though_nobody_has_them():
-    made = transform("found, public items", renew_every=40, shards=1)
-    events = [event for event in random_events("found", random.Random(3)) if event[1] != "b"]
-    rows = drive(made, events, random.Random(1)).rows
-    shown = {(row.item, row.window_start.micros // SECOND - START) for row in rows if row.item in ("b", "nobody's")}
-    windows = {start for _, start in shown}
-    assert shown == {(item, start) for item in ("b", "nobody's") for start in windows}
-    assert {0, 40, 70} <= windows and any(row.noisy < 0 for row in rows if row.item == "nobody's")
-
-
-def test_what_rose_and_what_is_hidden_are_views_of_the_same_counts():
-    """Neither changes the noise; each row is there but for those whose number is small."""
-    events = random_events("found, rising", random.Random(7), 2500)
-    plain = expected(transform("found, rising", rising=None), events)
-    made = transform("found, rising", at_least=7)
-    shown = expected(made, events)
-    assert sorted(drive(made, events, random.Random(1)).rows) == shown
-    shown_of = {row[:5]: row for row in shown}
-    assert 0 < len(shown) < len(plain) and {row[:7] for row in shown} <= {*plain}
-    assert all(row.people >= 7 and row.rise_lower > 0 and row.rise <= row.rise_upper for row in shown_of.values())
-
-
-def test_the_top_is_of_the_same_counts():
-    """P1: `top`, `rising` and `at_least` choose rows, and change no number."""
-    events = random_events("found, rising", random.Random(5))
-    plain, views = transform("found, rising", rising=None), {"top": 2, "at_least": 9}
-    rows = expected(plain, events)
-    made = transform("found, rising", rising=None, shards=1, **views)
-    assert (
-        made.counting_noise.words(np.zeros((1, 2), np.uint64)).tobytes()
-        == plain.counting_noise.words(np.zeros((1, 2), np.uint64)).tobytes()
-    )
-    some = drive(made, events, random.Random(1)).rows
-    for row in some:
-        of_window = [r for r in rows if r.window_start == row.window_start]
-        assert row in of_window
-        assert sum(r.people > row.people for r in of_window) < 2
-    files = plain.to_finish(), transform("found, rising", rising=None, **views).to_finish()
-    every, chosen = (made.finish(results_of(events, made)) for made in files)
-    chosen = files[1].explained(chosen)
-    assert set(chosen) < set(every) and 0 < len(chosen) <= 2 * WINDOWS
-
-
-def test_guarantee_names_limits_and_proof(check_proof):
-    assert transform("start").guarantee.epsilon == CONFIGURATIONS["start"]["epsilon"]
-    for name, theorem in (("start", "Theorem 2"), ("start, public", "Theorem 1")):
-        guarantee = transform(name).guarantee
-        assert guarantee.proof.endswith(theorem)
-        check_proof(guarantee.proof)
-        assert "one person over the whole run" in guarantee.paragraph()
-
-
-@pytest.mark.parametrize(("over", "windows"), [("window", 3), ("start", 1), (20, 3)])
-def test_a_limit_beyond_what_a_list_has_costs_nothing(over, windows):
-    """A person has each item of the list at most once in a window, or once since the start."""
-    found = {"epsilon": 1.0, "delta": 1e-6, "window": 10, "start": 0, "over": over, "noise": SeededNoise(1)}
-    listed = found | {"domain": Domain(["tea", "oil"]), "end": 30}
-
-    def most(**changes):
-        return KeyedCounts(**listed | changes).mechanism
-
-    assert most(max_contributions=1000) == most(max_contributions=2 * windows)
-    assert most(max_contributions=2 * windows - 1) != most(max_contributions=2 * windows)
-    assert KeyedCounts(**found | {"end": 30}, max_contributions=1000).mechanism.contributions == 1000
-    if over == "window":
-        within = most(max_contributions=1000, max_per_window=900)
-        assert (within.contributions, within.contributions_per_window) == (6, 6)

@@ -8,8 +8,6 @@ import random
 import apache_beam as beam
 import cardinality_workloads
 import histogram_workloads
-import pytest
-import runner_harness
 import test_range_transforms
 import workloads
 from apache_beam.testing import test_stream
@@ -17,27 +15,19 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 from event_forms import stamped
 from every_runner import Streamed, one_job
-from privstream.transforms.timing.clock import set_timer
 from privstream.transforms.timing.steps import MILLISECOND
 
 SECOND = 1_000_000
 SEED = 5
 LATENESS = 25 * SECOND
 BEATS = 24  # moments at which events come, each two thirds of a window
-START = 1_700_000_000
 
-OF_PEOPLE = {
-    "hitters": (workloads, "plain", {}),
-    "hitters of a list": (workloads, "known domain", {}),
-    "hitters without an end": (workloads, "no end", {}),
-}
+OF_PEOPLE = {"hitters": (workloads, "plain", {}), "hitters without an end": (workloads, "no end", {})}
 OF_SETS = {
     "histogram of events": (histogram_workloads, "plain", {}),
     "histogram without an end": (histogram_workloads, "plain", {"end": None}),
-    "flags of people": (histogram_workloads, "flags of people", {}),
     "cardinality": (cardinality_workloads, "doors with time-out, limited", {}),
     "ranges": (test_range_transforms, "ranges gaussian", {}),
-    "predecessors": (test_range_transforms, "predecessors", {}),
 }
 """Their windows are decades earlier: beside the others, those without an end would go on until then."""
 
@@ -123,21 +113,3 @@ def check_times(case: tuple[str, int]):
     assert rows
     assert all(stamp == row.window_end.micros - 1 for row, stamp in rows)
     check([row for row, _ in rows], results.elements("grouped"), made.steps.size)
-
-
-def test_a_side_input_gets_each_row_once():
-    """FnApiRunner gives side inputs again what a stage has emitted before its last bundle."""
-    made, events = workload("hitters")
-
-    def build(pipeline):
-        rows = pipeline | "Events" >> beam.Create(events) | beam.Map(lambda event: event) | made
-        aside = beam.pvalue.AsIter(rows | beam.Map(tuple))
-        return {"rows": rows, "aside": pipeline | "One" >> beam.Create([0]) | beam.FlatMap(lambda _, all: all, aside)}
-
-    results = runner_harness.run("fn_api", build)
-    assert sorted(results.elements("aside")) == sorted(map(tuple, results.elements("rows"))) != []
-
-
-def test_another_beam_is_refused_with_its_release():
-    with pytest.raises(RuntimeError, match=r"^apache-beam must write timers as release 2\.77 does, got \d"):
-        set_timer(object(), Timestamp(2), hold=Timestamp(1), tag="")

@@ -1,28 +1,22 @@
 """Range counts and predecessor queries as transforms: rows of a slow reference on every runner, whatever happens."""
 
 import random
-import re
 
 import apache_beam as beam
 import numpy as np
-import pyarrow as pa
 import pytest
 import runner_harness
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.testing import test_stream
-from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import checked, late_of
-from every_runner import Streamed, one_job
+from event_forms import as_arrow, as_rows
+from every_runner import one_job
 from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.points.dynamic_points import Updates
 from privstream.mechanisms.points.dynamic_predecessor import PredecessorStep
-from privstream.transforms.questions.points import Actions, range_errors
-from privstream.transforms.questions.points_stages import PackUpdates, PointBatch, PredecessorQueries, RangeCounts
-from privstream.transforms.rows import NearestPoints, RangeCount
-from privstream.transforms.timing.steps import Steps
-from tiny_runner import OpenWindows, call_all, dofns_of, started
+from privstream.transforms.questions.points import range_errors
+from privstream.transforms.questions.points_stages import PointBatch, PredecessorQueries, RangeCounts
+from privstream.transforms.row_types import NearestPoints, RangeCount
 
 KEY = b"a key for tests of points"
 SECOND = 1_000_000
@@ -39,7 +33,6 @@ CONFIGURATIONS = {
     "predecessors, two": (PredecessorQueries, {"standing": [7, 99], "epsilon": 900.0}),
     "predecessors dynamic": (PredecessorQueries, {"standing": [7], "epsilon": 9000.0, **DELETES}),
 }
-every_configuration = pytest.mark.parametrize("name", CONFIGURATIONS)
 
 
 def transform(name, **changes):
@@ -107,24 +100,6 @@ def _ends(mechanism, step, query, count):
     return max(0, count - spread), max(0, count + spread)
 
 
-def as_rows(events):
-    return [beam.Row(user=u, item=i, time=Timestamp(micros=t)) for u, i, t in events]
-
-
-def as_arrow(events, size=100, integers=False):
-    batches = []
-    for first in range(0, len(events), size):
-        points, actions, times = zip(*events[first : first + size], strict=True)
-        column = pa.array([int(p) for p in points], pa.int64()) if integers else pa.array(points)
-        columns = {
-            "user": column,
-            "item": pa.array(actions),
-            "time": pa.array(times, pa.timestamp("us")),
-        }
-        batches.append(pa.RecordBatch.from_pydict(columns))
-    return batches
-
-
 def asked(made, elements):
     def build(pipeline):
         return pipeline | "Elements" >> beam.Create(elements) | made.with_dead_letters()
@@ -146,7 +121,7 @@ def run(made, elements):
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(1))
     made = transform(name)
-    elements = as_arrow(events, integers=name == "predecessors") if "two" not in name else as_rows(events)
+    elements = as_arrow(events) if "two" not in name else as_rows(events)
     results = yield asked(made, elements)
     rows = expected(made, events)
     assert len(rows) >= 12
@@ -176,154 +151,31 @@ def test_answers_are_right_where_there_is_no_noise(name):
             assert row.successor == min((p for p in members if p >= row.query), default=0)
 
 
-@one_job("points", ["ranges", "predecessors"], "ranges", "predecessors")
-def test_standing_queries_are_answered_in_every_window_whatever_the_data(name):
-    made = transform(name)
-    results = yield asked(made, as_arrow([("7", "in", 5)]))
-    assert sorted(results.elements("rows")) == expected(made, [])
-    assert len(results.elements("rows")) == 12 * len(made.standing)
+def test_of_one_moment_an_insertion_counts_in_any_order_and_batches():
+    one = PointBatch(np.array([5, 5, 6, 6]), np.array([9, 9, 3, 4]), np.array([True, False, True, False]))
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
+        shuffled = PointBatch(one.points[order], one.times[order], one.inserted[order])
+        last = shuffled.last_of_each()
+        assert last.points.tolist() == [5, 6]
+        assert last.inserted.tolist() == [True, False]
+        parts = [PointBatch(*(column[[i]] for column in vars(shuffled).values())).to_bytes() for i in range(4)]
+        joined = PointBatch.join(parts).updates()
+        assert joined.points.tolist() == [6, 6, 5, 5]
+        assert joined.inserted.tolist() == [True, False, False, True]
 
 
-def drive(made, events, chance, *, crashes):
-    """Run the stages by hand, with bundles that fail, in random order along a random watermark."""
-    fns = dofns_of(made)
-    closing, stage = (
-        OpenWindows(fns["ToClock"], made.steps),
-        started(
-            fns["CountRanges" if isinstance(made, RangeCounts) else "AnswerPredecessors"],
-            chance,
-            crashes=crashes,
-            workers=2,
-        ),
-    )
-    waiting = list(events)
-
-    def arrive(most_events, now, early):
-        """Feed all until now, and some of what lies up to `early` ahead; equal events may come apart."""
-        come, left = [], []
-        for event in waiting:
-            (come if event[2] <= now + chance.choice([0, early]) else left).append(event)
-        waiting[:] = left
-        closing.send(call_all(fns["PackUpdates"], checked(made, as_arrow(come, most_events))))
-
-    watermark = START * SECOND
-    while watermark < (END + 5) * SECOND:
-        arrive(chance.choice([1, 9]), watermark, 50 * SECOND)
-        watermark += chance.choice([1, 5, 10]) * SECOND
-        arrive(100, watermark, 0)
-        stage.feed(closing.close(watermark))
-        stage.advance(watermark)
-    return stage
-
-
-@some_quick("seed", range(2), 0)
-@every_configuration
-@pytest.mark.slow
-def test_failed_bundles_and_moved_keys_change_nothing(name, seed):
-    chance = random.Random(seed)
-    events = random_events(name, chance, 200)
-    made = transform(name)
-    stage = drive(made, events, chance, crashes=0.2)
-    assert sorted(stage.outputs) == expected(made, events)
-    assert stage.dead == []
-    left = {place for (_, place), values in stage.cells.states.items() if values}
-    assert all(place.endswith("_progress") for place in left)
-    assert not any(stage.cells.timers.values())
-
-
-@one_job("late sets", ["ranges gaussian", "predecessors"], runners=["prism"])
-def test_late_updates_are_dropped_and_counted(name):
-    made = transform(name, allowed_lateness=5)
-    chance = random.Random(3)
-    events = random_events(name, chance, 150)
-    events = [e for e in events if START * SECOND <= e[2] < END * SECOND]
-    late = [(str(20 + i), "in", (START + 8) * SECOND + i) for i in range(9)]
-
-    def stamped(element):
-        row = beam.Row(user=element[0], item=element[1], time=Timestamp(micros=element[2]))
-        return TimestampedValue(row, Timestamp(micros=element[2]))
-
-    source = test_stream.TestStream()
-    waiting = events
-    for now in range(START, END + 20, 7):
-        ready = [e for e in waiting if e[2] // SECOND // 10 * 10 + 10 <= now]
-        waiting = [e for e in waiting if e not in ready]
-        if now >= START + 63 and late:
-            ready, late, told = [*ready, *late], [], late
-        if ready:
-            source = source.add_elements([stamped(e) for e in ready])
-        source = source.advance_watermark_to(now)
-    source = source.add_elements([stamped(e) for e in waiting]).advance_watermark_to_infinity()
-
-    def build(given):
-        published = given | made.with_dead_letters()
-        return {"rows": published.rows, "dead": published.dead_letters}
-
-    results = yield Streamed(source, build)
-    assert sorted(results.elements("rows")) == expected(made, events)
-    assert late_of(results) == len(told)
-
-
-class TestPacking:
-    def test_bad_points_are_dead_letters_and_others_are_counted(self):
-        events = [
-            ("nan", "in"), ("1e3", "in"), ("12345678901234567890", "in"), ("٣", "in"), ("0", "in"), ("-7", "in"),
-            ("301", "in"), ("7", "wave"), ("7", "in"),
-        ]  # fmt: skip
-        made = transform("ranges")
-        elements = as_arrow([(*event, (START + 1) * SECOND) for event in events])
-        results = run(made, elements)
-        letters = results.elements("dead")
-        assert sorted(re.search(r"'user': '([^']*)'", letter.record)[1] for letter in letters) == sorted(
-            event[0] for event in events[:4]
-        )
-        assert {letter.reason for letter in letters} == {
-            "user, the point, must be a whole number between -2**60 and 2**60"
-        }
-        counters = {
-            name: results.counters[f"privstream:{name}"]
-            for name in ("points_outside_universe", "events_of_other_actions", "events_malformed")
-        }
-        assert counters == {"points_outside_universe": 3, "events_of_other_actions": 1, "events_malformed": 4}
-        assert sorted(results.elements("rows")) == expected(made, [("7", "in", (START + 1) * SECOND)])
-
-    def test_of_one_moment_an_insertion_counts_in_any_order_and_batches(self):
-        one = PointBatch(np.array([5, 5, 6, 6]), np.array([9, 9, 3, 4]), np.array([True, False, True, False]))
-        for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
-            shuffled = PointBatch(one.points[order], one.times[order], one.inserted[order])
-            last = shuffled.last_of_each()
-            assert last.points.tolist() == [5, 6]
-            assert last.inserted.tolist() == [True, False]
-            parts = [PointBatch(*(column[[i]] for column in vars(shuffled).values())).to_bytes() for i in range(4)]
-            joined = PointBatch.join(parts).updates()
-            assert joined.points.tolist() == [6, 6, 5, 5]
-            assert joined.inserted.tolist() == [True, False, False, True]
-
-    def test_packing_depends_on_no_other_event(self):
-        pack = PackUpdates(
-            steps=Steps.of(window=10, start=START, end=END),
-            universe=9,
-            actions=Actions(None, ()),
-        )
-        alone = dict(call_all(pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND)]))))
-        others = [("5", "in", (START + 33) * SECOND), ("x", "in", 7), ("99", "in", (START + 3) * SECOND)]
-        records = call_all(pack, checked(transform("ranges"), as_arrow([("5", "in", (START + 3) * SECOND), *others])))
-        assert {*alone.items()} <= {*records}
-
-
-class TestArguments:
-    def test_unbounded_input_needs_noise_that_depends_on_the_data(self):
-        for name, allowed in (
-            ("ranges", False),
-            ("ranges gaussian", True),
-            ("predecessors", True),
-            ("predecessors dynamic", False),
-        ):
-            pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-            events = pipeline | "Input" >> beam.Create([("1", "in")])
-            events.is_bounded = False
-            if allowed:
-                assert events | transform(name) is not None
-            else:
-                with pytest.raises(ValueError, match="delta must be > 0 when the input is unbounded"):
-                    _ = events | transform(name)
+def test_unbounded_input_needs_noise_that_depends_on_the_data():
+    for name, allowed in (
+        ("ranges", False),
+        ("ranges gaussian", True),
+        ("predecessors", True),
+        ("predecessors dynamic", False),
+    ):
+        pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+        events = pipeline | "Input" >> beam.Create([("1", "in")])
+        events.is_bounded = False
+        if allowed:
+            assert events | transform(name) is not None
+        else:
+            with pytest.raises(ValueError, match="delta must be > 0 when the input is unbounded"):
+                _ = events | transform(name)

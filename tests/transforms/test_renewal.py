@@ -7,8 +7,8 @@ import apache_beam as beam
 import pyarrow as pa
 import pytest
 from apache_beam.utils.timestamp import Timestamp
-from event_forms import run_bounded
-from every_runner import of_elements, one_job
+from event_forms import of_elements, run_bounded
+from every_runner import one_job
 from examples import example
 from grids import some_quick
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
@@ -24,26 +24,18 @@ HITTERS = {"max_hits": 3, "max_per_window": 2}
 COUNTS = {"max_contributions": 5}
 RULES = {"rules": (AlertRule(name="one", at_least=40, items=("1",)), AlertRule(name="few", at_most=100))}
 RENEWED = {
-    "counts": COUNTS,
     "counts since the start": COUNTS,
-    "counts of the last windows": COUNTS,
-    "counts of a list": COUNTS,
     "heavy hitters": COUNTS,
     "heavy hitters by status": HITTERS,
     "heavy hitters by clock": HITTERS,
-    "heavy hitters of a list, by clock": HITTERS,
-    "histogram": {"queries": ("histogram",), "epsilon": 1.0},
     "histogram of people": {"queries": ("histogram", "max"), "max_contributions": 4, "delta": 1e-3},
     "flags": {"thresholds": 60},
     "quantiles": {"delta": 1e-3, "high": 100, "resolution": 20, "quantiles": (0.5, 0.9), "max_contributions": 3},
     "cardinality": {"timeout": 25.0, "leave_values": None},
-    "alerts by sparse vector": RULES | {"min_alerts": 2},
-    "alerts": RULES,
     "alerts by status": RULES,
-    "top-k": COUNTS,
     "top-k by gaps": {"max_per_window": 1},
 }
-"""Examples that start afresh, and what they have of their own."""
+"""Examples that start afresh, of different stages, and what they have of their own. Items of hitters stay found."""
 QUICK = ("heavy hitters by status", "counts since the start", "cardinality")
 MADE = {name: functools.partial(example, name, **COMMON | own) for name, own in RENEWED.items()}
 
@@ -74,12 +66,8 @@ def of_periods(found: list, periods: set[int]) -> list:
     return sorted(row for row, period in zip(found, ends, strict=True) if period in periods)
 
 
-FOUND = ("counts", "counts of the last windows", "heavy hitters", "top-k")
-"""Examples whose items stay found: that is carried over, and views look at what was published of them before."""
-
-
 @pytest.mark.slow
-@some_quick("name", [name for name in MADE if name not in FOUND], *QUICK)
+@some_quick("name", [name for name in MADE if name != "heavy hitters"], *QUICK)
 def test_what_a_period_publishes_depends_on_its_own_events_alone(name):
     whole = rows(MADE[name](), events({0, 1, 2}))
     assert of_periods(whole, {0}) and of_periods(whole, {1}) and of_periods(whole, {2})
@@ -154,30 +142,3 @@ def test_the_guarantee_is_about_one_period(name):
     lasting = MADE[name]()
     lasting.steps = lasting.steps.__class__(**vars(lasting.steps) | {"renewal": None})
     assert lasting.guarantee.unit in (PERSON, EVENT)
-
-
-def test_a_person_counts_anew_in_each_period():
-    made = example("counts", **COMMON | {"epsilon": 100.0, "max_contributions": 1})
-    given = [
-        beam.Row(user=f"user {person}", item="1", time=Timestamp(START + period * PERIOD + 1))
-        for period in range(PERIODS)
-        for person in range(100)
-    ]
-    assert [row.window_start.micros // SECOND - START for row in sorted(rows(made, given)) if row.noisy > 50] == [
-        0,
-        PERIOD,
-        2 * PERIOD,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"renew_every": 15}, "renew_every must be a multiple of window, 10 seconds, got 15 seconds"),
-        ({"renew_every": 0}, "renew_every must be > 0 and a whole number of milliseconds"),
-        ({"start": None, "end": None}, "start must be given with renew_every, which counts from it"),
-    ],
-)
-def test_bad_periods_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        example("counts", **COMMON | {"renew_every": 20} | changes)

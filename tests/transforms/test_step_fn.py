@@ -1,7 +1,6 @@
 """The engine: steps are numbered, each is handled once and in order, and arrival decides what counts."""
 
 import itertools
-import math
 import random
 
 import apache_beam as beam
@@ -21,8 +20,7 @@ from privstream.transforms.batches import Keyed, KeyedBatch, StepKey
 from privstream.transforms.timing.clock import SEED, STEP, WithClock, stepped
 from privstream.transforms.timing.closing import NO_TIME, CloseWindows, ToClock
 from privstream.transforms.timing.step_fn import StepFn
-from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND, MOST_WINDOWS, Steps
-from runner_harness import run
+from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND, Steps
 from tiny_runner import Stage
 
 NAMES = (b"", b"b\x00\xff")
@@ -84,19 +82,6 @@ def test_every_step_once_in_order_on_every_runner(windows):
     assert sorted(results.elements()) == expected(fn, records)
     stamps = {row[1]: stamp for row, stamp in results.outputs["main"]}
     assert all(stamp == (step + 1) * MICROS - 1 for step, stamp in stamps.items())
-
-
-@one_job("rules")
-def test_steps_without_any_event():
-    steps = steps_of(20)
-    fn = Tell(steps=steps, timer_offset=0)
-
-    def build(pipeline):
-        nothing = pipeline | beam.Create([]).with_output_types(Keyed)
-        return nothing | "Clock" >> WithClock(steps, NAMES) | beam.ParDo(fn)
-
-    results = yield build
-    assert sorted(results.elements()) == expected(fn, [])
 
 
 class OneStep(beam.DoFn):
@@ -169,17 +154,6 @@ def test_bounded_input_needs_an_end_and_all_input_a_start():
     records = beam.Pipeline() | beam.Create([]).with_output_types(Keyed)
     with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
         _ = records | WithClock(Steps(size=1, first=0))
-
-
-def test_bounded_input_has_no_absurd_number_of_windows():
-    pipeline = beam.Pipeline()
-    bounded = pipeline | beam.Create([]).with_output_types(Keyed)
-    unbounded = pipeline | test_stream.TestStream(coder=BytesCoder())
-    too_many = steps_of(MOST_WINDOWS + 1)
-    _ = bounded | "Most" >> WithClock(steps_of(MOST_WINDOWS))
-    _ = unbounded | "Runs for long" >> WithClock(too_many)
-    with pytest.raises(ValueError, match=r"^end must be at most 1,048,576 windows after start, got 1,048,577 windows"):
-        _ = bounded | "Too many" >> WithClock(too_many)
 
 
 def test_a_batch_outside_of_the_run_is_refused():
@@ -320,39 +294,6 @@ def test_of_takes_seconds_and_counts_windows_from_the_start(window, start, furth
     assert (steps.end - steps.first, steps.bounds(steps.end - 1)[1].micros) == (further + 1, round(end * MICROS))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"window": 0}, "window must be > 0"),
-        ({"window": -1}, "window must be > 0"),
-        ({"window": math.nan}, "window must be finite"),
-        ({"window": math.inf}, "window must be finite"),
-        ({"window": 0.0005}, "window must be > 0 and a whole number of milliseconds"),
-        ({"window": 10, "start": 5.0001}, "start must be >= 0 and a whole number of milliseconds, got 5.0001"),
-        ({"window": 10, "start": -10}, "start must be >= 0"),
-        ({"window": 10, "start": 20, "end": 29}, "end must leave room for one window after start"),
-        (
-            {"window": 86_400, "start": 3_600, "end": 3_600 + 27 * 86_400 + 23 * 3_600},
-            "one ends 23 hours before it, the next one 1 hour after it; if clocks change in between, window must be "
-            "1day, of the calendar$",
-        ),
-        (
-            {"window": 14 * 86_400, "start": 0, "end": 28 * 86_400 + 3_600},
-            "the next one 335 hours after it; if clocks change in between, window must be 14days, ",
-        ),
-        (
-            {"window": 86_400, "start": 0, "end": 10 * 86_400 + 2 * 3_600},
-            "one ends 2 hours before it, the next one 22 hours after it$",
-        ),
-        ({"window": 10, "end": 29}, "end must be where a window ends: one ends 9 seconds before it"),
-        ({"window": 10, "allowed_lateness": -1}, "allowed_lateness must be >= 0"),
-    ],
-)
-def test_bad_windows_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Steps.of(**arguments)
-
-
 WINDOW, LATENESS, PEOPLE = 10, 5, 400
 CLOCK = {"start": 0, "end": 2 * WINDOW, "allowed_lateness": LATENESS}
 
@@ -362,50 +303,11 @@ def batch(item: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"user": users, "item": [item] * PEOPLE, "time": [5] * PEOPLE})
 
 
-def arriving(arrived: dict[str, Timestamp]):
-    def build(pipeline):
-        batches = (
-            pipeline | beam.Create(list(arrived.items())) | beam.MapTuple(stamped).with_output_types(pa.RecordBatch)
-        )
-        published = batches | example("heavy hitters by clock", **CLOCK, epsilon=4.0).with_dead_letters()
-        return {"rows": published.rows | beam.Map(item_of), "letters": published.dead_letters | beam.Map(reason_of)}
-
-    return build
-
-
-def stamped(item: str, timestamp: Timestamp) -> TimestampedValue:
-    return TimestampedValue(batch(item), timestamp)
-
-
-def item_of(row) -> str:
-    return row.item
-
-
-def reason_of(letter) -> str:
-    return letter.reason
-
-
-@one_job("rules")
-def test_a_batch_counts_if_it_arrived_before_the_decision():
-    decision = Timestamp(WINDOW + LATENESS)
-    arrived = {"early": Timestamp(3), "last": decision - 0.001, "late": decision, "later": Timestamp(100)}
-    results = yield arriving(arrived)
-    assert set(results.elements("rows")) == {"early", "last"}
-    assert late_of(results) == 2 * PEOPLE
-
-
-@pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP, NO_TIME, MAX_TIMESTAMP], ids=["first", "no", "last"])
-def test_a_timestamp_that_says_nothing_decides_nothing(timestamp):
-    results = run("fn_api", arriving({"item": timestamp}))
-    assert results.elements("rows") == ["item"]
-    assert not results.elements("letters")
-
-
 POINTS = {
     "ranges": {"universe": 500, "standing": [(1, 500)]},
     "predecessors": {"universe": 500, "standing": [450], "epsilon": 900.0},
 }
-BY_WINDOWS = ["counts", "top-k", "alerts", "cardinality", "histogram"]
+BY_WINDOWS = ["heavy hitters by clock", "counts", "top-k", "alerts", "cardinality", "histogram"]
 
 
 def points(first: int, arrived: Timestamp) -> TimestampedValue:
@@ -419,7 +321,7 @@ def test_updates_of_a_clocked_stage_count_if_they_arrived_before_the_decision(na
     yield from check_that_arrival_decides(example(name, **CLOCK, **POINTS[name]))
 
 
-@one_job("rules", BY_WINDOWS, "cardinality", "histogram", runners=["fn_api"])
+@one_job("rules", BY_WINDOWS, "heavy hitters by clock", "histogram", runners=["fn_api"])
 def test_all_that_goes_by_windows_is_decided_so(name):
     yield from check_that_arrival_decides(example(name, **CLOCK))
 

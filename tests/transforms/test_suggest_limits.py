@@ -80,22 +80,6 @@ def rows_of(transform, batches):
     return rows
 
 
-def test_what_most_people_have_is_suggested():
-    rows = rows_of(made(epsilon=2.0, for_epsilon=8.0), [batch_of(300)])
-    (row,) = [row for row in rows if row.suggested]
-    assert row.limit in (24, 32) and row.kept > 0.9
-    assert [row.limit for row in rows] == [*sorted(row.limit for row in rows[:-1]), None]
-    stddevs, found = ([getattr(row, name) for row in rows[:-1]] for name in ("stddev", "found_in_one"))
-    assert stddevs == sorted(stddevs) and found == sorted(found)
-    assert all(row.found_in_all <= row.found_in_one for row in rows[:-1])
-
-
-@pytest.mark.parametrize("users", [0, 20])
-def test_of_few_people_there_is_a_row_and_no_suggestion(users):
-    rows = rows_of(made(), [batch_of(users or 1).slice(0, None if users else 0)])
-    assert [(row.limit, row.kept, row.people_lower, row.suggested) for row in rows] == [(None, None, 0, "")]
-
-
 def test_rows_are_the_same_however_events_are_cut_ordered_and_shared_out():
     batch, rng = batch_of(120), np.random.default_rng(3)
     cut = [

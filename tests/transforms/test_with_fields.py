@@ -7,25 +7,22 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pandas
 import polars
-import privstream.transforms
 import pyarrow as pa
 import pytest
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.testing.util import assert_that, equal_to
-from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
+from examples import EXAMPLES, ONE_OF_EACH
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.reading import dead_letters, elements
-from privstream.transforms.reading.dead_letters import SetAsideLog
-from privstream.transforms.reading.elements import NO_STAMP, GatherRows
+from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import NO_STAMPS, FieldNames
 from privstream.transforms.reading.times import TimeForm
-from test_transform_caveats import EXAMPLES
 
 KEY = b"an example, not a secret"
 NOISE = KeyedNoise(KEY, "a run that nobody else names")
@@ -46,10 +43,10 @@ def counts(**given: Any) -> KeyedCounts:
     return KeyedCounts(**arguments | given, noise=NOISE)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_parameters_are_shown_and_keys_are_not(name: str) -> None:
-    given = EXAMPLES[name][0][0]
-    made = getattr(privstream.transforms, name)(**given, noise=NOISE)
+    kind, given = EXAMPLES[name]
+    made = kind(**given, noise=NOISE)
     shown = repr(made)
     assert re.findall(r"(\w+)=", shown) == list(given)
     assert all(
@@ -60,11 +57,11 @@ def test_parameters_are_shown_and_keys_are_not(name: str) -> None:
     assert "0x" not in shown or "function" in shown
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_wrong_argument_is_told_of_the_class_that_the_user_has_written(name: str) -> None:
-    made = getattr(privstream.transforms, name)
+    made, _ = EXAMPLES[name]
     for wrong, named in (((1.0, 1e-6), {}), ((1.0,), {"noise": NOISE}), ((), {"noise": NOISE, "nothing": 1})):
-        with pytest.raises(TypeError, match=rf"^{name}: (too many positional|got an unexpected|missing)"):
+        with pytest.raises(TypeError, match=rf"^{made.__name__}: (too many positional|got an unexpected|missing)"):
             made(*wrong, **named)
 
 
@@ -86,26 +83,6 @@ def test_fields_have_other_names(rows: list[Any]) -> None:
         assert_that(
             published, equal_to([(item, at * 60_000_000, at == 0 and item == "a") for item in "ab" for at in (0, 1)])
         )
-
-
-def test_the_time_may_be_that_of_the_row_itself() -> None:
-    with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        rows = pipeline | beam.Create([{"what": "a", "when": "at noon"}] * 50)
-        stamped = rows | beam.Map(TimestampedValue, 65)
-        without = pipeline | "Without" >> beam.Create([{"what": "b"}])
-        made = counts().with_fields(item="what", time=None).with_dead_letters()
-        found = (stamped, without) | beam.Flatten() | made
-        published = found.rows | beam.Map(lambda row: (row.item, row.window_start.micros, abs(row.noisy - 50) < 10))
-        assert_that(
-            published, equal_to([(item, at * 60_000_000, at == 1 and item == "a") for item in "ab" for at in (0, 1)])
-        )
-        reasons = found.dead_letters | beam.Map(lambda letter: letter.reason)
-        assert_that(reasons, equal_to([NO_STAMP]), label="Reasons")
-
-
-@pytest.mark.parametrize(("row", "field"), [({"what": "a"}, "who"), (beam.Row(what="a", who="u"), "when"), ({}, "who")])
-def test_a_row_without_a_field_says_which_one(row: Any, field: str) -> None:
-    assert [reason for reason, _ in read(row)[1]] == [f"row must have a field {field}"]
 
 
 COLUMNS = {
@@ -196,18 +173,6 @@ def test_any_frame_says_what_its_rows_say(records: list[Any], unit: str | None, 
     assert len(letters) == sum(len(found) for _, found in one_by_one)
 
 
-def test_numbers_and_times_of_frames_have_their_types() -> None:
-    seconds = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([5])})
-    assert "time_unit" in read(seconds)[1][0][0]
-    assert read(seconds, time_unit="s")[0] == [("1", "a", 5)]
-    local = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([datetime.datetime(2024, 7, 1, 12)])})
-    (letter,) = read(local)[1]
-    assert letter[0].startswith("time must say how far it is from UTC") and "time_zone=" in letter[0]
-    assert read(local, time_zone="Europe/Berlin")[0] == [("1", "a", 1719828000)]
-    days = pa.record_batch({"who": [1], "what": ["a"], "when": pa.array([datetime.date(2024, 7, 1)])})
-    assert read(days, time_zone="Europe/Berlin")[0] == [("1", "a", 1719784800)]
-
-
 def test_whole_frames_that_cannot_be_read_are_one_dead_letter() -> None:
     mixed = pandas.DataFrame({"who": ["u", 5], "what": ["a", "b"], "when": ["1970-01-01T00:00:05Z"] * 2})
     twice = pa.RecordBatch.from_arrays([pa.array(["u"])] * 4, names=["who", "who", "what", "when"])
@@ -223,58 +188,3 @@ def test_whole_frames_that_cannot_be_read_are_one_dead_letter() -> None:
     ):
         rows, ((said, record),) = read(frame, **options)
         assert not rows and said.startswith(reason) and record.startswith(f"{frame.num_rows} rows: ")
-
-
-def test_logs_count_all_rows_of_a_frame_that_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = SetAsideLog()
-    for module in (dead_letters, elements):
-        monkeypatch.setattr(module, "LOG", log)
-    caplog.set_level("WARNING", dead_letters.__name__)
-    gatherer = GatherRows(EventFields(), FieldNames(user="who", item="what", time="when"))
-    (letter,) = gatherer.process(pa.record_batch({"who": ["u"] * 1_000, "what": ["a"] * 1_000}), Timestamp(7))
-    logs = dead_letters.LogSetAside()
-    assert not [*logs.process(letter.value)]
-    logs.finish_bundle()
-    rule = "events must have a column when"
-    assert f"1,000 of 1,000 records could not be used: 1,000 because {rule};" in caplog.text
-
-
-def test_items_of_several_long_columns_are_cut_before_they_are_written_out() -> None:
-    long = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int8()), pa.array(["x" * 500_000]))
-    batch = pa.record_batch({"who": ["u"] * 64, "what": long, "when": ["1970-01-01T00:00:05Z"] * 64})
-    gatherer = GatherRows(EventFields(), FieldNames(user="who", item=("what", "who"), time="when"))
-    found = list(gatherer.process(batch, Timestamp(7)))
-    assert len(found) > 1 and sum(each.num_rows for each in found) == 64
-
-
-@pytest.mark.parametrize("form", ["batch", "pandas"])
-def test_a_pipeline_counts_frames(form: str) -> None:
-    columns = {"who": [f"u{n}" for n in range(50)], "what": ["a"] * 50, "when": ["1970-01-01T00:00:05Z"] * 50}
-    frame = frames(columns | {"size": [1] * 50})[form]
-    with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        found = pipeline | beam.Create([frame]) | counts(domain=["b", "a"]).with_fields(**NAMES).with_dead_letters()
-        published = found.rows | beam.Map(lambda row: (row.item, row.window_start.micros, abs(row.noisy - 50) < 10))
-        assert_that(
-            published, equal_to([(item, at * 60_000_000, at == 0 and item == "a") for item in "ab" for at in (0, 1)])
-        )
-        assert_that(found.dead_letters, equal_to([]), label="none")
-
-
-def test_local_times_of_rows_are_never_taken_for_utc() -> None:
-    row = {"who": "u", "what": "a", "when": "2024-07-01T12:00:00"}
-    assert read(row)[1][0][0].startswith("time must say how far it is from UTC")
-    assert read(row, time_zone="Europe/Berlin")[0] == [("u", "a", 1719828000)]
-    with pytest.raises(ValueError, match="time_zone must be an IANA time zone"):
-        counts().with_fields(time_zone="Berlin")
-    with pytest.raises(TypeError, match="time_zone must be the name of a time zone, got timezone"):
-        counts().with_fields(time_zone=datetime.UTC)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("items", [["b", "a"], ("a", "b"), {"a", "b"}, pa.array(["a", "b"]), polars.Series(["a", "b"]),
-                                   pandas.Series(["a", "b"])])  # fmt: skip
-def test_a_list_is_a_domain(items: Any) -> None:
-    made = counts(domain=items)
-    assert made.domain.digest == Domain(["a", "b"]).digest and made.fingerprint == counts().fingerprint
-    assert "<Domain of 2 items>" in repr(made)

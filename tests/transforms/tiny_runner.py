@@ -7,6 +7,7 @@ is honest: when it reaches T, a stage has got everything that the stage before i
 
 import functools
 import inspect
+import itertools
 import pickle
 import random
 from collections import Counter, defaultdict
@@ -15,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import PipelineVisitor
 from apache_beam.pvalue import TaggedOutput
@@ -25,8 +25,10 @@ from apache_beam.transforms.userstate import BagStateSpec, RuntimeTimer
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
+from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey
-from privstream.transforms.reading.fields import EventFields
+from privstream.transforms.counts.contributions import CLOCK
+from privstream.transforms.counts.publishing import to_shard
 from privstream.transforms.timing.clock import SEED, StartClocks
 from privstream.transforms.timing.closing import PublishAtEnds, under_one_key
 from privstream.transforms.timing.step_fn import StepFn
@@ -254,9 +256,16 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
     ]
 
 
-SCHEMA = EventFields().schema()
-AFTER = ("BoundAcrossWindows", "PruneItems", "DecideHits", "PruneDownItems", "DecideStatuses", "PublishAtEnds")
-"""Stateful DoFns in their order, after `BoundPerWindow`."""
+SPLITTING = ("SplitPresence", "SplitRows", "CountEvents", "PackUpdates", "SplitEvents")
+CLOSING = ("BoundPerWindow", "LastPresence", "BoundRows", "ToClock")
+COUNTING = ("CountContributions", "CountRandomContributions")
+STAGES = (
+    *("BoundAcrossWindows", "PruneItems", "DecideHits", "PruneDownItems", "DecideStatuses"),
+    *(*COUNTING, "PublishCounts", "PublishFound", "ShowCounts"),
+    *("TrackMembers", "PublishCardinality", "LimitRows", "PublishHistogram", "RaiseFlags"),
+    *("CountRanges", "AnswerPredecessors", "PublishAtEnds"),
+)
+"""Stateful DoFns in their order, after what closes windows; no transform has all of them."""
 
 
 class OpenWindows:
@@ -289,37 +298,21 @@ def started(fn: beam.DoFn, chance: random.Random, **options) -> Stage:
     return stage
 
 
-@dataclass
 class Chain:
-    """The whole dataflow of a transform, driven by hand."""
+    """The whole dataflow of a transform, driven by hand: bundles that fail, in any order, along any watermark."""
 
-    transform: beam.PTransform
-    chance: random.Random
-    crashes: float = 0.0
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        self.fns = dofns_of(self.transform)
-        self.stages = [
-            started(self.fns[name], self.chance, crashes=self.crashes, workers=self.workers)
-            for name in AFTER
-            if name in self.fns
-        ]
-        self.open = OpenWindows(self.fns["BoundPerWindow"], self.transform.steps)
+    def __init__(self, made: beam.PTransform, chance: random.Random, *, crashes: float = 0.0, workers: int = 1) -> None:
+        fns = dofns_of(made)
+        self.made, self.chance = made, chance
+        self.split, closing = (next(fns[name] for name in names if name in fns) for names in (SPLITTING, CLOSING))
+        self.open = OpenWindows(closing, made.steps)
+        self.stages = [started(fns[name], chance, crashes=crashes, workers=workers) for name in STAGES if name in fns]
         self.rows: list = []
+        self.counted: list = []
 
-    def arrive(self, events: list) -> None:
-        """Take events (user, item, microseconds) in batches of any size and order."""
-        events = list(events)
-        self.chance.shuffle(events)
-        while events:
-            size = self.chance.choice([1, 2, 7, 1000])
-            columns = zip(*events[:size], strict=True)
-            batch = pa.RecordBatch.from_arrays(
-                [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
-            )
-            del events[:size]
-            self.open.send(call_all(self.fns["SplitEvents"], [batch]))
+    def arrive(self, events: list, size: int = 1000) -> None:
+        """Take events (user, item, microseconds) in batches of random lengths up to `size`."""
+        self.open.send(call_all(self.split, checked(self.made, as_arrow(list(events), size))))
 
     def advance(self, watermark: int) -> None:
         """Move the watermark of the source, and let it pass through all stages."""
@@ -327,10 +320,20 @@ class Chain:
         for stage in self.stages:
             if isinstance(stage.fn, PublishAtEnds):
                 elements = [under_one_key(row, stage.fn.coder, stage.fn.steps) for row in elements]
+            elif type(stage.fn).__name__ == "ShowCounts":
+                elements = list(map(to_shard, elements))
             stage.feed(elements)
-            stage.advance(watermark)
+            if stage is self.stages[0] or not self._held():
+                stage.advance(watermark)
             elements = stage.take()
+            if type(stage.fn).__name__ in COUNTING:
+                elements = [element for element in elements if element[0] != CLOCK]
+                self.counted += elements
         self.rows += elements
+
+    def _held(self) -> bool:
+        """Tell whether a sample of contributions, which is taken at the end, holds the watermark."""
+        return getattr(self.made, "chooses_randomly", False) and bool(self.stages[0].cells.timers)
 
     def counters(self) -> dict[str, int]:
         return {f"{type(s.fn).__name__}.{name}": n for s in self.stages for name, n in s.counters.items() if n}
@@ -339,18 +342,25 @@ class Chain:
 END = 2**62 // 1000 * 1000  # a watermark after everything
 
 
-def run_chain(transform, events: list, chance: random.Random, *, crashes: float = 0.0, workers: int = 1) -> Chain:
+def drive(made: beam.PTransform, events: list, chance: random.Random, **options: Any) -> Chain:
     """Run events, none of them late, in a random order of arrival along a random watermark."""
-    chain = Chain(transform, chance, crashes, workers)
-    steps = transform.steps
-    times = sorted({event[2] for event in events})
-    waiting = list(events)
-    for watermark in sorted(chance.sample(times, min(len(times), 6))):
-        urgent = [e for e in waiting if (e[2] // steps.size - 1) * steps.size <= watermark]
-        early = [e for e in waiting if e not in urgent and chance.random() < 0.5]
-        chain.arrive(urgent + early)
-        waiting = [e for e in waiting if e not in urgent and e not in early]
+    chain, waiting, size = Chain(made, chance, **options), list(events), made.steps.size
+    watermark = made.steps.first * size
+    while waiting or watermark < made.steps.end * size:
+        watermark += chance.choice([1, 5, 10, 30]) * size // 10
+        come = [event[2] // size * size <= watermark or chance.random() < 0.1 for event in waiting]
+        due = [*itertools.compress(waiting, come)]
+        waiting = [*itertools.compress(waiting, [not each for each in come])]
+        chance.shuffle(due)
+        chain.arrive(due, chance.choice([1, 7, 1000]))
         chain.advance(watermark)
-    chain.arrive(waiting)
+    chain.advance(END)
+    return chain
+
+
+def drive_at_once(made: beam.PTransform, events: list, chance: random.Random, **options: Any) -> Chain:
+    """Run all events in a few large batches."""
+    chain = Chain(made, chance, **options)
+    chain.arrive(events, 10_000)
     chain.advance(END)
     return chain

@@ -35,9 +35,9 @@ CONFIGURATIONS = {
 
 
 @functools.cache
-def transform(name: str) -> ShiftingHeavyHitters:
+def transform(name: str, **changes: int) -> ShiftingHeavyHitters:
     """Return the transform of a configuration; its calibration is kept, since solving for it takes a second."""
-    return ShiftingHeavyHitters(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name]})
+    return ShiftingHeavyHitters(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
 
 
 def random_events(name: str, chance: random.Random) -> list[tuple[str, str, int]]:
