@@ -153,7 +153,7 @@ def test_another_key_samples_others_and_the_same_key_the_same():
     assert found[0] == found[1] != found[2]
 
 
-OPTIONS = [{}, {"per_window": 1}, {"distinct": True}, {"lists": PeopleLists(2, 9)}, {"newcomers": True}]
+OPTIONS = [{}, {"per_window": 1}, {"distinct": True}, {"lists": PeopleLists(2, 9)}]
 
 
 @pytest.mark.parametrize("limits", OPTIONS)
@@ -199,7 +199,7 @@ def test_lists_have_so_many_different_keys_of_a_person_the_first_ones(sampled):
             assert all(step < 9 for (step, _), number in new.items() if number)
 
 
-@pytest.mark.parametrize("given", [{"lists": PeopleLists(100, 9)}, {"newcomers": True}, {"distinct": True}])
+@pytest.mark.parametrize("given", [{"lists": PeopleLists(100, 9)}, {"distinct": True}])
 def test_where_nobody_has_too_much_a_sample_is_as_if_counted_step_by_step(given):
     options = {"in_run": 1_000, "dropped": DroppedShare(1_000, 0.1)} | given
     for items in (9, 1_000):  # many of a person are the same, or hardly any

@@ -54,7 +54,6 @@ class CountContributions(BoundOverRun, state="count_contributions"):
     Args:
         bound: of a person, paced.
         distinct: whether a person counts only once for each key in the whole run.
-        newcomers: whether it matters who counts for a key for the first time.
         key_shards: shards of keys.
         limits: least and largest value of a contribution, to which it is clipped.
         lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
@@ -72,7 +71,6 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         timer_offset: int,
         bound: Bound,
         distinct: bool = False,
-        newcomers: bool = False,
         key_shards: int,
         limits: tuple[int, int] = (0, 0),
         lists: PeopleLists | None = None,
@@ -85,8 +83,6 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         self.noise = noise
         self.bound = bound
         self.distinct = distinct
-        self.newcomers = newcomers
-        self.remembers_keys = distinct or newcomers
         self.limits = limits
         self.key_shards = key_shards
         self.dropped = dropped
@@ -97,10 +93,9 @@ class CountContributions(BoundOverRun, state="count_contributions"):
     def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
         users, rows = held.users, np.arange(len(held.users))
         new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
-        if self.remembers_keys:
+        if self.distinct:
             pairs = self._pairs(held, rows)
             new = _charged(used["pairs"], pairs) == 0
-        if self.distinct:
             rows = np.flatnonzero(new)
         within = within_limit(
             users[rows],
@@ -116,9 +111,9 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             charged |= charges
             counted = None if some is None else _mask(len(users), some)
         else:
-            if self.remembers_keys:
+            if self.distinct:
                 charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
-            counted = new if self.newcomers else None
+            counted = None
         sent = [*by_shard(step, self._count(held, admitted, counted), self.key_shards)]
         if self.dropped is not None and len(rows):
             people, person, came = by_person(users[rows])

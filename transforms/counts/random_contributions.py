@@ -187,26 +187,23 @@ class CountRandomContributions(CountContributions, state="count_random"):
         return draws_of_pairs(order, held.users[rows], held.items[rows])
 
     def _marks(self, held: Held, given: Rows, counts: np.ndarray) -> np.ndarray | None:
-        """Return which rows of all steps make a person new to a key, or put it on its list, bool; None if nobody asks.
+        """Return which rows of all steps put a key on its person's list, bool; None without one.
 
         A person is on the lists of the first keys that count, those of one step in the order of their random numbers.
         """
-        if self.lists is None and not self.newcomers:
+        if self.lists is None:
             return None
         rows = np.flatnonzero(counts)
-        if self.lists is not None:
-            in_time = np.array([self.steps.number(step) <= self.lists.last for step in held])
-            rows = rows if in_time.all() else rows[in_time[given.steps[rows]]]
+        in_time = np.array([self.steps.number(step) <= self.lists.last for step in held])
+        rows = rows if in_time.all() else rows[in_time[given.steps[rows]]]
         keys = np.concatenate([each.items for each in held.values()])[given.order[rows]]
         order = sorted_in_groups(given.persons[rows], keys)  # of equal keys of a person the earliest comes first
         rows = np.sort(rows[order[first_of_run(given.persons[rows][order], keys[order])]])
-        if self.lists is not None:
-            persons = given.persons[rows]
-            over = np.flatnonzero((np.bincount(persons) > self.lists.keys)[persons])
-            draws = self._draws(held, given, rows[over])
-            by_step = np.lexsort((draws, given.steps[rows[over]], persons[over]))
-            late = over[place_in_run(persons[over], by_step) >= self.lists.keys]
-            rows = np.delete(rows, late)
+        persons = given.persons[rows]
+        over = np.flatnonzero((np.bincount(persons) > self.lists.keys)[persons])
+        draws = self._draws(held, given, rows[over])
+        by_step = np.lexsort((draws, given.steps[rows[over]], persons[over]))
+        rows = np.delete(rows, over[place_in_run(persons[over], by_step) >= self.lists.keys])
         marks = np.zeros(len(given.order), bool)
         marks[given.order[rows]] = True
         return marks
