@@ -47,12 +47,12 @@ MECHANISMS = [
     SparseVector(epsilon=1.0, max_hits=20, threshold=1000, publish="gaps", branches=3, monotone=True),
     OnlineMultiplicativeWeights(epsilon=1.0, domain_size=6, records=5360, alpha=0.2),
     OnlineMultiplicativeWeights(epsilon=1.0, delta=1e-6, domain_size=6, records=5360, alpha=0.2),
+    ThresholdMonitor(**MONITOR),
     *[
-        ThresholdMonitor(**MONITOR, calibration=calibration, count_share=share)
+        ThresholdMonitor(**MONITOR, domain_size=50, calibration=calibration, count_share=share)
         for calibration in ("clock", "paper")
         for share in (0.0, 0.5)
     ],
-    ThresholdMonitor(**MONITOR, domain_size=50),
     StatusMonitor(**MONITOR),
     StatusMonitor(**MONITOR, domain_size=50, count_share=0.0),
     RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500, 9), ends=(400, 9), many=(True, False)),
