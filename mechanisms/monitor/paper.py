@@ -148,7 +148,4 @@ def paper(budget: MonitorBudget) -> PaperCalibration:
     scale = min(_scale_of_theorem_3_2(epsilon, delta, hits), *scales)
     if scale < LEAST_SCALE:
         raise ValueError(f"epsilon must be small enough for an inner noise scale >= {LEAST_SCALE:g}, got {scale:g}")
-    found: PaperCalibration = with_counts(
-        PaperCalibration(budget=budget, inner_scale=scale, cut_off=scale * math.log(scale))
-    )
-    return found
+    return with_counts(PaperCalibration(budget=budget, inner_scale=scale, cut_off=scale * math.log(scale)))
