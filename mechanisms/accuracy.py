@@ -76,7 +76,6 @@ class Coverage:
         more: what else may be true then, as the end of that sentence.
         looks_like: what a limit that is used up in the course of a run can look like.
         note: a sentence on what is published for its noise, and the like; empty if there is nothing to say.
-        probability: with which they are right, if it is not that of the statement.
         periods: whether all limits start afresh at public moments.
         allowed: what intervals hold of what limits leave out, where runs publish how much that is; a sentence without
             its stop, true whatever they publish. Empty if they do not.
@@ -89,7 +88,6 @@ class Coverage:
     more: str = ""
     looks_like: str = "a decline"
     note: str = ""
-    probability: float | None = None
     periods: bool = False
     allowed: str = ""
 
@@ -128,7 +126,6 @@ class Coverage:
             "leave_out": self.leaves_out,
             "allow": self.allowed if self.limits else "",
             "note": self.note,
-            "probability": self.probability,
             "limits": [limit.option for limit in self.limits if limit.option],
         }
 
@@ -175,5 +172,5 @@ class Accuracy:
             **self.numbers,
             "failure_probability": self.failure_probability,
             "sentence": self.sentence,
-            "intervals": self.coverage.to_dict() | {"probability": self.coverage.probability or self.confidence},
+            "intervals": self.coverage.to_dict() | {"probability": self.confidence},
         }

@@ -277,7 +277,7 @@ class NumericQuantiles(Mechanism[int]):
         >>> counts = ages.bins.count(np.repeat(np.arange(20, 60), 1000))
         >>> _, rows = ages.step(ages.initial_state(), BinnedStep(step=1, counts=counts), SeededNoise(1))
         >>> rows.estimates.round(), rows.lower, rows.upper
-        (array([40.]), array([40.]), array([41.]))
+        (array([40.]), array([39.]), array([41.]))
 
     Source: derived here, docs/proofs/numeric_quantiles.md; consistent counts of trees: Hay, Rastogi, Miklau, Suciu,
     Boosting the accuracy of differentially private histograms through consistency (VLDB 2010).

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import mpmath
 import numpy as np
@@ -36,6 +36,9 @@ LAST_OCTAVE = 62
 PRECISION = 400  # bits
 LARGEST_ETA = 300.0
 CLEAR = 1e-9  # people: a detection threshold is not missed by rounding
+
+AnyCalibration = TypeVar("AnyCalibration", bound="Calibration")
+AnyClock = TypeVar("AnyClock", bound="ClockCalibration")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,15 +299,6 @@ class ClockCalibration(Calibration):
     def hits_curve(self) -> PrivacyCurve:
         return ClockCurve(eta=self.eta, clocks=self.budget.max_hits)
 
-    def finished(self) -> Any:
-        """Return this with noise for counts; refuse a budget whose hidden thresholds do not fit into a table."""
-        if self.reach > LARGEST_TABLE:
-            raise ValueError(
-                f"epsilon must be large enough for thresholds of at most {LARGEST_TABLE:,} people, got "
-                f"{self.budget.epsilon}: at this budget they reach {self.reach:,.0f}"
-            )
-        return with_counts(self)
-
 
 @functools.lru_cache(maxsize=64)
 def _threshold_law(calibration: ClockCalibration, octave: int) -> IntegerLaw:
@@ -381,7 +375,7 @@ def _end_law(eta: float, threshold: float) -> IntegerLaw:
     return IntegerLaw.from_survival(0, lambda k: -mpmath.expm1(-mpmath.exp(-rate * (k - place))))
 
 
-def with_counts(calibration: Any) -> Any:
+def with_counts(calibration: AnyCalibration) -> AnyCalibration:
     """Return a calibration with noise for the counts of its hits, if `count_share` pays for any."""
     budget = calibration.budget
     if not budget.count_share:
@@ -390,6 +384,16 @@ def with_counts(calibration: Any) -> Any:
         hits=calibration.hits_curve, charges=budget.max_hits, epsilon=budget.epsilon, delta=budget.hits_delta
     )
     return replace(calibration, count_sigma=sigma)
+
+
+def _checked(calibration: AnyClock) -> AnyClock:
+    """Return a calibration with noise for counts; refuse a budget whose hidden thresholds do not fit into a table."""
+    if calibration.reach > LARGEST_TABLE:
+        raise ValueError(
+            f"epsilon must be large enough for thresholds of at most {LARGEST_TABLE:,} people, got "
+            f"{calibration.budget.epsilon}: at this budget they reach {calibration.reach:,.0f}"
+        )
+    return with_counts(calibration)
 
 
 def _largest_eta(budget: MonitorBudget, curve: type[ClockCurve | StatusCurve], charges: str) -> float:
@@ -417,8 +421,7 @@ def clock(budget: MonitorBudget) -> ClockCalibration:
         330
     """
     eta = _largest_eta(budget, ClockCurve, "clocks")
-    found: ClockCalibration = ClockCalibration(budget=budget, eta=eta).finished()
-    return found
+    return _checked(ClockCalibration(budget=budget, eta=eta))
 
 
 @functools.lru_cache(maxsize=64)
@@ -439,5 +442,4 @@ def status(budget: MonitorBudget, up_steps: int) -> StatusCalibration:
     if budget.max_hits > LARGEST_CHARGES:
         raise ValueError(f"max_hits must be <= {LARGEST_CHARGES:,} for statuses, got {budget.max_hits:,}")
     eta = _largest_eta(budget, StatusCurve, "charges")
-    found: StatusCalibration = StatusCalibration(budget=budget, eta=eta, up_steps=up_steps).finished()
-    return found
+    return _checked(StatusCalibration(budget=budget, eta=eta, up_steps=up_steps))

@@ -32,25 +32,12 @@ STARTED, CONTINUES, ENDED = range(3)
 
 
 @dataclass(frozen=True, eq=False)
-class Hits:
-    """What is published about one step.
-
-    Attributes:
-        items: uint64, shape (m,), increasing: the items whose test was a hit.
-        counts: int64, shape (m,): noisy number of people charged for each, or shape (0,) without counts.
-    """
-
-    items: np.ndarray
-    counts: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
 class StatusRows:
-    """What is published about one step: the items, or rules, that are up, and those that no longer are.
+    """What is published about one step: hits, or the items, or rules, that are up, and those that no longer are.
 
     Attributes:
         items: uint64, shape (m,), increasing.
-        status: uint8, shape (m,): STARTED, CONTINUES or ENDED.
+        status: uint8, shape (m,): STARTED, as each hit is, CONTINUES or ENDED.
         since: int64, shape (m,): the step at which each item went up.
         counts: int64, shape (m,): noisy number of people charged, for items that started or ended; 0 for those that
             continue, as nothing is paid for their counts. Shape (0,) without counts.
@@ -230,6 +217,28 @@ class ItemMonitor(ChargingMonitor[MonitorState]):
         """Return the number of people from which an item is reported (at the first step, if thresholds rise)."""
         return self.calibrated.detection_threshold(self._budget.tests, self.beta)
 
+    def step(self, state: MonitorState, holdings: Holdings, noise: NoiseSource) -> tuple[MonitorState, StatusRows]:
+        """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
+
+        Raises:
+            ValueError: a step that is not after the last one, or not the next one while an item is up; or holdings that
+                break a rule of `Holdings`.
+            HorizonExceeded: a step outside of the public horizon.
+        """
+        last = state.last_step
+        if last is not None and holdings.step <= last:
+            raise ValueError(f"step must be > the last step {last}, got {holdings.step}")
+        if last is not None and len(state.up) and holdings.step > last + 1:
+            raise ValueError(f"step must be {last + 1} while an item is up, got {holdings.step}")
+        rows, up, charges = self._after(state, holdings, noise)
+        return MonitorState(state.counters.add(charges), up, holdings.step), rows
+
+    @abstractmethod
+    def _after(
+        self, state: MonitorState, holdings: Holdings, noise: NoiseSource
+    ) -> tuple[StatusRows, UpItems, Charges]:
+        """Return the rows of a step, the items that are up after it, and who is charged."""
+
     def could_exceed(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
         """Return which items could be hits if `counts` (int64, all people, dropped or not) people have them.
 
@@ -330,8 +339,7 @@ class ThresholdMonitor(ItemMonitor):
         1 - beta, jointly over `tests` tests. With an unknown domain, items that nobody has are never reported.
 
     Attributes:
-        calibration: "clock", or "paper" for the constants as published. With "paper" `horizon` must be given unless the
-            domain is known.
+        calibration: "clock", or "paper" for the constants as published, for a public domain.
 
     All other attributes are those of `ItemMonitor`.
 
@@ -350,37 +358,31 @@ class ThresholdMonitor(ItemMonitor):
     def __post_init__(self) -> None:
         checks.one_of("calibration", self.calibration, ("clock", "paper"))
         super().__post_init__()
-        if self.domain_size is None and self.horizon is None and self.calibration != "clock":
-            raise ValueError("horizon must be given unless the calibration is clock")
+        if self.domain_size is None and self.calibration == "paper":
+            raise ValueError("domain_size must be given with the constants of the paper")
 
     @cached_property
     @override
     def calibrated(self) -> Calibration:
         return clock(self._budget) if self.calibration == "clock" else paper(self._budget)
 
-    def step(self, state: MonitorState, holdings: Holdings, noise: NoiseSource) -> tuple[MonitorState, Hits]:
-        """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
-
-        Raises:
-            ValueError: a step that is not after the last one, or holdings that break a rule of `Holdings`.
-            HorizonExceeded: a step outside of the public horizon.
-        """
-        if state.last_step is not None and holdings.step <= state.last_step:
-            raise ValueError(f"step must be > the last step {state.last_step}, got {holdings.step}")
-        hits, charges = self.decide(state.counters, holdings, noise)
-        return MonitorState(state.counters.add(charges), last_step=holdings.step), hits
-
-    def decide(self, counters: UserCounters, holdings: Holdings, noise: NoiseSource) -> tuple[Hits, Charges]:
+    def decide(self, counters: UserCounters, holdings: Holdings, noise: NoiseSource) -> tuple[StatusRows, Charges]:
         """Return the hits of a step, and whom they charge (not for publication).
 
         For those who keep the counters themselves: steps must be decided in increasing order, each once, which only
         `step` checks.
         """
-        tally, source = self._tally(counters, holdings), self._source(noise)
-        hit, absent = self._hits(holdings.step, tally, source)
-        published = np.union1d(tally.items[hit], absent)
-        true = tally.counts(published)
-        return Hits(published, self._noisy(holdings.step, published, true, source)), tally.charges(hit)
+        step, tally, source = holdings.step, self._tally(counters, holdings), self._source(noise)
+        hit, absent = self._hits(step, tally, source)
+        hits = UpItems.none().with_started(np.union1d(tally.items[hit], absent), step)
+        return self._rows(step, hits, hits.items, hits.items[:0], tally, source), tally.charges(hit)
+
+    @override
+    def _after(
+        self, state: MonitorState, holdings: Holdings, noise: NoiseSource
+    ) -> tuple[StatusRows, UpItems, Charges]:
+        rows, charges = self.decide(state.counters, holdings, noise)
+        return rows, state.up, charges
 
     def _described(self) -> Any:
         return asdict(self)
@@ -433,21 +435,11 @@ class StatusMonitor(ItemMonitor):
     def calibrated(self) -> StatusCalibration:
         return status(self._budget, min(self.up_steps, self._budget.tests))
 
-    def step(self, state: MonitorState, holdings: Holdings, noise: NoiseSource) -> tuple[MonitorState, StatusRows]:
-        """Decide one step. Equal state, holdings (in any order of rows) and noise give equal bits.
-
-        Raises:
-            ValueError: a step that is not after the last one, or not the next one while an item is up; or holdings that
-                break a rule of `Holdings`.
-            HorizonExceeded: a step outside of the public horizon.
-        """
-        last = state.last_step
-        if last is not None and holdings.step <= last:
-            raise ValueError(f"step must be > the last step {last}, got {holdings.step}")
-        if last is not None and len(state.up) and holdings.step > last + 1:
-            raise ValueError(f"step must be {last + 1} while an item is up, got {holdings.step}")
-        rows, up, charges = self.decide(state.counters, state.up, holdings, noise)
-        return MonitorState(state.counters.add(charges), up, holdings.step), rows
+    @override
+    def _after(
+        self, state: MonitorState, holdings: Holdings, noise: NoiseSource
+    ) -> tuple[StatusRows, UpItems, Charges]:
+        return self.decide(state.counters, state.up, holdings, noise)
 
     def decide(
         self, counters: UserCounters, up: UpItems, holdings: Holdings, noise: NoiseSource

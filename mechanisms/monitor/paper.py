@@ -12,7 +12,7 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget, with_counts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
-from privstream.mechanisms.privacy.accounting import ROUNDING, PointCurve, largest
+from privstream.mechanisms.privacy.accounting import PointCurve, largest
 from typing_extensions import override
 
 _REACH = 45.0
@@ -39,7 +39,7 @@ class PaperCalibration(Calibration):
 
     @override
     def threshold_at(self, step: int) -> float:
-        return float(_threshold(self, self.budget.octave(step)))
+        return float(math.ceil(self.noise_scale * math.log(self.budget.tests / self.budget.beta)))
 
     @override
     def miss_probability(self, counts: ArrayLike, *, step: int = 1) -> Floats:
@@ -47,17 +47,11 @@ class PaperCalibration(Calibration):
 
     @override
     def hit_probability(self, counts: ArrayLike, *, step: int = 1) -> Floats:
-        count = np.asarray(counts, dtype=np.float64)
-        hit = self._above(self.threshold_at(step) - count)
-        return hit if self.budget.domain == "known" else np.where(count >= 1, hit, 0.0)
+        return self._above(self.threshold_at(step) - np.asarray(counts, dtype=np.float64))
 
     @override
     def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> Integers:
-        # Of max(T, 1) for an unknown domain.
-        drawn = self._draw(noise, labels, step)
-        if self.budget.domain == "unknown":
-            return np.maximum(drawn, 1)
-        attempt = 0
+        drawn, attempt = self._draw(noise, labels, step), 0
         while (drawn < 1).any():
             attempt += 1
             drawn = np.where(drawn < 1, self._draw(noise.derive("again", attempt), labels, step), drawn)
@@ -109,22 +103,6 @@ def _tail(least: ArrayLike, scale: float) -> Floats:
     return np.where(least >= 1, far, 1 - np.exp(-np.maximum(1 - least, 1) / scale) / norm)
 
 
-@functools.lru_cache(maxsize=64)
-def _threshold(calibration: PaperCalibration, octave: int) -> int:
-    """Return the integer threshold: the paper's, or the least that keeps items of one person out of sight."""
-    budget, scale = calibration.budget, calibration.noise_scale
-    if budget.domain == "known":
-        return math.ceil(scale * math.log(budget.tests / budget.beta))
-    allowed = -math.expm1(-budget.domain_hazard(1 << octave)) * (1 - ROUNDING)
-    low, high = 0, 2 * math.ceil(scale)
-    while float(calibration._above(np.asarray(high))) > allowed:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if float(calibration._above(np.asarray(middle))) > allowed else (low, middle)
-    return 1 + high
-
-
 def _scale_of_theorem_3_2(epsilon: float, delta: float, hits: int) -> float:
     """Return b of Theorem 3.2 for a target (epsilon, delta)."""
     log = math.log(3 / delta)
@@ -163,13 +141,11 @@ def paper(budget: MonitorBudget) -> PaperCalibration:
     Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5, Theorems 3.2 and 3.8;
       docs/proofs/kaplan_mansour_stemmer.md.
     """
-    epsilon, delta = budget.hits_epsilon, _hits_delta(budget)
-    hits = budget.max_hits
+    if budget.domain != "known":
+        raise ValueError("domain_size must be given with the constants of the paper")
+    epsilon, delta, hits = budget.hits_epsilon, _hits_delta(budget), budget.max_hits
     scales = [_scale_of_theorem_3_8(epsilon, delta, hits, share) for share in COMPOSITION_SHARES]
     scale = min(_scale_of_theorem_3_2(epsilon, delta, hits), *scales)
     if scale < LEAST_SCALE:
         raise ValueError(f"epsilon must be small enough for an inner noise scale >= {LEAST_SCALE:g}, got {scale:g}")
-    found: PaperCalibration = with_counts(
-        PaperCalibration(budget=budget, inner_scale=scale, cut_off=scale * math.log(scale))
-    )
-    return found
+    return with_counts(PaperCalibration(budget=budget, inner_scale=scale, cut_off=scale * math.log(scale)))

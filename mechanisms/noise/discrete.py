@@ -19,7 +19,7 @@ from typing import Any
 
 import mpmath
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.prf import Words
@@ -31,8 +31,6 @@ WORD_BITS = 128
 ONE = 1 << WORD_BITS
 FIXED = 320  # fractional bits of the arithmetic that makes tables
 LARGEST_TABLE = 1 << 20
-_LARGEST_GUIDE_BITS = 17
-_FEW = 1024  # numbers
 _mpmath_lock = threading.Lock()  # mpmath's working precision is global
 
 # A context of our own, never changed, that threads can share.
@@ -55,18 +53,6 @@ class IntegerLaw:
     def __post_init__(self) -> None:
         for table in (self.high, self.low):
             table.setflags(write=False)  # laws are shared by caches
-
-    @cached_property
-    def _guide(self) -> tuple[NDArray[np.int32], np.uint64]:
-        """What the leading bits of a number decide, and by how many bits it is shifted to see them."""
-        bits = min(len(self.high).bit_length() + 4, _LARGEST_GUIDE_BITS)
-        shift = 64 - bits
-        starts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(shift)
-        ends = starts | np.uint64((1 << shift) - 1)
-        guide = self._search(starts, np.zeros_like(starts))
-        # Negative where the leading bits alone do not decide.
-        guide[guide != self._search(ends, np.full_like(ends, np.iinfo(np.uint64).max))] = -1
-        return guide.astype(np.int32), np.uint64(shift)
 
     @classmethod
     def from_cumulative(cls, first: int, cumulative: Sequence[int]) -> "IntegerLaw":
@@ -101,16 +87,7 @@ class IntegerLaw:
 
     def quantile(self, words: Words) -> Integers:
         """Return the inverse CDF at 128-bit numbers: uint64 (.., 2), high word first, to int64 (..)."""
-        high, low = words[..., 0].ravel(), words[..., 1].ravel()
-        if len(high) < _FEW and "_guide" not in self.__dict__:  # not worth a guide
-            index = self._search(high, low) + self.first
-            return np.reshape(index, words.shape[:-1])
-        guide, shift = self._guide
-        index = guide[high >> shift].astype(np.int64)
-        unsure = np.flatnonzero(index < 0)
-        if len(unsure):
-            index[unsure] = self._search(high[unsure], low[unsure])
-        index += self.first
+        index = self._search(words[..., 0].ravel(), words[..., 1].ravel()) + self.first
         return np.reshape(index, words.shape[:-1])
 
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PrivacyCurve, group_point
+from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve, group_point
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 KEYED_NOISE = (
@@ -120,54 +119,6 @@ the unit. The inputs of each step may depend on everything published before it.
             return found
         point = group_point(self.known_curve, self.epsilon, self.delta, changes)
         return None if point is None else replace(found, epsilon=point.at_epsilon, delta=point.at_delta, curve=point)
-
-    def compose(self, *others: PrivacyGuarantee, delta: float, interval: float = 1e-4) -> PrivacyGuarantee:
-        """Return what publishing the outputs of all mechanisms promises to the unit of this guarantee.
-
-        Privacy: the mechanisms may run at once and feed each other (concurrent composition of interactive mechanisms,
-        Vadhan and Zhang 2023; Lyu 2022). A guarantee without a curve enters by its (epsilon, delta) alone.
-
-        Args:
-            *others: guarantees about the same data, each of which promises something to the unit of this one.
-            delta: in (0, 1), the delta at which the composition is stated.
-            interval: grid of the privacy losses, > 0.
-
-        Raises:
-            ValueError: another guarantee promises nothing to this unit, or no epsilon suffices.
-
-        Example:
-            >>> from privstream.mechanisms.privacy.units import EVENT
-            >>> one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0)
-            >>> round(one.compose(one, delta=1e-9).epsilon, 3)
-            1.0
-        """
-        checks.probability("delta", delta)
-        together = [self, *(self._covering(other) for other in others)]
-        composed = ComposedCurve(curves=tuple(one.known_curve for one in together), interval=interval)
-        epsilon = composed.epsilon(delta)
-        if not math.isfinite(epsilon):
-            raise ValueError(f"delta must be > the sum of what the guarantees cannot do without, got {delta}")
-        return replace(
-            self,
-            epsilon=epsilon,
-            delta=delta,
-            limits=tuple(dict.fromkeys(limit for one in together for limit in one.limits)),
-            public=tuple(dict.fromkeys(public for one in together for public in one.public)),
-            caveats=tuple(dict.fromkeys(caveat for one in together for caveat in one.caveats)),
-            proof="; ".join(dict.fromkeys(one.proof for one in together if one.proof)),
-            horizon=min((one.horizon for one in together if one.horizon is not None), default=None),
-            curve=composed,
-        )
-
-    def _covering(self, other: PrivacyGuarantee) -> PrivacyGuarantee:
-        """Return what another guarantee promises to this unit."""
-        found = other.about(self.unit, self.neighbouring)
-        if found is None:
-            raise ValueError(
-                f"unit must be protected by all guarantees: one for {other.unit} ({other.neighbouring}) promises "
-                f"nothing to {self.unit} ({self.neighbouring})"
-            )
-        return found
 
     def lasting(self, step: str) -> list[str]:
         """Return the sentence that says for how many steps the guarantee holds, by a name for one; none without end."""

@@ -36,7 +36,7 @@ def _moment(micros: int) -> str:
 
 
 PORTIONS = ("person", "event", "row")
-CHANGES = ("query", "utility", "measurement")
+CHANGES = ("query", "utility")
 LONGEST = 1 << 62  # microseconds, of a window
 
 
@@ -46,14 +46,14 @@ class PrivacyUnit:
 
     Attributes:
         what: "person": all that one person sends. "event": one event (a record, or an update of a point), whenever it
-            occurs. "row": the same, but a row that is replaced keeps its step. "query", "utility" or "measurement": a
+            occurs. "row": the same, but a row that is replaced keeps its step. "query" or "utility": a
             change of the data that moves none of these by more than `bound`, whatever it is.
         window: length in microseconds of the fixed windows of which the unit is what a person sends in one; None for
             the whole run.
         origin: start of such a window in microseconds since 1970 UTC, in [0, window).
         calendar: in words, the windows of a calendar of which the unit is what a person sends in one; each of them is
             made of whole windows as `window` and `origin` say. Empty for windows of one length.
-        bound: how far a change moves any query, utility or measurement at most.
+        bound: how far a change moves any query or utility at most.
         same_direction: a change moves all of them in the same direction.
 
     Example:
