@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.pipelines.audit.evidence import Events
 from privstream.pipelines.audit.replay import publish
 from privstream.pipelines.audit.worst import MINUTE, SUSPECT, Sent, batches, crowd
 from privstream.pipelines.model.question import QuestionInfo
@@ -33,12 +33,12 @@ DIGITS = 7
 Adversary = Callable[[Any], Iterable[Sent]]
 """What is sent in the first window, given the transform, all of whose parameters are public."""
 
-Score = Callable[[Sequence[Any]], float]
+Event = Callable[[Sequence[Any]], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """An attack: inputs D and D' that differ in one unit, in one window, and a number that tells them apart.
+    """An attack: inputs D and D' that differ in one unit, in one window, and an event that tells them apart.
 
     Attributes:
         name: in a few words.
@@ -48,7 +48,7 @@ class Attack:
             attack must refute it.
         others: what everybody else sends, with D and with D' alike.
         suspect: what the one unit sends, with D alone.
-        score: of all rows of a trial; the more they look like D, the larger.
+        event: of all rows of a trial: what D makes more likely.
         about: whether it shows the epsilon that is there, or a delta alone.
         times: how many times as many trials as are asked for it takes: what shows most is rare, and a trial is small.
         one_in: one trial in so many gets D. Where D' has no events, trials with it cost nothing.
@@ -61,7 +61,7 @@ class Attack:
     options: Mapping[str, Any]
     control: Mapping[str, Any]
     suspect: Sequence[Sent]
-    score: Score
+    event: Event
     others: Adversary = lambda transform: ()
     about: Literal["epsilon", "delta"] = "epsilon"
     times: int = 1
@@ -111,8 +111,8 @@ class Trials:
         if isinstance(self.transform, CountsParameters):  # each is as one is that has no others
             self.transform.mechanism = alone.mechanism
 
-    def run(self) -> tuple[Floats, Floats]:
-        """Return the scores of the trials with D, and of those with D', float64 (trials,) each.
+    def run(self) -> tuple[Events, Events]:
+        """Return in which trials with D, and in which of those with D', the event happened, bool (trials,) each.
 
         Raises:
             RunError: the run failed.
@@ -123,9 +123,9 @@ class Trials:
                 rows[self.names[row.window_start.micros // (MINUTE * MICROS)]].append(row)
             else:
                 rows[getattr(row, self.attack.told_by).partition(" ")[0]].append(row)
-        scores = np.array([self.attack.score(rows[name]) for name in self.names], np.float64)
-        with_suspect = np.arange(len(scores)) % self.attack.one_in == 0
-        return scores[with_suspect], scores[~with_suspect]
+        happened = np.array([self.attack.event(rows[name]) for name in self.names])
+        with_suspect = np.arange(len(happened)) % self.attack.one_in == 0
+        return happened[with_suspect], happened[~with_suspect]
 
     def _sent(self) -> Iterator[Sent]:
         """Yield the events of all trials. Nobody is in two trials."""
@@ -136,14 +136,9 @@ class Trials:
                 yield Sent(user, one.item, number) if self.periods else Sent(user, f"{name} {one.item}", 0)
 
 
-def moved(field: str) -> Score:
-    """Score by the sum of a field over all rows, each from 0 to 1: as far as one unit moves it."""
-    return lambda rows: float(sum(min(1, max(0, getattr(row, field))) for row in rows))
-
-
-def shown(field: str) -> Score:
-    """Score by the number of rows in which a field says yes, or is above 0."""
-    return lambda rows: float(sum(getattr(row, field) > 0 for row in rows))
+def any_above(field: str, least: float = 0) -> Event:
+    """Return the event that a field of a row says yes, or is above a number."""
+    return lambda rows: any(getattr(row, field) > least for row in rows)
 
 
 EPSILON, POINT_EPSILON = 2.0, 3.0
@@ -162,7 +157,7 @@ COUNTS = (
         options={"epsilon": EPSILON, "delta": 0.002, "max_contributions": 1},
         control={"delta": 0.1},
         suspect=[Sent(SUSPECT, "a", 0)],
-        score=lambda rows: float(len(rows)),
+        event=lambda rows: len(rows) > 0,
         about="delta",
         times=3 * EMPTY,
         one_in=EMPTY,
@@ -176,13 +171,13 @@ HISTOGRAM = (
     Attack(
         name="noise of a count",
         text=f"the unit is an event. There are {MANY_EVENTS} events, so that the estimate is renewed. With D, there is "
-        "one more. The adversary sees the count. The control has a quarter of the noise.",
+        "one more. The adversary sees whether the count is above that. The control has a quarter of the noise.",
         options={"epsilon": EPSILON, "domain": ONE, "largest": 1},
         control={"epsilon": 4 * EPSILON},
         times=4,
         others=lambda transform: crowd(MANY_EVENTS, ["a"], 0),
         suspect=[Sent(SUSPECT, "a", 0)],
-        score=lambda rows: float(sum(row.estimate for row in rows)),
+        event=any_above("estimate", MANY_EVENTS),
         told_by="category",
     ),
 )
@@ -199,7 +194,7 @@ FLAGS = (
         times=16,
         others=lambda transform: crowd(THRESHOLD - 1, ["a"], 0),
         suspect=[Sent(SUSPECT, "a", 0)],
-        score=shown("raised"),
+        event=any_above("raised"),
         told_by="category",
     ),
 )
@@ -209,12 +204,12 @@ POINT = [Sent(1, "in", 0)]
 RANGES = (
     Attack(
         name="one point",
-        text="the unit is an event. With D, one point is inserted; with D', none. The adversary sees the count. "
-        "Noise is for a point that comes and goes, of which one window shows half.",
+        text="the unit is an event. With D, one point is inserted; with D', none. The adversary sees whether there "
+        "is one. Noise is for a point that comes and goes, of which one window shows half.",
         options={"epsilon": EPSILON, "universe": 1, "standing": ((1, 1),)},
         control={"epsilon": 4 * EPSILON},
         suspect=POINT,
-        score=moved("estimate"),
+        event=any_above("estimate"),
         times=4,
     ),
 )
@@ -229,7 +224,7 @@ PREDECESSOR = (
         times=4,
         others=lambda transform: POINT * (transform.error(1) // 2),
         suspect=POINT,
-        score=shown("predecessor"),
+        event=any_above("predecessor"),
     ),
 )
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -63,8 +63,8 @@ class Record:
 @contextmanager
 def recording() -> Iterator[Record]:
     """Record all noise that is drawn in this process meanwhile."""
-    record, bound, depth = Record(), dict[tuple[int, ...], tuple[tuple[bytes, int, int], tuple[int, ...]]](), _Depth()
-    bind = PrfNoise.bind
+    record, bound = Record(), dict[tuple[int, ...], tuple[tuple[bytes, int, int], tuple[int, ...]]]()
+    bind, drawing = PrfNoise.bind, threading.local()
 
     def bind_and_keep(source: PrfNoise, labels: Any, values: Any) -> Any:
         found, whose = bind(source, labels, values), _name(source)
@@ -74,7 +74,8 @@ def recording() -> Iterator[Record]:
         return found
 
     def keeping(draw: Callable[..., Any], law: Any, source: Any, labels: Any) -> Any:
-        if not depth.inside:  # some laws draw digits from others
+        inside = getattr(drawing, "inside", False)
+        if not inside:  # some laws draw digits from others
             name = _name(source)
             for label in _labels(labels):
                 if label in bound:
@@ -84,8 +85,11 @@ def recording() -> Iterator[Record]:
                         found.append(drawn)
                 else:
                     record.unbound.add((law, name, *label))
-        with depth:
+        drawing.inside = True
+        try:
             return draw(law, source, labels)
+        finally:
+            drawing.inside = inside
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(PrfNoise, "bind", bind_and_keep))
@@ -93,18 +97,6 @@ def recording() -> Iterator[Record]:
             kept = partial(keeping, law.draw)
             stack.enter_context(mock.patch.object(law, "draw", lambda *given, kept=kept: kept(*given)))
         yield record
-
-
-class _Depth(threading.local):
-    """Whether a law is drawing, in this thread."""
-
-    inside = 0
-
-    def __enter__(self) -> None:
-        self.inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        self.inside -= 1
 
 
 def _name(source: Any) -> bytes:
@@ -130,11 +122,6 @@ def _keep(row: Any) -> None:
     _ROWS.append(row)
 
 
-@cache
-def _options() -> PipelineOptions:
-    return PipelineOptions(["--runner=FnApiRunner"])
-
-
 def publish(transform: Any, events: Sequence[pa.RecordBatch]) -> list[Any]:
     """Run a transform on events in this process, and return its rows.
 
@@ -147,7 +134,7 @@ def publish(transform: Any, events: Sequence[pa.RecordBatch]) -> list[Any]:
         given = pipeline | "Events" >> beam.Create(list(events), reshuffle=False).with_output_types(pa.RecordBatch)
         _ = given | type(transform).__name__ >> transform | "Keep" >> beam.Map(_keep)
 
-    launch.run_quietly(_options(), build)
+    launch.run_quietly(PipelineOptions(["--runner=FnApiRunner"]), build)
     return [*_ROWS]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, BinaryIO, TypeAlias
 
 import fastavro
@@ -178,7 +178,7 @@ def plain_number(value: Any) -> Any:
 
 
 SHEET_ROWS = 1_000_000
-"""Rows of a sheet."""
+"""Rows of a sheet; more go into further ones."""
 
 LONGEST_CELL = 32_767
 HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
@@ -220,12 +220,14 @@ def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Lay
         return made
 
     times = [pa.types.is_timestamp(type) for type in schema.types]
-    sheet = book.create_sheet()
-    sheet.append([cell(sheet, name) for name in schema.names])
     rows = (row for table in tables for row in zip(*_plain(table).to_pydict().values(), strict=True))
-    for number, row in enumerate(rows):
-        check_number(number + 1, SHEET_ROWS)
-        sheet.append([cell(sheet, value, is_time=is_time) for value, is_time in zip(row, times, strict=True)])
+    first: list[Any] = [*islice(rows, 1)]
+    while first or not book.worksheets:
+        sheet = book.create_sheet()
+        sheet.append([cell(sheet, name) for name in schema.names])
+        for row in chain(first, islice(rows, SHEET_ROWS - 1)):
+            sheet.append([cell(sheet, value, is_time=is_time) for value, is_time in zip(row, times, strict=True)])
+        first = [*islice(rows, 1)]
     book.save(stream)
 
 
@@ -257,13 +259,13 @@ def read_records(stream: BinaryIO, format: str, fields: Fields) -> Iterable[dict
 
 def _read_xlsx(stream: BinaryIO, fields: Fields) -> Iterator[dict[str, Any]]:
     """Read a workbook; a cell without a text is an empty one."""
-    (sheet,) = openpyxl().load_workbook(io.BytesIO(stream.read()), read_only=True).worksheets
-    rows = sheet.iter_rows()
-    names = [str(_of_cell(cell)) for cell in next(rows, ())]
-    for row in rows:
-        values = dict(zip(names, map(_of_cell, row), strict=False))
-        missing = {name: "" if fields.get(name, str) is str else None for name in names if values.get(name) is None}
-        yield values | missing
+    for sheet in openpyxl().load_workbook(io.BytesIO(stream.read()), read_only=True).worksheets:
+        rows = sheet.iter_rows()
+        names = [str(_of_cell(cell)) for cell in next(rows, ())]
+        for row in rows:
+            values = dict(zip(names, map(_of_cell, row), strict=False))
+            missing = {name: "" if fields.get(name, str) is str else None for name in names if values.get(name) is None}
+            yield values | missing
 
 
 def _of_cell(cell: Any) -> Any:
@@ -304,7 +306,7 @@ def restored(value: Any, kind: type, format: str) -> Any:
     return value
 
 
-def check_number(rows: int, most: int = MOST_ROWS) -> None:
-    """Refuse what would not fit into memory or a sheet: a small compressed file may have any number of rows."""
-    if rows > most:
-        raise ValueError(f"rows must be at most {most:,} in such a file")
+def check_number(rows: int) -> None:
+    """Refuse what would not fit into memory: a small compressed file may have any number of rows."""
+    if rows > MOST_ROWS:
+        raise ValueError(f"rows must be at most {MOST_ROWS:,} in a file that is read whole")

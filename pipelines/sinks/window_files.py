@@ -88,11 +88,6 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
         if format not in WINDOW_FORMATS:
             raise ValueError(f"--output_format must be one of {', '.join(WINDOW_FORMATS)}, got {format!r}")
 
-    @property
-    def end(self) -> str:
-        """The file that says that nothing will follow."""
-        return str(FileSystems.join(self.folder, END))
-
     @override
     def expand(self, rows: Any) -> Any:
         fields = field_types(self.row_type)

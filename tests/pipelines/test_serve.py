@@ -12,7 +12,6 @@ import pytest
 from example_results import HOSTILE, add_window, watched, write
 from headless_browser import Chromium
 from privstream.pipelines import cli
-from privstream.pipelines.model.catalogue import WORDS
 from privstream.pipelines.report import result
 from privstream.pipelines.serve.serve_command import LivePage, is_local, listen
 
@@ -39,13 +38,6 @@ def test_a_window_is_shown_as_soon_as_its_file_is_there(tmp_path: Path) -> None:
     (windows / "_END").touch()
     assert "Running" not in text_of(page.page())
     assert f'data-version="{page.version()}"' in page.page()
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_every_question_is_shown(word: str, tmp_path: Path) -> None:
-    write(tmp_path, word)
-    page = LivePage(str(tmp_path)).page()
-    assert "<figure" in page and "epsilon 1, delta 1e-06" in text_of(page)
 
 
 def test_a_huge_folder_shows_its_newest_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,18 +84,6 @@ def test_what_is_no_result_is_never_opened(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(result, "read_file", lambda file, *given: opened.append(Path(file).name) or [])
     assert "u000042" not in LivePage(str(tmp_path)).page()
     assert opened == ["counts.jsonl"]
-
-
-def test_hostile_names_are_text(tmp_path: Path) -> None:
-    write(tmp_path, "counts", tuple(HOSTILE))
-    path = tmp_path / "x' onclick='1.jsonl"
-    (tmp_path / "counts.jsonl").rename(path)
-    (tmp_path / "counts.jsonl.guarantee.json").rename(f"{path}.guarantee.json")
-    page = LivePage(str(tmp_path)).page().partition("<main>")[2].partition("</main>")[0]
-    tags = re.findall(r"<(\w+)((?:[^\"'>]|\"[^\"]*\"|'[^']*')*)>", page)
-    assert not {name for name, _ in tags} & {"script", "style", "iframe", "object"}
-    assert not [given for _, given in tags if re.search(r"\son\w+=", re.sub(r"\"[^\"]*\"", "", given))]
-    assert not set(page) & set("\u2028\u2029\u202e\u2066\x1b")
 
 
 def test_the_ledger_tells_what_is_spent(tmp_path: Path) -> None:
