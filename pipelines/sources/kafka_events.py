@@ -56,19 +56,16 @@ OURS |= {"auto.offset.reset": "earliest"}
 class ReadKafka(beam.PTransform[Any, Any]):
     """Reads the records of a topic, each a JSON object in UTF-8, from its beginning on.
 
-    Where to go on in each partition is kept with the state of the pipeline: a restored run reads what the one before
-    it had not finished, no matter what a consumer group says. Partitions that are added while the run goes on are not
-    read.
+    Where to go on in each partition is kept with the state of the pipeline, no matter what a consumer group says.
+    Partitions that are added while the run goes on are not read.
 
     The watermark is the greatest time, in quarters of a second, at which the broker has appended a record to a
     partition; where a partition has been read to its end, the time of day less one second. So an idle partition holds
     nothing back, and an event is in time if its record arrives before its window is decided.
 
     Topics whose producers stamp the records are refused; where the settings of a topic may not be read, such a record
-    counts as arrived at the time that its partition had reached, and moves no time.
-
-    Records that cannot be used are dead letters, those of more than 1 MiB too. Counters: `events_read`,
-    `events_malformed` (and by reason), and `kafka_records_lost`: gone from the broker before they were read.
+    counts as arrived at the time that its partition had reached. Records that cannot be used are dead letters, those of
+    more than 1 MiB too. Counters as `ReadEvents`, and `kafka_records_lost`: gone from the broker before they were read.
 
     *Privacy*: the times at which records arrive must not depend on single persons. No time that a producer sets moves
     the watermark.
@@ -80,8 +77,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
         seconds: pause between two questions, > 0.
 
     Raises:
-        ValueError: at once, if the topic cannot be found, its records are not stamped by the broker, or a setting is
-            wrong.
+        ValueError: at once, naming the option.
     """
 
     files: Sequence[EventFile] = ()

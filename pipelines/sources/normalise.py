@@ -210,9 +210,6 @@ class Normaliser:
 
     For several questions a batch has the columns of all of them, as `TakeReading` takes them apart, and the rows that
     one of them can use.
-
-    Args:
-        fields: which fields contain what.
     """
 
     def __init__(self, fields: AnyFields) -> None:
@@ -425,11 +422,7 @@ def read_part(part: FilePart, fields: AnyFields, normalise: Normaliser) -> Itera
 
 
 def read_files(files: Sequence[EventFile], fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
-    """Yield batches of events of files, and what cannot be used of them, one after the other and without a pipeline.
-
-    Raises:
-        InputFileError: a file has changed since it was found, or cannot be read to its end.
-    """
+    """Yield batches of events of files, and what cannot be used of them, one after the other and without a pipeline."""
     normalise = Normaliser(fields)
     for file in files:
         check_file(file, fields)

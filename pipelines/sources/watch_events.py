@@ -60,10 +60,6 @@ class SteadyClock:
     be late. So a jump is followed when something has arrived that others have stamped with a later time, or when it
     has lasted: after each period of ten minutes the time goes on with the least jump in all of it. A jump backward is
     followed at once, since no watermark goes back anyway. Several threads may ask.
-
-    Args:
-        time_of_day: seconds since 1970.
-        passed: seconds since any moment.
     """
 
     def __init__(self, time_of_day: Callable[[], float] = time.time, passed: Callable[[], float] = elapsed) -> None:
@@ -190,26 +186,23 @@ UNREADABLE = (InputFileError, ValueError, TypeError, OSError, pa.ArrowException)
 class WatchEvents(beam.PTransform[Any, Any]):
     """Reads files that come into a folder, each once, as `ReadEvents` does.
 
-    Files are taken in the order in which they came, each when two polls have found it unchanged, and should get their
-    name when they are complete. What has been taken is kept with the state of the pipeline, so old files should be
-    removed now and then, but only when the run could no longer have to go back to them. A name must not be used again
-    while a file of that name is there.
+    Files are taken in the order in which they came, each when two polls have found it unchanged. What has been taken is
+    kept with the state of the pipeline, so old files should be removed now and then, but only when the run could no
+    longer have to go back to them. A name must not be used again while a file of that name is there.
 
     The watermark is, with `arrival`, the time of day (as `SteadyClock` has it), held back by files that came and have
     not been taken: an event is in time if its file comes before its window is decided. With `marks`, it is the time in
     the name of an empty file `_UNTIL_20300101T120000Z`: no event before it will come. A file `_END` ends the stream.
 
     A file that cannot be read, is gone or has grown when its turn comes, or whose fields differ in a way that matters
-    is one dead letter; the run goes on. Counters as `ReadEvents`, and `files_taken`, `files_unreadable`,
-    `files_changed` (after they were taken), `listings_failed`.
+    is one dead letter. Counters as `ReadEvents`, `files_taken`, `files_unreadable`, `files_changed`, `listings_failed`.
 
     *Privacy*: the times at which files come, and their names, must not depend on single persons. The watermark never
     follows the times of events, so no one person's event decides when a window closes, or whether others are late.
 
     Args:
         pattern: a folder on any of Beam's filesystems, or a folder and a glob for the names in it.
-        fields: which fields contain what.
-        format: avro, parquet, jsonl, csv or xlsx; by the ending of each path if None.
+        fields, format: as of `ReadEvents`.
         seconds: pause between two polls, > 0.
         watermark: arrival or marks.
 
