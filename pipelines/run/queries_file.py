@@ -196,7 +196,7 @@ class ReadQueriesFile(TakeFile):
     @override
     def take(self, file: EventFile) -> Iterable[Any]:
         check_as_found(file.path, file.size)
-        return self.lines.read(file.path, None if self.timed else file.came)
+        return list(self.lines.read(file.path, None if self.timed else file.came))
 
 
 def readers(queries: str, data: Data, reading: Reading) -> dict[str, Any]:

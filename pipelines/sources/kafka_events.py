@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
@@ -29,10 +28,9 @@ from privstream.pipelines.sources.event_files import Damage, RawEvents, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import Normaliser, usable
-from privstream.pipelines.sources.readers import EventsRead, read_by
+from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.sources.watch_events import Answer, PolledSource, clock_of, poll_parts
-from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
 RECORDS, RECORDS_AT_ONCE = 20_000, 1000
 """Of one question, and of one call."""
@@ -261,8 +259,7 @@ class ParseRecords(beam.DoFn):
     def process(self, element: Records) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
         for found in self._parse(element):
-            for each in usable(found, element.place, self.normalise):
-                yield TaggedOutput(DEAD_LETTERS, each) if isinstance(each, DeadLetter) else each
+            yield from tagged(usable(found, element.place, self.normalise))
 
     def _parse(self, element: Records) -> Iterator[RawEvents | Damage]:
         """Parse records, so many bytes at a time."""

@@ -25,7 +25,6 @@ from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import (
     EventFile,
-    FilePart,
     FolderPolls,
     check_file,
     check_watched,
@@ -34,10 +33,10 @@ from privstream.pipelines.sources.found_files import (
     marked,
     parts_of,
 )
-from privstream.pipelines.sources.normalise import dead_letter
-from privstream.pipelines.sources.readers import EventsRead, ReadPart, read_by
+from privstream.pipelines.sources.normalise import Normaliser, dead_letter, read_part
+from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
 from privstream.pipelines.stores import facts_of
-from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
+from privstream.transforms.reading.fields import DEAD_LETTERS
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND
 
 BEGINNING = 0
@@ -229,14 +228,10 @@ class WatchEvents(beam.PTransform[Any, Any]):
         self.files = self._there()
 
     def expand(self, pbegin: Any) -> EventsRead:
-        """Poll the folder, and read the parts of files side by side."""
+        """Poll the folder, and read files side by side."""
         folder = PollFolder(self.pattern, self.format, self.seconds, self.watermark)
         found = poll_parts(pbegin, [FOLDER], folder, EventFile)
-        typed = beam.ParDo(_CutFile()).with_output_types(FilePart, **{DEAD_LETTERS: DeadLetter})
-        cut = found | "Cut into parts" >> typed.with_outputs(DEAD_LETTERS, main="parts")
-        spread = cut.parts | "Spread file parts" >> beam.Reshuffle()
-        read = read_by(_ReadWatchedPart(self.fields), spread, "Read parts")
-        return read._replace(dead_letters=(cut[DEAD_LETTERS], read.dead_letters) | "Unread" >> beam.Flatten())
+        return read_by(ReadWatchedFile(self.fields), found | "Spread files" >> beam.Reshuffle(), "Read files")
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
@@ -300,7 +295,7 @@ class PollFolder(PolledSource):
 
 
 class TakeFile(beam.DoFn):
-    """Gives what is in a file, all of it, or says why not."""
+    """Gives what is in a file, or says why not."""
 
     def __init__(self) -> None:
         self.unreadable = Metrics.counter("privstream", "files_unreadable")
@@ -310,49 +305,39 @@ class TakeFile(beam.DoFn):
         """Give what is in a file that has not changed."""
 
     def process(self, element: EventFile) -> Iterator[Any]:
-        """Try until it works, a few times."""
+        """Try until it works, a few times, unless a part of the file has been given."""
+        given = False
         for attempt in range(ATTEMPTS):
             try:
-                found = list(self.take(element))
+                for found in self.take(element):
+                    given = True
+                    yield found
             except UNREADABLE as error:
-                refused = error
-                if attempt + 1 < ATTEMPTS:
+                if not given and attempt + 1 < ATTEMPTS:
                     time.sleep(PAUSE_SECONDS)
-            else:
-                yield from found
-                return
-        self.unreadable.inc()
-        yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(refused, element.path), element.path))
+                    continue
+                self.unreadable.inc()
+                yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(error, element.path), element.path))
+            return
 
 
-class _CutFile(TakeFile):
-    """Cuts a file into parts."""
-
-    def take(self, file: EventFile) -> Iterable[FilePart]:
-        """Cut it."""
-        format = file.format or format_of(file.path)
-        check_as_found(file.path, file.size)
-        return parts_of(file._replace(format=format)) if file.size else ()
-
-
-class _ReadWatchedPart(ReadPart):
-    """Reads one part; what cannot be read any further becomes a dead letter."""
-
-    unchanged = False  # it looks for itself
+class ReadWatchedFile(TakeFile):
+    """Reads the events of a file; what cannot be read any further is a dead letter."""
 
     def __init__(self, fields: AnyFields) -> None:
-        super().__init__(fields)
-        self.unreadable = Metrics.counter("privstream", "files_unreadable")
+        super().__init__()
+        self.fields = fields
+        self.normalise = Normaliser(fields)
 
-    def process(self, element: FilePart) -> Iterator[Any]:
-        """Read a part."""
-        try:
-            check_as_found(element.path, element.size)
-            yield from super().process(element)
-        except UNREADABLE as error:
-            self.unreadable.inc()
-            position = f"row group {element.group + 1}" if element.format == "parquet" else ""
-            yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(error, element.path), element.path, position))
+    def take(self, file: EventFile) -> Iterator[Any]:
+        """Give batches of events, and tagged dead letters."""
+        file = file._replace(format=file.format or format_of(file.path))
+        check_as_found(file.path, file.size)
+        if file.size:
+            check_file(file, self.fields)
+            for part in parts_of(file):
+                yield from tagged(read_part(part, self.fields, self.normalise))
+                check_as_found(file.path, file.size)
 
 
 def check_as_found(path: str, size: int) -> None:
