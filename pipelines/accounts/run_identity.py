@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from privstream.mechanisms import KeyedNoise
 from privstream.pipelines.accounts.entries import WATCHED, record_digest
-from privstream.pipelines.file_digests import digest_of, local_digest
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.stores import filesystems, opened, scheme_of
@@ -125,10 +126,8 @@ def content_digest(path: str) -> list[str]:
         if scheme_of(path) in STORES_WITH_MD5:
             store = filesystems().get_filesystem(path)
             return [compression, record_digest([store.size(path), store.checksum(path)])]
-        if scheme_of(path) is None:
-            return [compression, local_digest(path)]
         with opened(path) as stream:
-            return [compression, digest_of(stream)]
+            return [compression, hashlib.file_digest(stream, partial(hashlib.blake2b, digest_size=16)).hexdigest()]
     except OSError as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise InputFileError(f"cannot read {path}: {reason}") from None
