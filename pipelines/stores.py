@@ -54,33 +54,13 @@ def join(folder: str, name: str) -> str:
     return os.path.join(folder, name) if scheme_of(folder) is None else str(filesystems().join(folder, name))
 
 
-class FileState(NamedTuple):
-    """What tells a file, and each change of it, from others; times in nanoseconds since 1970.
-
-    What servers and memory hold is not `on_disk`, since on Linux it is on no device: servers have other clocks, and
-    times that are set, and some give a file another number each time.
-    """
-
-    device: int
-    number: int
-    size: int
-    modified: int
-    changed: int
-    on_disk: bool
-
-    @classmethod
-    def of(cls, found: os.stat_result) -> FileState:
-        """Return what the filesystem says of a file."""
-        on_disk = os.major(found.st_dev) > 0
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, on_disk)
-
-
 class FileFacts(NamedTuple):
     """A file: its path, its size in bytes, and what else shows that it has changed.
 
     `marks` begin with the time of its last change. On a disk they go on with which machine this is, and with what
-    programs cannot set: the time of the last change of its description, and its number there. Who has the disk over a
-    network knows the first mark alone, and a machine with a copy of the file has others after it.
+    programs cannot set: the time of the last change of its description, and its number there. Servers have other clocks
+    and times that are set, and some give a file another number each time: there the first mark is alone. A machine with
+    a copy of the file has others after it.
     """
 
     path: str
@@ -105,9 +85,10 @@ def _machine() -> int:
 def facts_of(path: str) -> FileFacts:
     """Return what the filesystem says of a file."""
     if scheme_of(path) is None:
-        state = FileState.of(os.stat(path))
-        more = (_machine(), state.changed, state.number) if state.on_disk else ()
-        return FileFacts(path, state.size, (state.modified, *more))
+        found = os.stat(path)
+        on_disk = os.major(found.st_dev) > 0  # on Linux; what servers and memory hold is on no device
+        more = (_machine(), found.st_ctime_ns, found.st_ino) if on_disk else ()
+        return FileFacts(path, found.st_size, (found.st_mtime_ns, *more))
     return _described(filesystems().get_filesystem(path).metadata(path))
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
+from functools import partial
 from typing import Any
 
 from privstream.mechanisms import KeyedNoise
-from privstream.pipelines.accounts.entries import DIGEST_BYTES, WATCHED, record_digest
+from privstream.pipelines.accounts.entries import WATCHED, record_digest
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.stores import filesystems, opened, scheme_of
 from privstream.transforms.release import plain
 
-AT_ONCE = 1 << 22
 READING_VERSION = 1
 """Goes up when the same files and fields give other records."""
 
@@ -104,19 +104,11 @@ def content_digest(path: str) -> list[str]:
         if scheme_of(path) in STORES_WITH_MD5:
             store = filesystems().get_filesystem(path)
             return [compression, record_digest([store.size(path), store.checksum(path)])]
-        with open(path, "rb", buffering=0) if scheme_of(path) is None else opened(path) as stream:
-            return [compression, _digest(stream)]
+        with opened(path) as stream:
+            return [compression, hashlib.file_digest(stream, partial(hashlib.blake2b, digest_size=16)).hexdigest()]
     except OSError as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise InputFileError(f"cannot read {path}: {reason}") from None
-
-
-def _digest(stream: Any) -> str:
-    """Return the digest of a file, which can be read into a buffer."""
-    found, room = blake2b(digest_size=DIGEST_BYTES), memoryview(bytearray(AT_ONCE))
-    while size := stream.readinto(room):
-        found.update(room[:size])
-    return found.hexdigest()
 
 
 def _source(path: str) -> str:

@@ -64,11 +64,6 @@ class RawEvents:
         """How many rows there are."""
         return len(next(iter(self.columns.values())))
 
-    def slice(self, first: int, last: int) -> RawEvents:
-        """Return the rows from `first` on, those from `last` on not."""
-        columns = {name: column[first:last] for name, column in self.columns.items()}
-        return RawEvents(columns, lambda row: self.position(first + row), lambda row: self.record(first + row))
-
 
 @dataclass(frozen=True)
 class Damage:

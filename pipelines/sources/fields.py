@@ -40,11 +40,8 @@ class FieldMapping:
     that they skip it is no time.
 
     Attributes:
-        user: name of the field with the person's identifier; "" for none: whose an event is is not read.
-        item: name of the field with the item; "" for none. Several names, as in a line of CSV: an item is what all of
-            them say together.
-        time: name of the field with the time.
-        value: name of the field with a number that an event has beside its item; "" for none.
+        user, item, time, value: names of fields; "" for none. Several names for an item, as in a line of CSV: it is
+            what all of them say together. The value is a number that an event has beside its item.
         whole: whether that is rounded to a whole number of `value_unit`, of two as near to the even one.
         optional_value: whether an event without a number counts, with 0.
         time_unit: unit of plain numbers that stand for times: s, ms, us or ns.
@@ -142,15 +139,10 @@ class FieldMapping:
         return {content: names for content, names in fields.items() if any(names)}
 
     def check(self, schema: pa.Schema, source: str) -> None:
-        """Check that a file has the fields and that their types can be used.
-
-        Args:
-            schema: the types of the file's fields, as its producer states them.
-            source: the file's name, for messages.
+        """Check that a file has the fields and that their types, as its producer states them, can be used.
 
         Raises:
-            ValueError: a field is missing; the message names the option and the fields that exist.
-            TypeError: a field has a type that cannot be used.
+            ValueError, TypeError: naming the option or the field, the file and what it has.
         """
         options = {name: content for content, names in self.contents().items() for name in names}
         if _may_be_data(schema) and not set(schema.names) & set(options):
@@ -206,11 +198,7 @@ class SharedFields:
         return tuple(dict.fromkeys(name for _, fields in self.questions for name in fields.names()))
 
     def check(self, schema: pa.Schema, source: str) -> None:
-        """Check that a file has the fields of all questions; see `FieldMapping.check`.
-
-        Raises:
-            ValueError, TypeError: the message begins with the name of the question.
-        """
+        """Check that a file has the fields of all questions; an error begins with the name of the question."""
         for name, fields in self.questions:
             try:
                 fields.check(schema, source)

@@ -61,7 +61,7 @@ class EventFile(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """A file or a row group of it for one worker, with its rows if known; its bytes and marks when it was found."""
+    """A file, or a row group of it, for one worker; with its rows, if known, and the file's marks."""
 
     path: str
     format: str
@@ -248,11 +248,7 @@ class FolderPolls:
     changed: int = 0
 
     def poll(self, listing: Sequence[Seen], now: int) -> tuple[list[Seen], int | None]:
-        """Take what has come.
-
-        Args:
-            listing: what is in the folder.
-            now: microseconds since 1970 at which the listing began.
+        """Take what has come, by a listing that began at `now`, in microseconds since 1970.
 
         Returns:
             The files to read, in order, and until when everything that came has been taken: the time at which the

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
@@ -29,10 +28,9 @@ from privstream.pipelines.sources.event_files import Damage, RawEvents, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import Normaliser, usable
-from privstream.pipelines.sources.readers import EventsRead, read_by
+from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.sources.watch_events import Answer, PolledSource, clock_of, poll_parts
-from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
 RECORDS, RECORDS_AT_ONCE = 20_000, 1000
 """Of one question, and of one call."""
@@ -56,19 +54,16 @@ OURS |= {"auto.offset.reset": "earliest"}
 class ReadKafka(beam.PTransform[Any, Any]):
     """Reads the records of a topic, each a JSON object in UTF-8, from its beginning on.
 
-    Where to go on in each partition is kept with the state of the pipeline: a restored run reads what the one before
-    it had not finished, no matter what a consumer group says. Partitions that are added while the run goes on are not
-    read.
+    Where to go on in each partition is kept with the state of the pipeline, no matter what a consumer group says.
+    Partitions that are added while the run goes on are not read.
 
     The watermark is the greatest time, in quarters of a second, at which the broker has appended a record to a
     partition; where a partition has been read to its end, the time of day less one second. So an idle partition holds
     nothing back, and an event is in time if its record arrives before its window is decided.
 
     Topics whose producers stamp the records are refused; where the settings of a topic may not be read, such a record
-    counts as arrived at the time that its partition had reached, and moves no time.
-
-    Records that cannot be used are dead letters, those of more than 1 MiB too. Counters: `events_read`,
-    `events_malformed` (and by reason), and `kafka_records_lost`: gone from the broker before they were read.
+    counts as arrived at the time that its partition had reached. Records that cannot be used are dead letters, those of
+    more than 1 MiB too. Counters as `ReadEvents`, and `kafka_records_lost`: gone from the broker before they were read.
 
     *Privacy*: the times at which records arrive must not depend on single persons. No time that a producer sets moves
     the watermark.
@@ -80,8 +75,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
         seconds: pause between two questions, > 0.
 
     Raises:
-        ValueError: at once, if the topic cannot be found, its records are not stamped by the broker, or a setting is
-            wrong.
+        ValueError: at once, naming the option.
     """
 
     files: Sequence[EventFile] = ()
@@ -265,8 +259,7 @@ class ParseRecords(beam.DoFn):
     def process(self, element: Records) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
         for found in self._parse(element):
-            for each in usable(found, element.place, self.normalise):
-                yield TaggedOutput(DEAD_LETTERS, each) if isinstance(each, DeadLetter) else each
+            yield from tagged(usable(found, element.place, self.normalise))
 
     def _parse(self, element: Records) -> Iterator[RawEvents | Damage]:
         """Parse records, so many bytes at a time."""

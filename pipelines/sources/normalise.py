@@ -22,13 +22,10 @@ from privstream.pipelines.sources.found_files import FORMATS, EventFile, FilePar
 from privstream.pipelines.stores import scheme_of
 from privstream.transforms.counters import counted, counter
 from privstream.transforms.reading.columns import (
-    TEXT_PER_BATCH,
     as_text,
-    decoded_lengths,
     is_text,
     read_text,
     text_column,
-    unchecked_text,
     value_column,
     value_of,
 )
@@ -210,9 +207,6 @@ class Normaliser:
 
     For several questions a batch has the columns of all of them, as `TakeReading` takes them apart, and the rows that
     one of them can use.
-
-    Args:
-        fields: which fields contain what.
     """
 
     def __init__(self, fields: AnyFields) -> None:
@@ -369,22 +363,6 @@ def _rule(code: str, fields: FieldMapping) -> str:
     }[rule]
 
 
-def pieces(events: RawEvents) -> Iterator[RawEvents]:
-    """Cut rows such that no piece of several has more than so much text: a dictionary says much in few bytes."""
-    columns = {name: column for name, column in events.columns.items() if isinstance(column, pa.DictionaryArray)}
-    lengths = [decoded_lengths(name, unchecked_text(column)) for name, column in columns.items()]
-    known = [length for length in lengths if length is not None]
-    if not known:
-        yield events
-        return
-    ends, first = np.cumsum(np.sum(known, axis=0)), 0
-    while first < len(ends):
-        before = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + TEXT_PER_BATCH, side="right")))
-        yield events.slice(first, last)
-        first = last
-
-
 def dead_letter(reason: str, path: str, position: str = "", record: str = "") -> DeadLetter:
     """Return a dead letter that can be written in UTF-8: names of files may contain other bytes."""
     texts = (reason, path, position, record)
@@ -397,13 +375,12 @@ def usable(found: RawEvents | Damage, source: str, normalise: Normaliser) -> Ite
         _count_refusal(found.code)
         yield dead_letter(found.reason, source, found.position, found.record)
         return
-    for events in pieces(found):
-        batch, refusals = normalise(events)
-        for refusal in refusals:
-            _count_refusal(refusal.code, refusal.by)
-            yield dead_letter(refusal.reason, source, events.position(refusal.row), events.record(refusal.row))
-        if batch.num_rows:
-            yield batch
+    batch, refusals = normalise(found)
+    for refusal in refusals:
+        _count_refusal(refusal.code, refusal.by)
+        yield dead_letter(refusal.reason, source, found.position(refusal.row), found.record(refusal.row))
+    if batch.num_rows:
+        yield batch
 
 
 def _count_refusal(code: str, by: Sequence[str] = ("",)) -> None:
@@ -425,11 +402,7 @@ def read_part(part: FilePart, fields: AnyFields, normalise: Normaliser) -> Itera
 
 
 def read_files(files: Sequence[EventFile], fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
-    """Yield batches of events of files, and what cannot be used of them, one after the other and without a pipeline.
-
-    Raises:
-        InputFileError: a file has changed since it was found, or cannot be read to its end.
-    """
+    """Yield batches of events of files, and what cannot be used of them, one after the other and without a pipeline."""
     normalise = Normaliser(fields)
     for file in files:
         check_file(file, fields)
@@ -459,12 +432,11 @@ def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
             if isinstance(each, Damage):
                 found[each.code] += 1
                 continue
-            for events in pieces(each):
-                batch, refusals = normalise(events)
-                if batch.num_rows:
-                    return Counter()
-                found.update(refusal.code for refusal in refusals)
-                read += events.rows
+            batch, refusals = normalise(each)
+            if batch.num_rows:
+                return Counter()
+            found.update(refusal.code for refusal in refusals)
+            read += each.rows
             if found.total() >= FIRST or read >= MOST:
                 break
     return found

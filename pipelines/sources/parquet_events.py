@@ -23,6 +23,7 @@ from privstream.pipelines.sources.event_files import (
     open_file,
     places,
 )
+from privstream.transforms.reading.columns import cut_by_text, unchecked_text
 
 BATCH_ROWS = 1 << 18
 FEW_ROWS = 128
@@ -68,11 +69,18 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
         if group >= metadata.num_row_groups:
             raise InputFileError(f"{path} must not change while it is read: it had {group + 1} row groups or more")
         first = 1
-        for batch in _batches(stream, metadata, group, fields):
+        for batch in _pieces(_batches(stream, metadata, group, fields)):
             columns = {name: batch.column(name) for name in fields}
             place = places(f"row group {group + 1}, row", range(first, first + batch.num_rows))
             yield RawEvents(columns, place, describe_row(columns))
             first += batch.num_rows
+
+
+def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut batches such that their dictionaries have room to be written out; text need not be valid."""
+    for batch in batches:
+        columns = [unchecked_text(column) for column in batch.columns]
+        yield from cut_by_text(pa.RecordBatch.from_arrays(columns, batch.schema.names), batch.schema.names)
 
 
 def _batches(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, NamedTuple
@@ -112,8 +112,6 @@ class ReadSome(beam.PTransform[Any, Any]):
 class ReadPart(beam.DoFn):
     """Reads, checks and normalises one part of a file, which is refused if it is no longer as it was found."""
 
-    unchanged = True
-
     def __init__(self, fields: AnyFields) -> None:
         self.fields = fields
         self.normalise = Normaliser(fields)
@@ -121,13 +119,16 @@ class ReadPart(beam.DoFn):
 
     def process(self, element: FilePart) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
-        if self.unchanged:
-            check_unchanged(element)
+        check_unchanged(element)
         file = element.path, element.size, element.marks
         if file != self.checked:  # once, not for each of its parts
             check_file(element, self.fields)
             self.checked = file
-        for found in read_part(element, self.fields, self.normalise):
-            yield TaggedOutput(DEAD_LETTERS, found) if isinstance(found, DeadLetter) else found
-        if self.unchanged:
-            check_unchanged(element)
+        yield from tagged(read_part(element, self.fields, self.normalise))
+        check_unchanged(element)
+
+
+def tagged(found: Iterable[pa.RecordBatch | DeadLetter]) -> Iterator[Any]:
+    """Give batches, and dead letters with their tag."""
+    for each in found:
+        yield TaggedOutput(DEAD_LETTERS, each) if isinstance(each, DeadLetter) else each

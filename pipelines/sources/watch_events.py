@@ -25,7 +25,6 @@ from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import (
     EventFile,
-    FilePart,
     FolderPolls,
     check_file,
     check_watched,
@@ -34,10 +33,10 @@ from privstream.pipelines.sources.found_files import (
     marked,
     parts_of,
 )
-from privstream.pipelines.sources.normalise import dead_letter
-from privstream.pipelines.sources.readers import EventsRead, ReadPart, read_by
+from privstream.pipelines.sources.normalise import Normaliser, dead_letter, read_part
+from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
 from privstream.pipelines.stores import facts_of
-from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
+from privstream.transforms.reading.fields import DEAD_LETTERS
 from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND
 
 BEGINNING = 0
@@ -60,10 +59,6 @@ class SteadyClock:
     be late. So a jump is followed when something has arrived that others have stamped with a later time, or when it
     has lasted: after each period of ten minutes the time goes on with the least jump in all of it. A jump backward is
     followed at once, since no watermark goes back anyway. Several threads may ask.
-
-    Args:
-        time_of_day: seconds since 1970.
-        passed: seconds since any moment.
     """
 
     def __init__(self, time_of_day: Callable[[], float] = time.time, passed: Callable[[], float] = elapsed) -> None:
@@ -190,26 +185,23 @@ UNREADABLE = (InputFileError, ValueError, TypeError, OSError, pa.ArrowException)
 class WatchEvents(beam.PTransform[Any, Any]):
     """Reads files that come into a folder, each once, as `ReadEvents` does.
 
-    Files are taken in the order in which they came, each when two polls have found it unchanged, and should get their
-    name when they are complete. What has been taken is kept with the state of the pipeline, so old files should be
-    removed now and then, but only when the run could no longer have to go back to them. A name must not be used again
-    while a file of that name is there.
+    Files are taken in the order in which they came, each when two polls have found it unchanged. What has been taken is
+    kept with the state of the pipeline, so old files should be removed now and then, but only when the run could no
+    longer have to go back to them. A name must not be used again while a file of that name is there.
 
     The watermark is, with `arrival`, the time of day (as `SteadyClock` has it), held back by files that came and have
     not been taken: an event is in time if its file comes before its window is decided. With `marks`, it is the time in
     the name of an empty file `_UNTIL_20300101T120000Z`: no event before it will come. A file `_END` ends the stream.
 
     A file that cannot be read, is gone or has grown when its turn comes, or whose fields differ in a way that matters
-    is one dead letter; the run goes on. Counters as `ReadEvents`, and `files_taken`, `files_unreadable`,
-    `files_changed` (after they were taken), `listings_failed`.
+    is one dead letter. Counters as `ReadEvents`, `files_taken`, `files_unreadable`, `files_changed`, `listings_failed`.
 
     *Privacy*: the times at which files come, and their names, must not depend on single persons. The watermark never
     follows the times of events, so no one person's event decides when a window closes, or whether others are late.
 
     Args:
         pattern: a folder on any of Beam's filesystems, or a folder and a glob for the names in it.
-        fields: which fields contain what.
-        format: avro, parquet, jsonl, csv or xlsx; by the ending of each path if None.
+        fields, format: as of `ReadEvents`.
         seconds: pause between two polls, > 0.
         watermark: arrival or marks.
 
@@ -236,14 +228,10 @@ class WatchEvents(beam.PTransform[Any, Any]):
         self.files = self._there()
 
     def expand(self, pbegin: Any) -> EventsRead:
-        """Poll the folder, and read the parts of files side by side."""
+        """Poll the folder, and read files side by side."""
         folder = PollFolder(self.pattern, self.format, self.seconds, self.watermark)
         found = poll_parts(pbegin, [FOLDER], folder, EventFile)
-        typed = beam.ParDo(_CutFile()).with_output_types(FilePart, **{DEAD_LETTERS: DeadLetter})
-        cut = found | "Cut into parts" >> typed.with_outputs(DEAD_LETTERS, main="parts")
-        spread = cut.parts | "Spread file parts" >> beam.Reshuffle()
-        read = read_by(_ReadWatchedPart(self.fields), spread, "Read parts")
-        return read._replace(dead_letters=(cut[DEAD_LETTERS], read.dead_letters) | "Unread" >> beam.Flatten())
+        return read_by(ReadWatchedFile(self.fields), found | "Spread files" >> beam.Reshuffle(), "Read files")
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
@@ -307,7 +295,7 @@ class PollFolder(PolledSource):
 
 
 class TakeFile(beam.DoFn):
-    """Gives what is in a file, all of it, or says why not."""
+    """Gives what is in a file, or says why not."""
 
     def __init__(self) -> None:
         self.unreadable = Metrics.counter("privstream", "files_unreadable")
@@ -317,49 +305,39 @@ class TakeFile(beam.DoFn):
         """Give what is in a file that has not changed."""
 
     def process(self, element: EventFile) -> Iterator[Any]:
-        """Try until it works, a few times."""
+        """Try until it works, a few times, unless a part of the file has been given."""
+        given = False
         for attempt in range(ATTEMPTS):
             try:
-                found = list(self.take(element))
+                for found in self.take(element):
+                    given = True
+                    yield found
             except UNREADABLE as error:
-                refused = error
-                if attempt + 1 < ATTEMPTS:
+                if not given and attempt + 1 < ATTEMPTS:
                     time.sleep(PAUSE_SECONDS)
-            else:
-                yield from found
-                return
-        self.unreadable.inc()
-        yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(refused, element.path), element.path))
+                    continue
+                self.unreadable.inc()
+                yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(error, element.path), element.path))
+            return
 
 
-class _CutFile(TakeFile):
-    """Cuts a file into parts."""
-
-    def take(self, file: EventFile) -> Iterable[FilePart]:
-        """Cut it."""
-        format = file.format or format_of(file.path)
-        check_as_found(file.path, file.size)
-        return parts_of(file._replace(format=format)) if file.size else ()
-
-
-class _ReadWatchedPart(ReadPart):
-    """Reads one part; what cannot be read any further becomes a dead letter."""
-
-    unchanged = False  # it looks for itself
+class ReadWatchedFile(TakeFile):
+    """Reads the events of a file; what cannot be read any further is a dead letter."""
 
     def __init__(self, fields: AnyFields) -> None:
-        super().__init__(fields)
-        self.unreadable = Metrics.counter("privstream", "files_unreadable")
+        super().__init__()
+        self.fields = fields
+        self.normalise = Normaliser(fields)
 
-    def process(self, element: FilePart) -> Iterator[Any]:
-        """Read a part."""
-        try:
-            check_as_found(element.path, element.size)
-            yield from super().process(element)
-        except UNREADABLE as error:
-            self.unreadable.inc()
-            position = f"row group {element.group + 1}" if element.format == "parquet" else ""
-            yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(error, element.path), element.path, position))
+    def take(self, file: EventFile) -> Iterator[Any]:
+        """Give batches of events, and tagged dead letters."""
+        file = file._replace(format=file.format or format_of(file.path))
+        check_as_found(file.path, file.size)
+        if file.size:
+            check_file(file, self.fields)
+            for part in parts_of(file):
+                yield from tagged(read_part(part, self.fields, self.normalise))
+                check_as_found(file.path, file.size)
 
 
 def check_as_found(path: str, size: int) -> None:

@@ -7,6 +7,7 @@ from privstream.pipelines.sources import normalise
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files, parts_of
 from privstream.pipelines.sources.readers import ReadPart
+from privstream.transforms.reading.columns import TEXT_PER_BATCH
 
 MEBIBYTE = 1 << 20
 LONGEST = 1 << 14
@@ -58,17 +59,18 @@ def test_a_long_value_in_a_dictionary_costs_its_rows_alone(stored, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [1, 50])
-def test_many_long_values_that_may_stand_are_cut_into_batches(values, tmp_path):
+def test_many_long_values_that_may_stand_are_cut_into_batches(values, tmp_path, monkeypatch):
+    monkeypatch.setattr(normalise, "LONGEST", MEBIBYTE)
     write(
         tmp_path / "a.parquet",
         coded(["x" * (MEBIBYTE - 10) + str(n) for n in range(values)], [n % values for n in range(400)]),
     )
-    batches, letters, most = batches_of(tmp_path / "a.parquet", max_item_bytes=MEBIBYTE)
+    batches, letters, most = batches_of(tmp_path / "a.parquet")
     assert not letters
     assert [batch.num_rows for batch in batches] == [16] * 25
     assert [user for batch in batches for user in batch["user"].to_pylist()] == [f"u{row}" for row in range(400)]
     assert sum(map(len, batches[0]["item"].to_pylist())) >= 16 * (MEBIBYTE - 10)
-    assert most < 400 * MEBIBYTE + 12 * normalise.TEXT_PER_BATCH  # all batches are kept here, and some are made twice
+    assert most < 400 * MEBIBYTE + 12 * TEXT_PER_BATCH  # all batches are kept here, and some are made twice
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
 """Fields of files: how they are named and read, numbers among them, and what is refused."""
 
-import json
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -219,13 +217,6 @@ def test_times_before_1970_and_from_2200_on_are_refused(values):
     assert refusals_of_times(values, time_unit="s") == [(1, "time_range"), (2, "time_range")]
 
 
-@pytest.mark.parametrize("option", ["user", "item", "time"])
-def test_a_missing_field_is_named_with_its_option_and_what_exists(option):
-    message = f"--{option} must name a field of f: no `nix` there, only: item, time, user"
-    with pytest.raises(ValueError, match=message):
-        FieldMapping(**{option: "nix"}).check(SCHEMA, "f")
-
-
 @pytest.mark.parametrize("kind", [pa.float64(), pa.list_(pa.string()), pa.struct([]), pa.duration("s"), pa.time32("s")])
 def test_fields_of_unusable_types_are_refused_at_launch(kind):
     with pytest.raises(TypeError, match="field `user` of f must be text or an integer, got"):
@@ -235,16 +226,6 @@ def test_fields_of_unusable_types_are_refused_at_launch(kind):
             TypeError, match="field `time` of f must be a timestamp, ISO 8601 text or an epoch number, got"
         ):
             FieldMapping().check(SCHEMA.set(2, pa.field("time", kind)), "f")
-
-
-@pytest.mark.parametrize("kind", [pa.int32(), pa.float32(), pa.uint64()])
-def test_numbers_need_a_unit_at_launch(kind):
-    schema = SCHEMA.set(2, pa.field("time", kind))
-    with pytest.raises(
-        ValueError, match="--time-unit must be one of s, ms, us, ns: field `time` of f has plain numbers"
-    ):
-        FieldMapping().check(schema, "f")
-    FieldMapping(time_unit="ms").check(schema, "f")
 
 
 TIME = "2024-01-01T00:00:01Z"
@@ -288,19 +269,3 @@ def test_what_is_no_number_is_refused_row_by_row(make):
         "value must be finite",
     ]
     assert normalise_numbers(make([0.5]))[0]["value"].to_pylist() == [0.5]
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
-def test_files_give_numbers(ending, tmp_path, read_all):
-    rows = [{"user": "u", "item": "i", "time": TIME, "price": price} for price in (250, 12.5, 99)]
-    path = tmp_path / f"events.{ending}"
-    if ending == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    elif ending == "csv":
-        path.write_text("user,item,time,price\n" + "".join(f"u,i,{TIME},{row['price']}\n" for row in rows))
-    else:
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert [row["value"] for row in read_all(path, value="price").rows] == [250.0, 12.5, 99.0]
-    assert [row["value"] for row in read_all(path, value="price", whole=True).rows] == [250.0, 12.0, 99.0]
-    cents = read_all(path, value="price", whole=True, value_unit=0.01)
-    assert [row["value"] for row in cents.rows] == [25000.0, 1250.0, 9900.0] and not cents.letters

@@ -88,15 +88,6 @@ def test_a_jump_that_lasts_is_followed_after_one_to_two_periods(before):
     assert clocks.behind == 0
 
 
-def test_a_jump_to_where_a_wrong_clock_began_is_one_like_any_other_once_it_has_been_right_for_long():
-    clocks = Clocks()
-    clocks.day -= HOUR  # set right
-    clocks.run(2 * PERIOD)
-    clocks.day += HOUR
-    clocks.run(2)
-    assert clocks.behind == HOUR
-
-
 def test_a_folder_without_files_does_not_follow_the_jump_before_a_file_is_as_late(tmp_path, monkeypatch):
     now = tmp_path.stat().st_ctime
     clocks = Clocks(began=now - HOUR)
@@ -112,19 +103,3 @@ def test_a_folder_without_files_does_not_follow_the_jump_before_a_file_is_as_lat
     for _ in range(3):  # seen, taken, and the time after that
         later = source.poll(FOLDER, later.position, later.watermark)
     assert HOUR <= (later.watermark - first.watermark) / MICROS < HOUR + 60
-
-
-def test_a_file_of_the_future_does_not_switch_the_protection_off(tmp_path, monkeypatch):
-    now = tmp_path.stat().st_ctime
-    clocks = Clocks(began=now - HOUR)
-    monkeypatch.setattr(watch_events, "clock_of", lambda _: clocks.steady)
-    (tmp_path / "events.jsonl").write_text("{}\n")
-    source = PollFolder(str(tmp_path), None, 1, "arrival")
-    first = later = source.poll(FOLDER, None, 0)
-    for _ in range(2):
-        later = source.poll(FOLDER, later.position, later.watermark)
-    clocks.day += 2 * HOUR
-    clocks.wait(4)
-    for _ in range(2):
-        later = source.poll(FOLDER, later.position, later.watermark)
-    assert round((later.watermark - first.watermark) / MICROS) == 4

@@ -16,7 +16,7 @@ from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.watch_events import WatchEvents, _CutFile, _ReadWatchedPart
+from privstream.pipelines.sources.watch_events import ReadWatchedFile, WatchEvents
 from privstream.transforms.reading.fields import DeadLetter
 from runner_harness import run
 
@@ -68,22 +68,16 @@ def test_every_file_is_read_once_and_bad_ones_are_dead_letters(tmp_path, waterma
 
 
 def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
-    file = tmp_path / "a.jsonl"
+    file, reader = tmp_path / "a.jsonl", ReadWatchedFile(FIELDS)
     gone = EventFile(str(file), 10, "jsonl")
-    (letter,) = _CutFile().process(gone)
+    (letter,) = reader.process(gone)
     assert letter.value.reason == "file must stay until it has been read"
     file.write_text(lines("1"))
-    size = file.stat().st_size
-    (part,) = _CutFile().process(gone._replace(size=size))
-    read_part = _ReadWatchedPart(FIELDS)
-    assert [batch.num_rows for batch in read_part.process(part)] == [1]
+    found = gone._replace(size=file.stat().st_size)
+    assert [batch.num_rows for batch in reader.process(found)] == [1]
     file.write_text(lines("1", "2"))
-    for step, element in ((_CutFile(), gone._replace(size=size)), (read_part, part)):
-        (letter,) = step.process(element)
-        assert letter.value.reason == f"file must not change after it has come: it had {size} bytes"
-    file.unlink()
-    (letter,) = read_part.process(part)
-    assert letter.value.reason == "file must stay until it has been read"
+    (letter,) = reader.process(found)
+    assert letter.value.reason == f"file must not change after it has come: it had {found.size} bytes"
 
 
 def not_utf_8(folder: Path) -> None:
