@@ -18,7 +18,7 @@ from privstream.pipelines.accounts.ledger import ENDING, Ledger
 from privstream.pipelines.accounts.spending import MOST_RUNS, Standing, distinct, standings, standings_of
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
-from privstream.pipelines.promise import Promise
+from privstream.pipelines.model.question import loaded
 from privstream.pipelines.terminal import NOTE, printable, say
 
 
@@ -307,7 +307,7 @@ def _check(contents: Contents, path: str) -> None:
     if os.path.isdir(path):
         path = os.path.join(path, GUARANTEE)
     path = path if path.endswith(".json") else f"{path}.guarantee.json"
-    promise = Promise.read(path)
+    promise = loaded("promise.Promise").read(path)
     if promise is None:
         raise ValueError(f"guarantee must be files that can be read, got {path}")
     try:

@@ -59,9 +59,6 @@ class Asked:
         name: of the question among several; empty if it is the only one.
         question: with its options.
         path: of the file or the folder with its rows, or `-` for the terminal.
-        guarantee_path: of the file with what is promised of it.
-        dry_run: whether nothing is published.
-        fields: what it reads of events.
         transform: what answers it.
         promised: what its guarantee file says.
         row_type: of its rows as they are written.
@@ -72,9 +69,6 @@ class Asked:
     name: str = ""
     question: Question
     path: str
-    guarantee_path: str = ""
-    dry_run: bool = False
-    fields: FieldMapping
     transform: Any
     promised: Mapping[str, Any]
     row_type: type
@@ -138,14 +132,14 @@ class Asked:
         own, published = self.label("Explain"), self.counters(counted).get(self.spec.published, 0)
         return {**counted, (own, self.spec.published): len(rows) - published}
 
-    def facts(self, counted: Counters) -> words.Asked:
-        """Return what the summary of a run says of the question."""
+    def facts(self, counted: Counters, *, dry_run: bool = False) -> words.Asked:
+        """Return what the summary of a run, perhaps one that publishes nothing, says of the question."""
         counters = self.counters(counted)
-        known = COMPLETE in counters or (self.dry_run and counters)
+        known = COMPLETE in counters or (dry_run and counters)
         return words.Asked(
             name=self.name,
             counters=counters if known else {},
-            record={**self.promised, **({} if self.dry_run else self.limits(counted))},
+            record={**self.promised, **({} if dry_run else self.limits(counted))},
             published=counters.get(self.spec.published, 0),
             advice=self.transform.advice,
             alike=counters.get(ALIKE, 0),

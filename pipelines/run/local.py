@@ -49,9 +49,7 @@ class LocalPipeline:
     asked: Asked
     letters: str | None
 
-    def run(
-        self, options: Any, paths: Sequence[str], charge: Callable[[], None], accepted: Any, format: str
-    ) -> Counters:
+    def run(self, options: Any, paths: Sequence[str], charge: Callable[[], None], accepted: Any) -> Counters:
         """Write the run into the ledger, and then its rows; return what was counted."""
         charge()
         return self._answer(paths[0])

@@ -95,7 +95,6 @@ class EventPipeline:
         paths: Sequence[str],
         charge: Callable[[], None],
         accepted: Callable[[], None],
-        format: str,
     ) -> Counters:
         """Run it; return what was counted.
 
@@ -105,12 +104,11 @@ class EventPipeline:
             charge: writes the run into the ledger: the last thing before it may start.
             accepted: called as soon as the runner has taken a pipeline whose input has no end, since rows are then to
                 come.
-            format: of files in folders.
         """
         unbounded = self.places.unbounded
         if unbounded:
             _prepare(options)
-        writes = [self._writer(asked, path, format) for asked, path in zip(self.questions, paths, strict=True)]
+        writes = [self._writer(asked, path) for asked, path in zip(self.questions, paths, strict=True)]
 
         def build(pipeline: beam.Pipeline) -> None:
             """Build all of it."""
@@ -132,11 +130,12 @@ class EventPipeline:
 
         return self._run(options, build)
 
-    def _writer(self, asked: Asked, path: str, format: str) -> Any:
+    def _writer(self, asked: Asked, path: str) -> Any:
         """Return what writes the rows of a question."""
         if self.places.unbounded:
             order, sent = asked.spec.order, asked.destination
-            return WriteWindowFiles(path, asked.row_type, format, order, destination=sent, option="output")
+            form = asked.row_type, self.places.format, order
+            return WriteWindowFiles(path, *form, destination=sent, option="output")
         path, row_type = asked.raw(path)
         return WriteRows(
             path,

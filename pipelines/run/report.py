@@ -43,7 +43,7 @@ def tell(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> str | N
     """
     monitor, asked = run.monitor, run.questions
     told = summary(
-        [each.facts(counted) for each in asked],
+        [each.facts(counted, dry_run=run.execution.dry_run) for each in asked],
         (asked[0].promised if monitor.single else run.promised)["guarantee"],
         budget=run.charged[-1].budget if run.charged else None,
         path=None if run.places.terminal else run.places.folder,

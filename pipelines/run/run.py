@@ -233,7 +233,7 @@ class Run:
         with self._hidden_folder() as folder:
             hidden = {name: self.places.hidden(name, folder) for name in self.monitor.questions}
             paths = list(hidden.values())
-            counted = self.pipeline.run(self.options, paths, self._pay, self._write_guarantees, self.places.format)
+            counted = self.pipeline.run(self.options, paths, self._pay, self._write_guarantees)
             if not self.places.unbounded:
                 for each, path in zip(self.questions, paths, strict=True):
                     counted = each.explain(path, counted)
@@ -333,7 +333,7 @@ class Run:
             rows[name] = {}
             if counted is not None:
                 rows[name] = {"rows": {"sha256": fingerprint(each.path)}, **each.limits(counted)}
-            write_guarantee(each.guarantee_path, {**each.promised, **rows[name]}, charge)
+            write_guarantee(self.places.guarantee(name), {**each.promised, **rows[name]}, charge)
         if self.monitor.single:
             return
         promised, views = self.promised, {name: dict(each) for name, each in self.described.items()}
@@ -395,9 +395,6 @@ def _asked(
             name="" if monitor.single else name,
             question=question,
             path=places.rows(name),
-            guarantee_path=places.guarantee(name),
-            dry_run=dry_run,
-            fields=fields,
             transform=transform,
             promised=promised,
             row_type=row_type,
