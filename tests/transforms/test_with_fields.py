@@ -233,10 +233,9 @@ def test_logs_count_all_rows_of_a_frame_that_cannot_be_read(
         monkeypatch.setattr(module, "LOG", log)
     caplog.set_level("WARNING", dead_letters.__name__)
     gatherer = GatherRows(EventFields(), FieldNames(user="who", item="what", time="when"))
-    (letter,) = gatherer.process(pa.record_batch({"who": ["u"] * 1_000, "what": ["a"] * 1_000}), Timestamp(7))
-    logs = dead_letters.LogSetAside()
-    assert not [*logs.process(letter.value)]
-    logs.finish_bundle()
+    gatherer.start_bundle()
+    (_,) = gatherer.process(pa.record_batch({"who": ["u"] * 1_000, "what": ["a"] * 1_000}), Timestamp(7))
+    assert not [*gatherer.finish_bundle()]
     rule = "events must have a column when"
     assert f"1,000 of 1,000 records could not be used: 1,000 because {rule};" in caplog.text
 
