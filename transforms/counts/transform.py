@@ -28,7 +28,6 @@ from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded
 from privstream.transforms.timing.clock import WithClock
 from privstream.transforms.timing.closing import AtWindowEnds
-from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
@@ -159,18 +158,17 @@ class CountedTransform(CountedParameters, PeopleTransform):
         counts._shared, counts._names = self._shared, self._names
         *first, last = counts.segments
         if not self._ended:  # else the view is one of the whole run
-            last = Segment(partial(viewed, last, self.view, self.steps))
+            last = Segment(partial(self._viewed, last))
         return *first, last
 
-
-def viewed(
-    counts: Segment, view: CountsView, steps: Steps, counted: PCollection[Any], apply_dofn: ApplyDoFn
-) -> PCollection[Any]:
-    """Add the stages that publish counts, and those that publish a view of each window when it is over."""
-    rows = counts.stages(counted, apply_dofn)
-    given = rows | "View" >> beam.FlatMap(_of_its_window, view).with_output_types(view.row_type)
-    ends = AtWindowEnds(steps, view.row_type, timer_offset=AFTER_COUNTS, choose=view.choose, follow=view.publish)
-    return cast(PCollection[Any], given | "AtWindowEnds" >> ends)
+    def _viewed(self, counts: Segment, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages that publish counts, and those that publish a view of each window when it is over."""
+        rows, view = counts.stages(counted, apply_dofn), self.view
+        given = rows | "View" >> beam.FlatMap(_of_its_window, view).with_output_types(view.row_type)
+        ends = AtWindowEnds(
+            self.steps, view.row_type, timer_offset=AFTER_COUNTS, choose=view.choose, follow=view.publish
+        )
+        return cast(PCollection[Any], given | "AtWindowEnds" >> ends)
 
 
 def _of_its_window(row: Any, view: CountsView, at: Any = beam.DoFn.TimestampParam) -> list[Any]:
