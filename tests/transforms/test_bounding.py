@@ -324,7 +324,7 @@ def test_keys_keep_their_numbers(steps):
         keys, numbers = keys.with_numbers(np.array(several, np.uint64))
         known |= {key: len(known) + i for i, key in enumerate(key for key in several if key not in known)}
         assert numbers.tolist() == [known[key] for key in several]
-        again, same = Keys(keys.keys).with_numbers(np.array(several, np.uint64))
+        again, same = Keys.of(keys.keys).with_numbers(np.array(several, np.uint64))
         assert again.keys.tolist() == keys.keys.tolist() == list(known) and same.tolist() == numbers.tolist()
 
 
