@@ -48,10 +48,6 @@ class EventReader:
         if self.noise is not None:  # depends on nothing but the key
             self._user_hash, self._item_hash = map(self.noise.derive, ("user hash", "item hash"))
 
-    def users(self, batch: pa.RecordBatch) -> np.ndarray:
-        """Return hashes of people."""
-        return self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))
-
 
 class ClippedCounter:
     """Counts the values that limits change, and how much of the sum of all values this takes away.
@@ -122,7 +118,11 @@ class EventSplitter(EventReader):
             code_of[ordered] = np.arange(len(ordered))
             codes, items = code_of[coded.indices.to_numpy()], items[ordered]
             texts = coded.dictionary.take(pa.array(ordered)) if self.named else None
-        users = (self.users(batch) if "user" in batch.schema.names else items[codes])[rows]
+        users = (
+            self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))
+            if "user" in batch.schema.names
+            else items[codes]
+        )[rows]
         values = batch["value"].to_numpy()[rows] if "value" in batch.schema.names else None
         if values is not None and self.limits is not None:
             within: np.ndarray = np.clip(values, *self.limits)
