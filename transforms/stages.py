@@ -23,8 +23,7 @@ from privstream.transforms.reading.frames import AS_NAMED, FieldNames
 from privstream.transforms.reading.local_times import zone_clock
 from privstream.transforms.reading.texts import MOST_COLUMNS
 from privstream.transforms.reading.times import PER_SECOND, TimeForm
-from privstream.transforms.timing.clock import check_runner
-from privstream.transforms.timing.closing import CloseWindows
+from privstream.transforms.timing.clock import CloseWindows, check_runner
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override

@@ -26,9 +26,9 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.batches import StepKey
+from privstream.transforms.counts.transform import PublishAtEnds, under_one_key
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.clock import SEED, StartClocks
-from privstream.transforms.timing.closing import PublishAtEnds, under_one_key
 from privstream.transforms.timing.step_fn import StepFn
 
 

@@ -33,8 +33,7 @@ from privstream.transforms.batches import (
 from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
 from privstream.transforms.people.split import EventReader, EventSplitter, by_step_and_shard
 from privstream.transforms.spill import release
-from privstream.transforms.timing.clock import STEP, on_clock, stepped
-from privstream.transforms.timing.closing import ClosedWindow
+from privstream.transforms.timing.clock import STEP, ClosedWindow, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override

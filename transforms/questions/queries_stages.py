@@ -39,8 +39,7 @@ from privstream.transforms.reading.fields import (
 from privstream.transforms.reading.times import micros_of
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.stages import ApplyDoFn, PrivateTransform
-from privstream.transforms.timing.clock import ONE_KEY, on_clock
-from privstream.transforms.timing.closing import NO_TIME
+from privstream.transforms.timing.clock import NO_TIME, ONE_KEY, on_clock
 from privstream.transforms.timing.step_fn import StepFn, Stepped
 from privstream.transforms.timing.steps import MILLISECOND, Steps
 from typing_extensions import override

@@ -33,7 +33,7 @@ from privstream.transforms.reading.fields import (
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, Unusable, batches_of, usable_batches
 from privstream.transforms.reading.texts import join_item
 from privstream.transforms.reading.times import micros_of, read_micros
-from privstream.transforms.timing.closing import NO_TIME
+from privstream.transforms.timing.clock import NO_TIME
 from privstream.transforms.timing.steps import MILLISECOND
 from typing_extensions import override
 
