@@ -226,12 +226,7 @@ ALL_EVENTS = "the numbers of all events that are usable and in time"
 
 
 def items_in_window(most: int, domain: Domain | None) -> list[Limit]:
-    """Return the limit of a person's items in a window (`max_per_window`), if it can leave something out.
-
-    Args:
-        most: items of a person that count.
-        domain: the public list of items, if there is one.
-    """
+    """Return the limit of a person's items in a window (`max_per_window`), if it can leave something out."""
     if domain is not None and most >= len(domain):
         return []
     return [Limit.at_most("max_per_window", most, "item", "in a window", "random")]

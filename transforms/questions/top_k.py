@@ -34,11 +34,7 @@ DIGITS = 1
 
 @dataclass(frozen=True)
 class Ranks(CountsView):
-    """The largest numbers of a window, as counts show them.
-
-    Attributes:
-        top: how many.
-    """
+    """The `top` largest numbers of a window, as counts show them."""
 
     top: int
 
