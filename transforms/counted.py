@@ -16,7 +16,6 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.counters import counter
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.parameters import Parameters
-from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -174,11 +173,6 @@ class CountedParameters(Parameters):
     @override
     def advice(self) -> str:
         return "" if self.counts is None else self.counts.advice
-
-    @property
-    @override
-    def event_fields(self) -> EventFields:
-        return EventFields()
 
     @property
     @abstractmethod

@@ -219,31 +219,14 @@ def _shown(value: Any) -> str:
 
 
 WHOLE_RUN = "in the whole run"
-FIRST = "first"
-FIRST_WINDOWS = "those of the first windows"
-RANDOM = "random"
-SPREAD = "by each window no more than its part of the run, with those carried over that were not used"
 
 ALL_PEOPLE = "the numbers of people in all records that are usable and in time"
 ALL_EVENTS = "the numbers of all events that are usable and in time"
 """What is counted where no limit leaves anything out."""
 
 
-POINTS = "the numbers of points after all events that are usable and in time"
-"""What is counted where points come and go."""
-
-JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are more often too high than too low."
-TOO_LARGE = "A number that is published near the threshold is mostly too large: it may be there for its noise."
-"""What is to be said of numbers that are published because they are large with their noise."""
-
-
 def items_in_window(most: int, domain: Domain | None) -> list[Limit]:
-    """Return the limit of a person's items in a window (`max_per_window`), if it can leave something out.
-
-    Args:
-        most: items of a person that count.
-        domain: the public list of items, if there is one.
-    """
+    """Return the limit of a person's items in a window (`max_per_window`), if it can leave something out."""
     if domain is not None and most >= len(domain):
         return []
     return [Limit.at_most("max_per_window", most, "item", "in a window", "random")]
@@ -255,8 +238,8 @@ def charged_out(most: int, what: str) -> Limit:
     return Limit("max_hits", f"who was charged {times} (max_hits), {what}, no longer counts", lasting=True)
 
 
-def people_who_count(limits: Iterable[Limit], scope: str = EACH, note: str = "", more: str = "") -> Coverage:
+def people_who_count(limits: Iterable[Limit], scope: str = EACH, more: str = "") -> Coverage:
     """Return what answers about numbers of people hold under some limits; `more` as that of `Coverage`."""
     limits = tuple(limits)
     holds = "the numbers of people who count" if limits else ALL_PEOPLE
-    return Coverage(holds=holds, scope=scope, limits=limits, note=note, more=more)
+    return Coverage(holds=holds, scope=scope, limits=limits, more=more)

@@ -16,7 +16,6 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_key
 from privstream.transforms.parameters import Parameters
-from privstream.transforms.reading.dead_letters import LogSetAside
 from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, UNREAD, DeadLetter
 from privstream.transforms.reading.filters import Filter
@@ -24,8 +23,7 @@ from privstream.transforms.reading.frames import AS_NAMED, FieldNames
 from privstream.transforms.reading.local_times import zone_clock
 from privstream.transforms.reading.texts import MOST_COLUMNS
 from privstream.transforms.reading.times import PER_SECOND, TimeForm
-from privstream.transforms.timing.clock import check_runner
-from privstream.transforms.timing.closing import CloseWindows
+from privstream.transforms.timing.clock import CloseWindows, check_runner
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -189,7 +187,6 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
             typed = beam.ParDo(fn).with_output_types(output, **{DEAD_LETTERS: DeadLetter})
             outputs = source | type(fn).__name__ >> typed.with_outputs(DEAD_LETTERS, main=ROWS)
             dead.append(outputs[DEAD_LETTERS])
-            _ = outputs[DEAD_LETTERS] | f"{type(fn).__name__}Log" >> beam.ParDo(LogSetAside())
             return cast(PCollection[Any], outputs[ROWS])
 
         build = self.build if self._segment is None else self.segments[self._segment].stages

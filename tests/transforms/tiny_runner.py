@@ -29,8 +29,8 @@ from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey
 from privstream.transforms.counts.contributions import CLOCK
 from privstream.transforms.counts.publishing import to_shard
+from privstream.transforms.counts.transform import PublishAtEnds, under_one_key
 from privstream.transforms.timing.clock import SEED, StartClocks
-from privstream.transforms.timing.closing import PublishAtEnds, under_one_key
 from privstream.transforms.timing.step_fn import StepFn
 
 

@@ -29,9 +29,6 @@ from privstream.transforms.counts.finished import LargestCounts, ShownCounts, Sm
 from privstream.transforms.parameters import (
     ALL_EVENTS,
     ALL_PEOPLE,
-    JUST_FOUND,
-    RANDOM,
-    SPREAD,
     USUAL_CONTRIBUTIONS,
     WHOLE_RUN,
     Parameters,
@@ -47,6 +44,8 @@ from privstream.transforms.timing.steps import Moment, Span, Steps, WindowOption
 from typing_extensions import Unpack, override
 
 MOST_IN_WINDOW = 65_535
+JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are more often too high than too low."
+SPREAD = "by each window no more than its part of the run, with those carried over that were not used"
 EACH_ROW = "each row alone"
 ALLOWED = (
     "Intervals of numbers of {} allow for what limits drop, as far as the run says how much that is; else they are of "
@@ -299,7 +298,7 @@ class CountsParameters(Parameters):
         if self._by_person and self._may_leave_out:
             thing, most = "item" if self._distinct else "contribution", self.mechanism.contributions
             if self._run_may_leave_out:
-                kept = RANDOM if self.chooses_randomly else f"{SPREAD}, and random ones in a window"
+                kept = "random" if self.chooses_randomly else f"{SPREAD}, and random ones in a window"
                 limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=False))
             if (in_window := self.mechanism.contributions_per_window) is not None:
                 limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", "random"))
@@ -309,7 +308,7 @@ class CountsParameters(Parameters):
                 whose = "what each person adds for an item in the first window with it"
             note = f"Sums and means are of {whose}, clipped to max_value."
         if self.domain is None:
-            note = " ".join([note, JUST_FOUND]).strip()
+            note = f"{note} {JUST_FOUND}".strip()
         return Coverage(
             holds=f"the numbers of {what} {'who' if what == 'people' else 'that'} count" if limits else everything,
             scope=EACH_ROW,

@@ -96,7 +96,7 @@ class CountsOnClock(StepFn):
         if (shards := found.pop("shards")) != self.key_shards:
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         counts = self.mechanism.restore(found.pop("counts"))
-        return self.remembered(counts, Keys(found.pop("keys")), found)
+        return self.remembered(counts, Keys.of(found.pop("keys")), found)
 
     def decode(self, key: bytes, segments: list[bytes]) -> RememberedKeys:
         """Restore the state, and count again what came since."""
@@ -194,7 +194,7 @@ class PublishCounts(CountsOnClock, state="publish_counts"):
         domain = self.domain
         if domain is None:
             return NamedState(self.mechanism.initial_state(), Keys.none(), Names.none())
-        keys = Keys(np.arange(StepKey.from_bytes(key).shard, len(domain.texts), self.key_shards, dtype=np.uint64))
+        keys = Keys.of(np.arange(StepKey.from_bytes(key).shard, len(domain.texts), self.key_shards, dtype=np.uint64))
         numbers = np.arange(len(keys.keys), dtype=np.uint64)
         return NamedState(self.mechanism.initial_state(numbers), keys, Names.none())
 
@@ -232,7 +232,7 @@ class FoundNames:
 
     def only(self, counts: FoundState, numbers: np.ndarray) -> FoundNames:
         """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
-        return FoundNames(counts, Keys(self.keys.keys[numbers]), (self._taken(numbers),))
+        return FoundNames(counts, Keys.of(self.keys.keys[numbers]), (self._taken(numbers),))
 
     def _taken(self, numbers: np.ndarray) -> pa.LargeStringArray:
         texts = pa.chunked_array(self.texts, pa.large_string()).take(pa.array(numbers, pa.int64()))
@@ -250,7 +250,9 @@ class PublishFound(CountsOnClock, state="publish_found"):
         if self.always is None:
             return FoundNames(self.mechanism.initial_state(), Keys.none())
         names = self.always.of_shard(StepKey.from_bytes(key).shard, self.key_shards)
-        return FoundNames(self.mechanism.initial_state(public=len(names.items)), Keys(names.items), (names.to_arrow(),))
+        return FoundNames(
+            self.mechanism.initial_state(public=len(names.items)), Keys.of(names.items), (names.to_arrow(),)
+        )
 
     def afresh(self, key: bytes, state: FoundNames) -> FoundNames:
         """Carry over the keys that were found, unless nothing but noise was published of them."""
@@ -291,42 +293,37 @@ def _present(column: np.ndarray | None) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """Distinct keys, each with a number, which it keeps: those that come later come behind.
-
-    Attributes:
-        keys: uint64, shape (n,).
-    """
+    """Distinct keys, uint64 (n,), each with a number, which it keeps; their order, and the keys in order."""
 
     keys: np.ndarray
+    order: np.ndarray
+    ordered: np.ndarray
+
+    @classmethod
+    def of(cls, keys: np.ndarray) -> Keys:
+        """Number keys."""
+        order = np.argsort(keys)
+        return cls(keys, order, keys[order])
 
     @classmethod
     def none(cls) -> Keys:
         """Return no keys."""
-        return cls(np.empty(0, np.uint64))
-
-    @cached_property
-    def _order(self) -> np.ndarray:
-        return np.argsort(self.keys)
-
-    @cached_property
-    def _sorted(self) -> np.ndarray:
-        return np.asarray(self.keys[self._order])
+        return cls.of(np.empty(0, np.uint64))
 
     def with_numbers(self, keys: np.ndarray) -> tuple[Keys, np.ndarray]:
         """Return also those of some keys, increasing, that are not here, and the numbers of all of these, int64."""
-        places = np.searchsorted(self._sorted, keys)
+        places = np.searchsorted(self.ordered, keys)
         here = np.zeros(len(keys), bool)
         inside = places < len(self.keys)
-        here[inside] = self._sorted[places[inside]] == keys[inside]
+        here[inside] = self.ordered[places[inside]] == keys[inside]
         numbers = np.empty(len(keys), np.int64)
-        numbers[here] = self._order[places[here]]
+        numbers[here] = self.order[places[here]]
         numbers[~here] = len(self.keys) + np.arange(len(keys) - here.sum())
         if here.all():
             return self, numbers
-        more = Keys(np.append(self.keys, keys[~here]))
-        vars(more)["_order"] = np.insert(self._order, places[~here], numbers[~here])  # without sorting all of them
-        vars(more)["_sorted"] = np.insert(self._sorted, places[~here], keys[~here])
-        return more, numbers
+        order = np.insert(self.order, places[~here], numbers[~here])  # without sorting all of them
+        ordered = np.insert(self.ordered, places[~here], keys[~here])
+        return Keys(np.append(self.keys, keys[~here]), order, ordered), numbers
 
 
 REWRITTEN = 64  # steps after which the log is written anew

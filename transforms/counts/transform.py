@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import apache_beam as beam
+from apache_beam.coders import Coder
+from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counted import CountedParameters, CountsView
 from privstream.transforms.counts.contributions import (
@@ -26,8 +30,8 @@ from privstream.transforms.counts.random_contributions import CountRandomContrib
 from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
 from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded
-from privstream.transforms.timing.clock import WithClock
-from privstream.transforms.timing.closing import AtWindowEnds
+from privstream.transforms.timing.clock import WithClock, on_clock
+from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
@@ -140,6 +144,76 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         )
 
 
+Choose = Callable[[list[Any]], list[Any]]
+Follow = Callable[[list[Any], list[Any]], list[Any]]
+
+
+class AtWindowEnds(beam.PTransform[Any, Any]):
+    """Choose, of all rows of a window, those that are published.
+
+    Args:
+        steps: those of the rows.
+        row_type: of the rows, with `window_end`.
+        timer_offset: that of this stage, after the one that the rows come from.
+        choose: from all rows of a window, in any order, to those that are published.
+        follow: from the chosen rows, and the rows published for the window before, to those that are published.
+    """
+
+    def __init__(
+        self, steps: Steps, row_type: type, *, timer_offset: int, choose: Choose = list, follow: Follow | None = None
+    ) -> None:
+        super().__init__()
+        self.steps = steps
+        self.row_type = row_type
+        self.timer_offset = timer_offset
+        self.choose = choose
+        self.follow = follow
+
+    @override
+    def expand(self, rows: PCollection[Any]) -> PCollection[Any]:
+        coder = registry.get_coder(self.row_type)
+        encoded = rows | "Encode" >> beam.Map(under_one_key, coder, self.steps).with_output_types(Keyed)
+        clocked = encoded | "WithClock" >> WithClock(self.steps)
+        publish = PublishAtEnds(
+            steps=self.steps, timer_offset=self.timer_offset, coder=coder, choose=self.choose, follow=self.follow
+        )
+        return cast(PCollection[Any], clocked | beam.ParDo(publish).with_output_types(self.row_type))
+
+
+def under_one_key(row: Any, coder: Coder, steps: Steps) -> Keyed:
+    """Encode a row, with the step of its window."""
+    return on_clock(int(steps.ending(row.window_end)), coder.encode(row))
+
+
+class PublishAtEnds(StepFn, state="window_ends"):
+    """Publish the rows of a window together. What is remembered are those of the last one, if others depend on them."""
+
+    coder: Coder
+    choose: Choose
+    follow: Follow | None
+
+    @override
+    def initial(self, key: bytes) -> list[Any]:
+        return []
+
+    @override
+    def snapshot(self, state: list[Any]) -> bytes:
+        return pack("published rows", 1, {str(place): self.coder.encode(row) for place, row in enumerate(state)})
+
+    @override
+    def restore(self, data: bytes) -> list[Any]:
+        found: dict[str, Any] = unpack("published rows", 1, data)
+        return [self.coder.decode(row) for row in found.values()]
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: list[Any]) -> tuple[list[Any], list[Any]]:
+        rows = self.choose([self.coder.decode(row) for row in batches])
+        if self.follow is None:
+            return state, rows
+        rows = self.follow(rows, state)
+        return rows, rows
+
+
 AFTER_COUNTS = 5
 """How many stages have decided a window before its view does."""
 
@@ -158,18 +232,17 @@ class CountedTransform(CountedParameters, PeopleTransform):
         counts._shared, counts._names = self._shared, self._names
         *first, last = counts.segments
         if not self._ended:  # else the view is one of the whole run
-            last = Segment(partial(viewed, last, self.view, self.steps))
+            last = Segment(partial(self._viewed, last))
         return *first, last
 
-
-def viewed(
-    counts: Segment, view: CountsView, steps: Steps, counted: PCollection[Any], apply_dofn: ApplyDoFn
-) -> PCollection[Any]:
-    """Add the stages that publish counts, and those that publish a view of each window when it is over."""
-    rows = counts.stages(counted, apply_dofn)
-    given = rows | "View" >> beam.FlatMap(_of_its_window, view).with_output_types(view.row_type)
-    ends = AtWindowEnds(steps, view.row_type, timer_offset=AFTER_COUNTS, choose=view.choose, follow=view.publish)
-    return cast(PCollection[Any], given | "AtWindowEnds" >> ends)
+    def _viewed(self, counts: Segment, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        """Add the stages that publish counts, and those that publish a view of each window when it is over."""
+        rows, view = counts.stages(counted, apply_dofn), self.view
+        given = rows | "View" >> beam.FlatMap(_of_its_window, view).with_output_types(view.row_type)
+        ends = AtWindowEnds(
+            self.steps, view.row_type, timer_offset=AFTER_COUNTS, choose=view.choose, follow=view.publish
+        )
+        return cast(PCollection[Any], given | "AtWindowEnds" >> ends)
 
 
 def _of_its_window(row: Any, view: CountsView, at: Any = beam.DoFn.TimestampParam) -> list[Any]:

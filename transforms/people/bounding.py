@@ -28,12 +28,12 @@ from privstream.transforms.batches import (
     people_key,
     rows_of,
     shard_key,
+    string_buffers,
 )
 from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
 from privstream.transforms.people.split import EventReader, EventSplitter, by_step_and_shard
 from privstream.transforms.spill import release
-from privstream.transforms.timing.clock import STEP, on_clock, stepped
-from privstream.transforms.timing.closing import ClosedWindow
+from privstream.transforms.timing.clock import STEP, ClosedWindow, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -71,7 +71,10 @@ class SplitCodes(ReadEvents):
         rows, codes, steps = self.code(batch)
         if not len(rows):
             return
-        users, times = self.users(batch)[rows], batch["time"].to_numpy()[rows]
+        users, times = (
+            self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows],
+            batch["time"].to_numpy()[rows],
+        )
         order, parts = by_step_and_shard(steps, users, self.shards)
         users, codes, times = users[order], codes[order], times[order]
         for to, part in parts:

@@ -48,10 +48,6 @@ class EventReader:
         if self.noise is not None:  # depends on nothing but the key
             self._user_hash, self._item_hash = map(self.noise.derive, ("user hash", "item hash"))
 
-    def users(self, batch: pa.RecordBatch) -> np.ndarray:
-        """Return hashes of people."""
-        return self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))
-
 
 class ClippedCounter:
     """Counts the values that limits change, and how much of the sum of all values this takes away.
@@ -111,8 +107,22 @@ class EventSplitter(EventReader):
         self.outside.inc(len(times) - len(rows))
         if not len(rows):
             return
-        codes, items, texts = self._items(batch["item"], places)
-        users = (self.users(batch) if "user" in batch.schema.names else items[codes])[rows]
+        texts = None
+        if places is not None and self.domain is not None and self.positions:
+            codes, items = places, np.arange(len(self.domain.texts), dtype=np.uint64)
+        else:  # a code per row, and per code the item, increasing, and perhaps its text
+            coded = batch["item"].dictionary_encode()
+            items = self._item_hash.hash_bytes(*reversed(string_buffers(coded.dictionary)))
+            ordered = np.argsort(items)
+            code_of = np.empty(len(ordered), np.int64)
+            code_of[ordered] = np.arange(len(ordered))
+            codes, items = code_of[coded.indices.to_numpy()], items[ordered]
+            texts = coded.dictionary.take(pa.array(ordered)) if self.named else None
+        users = (
+            self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))
+            if "user" in batch.schema.names
+            else items[codes]
+        )[rows]
         values = batch["value"].to_numpy()[rows] if "value" in batch.schema.names else None
         if values is not None and self.limits is not None:
             within: np.ndarray = np.clip(values, *self.limits)
@@ -128,18 +138,6 @@ class EventSplitter(EventReader):
             some = None if values is None else values[part]
             found = EventBatch(users[part], items[codes[part]], times[part], names, some)
             yield to.to_bytes(), (len(found.users), encode(found))
-
-    def _items(self, texts: pa.Array, places: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, pa.Array | None]:
-        """Return a code per row, and per code the item (increasing) and perhaps its text."""
-        if self.domain is not None and places is not None and self.positions:
-            return places, np.arange(len(self.domain.texts), dtype=np.uint64), None
-        encoded = texts.dictionary_encode()
-        items = self._item_hash.hash_bytes(*reversed(string_buffers(encoded.dictionary)))
-        order = np.argsort(items)
-        code_of = np.empty(len(order), np.int64)
-        code_of[order] = np.arange(len(order))
-        texts = encoded.dictionary.take(pa.array(order)) if self.named else None
-        return code_of[encoded.indices.to_numpy()], items[order], texts
 
 
 def by_step_and_shard(

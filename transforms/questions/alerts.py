@@ -142,11 +142,7 @@ LATER = 1000
 
 @dataclass(frozen=True)
 class MetRules(CountsView):
-    """The rules that the number of people in a window meets, as counts show it.
-
-    Attributes:
-        rules: by name.
-    """
+    """The rules, by name, that the number of people in a window meets, as counts show it."""
 
     rules: Mapping[str, AlertRule]
 
@@ -178,11 +174,7 @@ class MetRules(CountsView):
 
 
 class RuleCountsParameters(CountsParameters):
-    """Counts of the people who meet each rule, which takes the place of an item.
-
-    Attributes:
-        rules: in the order of their names.
-    """
+    """Counts of the people who meet each rule, in the order of names: it takes the place of an item."""
 
     rules: tuple[AlertRule, ...] = ()
 

@@ -16,7 +16,6 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.counts.finished import SmoothWindows
 from privstream.transforms.parameters import (
-    FIRST,
     WHOLE_RUN,
     Parameters,
     check_actions,
@@ -183,7 +182,7 @@ class CardinalityParameters(Parameters):
     def coverage(self) -> Coverage:
         limits, most = list[Limit](), self.max_contributions
         if most is not None:
-            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, FIRST, lasting=True))
+            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, "first", lasting=True))
         return people_who_count(limits, TOGETHER)
 
     @property

@@ -28,11 +28,7 @@ LATER = 1000
 
 @dataclass(frozen=True)
 class Trending(CountsView):
-    """The items of a window whose number of people is surely above a threshold.
-
-    Attributes:
-        threshold: the number.
-    """
+    """The items of a window whose number of people is surely above a threshold."""
 
     threshold: int
 

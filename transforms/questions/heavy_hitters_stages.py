@@ -23,14 +23,13 @@ from privstream.transforms.batches import (
     named,
     rows_of,
 )
-from privstream.transforms.counts.transform import CountedTransform
+from privstream.transforms.counts.transform import AtWindowEnds, CountedTransform
 from privstream.transforms.people.bounding import BoundPerWindow, ChargesInOrder, LimitCounter, SplitEvents
 from privstream.transforms.questions.heavy_hitters import HeavyHittersParameters, with_streaks
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import CONTINUES, STARTED, STATUSES, HeavyHitter
 from privstream.transforms.stages import ApplyDoFn
 from privstream.transforms.timing.clock import WithClock, on_clock
-from privstream.transforms.timing.closing import AtWindowEnds
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
 

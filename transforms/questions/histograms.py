@@ -25,7 +25,7 @@ from privstream.mechanisms.histograms.histogram_queries import (
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.parameters import ALL_EVENTS, FIRST, WHOLE_RUN, Parameters, check_limits, check_shards
+from privstream.transforms.parameters import ALL_EVENTS, WHOLE_RUN, Parameters, check_limits, check_shards
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -276,12 +276,12 @@ class CategoryParameters(Parameters):
         if several > 1:
             thing = "category"
             if several < len(self.categories.domain):
-                limits.append(Limit.at_most("categories_per_row", several, thing, "", FIRST, unit="event"))
+                limits.append(Limit.at_most("categories_per_row", several, thing, "", "first", unit="event"))
         if self.max_contributions is not None:
             most, in_window = self.max_contributions, self.max_per_window
-            limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, FIRST, lasting=True))
+            limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, "first", lasting=True))
             if in_window is not None and in_window < most:
-                limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", FIRST))
+                limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", "first"))
         one = ", each for one category," if several == 1 else ""
         return Coverage(
             holds=f"{'the numbers of events that count' if limits else ALL_EVENTS}{one}",

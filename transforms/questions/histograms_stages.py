@@ -46,8 +46,7 @@ from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.row_types import interval
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
-from privstream.transforms.timing.clock import WithClock, on_clock, stepped
-from privstream.transforms.timing.closing import CloseWindows, ToClock
+from privstream.transforms.timing.clock import CloseWindows, ToClock, WithClock, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
 

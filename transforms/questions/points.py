@@ -14,7 +14,7 @@ from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.parameters import POINTS, Parameters, check_actions
+from privstream.transforms.parameters import Parameters, check_actions
 from privstream.transforms.reading.fields import NUMBER, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
@@ -132,7 +132,7 @@ class PointParameters(Parameters):
     @property
     @override
     def coverage(self) -> Coverage:
-        return Coverage(holds=POINTS, scope=TOGETHER)
+        return Coverage(holds="the numbers of points after all events that are usable and in time", scope=TOGETHER)
 
     @property
     @override

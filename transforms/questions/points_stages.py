@@ -31,8 +31,7 @@ from privstream.transforms.questions.points import (
 )
 from privstream.transforms.rows import NearestPoints, RangeCount
 from privstream.transforms.stages import ApplyDoFn, PrivateTransform, refuse_unbounded
-from privstream.transforms.timing.clock import WithClock
-from privstream.transforms.timing.closing import CloseWindows, ToClock
+from privstream.transforms.timing.clock import CloseWindows, ToClock, WithClock
 from privstream.transforms.timing.step_fn import StepFn
 from typing_extensions import override
 

@@ -11,7 +11,6 @@ from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanis
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.counts.finished import SmoothWindows
 from privstream.transforms.parameters import (
-    FIRST_WINDOWS,
     USUAL_CONTRIBUTIONS,
     WHOLE_RUN,
     Parameters,
@@ -123,7 +122,8 @@ class QuantilesParameters(Parameters):
             limits.append(Limit.at_most("max_per_window", made.per_step, "value", "in a window", "random"))
             if windows is None or made.contributions < windows * made.per_step:
                 most = made.contributions
-                limits.append(Limit.at_most("max_contributions", most, "value", WHOLE_RUN, FIRST_WINDOWS, lasting=True))
+                which = "those of the first windows"
+                limits.append(Limit.at_most("max_contributions", most, "value", WHOLE_RUN, which, lasting=True))
         which = "the values that count" if limits else "all values that are usable and in time"
         return Coverage(
             holds=f"the quantiles of {which}, clipped to low and high,",

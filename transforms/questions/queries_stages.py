@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +25,7 @@ from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, first_o
 from privstream.transforms.people.bound import last_of_each
 from privstream.transforms.people.bounding import LimitCounter, SplitEvents, add_counts, encode_counts
 from privstream.transforms.questions.queries import BETA, QueriesParameters
-from privstream.transforms.reading.dead_letters import set_aside, text_of
+from privstream.transforms.reading.dead_letters import LOG, set_aside, text_of
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import (
     DEAD_LETTERS,
@@ -38,8 +39,7 @@ from privstream.transforms.reading.fields import (
 from privstream.transforms.reading.times import micros_of
 from privstream.transforms.rows import LinearQuery, QueryAnswer
 from privstream.transforms.stages import ApplyDoFn, PrivateTransform
-from privstream.transforms.timing.clock import ONE_KEY, on_clock
-from privstream.transforms.timing.closing import NO_TIME
+from privstream.transforms.timing.clock import NO_TIME, ONE_KEY, on_clock
 from privstream.transforms.timing.step_fn import StepFn, Stepped
 from privstream.transforms.timing.steps import MILLISECOND, Steps
 from typing_extensions import override
@@ -120,7 +120,8 @@ class SparseQuery:
         return self.time // MILLISECOND
 
     def late(self) -> DeadLetter:
-        """Return its dead letter when it comes too late."""
+        """Return its dead letter when it comes too late, and log that."""
+        LOG.add(Counter([LATE]))
         return DeadLetter(LATE, "late query", Timestamp(micros=self.time).to_rfc3339(), self.name)
 
 
@@ -141,7 +142,9 @@ class KeyQueries(beam.DoFn):
         try:
             read = self._read(query)
         except Exception as error:
-            yield set_aside(broken_by(error, "query"), text_of(query), "query", counter="queries")
+            rule = broken_by(error, "query")
+            LOG.add(Counter([str(rule)]))
+            yield set_aside(rule, text_of(query), "query", counter="queries")
             return
         if MOMENTS.decision_time(read.step) <= timestamp < NO_TIME:
             self.late.inc()

@@ -15,7 +15,6 @@ from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.mechanisms.views.rank import ranked
 from privstream.transforms.counted import CountedParameters, CountsView, shown
 from privstream.transforms.parameters import (
-    FIRST,
     USUAL_CONTRIBUTIONS,
     WHOLE_RUN,
     check_shards,
@@ -35,11 +34,7 @@ DIGITS = 1
 
 @dataclass(frozen=True)
 class Ranks(CountsView):
-    """The largest numbers of a window, as counts show them.
-
-    Attributes:
-        top: how many.
-    """
+    """The `top` largest numbers of a window, as counts show them."""
 
     top: int
 
@@ -177,5 +172,5 @@ class TopKParameters(CountedParameters):
     def _other_coverage(self) -> Coverage:
         limits = items_in_window(self.max_per_window, self.domain)
         if (most := self.windows_of_person) < (self.steps.count or 0):
-            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, FIRST, lasting=True))
+            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, "first", lasting=True))
         return people_who_count(limits, EACH, more="; their order and gaps may be others")

@@ -6,15 +6,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import apache_beam as beam
 from apache_beam.coders import RowCoder
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import TaggedOutput
 from privstream.transforms.reading.fields import DEAD_LETTERS, BrokenRuleError, DeadLetter, broken_letter
-from typing_extensions import override
 
 registry.register_coder(DeadLetter, RowCoder)
 
@@ -61,11 +59,6 @@ class SetAsideLog:
         with self._lock:
             self._read += records
 
-    def more(self, reason: str, records: int) -> None:
-        """Count so many records beside the one that a dead letter stands for, which is about all of them."""
-        with self._lock:
-            self._reasons[reason] += records
-
     def add(self, reasons: Counter[str]) -> None:
         """Count records that were set aside, and log what has not been logged unless a line came lately."""
         with self._lock:
@@ -101,25 +94,3 @@ class SetAsideLog:
 
 LOG = SetAsideLog()
 """That of this process."""
-
-
-class LogSetAside(beam.DoFn):
-    """Tell the log what a stage sets aside, bundle by bundle."""
-
-    def __init__(self) -> None:
-        self._reasons: Counter[str] = Counter()
-
-    @override
-    def process(self, letter: DeadLetter) -> Iterator[None]:
-        self._reasons[letter.reason] += 1
-        yield from ()
-
-    @override
-    def finish_bundle(self) -> None:
-        if self._reasons:
-            LOG.add(self._reasons)
-            self._reasons = Counter()
-
-    @override
-    def teardown(self) -> None:
-        LOG.flush()

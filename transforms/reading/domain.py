@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Union
+from typing import Any, Union
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -84,8 +84,6 @@ class Domain:
 
         Each worker reads the file for itself; one that finds another content than at launch refuses to run.
         """
-        if (known := READ.get((path, str(digest), name, encoding, spelling))) is not None:
-            return known  # as it was at launch: a stage of this process may have read it already
         if os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"{name} must be a readable file, got {path!r}: it is no regular file")
         try:
@@ -106,7 +104,7 @@ class Domain:
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._place is not None:
-            return Domain.from_file, self._place
+            return _read_once, self._place
         return Domain, (self.texts.to_pylist(),)
 
     def __repr__(self) -> str:
@@ -143,6 +141,12 @@ def _content(path: str) -> bytes:
     with FileSystems.open(path) as file:
         content: bytes = file.read()
     return content
+
+
+def _read_once(*place: Any) -> Domain:
+    """Return the list of a file as it was at launch, which a stage of this process may have read already."""
+    found = READ.get(place)
+    return Domain.from_file(*place) if found is None else found
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from privstream.transforms.reading.fields import (
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, Unusable, batches_of, usable_batches
 from privstream.transforms.reading.texts import join_item
 from privstream.transforms.reading.times import micros_of, read_micros
-from privstream.transforms.timing.closing import NO_TIME
+from privstream.transforms.timing.clock import NO_TIME
 from privstream.transforms.timing.steps import MILLISECOND
 from typing_extensions import override
 
@@ -157,6 +157,7 @@ class GatherRows(beam.DoFn):
     def __init__(self, fields: EventFields, names: FieldNames = AS_NAMED) -> None:
         self.fields = fields
         self.names = names
+        self._broken: Counter[str] = Counter()
 
     @override
     def start_bundle(self) -> None:
@@ -176,7 +177,9 @@ class GatherRows(beam.DoFn):
         try:
             row = read_event(element, timestamp, self.fields, self.names)
         except Exception as error:
-            yield set_aside(broken_by(error), text_of(element))
+            rule = broken_by(error)
+            self._broken[str(rule)] += 1
+            yield set_aside(rule, text_of(element))
             return
         if row is None:
             counter("events_filtered").inc()
@@ -200,14 +203,12 @@ class GatherRows(beam.DoFn):
                     if not isinstance(found, Unusable):
                         yield found
                         continue
-                    if found.number > 1:
-                        LOG.more(str(found.rule), found.number - 1)
+                    self._broken[str(found.rule)] += found.number
                     yield set_aside(found.rule, found.record, number=found.number)
         except BrokenRuleError as error:
             rows = len(frame) if isinstance(frame, Sized) else 1
             LOG.read(rows)
-            if rows > 1:
-                LOG.more(str(error), rows - 1)
+            self._broken[str(error)] += rows
             yield set_aside(error, f"{rows:,} rows", number=rows)
 
     @override
@@ -219,3 +220,10 @@ class GatherRows(beam.DoFn):
             batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
             yield WindowedValue(batch, self._oldest[together], (self._window,))
         self.start_bundle()
+        if self._broken:
+            LOG.add(self._broken)
+            self._broken = Counter()
+
+    @override
+    def teardown(self) -> None:
+        LOG.flush()

@@ -103,7 +103,8 @@ def usable_batches(
     batch: pa.RecordBatch, fields: EventFields, names: FieldNames = AS_NAMED
 ) -> Iterator[pa.RecordBatch | Unusable]:
     """Yield what can be used of a batch, in the columns of `EventFields.schema`, and what cannot."""
-    texts = [names.user, *names.items, *([names.value] if "value" in fields.required else [])]
+    items = names.item if isinstance(names.item, tuple) else (names.item,)
+    texts = [names.user, *items, *([names.value] if "value" in fields.required else [])]
     try:
         read_batch(batch.slice(0, 0), fields, names)  # the columns, before any row of them is used
         pieces = list(cut_by_text(batch, texts))

@@ -1,21 +1,29 @@
-"""Public clocks: what starts them, the timers that hold the watermark for a window, and which runners keep time."""
+"""`GroupByKey` closes a window: the runner drops what is late, by the watermark alone. Then public clocks go on.
+
+Here is what starts clocks, the timers that hold the watermark for a window, and which runners keep time.
+"""
 
 from __future__ import annotations
 
 import struct
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.pvalue import PCollection
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner, SwitchingDirectRunner
 from apache_beam.testing.test_stream import TestStream
+from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.userstate import RuntimeTimer, Timer
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
 from apache_beam.version import __version__
-from privstream.transforms.batches import Keyed
-from privstream.transforms.timing.steps import MOST_WINDOWS, Steps
+from privstream.transforms.batches import Keyed, KeyedBatch, StepKey
+from privstream.transforms.counters import CLOSED, SENT
+from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, MOST_WINDOWS, Steps
 from typing_extensions import override
 
 SEED = b""
@@ -133,3 +141,80 @@ def check_runner(pipeline: beam.Pipeline) -> None:
         refused = visitor.found
     if refused:
         raise ValueError(RULE)
+
+
+NO_TIME = Timestamp(micros=END_OF_TIME // MILLISECOND * MILLISECOND)
+
+
+class CloseWindows(beam.PTransform[Any, Any]):
+    """Put together, under each step key, the batches that came before its step is decided.
+
+    Whether a batch is in time must depend on the watermark alone, which is public. State cannot decide this: a key
+    without events has the same state before and after, so that one person's event would decide whether those of others
+    count. So each batch passes a GroupByKey in a window that ends at the decision time.
+
+    A batch whose own timestamp is that late is dropped too. Where timestamps say when data arrived, a run that goes
+    back to a checkpoint, with a watermark that has fallen behind, decides the same way again.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
+
+    @override
+    def expand(self, batches: PCollection[Any]) -> Any:
+        ends = self.steps.decision_time(0).micros % self.steps.grid
+        windows = FixedWindows(Duration(micros=self.steps.grid), Timestamp(micros=ends))
+        return (
+            batches
+            | "Stamp" >> beam.ParDo(StampBatches(self.steps)).with_output_types(KeyedBatch)
+            | "UntilDecision"
+            >> beam.WindowInto(windows, trigger=DefaultTrigger(), accumulation_mode=AccumulationMode.DISCARDING)
+            | "DropLate" >> beam.GroupByKey()
+            | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        )
+
+
+class StampBatches(beam.DoFn):
+    """Send a batch into the window that ends at the decision of its step, and count its events."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.sent = Metrics.counter("privstream", SENT)
+
+    @override
+    def process(self, element: KeyedBatch, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
+        key, (events, _) = element
+        self.sent.inc(events)
+        end = self.steps.decision_time(StepKey.from_bytes(key).step)
+        if not end <= timestamp < NO_TIME:
+            yield TimestampedValue(element, end - Duration(micros=MILLISECOND))
+
+
+class ClosedWindow(beam.DoFn):
+    """Per step key: act on all that came in time, once. It keeps no state; what it is made with are its attributes."""
+
+    closed = Metrics.counter("privstream", CLOSED)
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+    @override
+    def process(self, element: tuple[bytes, Iterable[tuple[int, bytes]]]) -> Iterator[Keyed]:
+        key, found = element
+        batches = sorted(found, key=lambda batch: batch[1])
+        self.closed.inc(sum(events for events, _ in batches))
+        yield from self.close(StepKey.from_bytes(key), [batch for _, batch in batches])
+
+    @abstractmethod
+    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
+        """Act on the batches, at least one, in an order that depends on their bytes alone."""
+
+
+class ToClock(ClosedWindow):
+    """Hand all batches to the one clock that there is."""
+
+    @override
+    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
+        for batch in batches:
+            yield on_clock(key.step, batch)

@@ -218,14 +218,14 @@ class StepFn(beam.DoFn, ABC):
 
     def noise_of(self, step: int) -> NoiseSource:
         """Return the noise of a step: another one after everything has started afresh."""
-        return self.steps.renewed(self.noise, step)
+        return self.noise if self.steps.renewal is None else self.steps.renewed(self.noise, step)
 
     def run(
         self, key: bytes, steps: Iterable[int], batches: Mapping[int, list[bytes]], state: Any
     ) -> Iterator[tuple[int, Stepped]]:
         """Handle steps one after the other."""
         for step in steps:
-            renewed = self.steps.starts_afresh(step - 1, step)
+            renewed = self.steps.renewal is not None and self.steps.starts_afresh(step - 1, step)
             state = self.afresh(key, state) if renewed else state
             found = Stepped(*self.step(key, step, batches.get(step, []), state))
             state = found.state
