@@ -12,7 +12,8 @@ import re
 import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 if TYPE_CHECKING:
     from apache_beam.io.filesystems import FileSystems
@@ -127,12 +128,11 @@ def _is_folder(path: str) -> bool:
     return True
 
 
-def opened(path: str) -> BinaryIO:
+def opened(path: str) -> BufferedReader:
     """Open a file to be read, as it stands there."""
     if scheme_of(path) is None:
         return open(path, "rb")
-    stream: BinaryIO = filesystems().open(path, compression_type="uncompressed")
-    return stream
+    return cast("BufferedReader", filesystems().open(path, compression_type="uncompressed"))
 
 
 def delete(path: str) -> None:
