@@ -259,18 +259,11 @@ def row_limits(columns: int, row_columns: int | None, rows_per_unit: int | None)
     return tuple(sentences)
 
 
-def node_labels(high: NDArray[Any], kind: int, columns: int) -> NDArray[np.uint64]:
-    """Return labels (n * columns, 2) for all columns of nodes numbered `high` within one `kind` < 2^32."""
-    labels = np.empty((len(high), columns, 2), np.uint64)
-    labels[:, :, 0] = high.astype(np.uint64)[:, None]
-    labels[:, :, 1] = np.arange(columns, dtype=np.uint64) | np.uint64(kind << 32)
-    return labels.reshape(-1, 2)
-
-
-def bound_noise(law: Any, source: NoiseSource, high: NDArray[Any], kind: int, sums: Integers) -> Integers:
+def bound_noise(law: Any, source: NoiseSource, nodes: NDArray[Any], sums: Integers) -> Integers:
     """Draw the noise of nodes, (n, columns), bound to the true sums (n, columns) when each is first used."""
-    labels = source.bind(node_labels(high, kind, sums.shape[1]), sums.reshape(-1))
-    return cast(Integers, law.draw(source, labels).reshape(sums.shape))
+    labels = np.empty((*sums.shape, 2), np.uint64)
+    labels[:, :, 0], labels[:, :, 1] = nodes[:, None], np.arange(sums.shape[1])
+    return cast(Integers, law.draw(source, source.bind(labels.reshape(-1, 2), sums.reshape(-1))).reshape(sums.shape))
 
 
 def counter_error(counter: ContinualCounter, intervals: int, beta: float) -> int:
@@ -394,6 +387,6 @@ class TreeCounter(ContinualCounter):
 
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Integers, Integers]:
         steps = np.arange(state.step + 1, state.step + 1 + len(sums))
-        nodes = bound_noise(self.law, source, steps, 0, sums)
+        nodes = bound_noise(self.law, source, steps, sums)
         drawn, path = prefix_sums(self.arity, state.step, nodes, state.memory)
         return path, drawn

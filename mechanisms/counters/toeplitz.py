@@ -23,9 +23,9 @@ from privstream.mechanisms.noise.correlated import (
     DEVIATIONS,
     ROUNDING_VARIANCE,
     SUMS,
-    BufferedFactor,
     correct,
     whole_counts,
+    zolotarev,
 )
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -89,11 +89,6 @@ class BufferedToeplitzCounter(ContinualCounter):
         """Fractional bits of the grid."""
         # As fine as keeps what is rounded below half a percent of what a unit moves: coarser for many rows.
         return max(0, _SPARE_BITS + math.ceil(math.log2(self.horizon / (self.rows_per_unit or 1)) / 2))
-
-    @property
-    def factor(self) -> BufferedFactor:
-        """R."""
-        return BufferedFactor(self.horizon, self.buffers)
 
     @cached_property
     def sensitivity(self) -> float:
@@ -161,7 +156,7 @@ class BufferedToeplitzCounter(ContinualCounter):
     @property
     def _rounding(self) -> float:
         """Bound, in units of the grid, on what a step's correction differs from exact arithmetic."""
-        poles, _, weights = self.factor.function
+        poles, _, weights = zolotarev(self.horizon, self.buffers)
         square = _column_square(self.horizon, self.buffers)
         norm = math.ldexp(math.sqrt(square) * self._unit_norm + 1, self.fraction)
         sigma = 2 * (norm / largest_shift(self.epsilon, self.delta) + SMALLEST_SIGMA)
@@ -173,7 +168,7 @@ class BufferedToeplitzCounter(ContinualCounter):
     @cached_property
     def _published(self) -> tuple[Floats, Floats]:
         """Rates and weights of 1 / ((1 - x) c(x)), the coefficients of the noise on the published sums."""
-        poles, zeros, _ = self.factor.function
+        poles, zeros, _ = zolotarev(self.horizon, self.buffers)
         rates = np.append(zeros, 1.0)
         weights = [np.prod(1 - poles / rate) / np.prod(1 - np.delete(rates, j) / rate) for j, rate in enumerate(rates)]
         return rates, np.array(weights)
@@ -189,8 +184,8 @@ class BufferedToeplitzCounter(ContinualCounter):
 
     def _noise(self, state: CounterState, sums: Integers, source: NoiseSource) -> tuple[Floats, Integers]:
         steps = np.arange(state.step + 1, state.step + 1 + len(sums))
-        values = bound_noise(self.law, source, steps, 0, sums).astype(np.float64)
-        poles, _, weights = self.factor.function
+        values = bound_noise(self.law, source, steps, sums).astype(np.float64)
+        poles, _, weights = zolotarev(self.horizon, self.buffers)
         buffers = state.memory[1:].copy()
         scratch = np.empty_like(buffers)
         for row in values:
@@ -202,7 +197,7 @@ class BufferedToeplitzCounter(ContinualCounter):
 @lru_cache(maxsize=1024)
 def _column_square(horizon: int, buffers: int) -> float:
     """Return the squared norm of the first column of R, which no budget changes: it is computed once."""
-    poles, _, weights = BufferedFactor(horizon, buffers).function
+    poles, _, weights = zolotarev(horizon, buffers)
     return 1 + float(_squared_sums(poles, weights, np.array([float(horizon - 1)]))[0])
 
 

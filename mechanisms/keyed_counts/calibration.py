@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.dropped import DROPPED_SHARE
+from privstream.mechanisms.keyed_counts.dropped import DROPPED_SHARE, KNOTS
 from privstream.mechanisms.noise.correlated import (
     DEVIATIONS,
     BandedFactor,
@@ -236,3 +236,45 @@ def _candidates(bounds: Bounds) -> list[Factor]:
     if bounds.span is not None:
         return bands
     return [*bands, BufferedFactor(bounds.steps)]
+
+
+def list_told(bounds: Bounds) -> tuple[str, ...]:
+    """Return what a person is limited to on the list of different people, as a sentence; nothing without one."""
+    if not bounds.listed:
+        return ()
+    most = f"at most {bounds.listed:,} items in the whole run, once for each"
+    return (f"On the list of different people a person counts for {most}.",)
+
+
+def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ...]:
+    """Return sentences that say what a unit is limited to, and which items are considered; `lasting`: stay found."""
+    if unit == "event":
+        found = ["An event counts for one item in one window."]
+    else:
+        times = "once" if bounds.contributions == 1 else f"{bounds.contributions:,} times"
+        window = ""
+        if bounds.per_window is not None:
+            window = f" at most {'once' if bounds.per_window == 1 else f'{bounds.per_window:,} times'} in a window,"
+        found = [f"A person counts at most {times} in the whole run,{window} and at most once for an item in a window."]
+        if bounds.span != 1 and bounds.per_key < bounds.contributions:
+            found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
+    found += list_told(bounds)
+    if bounds.dropped:
+        found.append(
+            f"For the share of contributions that limits drop, at most {KNOTS[-1] * bounds.contributions:,} more per "
+            "person are counted as dropped (docs/proofs/limits_of_people.md)."
+        )
+    if bounds.largest is not None:
+        found.append(f"The value that is added for one of them is an integer from 0 to {bounds.largest:,}.")
+    if bounds.min_people is not None and bounds.min_people > 1:
+        where = "since the start" if bounds.span != 1 else "in one window" if lasting else "in the window"
+        if bounds.listed:
+            where += ", or in all windows up to a test of the list of people,"
+        what = "found" if lasting else "published"
+        found.append(f"Items with fewer than {bounds.min_people:,} {plural(unit)} {where} are never {what}.")
+    return tuple(found)
+
+
+def plural(unit: str) -> str:
+    """Return what several units are called."""
+    return "events" if unit == "event" else "people"

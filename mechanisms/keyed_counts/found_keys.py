@@ -13,7 +13,7 @@ import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.keyed_counts.calibration import Bounds
+from privstream.mechanisms.keyed_counts.calibration import Bounds, limits_told
 from privstream.mechanisms.keyed_counts.discovery import (
     MOST_LISTED,
     DiscoveryLaw,
@@ -21,7 +21,7 @@ from privstream.mechanisms.keyed_counts.discovery import (
     scales_of,
 )
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep, WindowCounts, windows_since
-from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts, limits_told
+from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise
 from privstream.mechanisms.noise.sources import NoiseSource

@@ -14,8 +14,8 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
-from privstream.mechanisms.keyed_counts.dropped import KNOTS, DroppedShare
+from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate, limits_told, plural
+from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
@@ -471,50 +471,13 @@ def _forget_oldest(table: KeyTable, before: int, now: int) -> None:
         table.recent[step % windows] = 0
 
 
-def list_told(bounds: Bounds) -> tuple[str, ...]:
-    """Return what a person is limited to on the list of different people, as a sentence; nothing without one."""
-    if not bounds.listed:
-        return ()
-    most = f"at most {bounds.listed:,} items in the whole run, once for each"
-    return (f"On the list of different people a person counts for {most}.",)
-
-
-def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ...]:
-    """Return sentences that say what a unit is limited to, and which items are considered; `lasting`: stay found."""
-    if unit == "event":
-        found = ["An event counts for one item in one window."]
-    else:
-        times = "once" if bounds.contributions == 1 else f"{bounds.contributions:,} times"
-        window = ""
-        if bounds.per_window is not None:
-            window = f" at most {'once' if bounds.per_window == 1 else f'{bounds.per_window:,} times'} in a window,"
-        found = [f"A person counts at most {times} in the whole run,{window} and at most once for an item in a window."]
-        if bounds.span != 1 and bounds.per_key < bounds.contributions:
-            found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
-    found += list_told(bounds)
-    if bounds.dropped:
-        found.append(
-            f"For the share of contributions that limits drop, at most {KNOTS[-1] * bounds.contributions:,} more per "
-            "person are counted as dropped (docs/proofs/limits_of_people.md)."
-        )
-    if bounds.largest is not None:
-        found.append(f"The value that is added for one of them is an integer from 0 to {bounds.largest:,}.")
-    if bounds.min_people is not None and bounds.min_people > 1:
-        where = "since the start" if bounds.span != 1 else "in one window" if lasting else "in the window"
-        if bounds.listed:
-            where += ", or in all windows up to a test of the list of people,"
-        what = "found" if lasting else "published"
-        found.append(f"Items with fewer than {bounds.min_people:,} {_plural(unit)} {where} are never {what}.")
-    return tuple(found)
-
-
 def accuracy_told(unit: str, numbers: Mapping[str, float | None], largest: int | None) -> str:
     """Say what holds, with the numbers of `KeyedCounts.accuracy`."""
     text = f"Counts have a standard deviation of {_written(numbers['stddev'])}"
     if "sum_stddev" in numbers:
         text += f", and sums of values, clipped to 0 and {largest:,}, one of {_written(numbers['sum_stddev'])}"
     if (found := numbers["detection_threshold"]) is not None:
-        text += f". An item of {found:,} {_plural(unit)} in a window is published with a probability of 95%"
+        text += f". An item of {found:,} {plural(unit)} in a window is published with a probability of 95%"
     return f"{text}."
 
 
@@ -522,7 +485,3 @@ def _written(stddev: float | None) -> str:
     """Write a standard deviation, which is there, without an exponent where it is large."""
     assert stddev is not None
     return f"{stddev:.3g}" if stddev < 1000 else f"{stddev:,.0f}"
-
-
-def _plural(unit: str) -> str:
-    return "events" if unit == "event" else "people"

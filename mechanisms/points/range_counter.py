@@ -21,6 +21,7 @@ from privstream.mechanisms.noise.running import tree_height as signed_height
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sum_quantile, sum_spread
 from privstream.mechanisms.points.dynamic_points import (
+    Cells,
     PointCounts,
     PointMechanism,
     Updates,
@@ -43,7 +44,6 @@ PURE_EPOCHS = ((5, 2), (7, 3), (9, 4), (13, 5), (15, 6), (17, 7), (19, 8), (21, 
 """(k, h) of the trees of epochs, delta = 0."""
 IMPULSES = 2  # an update moves the count of an interval, and perhaps back, if it decides whether a later one counts
 _LEVELS = (5, 9, 17, 25)  # of epochs with Gaussian noise; the last one is repeated, as above
-MOST_NODES = 1 << 22  # of all ranges that are known before, unless the tree is binary
 DIGEST_BYTES = 16
 NO_HISTORY = bytes(DIGEST_BYTES)
 
@@ -173,55 +173,6 @@ def next_digest(digest: bytes, points: Integers, weights: Integers) -> bytes:
     """Return what stands for the history so far and the changes of one more step."""
     parts = (digest, points.astype("<i8").tobytes(), weights.astype("<i8").tobytes())
     return hashlib.blake2b(b"".join(parts), digest_size=DIGEST_BYTES, person=b"range history").digest()
-
-
-_DEEPER = 0.02  # a tree with one level more must be better by so much
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """A tree over what lies between the ends of ranges that are known before; nodes that some range uses have counters.
-
-    Attributes:
-        edges: the ends of the ranges, int64.
-        base: children of a node.
-        overlap: how many nodes with counters contain one point at most.
-        most: of how many nodes a range is the sum at most.
-    """
-
-    edges: Integers
-    base: int
-    overlap: int
-    most: int
-
-    @classmethod
-    def of(cls, starts: Integers, ends: Integers, *, pure: bool) -> Cells:
-        """Return the tree with which the noise of answers is least on average."""
-        edges = np.unique(np.concatenate([starts, ends]))
-        first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
-        found: list[tuple[float, Cells]] = []
-        for height in range(1, len(edges).bit_length() + 1):
-            base = 1 << -(-len(edges).bit_length() // height)
-            if base > 2 and np.minimum(last - first, 2 * base * height).sum() > MOST_NODES:
-                continue
-            owners, levels, places = cover(first, last, base)
-            nodes = np.unique((levels << 32) + places)
-            size = base ** (nodes >> 32)
-            low = (nodes & ((1 << 32) - 1)) * size
-            high = low + size
-            change = np.zeros(int(high.max()) + 1, np.int64)
-            np.add.at(change, low, 1)
-            np.add.at(change, high, -1)
-            made = cls(edges, base, int(np.cumsum(change).max()), int(np.bincount(owners).max()))
-            noise = made.overlap ** (2 if pure else 1) * len(owners)
-            found.append((noise * (1 + _DEEPER * height), made))
-        return min(found, key=lambda option: option[0])[1]
-
-    def cover(self, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
-        """Return the number of the range, and that of the node, for each node of each of these ranges."""
-        first, last = np.searchsorted(self.edges, starts), np.searchsorted(self.edges, ends)
-        owners, levels, places = cover(first, last, self.base)
-        return owners, (levels << 32) + places
 
 
 def _is_range(value: object) -> bool:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms.counters.continual_counter import TreeCounter, bound_noise, prefix_sums
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, UnknownHorizonCounter
+from privstream.mechanisms.noise.correlated import zolotarev
 from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.running import plain_digits
 from privstream.mechanisms.noise.sources import SeededNoise
@@ -114,7 +115,7 @@ def moved_by_a_row(counter, steps):
         matrix[: len(early), : first.horizon], matrix[len(early) :, first.horizon :] = early, late
         return matrix[:, :steps]
     if isinstance(counter, BufferedToeplitzCounter):
-        poles, _, weights = counter.factor.function
+        poles, _, weights = zolotarev(counter.horizon, counter.buffers)
         column = np.array([1.0, *(float(weights @ poles**n) for n in range(steps - 1))])
         return linalg.toeplitz(column, np.zeros(steps))
     # f(t) = node(t) + f(t - u), u the largest power in t: node t holds the steps t - u + 1 .. t.
@@ -159,7 +160,7 @@ class TestReferences:
     def test_binary_tree(self, delta):
         counter = TreeCounter(children=2, epsilon=1.0, delta=delta, horizon=100)
         noise, sums = SeededNoise(2), np.arange(1, 101)[:, None] * 3
-        nodes = bound_noise(counter.law, inner_source(counter, noise), np.arange(1, 101), 0, sums)[:, 0]
+        nodes = bound_noise(counter.law, inner_source(counter, noise), np.arange(1, 101), sums)[:, 0]
         _, published = counter.run(counter.initial_state(), np.full((100, 1), 3), noise)
         for step in range(1, 101):
             expected, end = 3 * step, step
@@ -175,7 +176,7 @@ class TestReferences:
         counter = BufferedToeplitzCounter(epsilon=1.0, delta=1e-6, horizon=horizon, rows_per_unit=rows)
         noise = noise_of_increments(counter, 5)
         unit, norm = rows * 2.0**counter.fraction, math.ldexp(counter.sensitivity, counter.fraction)
-        poles, _, weights = counter.factor.function
+        poles, _, weights = zolotarev(counter.horizon, counter.buffers)
         exact = [1.0]
         exact += [float(weights @ poles**n) for n in range(horizon - 1)]
         assert np.linalg.norm(exact) * unit < norm < np.linalg.norm(exact) * unit * 1.01
@@ -203,7 +204,7 @@ def noise_of_increments(counter, seed):
 
 def required_noise(counter, w):
     """Return the z for which a run would have had these w."""
-    poles, _, weights = counter.factor.function
+    poles, _, weights = zolotarev(counter.horizon, counter.buffers)
     buffers, z = np.zeros(len(poles)), []
     for value in w:
         product = weights * buffers
