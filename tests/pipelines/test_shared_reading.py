@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.pipelines.sources.event_files import RawEvents
@@ -61,3 +63,10 @@ def test_a_reason_says_for_which_questions_it_is_one() -> None:
         (1, "item must be present and not empty (for pages, sums, events)", ("pages", "sums", "events")),
         (2, "time must be present and not empty", ("pages", "places", "sums", "latency", "events")),
     ]
+
+
+def test_an_error_about_a_file_begins_with_the_name_of_the_question() -> None:
+    """Each question has fields of its own."""
+    schema = pa.schema([(name, pa.string()) for name in ("who", "page", "land", "at")])
+    with pytest.raises(ValueError, match=r"^sums: --value must name a field of clicks: no `ms` there"):
+        SHARED.check(schema, "clicks")
