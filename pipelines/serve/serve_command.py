@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from privstream.mechanisms import checks
@@ -41,14 +41,6 @@ HEADERS = {
 }
 
 
-class Answer(NamedTuple):
-    """A status, the type of a body, and the body."""
-
-    status: int
-    kind: str
-    body: str
-
-
 class LivePage:
     """The report of a folder as its files are now.
 
@@ -65,13 +57,13 @@ class LivePage:
         self._alone = threading.Lock()
         self._made: tuple[str, str] = ("", "")
 
-    def answer(self, path: str, host: str) -> Answer:
-        """Answer a request for a path, asked for by the name of a host."""
+    def answer(self, path: str, host: str) -> tuple[int, str, str]:
+        """Answer a request for a path, asked for by the name of a host: a status, a type, and a text."""
         if not is_local(host):  # else a page of somebody else, whose name points here, could read this one
-            return Answer(403, "text/plain", "Ask for this page at localhost or 127.0.0.1.\n")
+            return 403, "text/plain", "Ask for this page at localhost or 127.0.0.1.\n"
         if path == "/version":
-            return Answer(200, "text/plain", self.version())
-        return Answer(200, "text/html", self.page()) if path == "/" else Answer(404, "text/plain", "Not found.\n")
+            return 200, "text/plain", self.version()
+        return (200, "text/html", self.page()) if path == "/" else (404, "text/plain", "Not found.\n")
 
     def version(self) -> str:
         """Return what changes whenever a file of the page does."""
@@ -136,12 +128,12 @@ def listen(page: LivePage, port: int) -> ThreadingHTTPServer:
 
         def do_GET(self) -> None:
             """Send a page."""
-            answer = page.answer(self.path, self.headers.get("Host", ""))
-            body = answer.body.encode()
-            self.send_response(answer.status)
+            status, kind, text = page.answer(self.path, self.headers.get("Host", ""))
+            body = text.encode()
+            self.send_response(status)
             for name, value in HEADERS.items():
                 self.send_header(name, value)
-            self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -57,7 +57,6 @@ class Window:
         return [Truth(*window, item, number) for item, number in self.truth.items()]
 
 
-@dataclass(frozen=True)
 class City:
     """People, windows, and where all random choices come from.
 
@@ -68,20 +67,12 @@ class City:
         window_seconds: length of a window.
     """
 
-    users: int
-    windows: int
-    seed: int
-    window_seconds: float = 3600.0
-    draw: np.random.Generator = field(init=False)
-    names: pa.Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        for name in ("users", "windows"):
-            integer(name, getattr(self, name), minimum=1)
-        positive("window", self.window_seconds)
-        digits = max(6, len(str(self.users - 1)))
-        object.__setattr__(self, "draw", np.random.default_rng(integer("seed", self.seed, minimum=0)))
-        object.__setattr__(self, "names", pa.array([f"u{number:0{digits}}" for number in range(self.users)]))
+    def __init__(self, users: int, windows: int, seed: int, window_seconds: float = 3600.0) -> None:
+        self.users, self.windows = integer("users", users, minimum=1), integer("windows", windows, minimum=1)
+        self.seed, self.window_seconds = integer("seed", seed, minimum=0), positive("window", window_seconds)
+        self.draw = np.random.default_rng(seed)
+        digits = max(6, len(str(users - 1)))
+        self.names = pa.array([f"u{number:0{digits}}" for number in range(users)])
 
     @property
     def starts(self) -> range:

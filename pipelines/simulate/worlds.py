@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from privstream.mechanisms.privacy.units import SECOND, in_words
 from privstream.pipelines.command import Command, Option, RunError, UsageError, add_option, parsed
+from privstream.pipelines.console import clock
 from privstream.pipelines.model.types import SPANS, seconds
 from privstream.pipelines.simulate import city
 from privstream.pipelines.simulate.city import City, Truth, Window
@@ -23,8 +24,6 @@ from privstream.pipelines.sinks.row_files import (
 from privstream.pipelines.sinks.row_formats import PLAIN, write_tables
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 FORMATS = ("avro", "parquet", "jsonl", "csv")
 FIELDS: dict[str, type] = {"user": str, "item": str, "time": Time}
@@ -42,16 +41,13 @@ class Written(NamedTuple):
     windows: int
 
 
-def write_simulation(
-    path: str, windows: Iterable[Window], truth: str | None = None, progress: Callable[[int], None] = lambda done: None
-) -> Written:
+def write_simulation(path: str, windows: Iterable[Window], truth: str | None = None) -> Written:
     """Write a simulated stream as one file, and its truth as another.
 
     Args:
         path: the events; ends in .avro, .parquet, .jsonl or .csv.
         windows: one after the other.
         truth: rows of `Truth`.
-        progress: called after each window with the number of windows written.
 
     Raises:
         ValueError: a path cannot be written, before anything is simulated.
@@ -69,7 +65,8 @@ def write_simulation(
     def tables() -> Iterator[pa.Table]:
         nonlocal events, done
         waiting: list[pa.RecordBatch] = []
-        for done, window in enumerate(windows, start=1):
+        for window in windows:
+            done += 1
             waiting.append(window.events)
             events += len(window.events)
             if truth is not None:
@@ -77,7 +74,6 @@ def write_simulation(
             if sum(map(len, waiting)) >= GROUP_ROWS:
                 yield pa.Table.from_batches(waiting)
                 waiting.clear()
-            progress(done)
         yield pa.Table.from_batches(waiting, city.SCHEMA)
 
     with whole_file(path) as stream:
@@ -133,12 +129,8 @@ def simulation(
         try:
             _check_files(arguments, further)
             people = City(arguments.users, number, arguments.seed, arguments.window)
-            with _progress() as progress:
-                task = progress.add_task("simulating", total=number)
-                made = activity(people, **given)
-                written = write_simulation(
-                    arguments.output, made, arguments.truth, lambda done: progress.update(task, completed=done)
-                )
+            with clock("simulating"):
+                written = write_simulation(arguments.output, activity(people, **given), arguments.truth)
             for name, (_, lines) in further.items():
                 if (path := getattr(arguments, name)) is not None:
                     with whole_file(path) as stream:
@@ -165,13 +157,6 @@ def _check_files(arguments: argparse.Namespace, further: Iterable[str]) -> None:
             raise ValueError(f"--{name} must not be written over --{other}, got {path}")
         if name in further:
             check_destination(path, f"--{name}")
-
-
-def _progress() -> Progress:
-    """Return a progress bar on the terminal, which vanishes when all is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _json(*objects: Mapping[str, Any]) -> list[str]:
