@@ -50,15 +50,6 @@ def test_windows_begin_with_days_of_a_calendar(window, start, begin):
     assert made.bounds(1)[1] == made.bounds(2)[0]
 
 
-def test_a_day_without_midnight_begins_when_clocks_leave_it_out():
-    """In Cairo midnight of 26 April 2024 was one o'clock."""
-    cairo = ZoneInfo("Africa/Cairo")
-    made = steps("1day Africa/Cairo", seconds(2024, 4, 25, zone=cairo))
-    begins = datetime.fromtimestamp(made.bounds(1)[0].seconds(), cairo)
-    assert (begins.day, begins.hour) == (26, 1)
-    assert made.bounds(2)[0].seconds() - made.bounds(1)[0].seconds() == 23 * 3600
-
-
 @given(
     window=st.sampled_from(("1day Europe/Berlin", "2days America/New_York", "1month Asia/Kolkata", "1year UTC")),
     moments=st.lists(st.integers(0, 4_000_000_000 * SECOND), min_size=1, max_size=20),

@@ -12,7 +12,6 @@ from every_runner import one_job
 from privstream.mechanisms import BinnedStep, KeyedNoise
 from privstream.transforms import NumericQuantiles, QuantileEstimate
 from privstream.transforms.batches import EventBatch, HolderBatch, Names, StepKey, decode, encode
-from privstream.transforms.parameters import USUAL_CONTRIBUTIONS
 from privstream.transforms.questions.quantiles_stages import BoundValues
 from privstream.transforms.timing.clock import STEP
 
@@ -131,17 +130,3 @@ def test_each_record_of_a_person_is_as_likely_to_count_as_any_other(limit):
     assert Counter(user for user, _, _ in left) == dict.fromkeys(range(3000), limit)
     assert abs(sum(item == 42 for _, item, _ in left) - 300 * limit) < 120
     assert Counter(rank for _, _, rank in left) == dict.fromkeys(range(limit), 3000)
-
-
-def test_nobody_pays_for_more_values_than_windows_have():
-    for in_window in (1, 2):
-        possible = WINDOWS * in_window
-        exact, more, usual = (
-            transform("person", max_per_window=in_window, max_contributions=limit)
-            for limit in (possible, possible + 20, None)
-        )
-        assert exact.mechanism == more.mechanism == usual.mechanism
-        assert "max_contributions" not in exact.accuracy.sentence
-    assert transform("person", end=None, max_contributions=None).mechanism.contributions == USUAL_CONTRIBUTIONS
-    assert transform("person", end=None, max_contributions=20).mechanism.contributions == 20
-    assert transform("person", max_contributions=2, max_per_window=9).mechanism.per_step == 2

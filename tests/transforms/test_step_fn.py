@@ -225,19 +225,6 @@ def test_what_an_unbounded_clock_does_not_come_to_is_set_aside_once(far):
     assert {name for (_, name), values in stage.cells.states.items() if values} == {"tell_progress"}
 
 
-@pytest.mark.slow
-def test_a_jump_over_many_windows_takes_few_calls():
-    steps = steps_of(100_000, first=12_345)
-    stage = Stage(Tell(steps=steps, timer_offset=0), random.Random(5))
-    calls = []
-    commit = stage._commit
-    stage._commit = lambda *args, **kwargs: (calls.append(1), commit(*args, **kwargs))
-    stage.feed([(b"", SEED)])
-    stage.advance(2**62)
-    assert len(stage.take()) == 100_000
-    assert len(calls) < 100
-
-
 MILLIS = 1_000
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
