@@ -69,7 +69,7 @@ def test_plan_keeps_to_the_total(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 MISTAKES = {
-    "questions:\n  pages: {question: count}": "line 5: questions.pages.question: must be one of heavy-hitters, counts",
+    "questions:\n  pages: {question: count}": "line 5: questions.pages.question: must be one of counts, ",
     "questions:\n  pages: {question: counts, max_contributons: 4}": "questions.pages.max_contributons: unknown key",
     "questions:\n  Pages: {question: counts}": "line 5: questions.Pages: names must be small letters",
     "questions:\n  a: {question: counts, share: 0}": "line 5: questions.a.share: must be > 0, got 0",

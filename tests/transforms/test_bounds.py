@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter, defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import CountBatch, HolderBatch, Names, decode, encode
-from privstream.transforms.counts import random_contributions
+from privstream.transforms.counts import contributions, random_contributions
 from privstream.transforms.counts.contributions import CLOCK, CountContributions, PeopleLists, ReleaseDropped, lists_of
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.people import bounding
@@ -206,11 +207,10 @@ def test_where_nobody_has_too_much_a_sample_is_as_if_counted_step_by_step(given)
         assert one[:2] == other[:2] and one[0]
 
 
-def test_values_are_clipped_at_their_limits_and_a_list_has_as_many_keys_as_it_pays_for():
-    assert stage(False, limits=(0, 5))._clip(np.array([-3.0, 4.0, 99.0])).tolist() == [0, 4, 5]
-    for contributions in (3, 60):
-        mechanism = FoundKeys(epsilon=1.0, delta=1e-6, contributions=contributions, horizon=40)
-        assert lists_of(mechanism) == (min(32, contributions), 40)
+def test_a_list_has_as_many_keys_as_it_pays_for():
+    for limit in (3, 60):
+        mechanism = FoundKeys(epsilon=1.0, delta=1e-6, contributions=limit, horizon=40)
+        assert lists_of(mechanism) == (min(32, limit), 40)
 
 
 def test_limits_start_afresh_with_a_period():
@@ -233,12 +233,12 @@ def test_parts_of_people_meet_where_one_is_in_the_other():
     assert not PartOfPeople(3, 1).meets(PartOfPeople(1, 1))
 
 
-def test_the_share_is_released_at_its_readings_alone_each_time_what_came_until_then():
+def test_the_share_is_released_at_its_readings_alone_each_time_what_came_until_then(monkeypatch):
     counted, made = Counter(), DroppedShare(3, 0.1, readings=2)
-    names = ("counted", "few", "some", "many")
+    monkeypatch.setattr(
+        contributions, "counter", lambda name: SimpleNamespace(inc=lambda number: counted.update({name: number}))
+    )
     fn = ReleaseDropped(steps=STEPS, timer_offset=3, mechanism=made, noise=SeededNoise(1), readings=(4, 12))
-    for each, name in zip(fn.counters, ("readings", *names), strict=True):
-        each.inc = lambda number, name=name: counted.update({name: number})
     state, seen = fn.initial(b""), []
     for step in range(WINDOWS):
         sums = np.array([step, 10, 0, 0], "<i8").tobytes()
@@ -246,8 +246,8 @@ def test_the_share_is_released_at_its_readings_alone_each_time_what_came_until_t
         state, rows = fn.step(b"", step, [sums, sums], state)
         assert list(rows) == []
         seen.append(dict(counted))
-    assert [one.get("readings", 0) for one in seen] == [0] * 3 + [1] * 8 + [2]
+    assert [one.get(contributions.READINGS, 0) for one in seen] == [0] * 3 + [1] * 8 + [2]
     first = made.release(1, np.array([12, 80, 0, 0]), SeededNoise(1))
     second = made.release(2, np.array([132, 240, 0, 0]), SeededNoise(1))
-    assert [seen[3][name] for name in names] == first.tolist()
-    assert [counted[name] for name in names] == second.tolist()
+    assert [seen[3][name] for name in contributions.NUMBERS] == first.tolist()
+    assert [counted[name] for name in contributions.NUMBERS] == second.tolist()
