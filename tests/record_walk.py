@@ -72,9 +72,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = walk(Path(folder))
     print(f"{sum(map(len, found.values()))} functions in {len(found)} files:\n")
-    print("| file | functions | the first ones |\n|---|---|---|")
+    print("| file | functions | the first one |\n|---|---|---|")
     for path, names in found.items():
-        first = ", ".join(f"`{name}`" for name in names[:3])
+        first = ", ".join(f"`{name}`" for name in names[:1])
         print(f"| `{path}` | {len(names)} | {first} |")
 
 
