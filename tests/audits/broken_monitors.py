@@ -39,8 +39,7 @@ class LittleNoise(ThresholdMonitor):
     @property
     def calibrated(self):
         right = super().calibrated
-        scale = right.noise_scale / 1.5
-        return replace(right, eta=1 / scale, noise_scale=scale)
+        return replace(right, eta=1.5 * right.eta)
 
 
 class LittleCountNoise(ThresholdMonitor):
