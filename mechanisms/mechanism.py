@@ -100,7 +100,7 @@ def state_of(kind: Any, found: dict[str, Any], name: str = "state") -> Any:
     if is_dataclass(kind):
         hints = _hints(cast(type, kind))
         return cast(Any, kind)(**{one: state_of(hints[one], found, f"{name}.{one}") for one in hints})
-    value = found.get(name)
+    value = found.get(name) if type(None) in get_args(kind) else found[name]
     return bool(value) if kind is bool else value
 
 

@@ -55,8 +55,8 @@ BLANK = b" \t\r\v\f\x1c\x1d\x1e\x1f\x85\xa0"
 
 def written(row):
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="").writerow(row)
-    return text.getvalue()
+    csv.writer(text, lineterminator="\r\n").writerow(row)  # both are quoted then
+    return text.getvalue().removesuffix("\r\n")
 
 
 def check(found, number=1):

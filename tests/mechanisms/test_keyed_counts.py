@@ -224,7 +224,7 @@ def test_detection_is_as_likely_as_stated():
 
 @pytest.mark.parametrize(("fields", "again"), [
     ({"over": 7, "horizon": 30, "public_keys": True}, True), ({"over": "window"}, False),
-    ({"over": 7, "horizon": 30, "public_keys": True, "contributions": 8}, False),
+    ({"over": 7, "horizon": 30, "public_keys": True, "contributions": 30}, False),
     ({"over": 7, "horizon": 30, "public_keys": True, "delta": 0.0}, False),
 ])  # fmt: skip
 def test_laplace_noise_in_place_of_gaussian_has_a_label_of_its_own(fields, again):
@@ -392,7 +392,7 @@ def test_noise_whose_sums_floats_would_round_is_refused(over, fields):
     if over == "start" and "delta" in fields:
         pytest.skip("noise in a tree is summed in whole numbers")
     largest = 2**26 if "delta" in fields else 2**40
-    with pytest.raises(ValueError, match=f"max_value must be smaller for noise over 1,000 windows, got {largest:,}"):
+    with pytest.raises(ValueError, match=f"must be (smaller|shorter) for .*{largest:,}"):
         KeyedCounts(**(RUN | fields), over=over, max_value=largest)
     assert KeyedCounts(**(RUN | fields), over=over, max_value=2**10).law
 

@@ -75,7 +75,7 @@ def with_counts(data, version=1, change=lambda fields: fields):
 
 
 def without_totals(fields):
-    return {name: column for name, column in fields.items() if name != "totals"}
+    return {name: column for name, column in fields.items() if not name.endswith(".totals")}
 
 
 CHANGES = {
