@@ -51,6 +51,14 @@ def test_twelve_gaussian_releases_cost_3_45_and_not_12():
     assert standing(*[one] * 12, limit=Limit(3.55, 1.2e-5)).epsilon == pytest.approx(3.51, abs=0.01)
 
 
+def test_delta_that_the_sums_have_spent_is_spent_for_the_shifts_too():
+    """Theorem 2: a chooser who ends within the sums has used their deltas, and may go on with the shifts."""
+    filtered = Filter(Limit(1.0, 1e-6), slack=5e-7)
+    first, second = Cost(0.5, 3e-7, 0.1, 0.0), Cost(0.9, 3e-7, 0.1, 3e-7)
+    assert filtered.keeps([first]) and filtered.keeps([second])
+    assert filtered.spent([first, second]) == np.inf
+
+
 RELEASES = st.one_of(
     st.builds(gaussian, st.floats(0.05, 0.5), st.sampled_from([1e-7, 1e-6])),
     st.builds(cost, st.floats(0.01, 1.0), st.sampled_from([0.0, 1e-7])),
