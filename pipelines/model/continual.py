@@ -23,8 +23,6 @@ class Categories(Question):
         None, "categories of one person that count in the whole run; needed with --unit person"
     )
     max_per_window: Count | None = option(None, "categories of one person that count in one window", seldom=True)
-    categories_per_row: Count = option(1, "categories of one event that count")
-    separator: str | None = option(None, "text between the categories of an event that may have several", seldom=True)
 
 
 class Histogram(Categories):
@@ -49,7 +47,7 @@ class Histogram(Categories):
         user="person, read with --unit person alone",
         item="category",
         units_without_users=("event",),
-        unplanned=("separator", "max_per_window"),
+        unplanned=("max_per_window",),
         stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
         error_unit="events",
         simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),

@@ -30,7 +30,6 @@ STOPPED = {
 
 LIMITS = {
     "values": ("values", "--max-per-window"),
-    "categories": ("categories", "--max-per-window"),
     "items": ("items", "--max-per-window"),
     "contributions": ("contributions", "--max-contributions"),
     "holdings": ("contributions", "--max-contributions"),
