@@ -30,7 +30,6 @@ class Account:
 
     Attributes:
         path: of the ledger, or None to go without.
-        dataset: whose budget is spent.
     """
 
     path: str | None

@@ -26,13 +26,7 @@ SECRETS = "for PostgreSQL set PGPASSWORD, or write ~/.pgpass; for Kafka give kaf
 
 @dataclass(frozen=True)
 class Named:
-    """Options, keywords or assignments by their names.
-
-    Attributes:
-        content: plain values by place.
-        names: what each place is called.
-        kind: of the errors.
-    """
+    """Options, keywords or assignments by their names."""
 
     content: Mapping[str, Any]
     names: Mapping[Place, str]
@@ -55,7 +49,6 @@ class Given:
     """Layers, of which later ones stand above earlier ones.
 
     Attributes:
-        layers: at least one.
         main: the one whose words are for what is missing.
         single: the kind of the only question of a command; None for a monitor.
     """
@@ -179,15 +172,7 @@ def _is_text(text: str) -> bool:
 
 
 def assignments(texts: Sequence[str], names: Mapping[str, Place]) -> Named:
-    """Return what `--set PATH=VALUE` gives; a path may be the name of an option.
-
-    Args:
-        texts: as they were given.
-        names: places of options, by their names.
-
-    Raises:
-        UsageError: a text is none, or its value is no YAML.
-    """
+    """Return what `--set PATH=VALUE` gives; a path may be the name of an option."""
     content: dict[str, Any] = {}
     places: dict[Place, str] = {}
     for text in texts:

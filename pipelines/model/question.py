@@ -19,12 +19,7 @@ PUBLIC = ("domain", "public_items", "rules", "thresholds")
 
 
 class Part(NamedTuple):
-    """Something of a question that is loaded when it is needed.
-
-    Attributes:
-        path: of the object, in `privstream.pipelines`.
-        summary: what it does, in a line of a list.
-    """
+    """Something of a question that is loaded when it is needed."""
 
     path: str
     summary: str
@@ -38,8 +33,6 @@ class Stand(NamedTuple):
     """An option of a plan that stands for what is not known yet.
 
     Attributes:
-        name: of the option, a number.
-        text: what it is.
         needed: whether a plan needs it, or the list itself.
     """
 

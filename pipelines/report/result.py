@@ -53,12 +53,6 @@ class Result:
     """What one run has published. Whatever reads Arrow's tables reads it, such as `polars.DataFrame(result)`.
 
     Attributes:
-        path: a file of rows, or a folder with a file for each window.
-        spec: the question that it answers.
-        row_type: type of its rows.
-        rows: all of them, in the order of the question.
-        promise: the guarantee file.
-        guarantee: what that promises.
         made_of: questions of which a view is made; none of a question.
         notes: on what is not in it, where its run goes on.
         log: what the run has said on standard error, where it was started from Python. It has exact numbers, such as
@@ -203,11 +197,7 @@ def _described(promise: Promise, names: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def output_of(path: str) -> str:
-    """Return the folder with the results of a monitor, if a path is that of its file; else the path alone.
-
-    Raises:
-        ValueError: the file does not say it.
-    """
+    """Return the folder with the results of a monitor, if a path is that of its file; else the path alone."""
     if not path.endswith(MONITOR_FILES):
         return path
     document = read_document(path)

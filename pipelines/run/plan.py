@@ -36,8 +36,6 @@ class Plan:
     """The budget of a monitor, shared out.
 
     Attributes:
-        monitor: with the questions.
-        fields: what each of them reads of an event, by name.
         given: arguments of their transforms, but for the budget and the noise, by name.
         questions: what each gets, with what its transform promises.
         guarantee: what is promised of all together.
@@ -54,7 +52,6 @@ class Plan:
         """Share out the budget of a monitor.
 
         Args:
-            monitor: with the questions.
             unbounded: whether rows are seen while the run goes on; None where the input says it.
 
         Raises:

@@ -88,18 +88,8 @@ class Run:
     """A run that has been checked, and not been charged yet.
 
     Attributes:
-        monitor: what is asked.
-        execution: how it is done.
-        places: where rows and guarantees go.
-        plan: how the budget is shared out.
-        drawn: what is drawn, and of what.
-        account: where the run is written down.
-        pipeline: what reads, answers and writes.
-        questions: with their transforms.
-        views: what is made of their rows.
         described: what the guarantee file of a monitor says of views, by name.
         sent: where rows of views are sent, by name.
-        options: of Beam.
         kept: temporary files.
     """
 

@@ -52,10 +52,6 @@ class Asked(NamedTuple):
     """A question of a run, as its summary is made of it.
 
     Attributes:
-        name: among several questions; empty if there is one.
-        counters: what was counted about it; none if the runner reports none.
-        record: its guarantee file.
-        published: rows that were published.
         advice: what other parameters would do better, by public parameters alone.
         alike: published names that differ from another one in letters alone.
     """
@@ -117,13 +113,9 @@ def summary(
     """Say what a run has used and published, what it promises, and how accurate that is.
 
     Args:
-        asked: its questions.
         guarantee: what it promises of all of them, as guarantee files say it.
         budget: what it costs; None where nobody knows.
         path: of its rows; None if they are not kept.
-        dead_letter: where malformed rows are kept.
-        dry_run: whether nothing was published.
-        views: names of what is made of its rows.
     """
     known = [each for each in asked if each.counters]
     nothing = "; ".join(filter(None, (_of(each, _nothing(each)) for each in known))) or None
