@@ -218,11 +218,7 @@ def head_after(head: str, line: bytes) -> str:
 
 
 def read_lines(lines: Iterable[bytes], place: str) -> Contents:
-    """Return what the lines of a ledger say.
-
-    Raises:
-        ValueError: a line is damaged, or the chain is broken; the message names place and line.
-    """
+    """Return what the lines of a ledger say."""
     found: list[AnyLine] = []
     heads = [BEFORE_ALL]
     for number, line in enumerate(lines, 1):

@@ -35,11 +35,7 @@ class Model(BaseModel):
 
     @classmethod
     def read(cls, given: Mapping[str, Any], at: Place = ()) -> Self:
-        """Return the model that plain values describe.
-
-        Raises:
-            WrongKeyError: the first value that breaks a rule, with its place below `at`.
-        """
+        """Return the model that plain values describe; `WrongKeyError` names what breaks a rule, below `at`."""
         try:
             return cls.model_validate(dict(given))
         except ValidationError as error:

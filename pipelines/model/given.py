@@ -50,7 +50,6 @@ class Given:
 
     Attributes:
         main: the one whose words are for what is missing.
-        single: the kind of the only question of a command; None for a monitor.
     """
 
     layers: Sequence[Layer]
@@ -70,11 +69,7 @@ class Given:
         object.__setattr__(self, "content", merged)
 
     def monitor(self) -> Monitor:
-        """Return the monitor.
-
-        Raises:
-            what the layer raises in which a wrong value stands.
-        """
+        """Return the monitor; errors are those of the layer with what is wrong."""
         with self.errors():
             if blank := [place for place, text in texts_of(self.content) if text == FILL_IN]:
                 others = f"; so must {', '.join('.'.join(place) for place in blank[1:])}" if blank[1:] else ""

@@ -46,9 +46,6 @@ def page_of(
         whole: the guarantee file of the monitor that has made them all.
         live: the version of a live page, which asks its server for another one; empty without a server. Of what is
             wrong with one result, such as that it is not complete, it tells that there is such a one.
-
-    Raises:
-        ValueError: a result cannot be read; the message names it.
     """
     sections, costs = list[dict[str, Any]](), list[str]()
     for path in paths:

@@ -78,10 +78,6 @@ def calibrate(asked: Sequence[Sharing], epsilon: float, delta: float) -> Calibra
     """Share out a budget.
 
     Privacy: all questions together are (epsilon, delta)-differentially private (docs/proofs/monitor.md).
-
-    Raises:
-        ValueError, TypeError: a transform refuses its budget, no unit is protected by all of them, or no budget is
-            small enough.
     """
     whole = math.fsum(each.share for each in asked)
     weights = [each.share / whole for each in asked]

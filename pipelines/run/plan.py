@@ -53,10 +53,6 @@ class Plan:
 
         Args:
             unbounded: whether rows are seen while the run goes on; None where the input says it.
-
-        Raises:
-            ValueError, TypeError: a question refuses its options or its part of the budget, and the message begins with
-                its name; or the budget cannot be shared out.
         """
         goes_on = monitor.data.unbounded if unbounded is None else unbounded
         epsilon, delta = monitor.privacy.epsilon, monitor.privacy.spent_delta

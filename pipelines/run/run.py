@@ -70,11 +70,7 @@ class Drawn(NamedTuple):
 
     @classmethod
     def of(cls, monitor: Monitor, identity: RunIdentity) -> Self:
-        """Return what a run with this identity draws.
-
-        Raises:
-            WrongKeyError, ValueError: there is no run id where one is needed; or the key cannot be read.
-        """
+        """Return what a run with this identity draws."""
         account = monitor.account
         if monitor.data.unbounded and not account.run_id:
             raise WrongKeyError(("account", "run_id"), RUN_ID_NEEDED)

@@ -54,11 +54,7 @@ def _imported(module: str, extra: str) -> Any:
 
 
 def send(to: Destination | None, path: str) -> None:
-    """Send the rows of a file when a run has written it, and say so.
-
-    Raises:
-        RunError: they cannot be sent; the file stays.
-    """
+    """Send the rows of a file when a run has written it, and say so."""
     if to is None:
         return
     rows = read_row_file(path, to.row_type)

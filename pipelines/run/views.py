@@ -339,9 +339,6 @@ def answer_views(views: Sequence[View], tables: Mapping[str, Table]) -> dict[str
     """Return the tables of views, by name, in their order.
 
     Privacy: post-processing; it costs nothing.
-
-    Raises:
-        WrongKeyError: rows of a question cannot give a view; the message names line and key.
     """
     found = dict(tables)
     for view in views:

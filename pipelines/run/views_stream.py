@@ -111,7 +111,6 @@ class Remembered(NamedTuple):
 
     Attributes:
         files: that later windows need: by path the question, and the window after which it was published.
-        before: what the next window needs to know of an alert.
     """
 
     files: Mapping[str, tuple[str, int]]

@@ -66,10 +66,7 @@ class Point:
     """A row as charts see it.
 
     Attributes:
-        name: what it is about: the item, the quantile, the range, ..
         start, end: of its window in microseconds since 1970, both 0 without windows.
-        value: its number, None where there is none.
-        lower, upper: its interval, likewise.
         state: a key of `STATES`; empty where there is nothing to show.
     """
 
@@ -292,7 +289,6 @@ def chart_of(
     Args:
         name: of the chart, such as a key of `LOOKS`.
         limited: whether numbers are of what counts within limits.
-        truth: of simulated events, rows of `Truth`.
     """
     look, clocks = LOOKS.get(name, USUAL), Clocks.of(parameters)
     title, values = _words(look, parameters)

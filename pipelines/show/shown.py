@@ -33,9 +33,7 @@ class Shown:
 
     Attributes:
         all: how many of them the window has, or the run where several windows are shown.
-        windows: starts of all windows, in order.
         last: end of the last one; days are told apart from hours by it.
-        several: whether rows of several windows are shown.
     """
 
     table: pa.Table

@@ -53,7 +53,6 @@ class Asked(NamedTuple):
 
     Attributes:
         advice: what other parameters would do better, by public parameters alone.
-        alike: published names that differ from another one in letters alone.
     """
 
     name: str
@@ -69,10 +68,7 @@ class Budget(NamedTuple):
 
     Attributes:
         dataset: its name; empty where no ledger is kept.
-        epsilon: of this run.
         runs, spent: how many releases there are with this one, and their epsilon together.
-        limit: of the data set, if there is one.
-        repeats: whether the run is a repetition, which costs nothing more.
     """
 
     dataset: str = ""
@@ -113,7 +109,6 @@ def summary(
     """Say what a run has used and published, what it promises, and how accurate that is.
 
     Args:
-        guarantee: what it promises of all of them, as guarantee files say it.
         budget: what it costs; None where nobody knows.
         path: of its rows; None if they are not kept.
     """

@@ -31,9 +31,6 @@ class Destination(ABC):
 
     A row is known by its key: the run id, and the fields that distinguish it from the other rows of the run. Rows are
     sent from files that are written once, so that those which are sent again are the same.
-
-    Args:
-        key: those of its fields that no two rows of a run have in common.
     """
 
     def __init__(self, run_id: str, row_type: type, key: Sequence[str]) -> None:
@@ -45,11 +42,7 @@ class Destination(ABC):
 
     @abstractmethod
     def check(self, *, first: bool) -> None:
-        """Check before a run that rows can be sent; `first` if this run has never sent any.
-
-        Raises:
-            ValueError: naming --output.
-        """
+        """Check before a run that rows can be sent; `first` if this run has never sent any."""
 
     @abstractmethod
     def send(self, rows: Sequence[Any]) -> int:
