@@ -30,7 +30,6 @@ class Account:
 
     Attributes:
         path: of the ledger, or None to go without.
-        dataset: whose budget is spent.
     """
 
     path: str | None
@@ -53,11 +52,7 @@ class Account:
         return cls(path=path, dataset=dataset)
 
     def charge(self, entry: Entry, *, dry: bool = False) -> Charge:
-        """Write a run into the ledger; a `dry` one is refused where it would be, and not written.
-
-        Raises:
-            ValueError: the ledger, or the limit of the data set, refuses it.
-        """
+        """Write a run into the ledger, which may refuse it; a `dry` one is refused alike, and not written."""
         assert self.path is not None  # else there is nobody to charge
         receipt = Ledger(self.path).append(entry, dry=dry)
         standing = _standing(receipt.contents, self.dataset, entry)

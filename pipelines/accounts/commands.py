@@ -34,6 +34,9 @@ def limit(text: str) -> Limit:
     return Limit(epsilon, delta)
 
 
+RUN = ("time", "command", "name", "neighbouring", "epsilon", "delta", "mu", "slack")
+"""What JSON says of each run."""
+
 LEDGER: dict[str, dict[str, Any]] = {
     "--ledger": {"metavar": "PATH", "help": "file, or table of PostgreSQL, in which runs are recorded"},
     "--key": {"metavar": "PATH", "help": f"the noise key of the runs; their ledger is PATH{ENDING}"},
@@ -107,17 +110,13 @@ def _plain(name: str, contents: Contents) -> dict[str, Any]:
     limit, own = contents.limits.get(name), contents.about(name)
     return {
         "dataset": name,
-        "runs": [_of_release(release) for release in distinct(own)],
+        "runs": [
+            {field: getattr(first, field) for field in RUN} | {"unit": str(first.unit), "repeats": len(repeats)}
+            for first, *repeats in distinct(own)
+        ],
         "totals": [_of_standing(found, own[-1]) for found in standings_of(contents, name)],
         "limit": None if limit is None else limit._asdict(),
     }
-
-
-def _of_release(release: list[Entry]) -> dict[str, Any]:
-    """Return what there is to say of one release, and how often it was repeated."""
-    names = ("time", "command", "name", "neighbouring", "epsilon", "delta", "mu", "slack")
-    first = release[0]
-    return {name: getattr(first, name) for name in names} | {"unit": str(first.unit), "repeats": len(release) - 1}
 
 
 def _of_standing(found: Standing, last: Entry) -> dict[str, Any]:

@@ -64,9 +64,6 @@ class Line(BaseModel):
     """A line of a ledger about a data set.
 
     Attributes:
-        ledger: version of the lines.
-        time: when it was written.
-        dataset: whose budget it is about.
         salt: random, so that the digest of the line shows nothing of it.
         previous: digest of all lines before it.
     """
@@ -85,13 +82,7 @@ class Entry(Line):
     Attributes:
         label: what its noise depends on, beside the key.
         digest: of what it draws, how it reads and what it reads.
-        name: what its rows and guarantee file call it.
-        command: such as "histogram".
-        version: of privstream.
         data: digest of the input files, or the source, if that has no end.
-        key: the noise key's public fingerprint.
-        output: where rows go.
-        unit, neighbouring, epsilon, delta: what it promises.
         mu, slack: the Gaussian shift and the slack that dominate it.
     """
 
@@ -169,7 +160,6 @@ class Contents:
     """What a ledger says.
 
     Attributes:
-        lines: all of them.
         heads: the digest of each line and all before it; the first one is of no line.
     """
 
@@ -228,11 +218,7 @@ def head_after(head: str, line: bytes) -> str:
 
 
 def read_lines(lines: Iterable[bytes], place: str) -> Contents:
-    """Return what the lines of a ledger say.
-
-    Raises:
-        ValueError: a line is damaged, or the chain is broken; the message names place and line.
-    """
+    """Return what the lines of a ledger say."""
     found: list[AnyLine] = []
     heads = [BEFORE_ALL]
     for number, line in enumerate(lines, 1):

@@ -43,7 +43,6 @@ class Receipt:
 
     Attributes:
         repeats: whether it repeats an earlier one, so that it costs nothing more.
-        contents: the ledger with it.
     """
 
     repeats: bool
@@ -255,20 +254,16 @@ class FileLines:
             if os.write(self.file, line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self.file)
-            if not length:
-                self._keep_name()
+            if not length:  # the name of a new file, too
+                folder = os.open(os.path.dirname(os.path.realpath(self.path)), os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
         except OSError as error:
             os.ftruncate(self.file, length)
             rule = "ledger must be a file that can be written"
             raise ValueError(f"{rule}, got {self.path} ({error.strerror}); nothing was recorded") from None
-
-    def _keep_name(self) -> None:
-        """Write the name of a new file to the disk."""
-        folder = os.open(os.path.dirname(os.path.realpath(self.path)), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 @dataclass(frozen=True)
@@ -307,11 +302,7 @@ def is_database(path: str) -> bool:
 
 
 def _store(path: str) -> LedgerFile | LedgerTable:
-    """Return where the lines are.
-
-    Raises:
-        ValueError: the address has another form, or there is no driver.
-    """
+    """Return where the lines are."""
     if not is_database(path):
         return LedgerFile(path)
     try:

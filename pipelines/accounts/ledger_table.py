@@ -34,11 +34,7 @@ class TableLines:
 
 
 class LedgerTable:
-    """A table of lines, made by the first one.
-
-    Args:
-        url: `postgresql://user@host:port/database/table`; the password comes from the environment or `~/.pgpass`.
-    """
+    """A table of lines, made by the first one."""
 
     def __init__(self, url: str) -> None:
         self.where, self.names = parse_url(url, "ledger")

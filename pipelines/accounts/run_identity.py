@@ -72,10 +72,8 @@ def identify(
     """Return what all questions draw, and of what.
 
     Args:
-        monitor: with the questions.
         given: arguments of their transforms, by name.
         read: by name, what they read of events, and what else is read.
-        files: of events, unless the input has no end.
     """
     data, releases, readings = monitor.data, {}, {}
     forms = {"watermark": data.watermark, "input_format": data.input_format} if data.unbounded else {}
@@ -124,11 +122,7 @@ def _place(path: str) -> str:
 
 
 def noise_source(file: str | None, variable: str | None, run_id: str) -> KeyedNoise:
-    """Return the noise source whose key is in a file or an environment variable, or one with a new random key.
-
-    Raises:
-        ValueError: both are named, or the key cannot be read or used.
-    """
+    """Return the noise source whose key is in a file or an environment variable, or one with a new random key."""
     if file is not None and variable is not None:
         raise ValueError("key and key_variable must not both be given")
     if file is not None:

@@ -28,7 +28,6 @@ class Filter:
     """Keeps releases within a limit, also where each was chosen after the results of those before.
 
     Attributes:
-        limit: of all of them together.
         slack: the part of its delta that deltas and slacks may use up; the rest is for the Gaussian shifts.
     """
 
@@ -95,10 +94,8 @@ class Standing:
     """What all releases about a data set cost one unit together.
 
     Attributes:
-        unit, neighbouring: what is protected, and how neighbouring inputs differ.
         costs: of each release that promises something to it, in the order in which they were made.
         silent: how many others there are: what these reveal about the unit is in no total.
-        limit: of the data set, if it has one.
     """
 
     unit: PrivacyUnit
@@ -171,11 +168,7 @@ def standings_of(contents: Contents, dataset: str) -> list[Standing]:
 
 
 def check_limit(limit: Limit, entry: Entry, earlier: Sequence[Entry]) -> None:
-    """Refuse a run that would bring its data set past a limit, for a unit that the run promises something to.
-
-    Raises:
-        ValueError: it would; says what is spent, what the run costs and what is left.
-    """
+    """Refuse a run that would bring its data set past a limit, for a unit that the run promises something to."""
     for found in standings([*earlier, entry], limit):
         cost = entry.about(found.unit, found.neighbouring)
         if cost is None or found.kept:

@@ -21,12 +21,7 @@ ALSO_CALLED = {"ranks": "quantiles", "percentiles": "quantiles", "noise_key_file
 
 
 class WrongKeyError(ValueError):
-    """A value that breaks a rule.
-
-    Attributes:
-        place: the keys that lead to it.
-        rule: what it must be, and what it is.
-    """
+    """A value that breaks a rule."""
 
     def __init__(self, place: Place, rule: str) -> None:
         super().__init__(f"{place[-1]} {rule}" if place else rule)
@@ -40,11 +35,7 @@ class Model(BaseModel):
 
     @classmethod
     def read(cls, given: Mapping[str, Any], at: Place = ()) -> Self:
-        """Return the model that plain values describe.
-
-        Raises:
-            WrongKeyError: the first value that breaks a rule, with its place below `at`.
-        """
+        """Return the model that plain values describe; `WrongKeyError` names what breaks a rule, below `at`."""
         try:
             return cls.model_validate(dict(given))
         except ValidationError as error:
@@ -64,11 +55,8 @@ def option(
 
     Args:
         default: `...` where it must be given.
-        text: what it is.
-        metavar: what stands for the value on a help page.
         name: of the option, where it is another one than the key.
         seldom: whether only `--help all` shows it.
-        **rules: of pydantic, such as `ge=1`.
     """
     more = {"metavar": metavar, "name": name, "seldom": seldom}
     extra: dict[str, Any] = {key: value for key, value in more.items() if value}

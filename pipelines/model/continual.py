@@ -23,8 +23,6 @@ class Categories(Question):
         None, "categories of one person that count in the whole run; needed with --unit person"
     )
     max_per_window: Count | None = option(None, "categories of one person that count in one window", seldom=True)
-    categories_per_row: Count = option(1, "categories of one event that count")
-    separator: str | None = option(None, "text between the categories of an event that may have several", seldom=True)
 
 
 class Histogram(Categories):
@@ -49,7 +47,7 @@ class Histogram(Categories):
         user="person, read with --unit person alone",
         item="category",
         units_without_users=("event",),
-        unplanned=("separator", "max_per_window"),
+        unplanned=("max_per_window",),
         stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
         error_unit="events",
         simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
@@ -99,11 +97,7 @@ class Points(Question):
     """The numbers of a query."""
 
     def standing(self) -> list[tuple[int, ...]]:
-        """Return what is asked.
-
-        Raises:
-            ValueError, TypeError: the file breaks a rule.
-        """
+        """Return what is asked."""
         if not isinstance(self.queries, str):
             return [tuple(one) if isinstance(one, list | tuple) else (one,) for one in self.queries]
         found: list[tuple[int, ...]] = loaded("model.public_lists.point_queries")(self.queries, self.asked)
@@ -189,7 +183,6 @@ class Queries(Question):
         None, "part of --records by which an answer may be wrong before the hypothesis is corrected, in (0, 1)"
     )
     planned: Count | None = option(None, "queries for which errors are bounded (default: 1,000)")
-    selection: Literal["last", "first"] = option("last", "which record of each person counts")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="queries",
@@ -206,7 +199,7 @@ class Queries(Question):
 queries, one JSON object on each line, in the order in which they are asked:
   {"name": "young", "items": ["0-9", "10-19"]}
 The answer is the number of people who have one of the items. Queries and the domain are public.
-Each person counts with one item.
+Each person counts with one item, the last one.
 """,
         stands={"domain": Stand("items", "number of items on the public list", needed=True)},
         unplanned=("queries",),

@@ -148,15 +148,10 @@ class Data(Model):
     def fields(self, question: Question) -> FieldMapping:
         """Return what a question reads of an event."""
         from privstream.pipelines.sources.fields import FieldMapping  # noqa: PLC0415 - late: it takes a second
-        from privstream.transforms.reading.texts import column_names  # noqa: PLC0415
 
         info = question.info
         reads_item = info.item and (not info.items_with or question.gives(*info.items_with))
         item = (question.item or self.item) if reads_item else ""
-        if item and getattr(question, "separator", None) is not None and len(column_names(item)) > 1:
-            raise WrongKeyError(("separator",), "must not be given with several columns in item")
-        if getattr(question, "categories_per_row", 1) > 1 and getattr(question, "separator", None) is None:
-            raise WrongKeyError(("separator",), "must be given when an event may have several categories")
         forms: dict[str, Any] = {name: getattr(self, name) for name in FORMS}
         forms |= {"quote": self.quote or "double", "encoding": self.encoding or "utf-8"}
         if self.delimiter == "tab":

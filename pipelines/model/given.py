@@ -26,13 +26,7 @@ SECRETS = "for PostgreSQL set PGPASSWORD, or write ~/.pgpass; for Kafka give kaf
 
 @dataclass(frozen=True)
 class Named:
-    """Options, keywords or assignments by their names.
-
-    Attributes:
-        content: plain values by place.
-        names: what each place is called.
-        kind: of the errors.
-    """
+    """Options, keywords or assignments by their names."""
 
     content: Mapping[str, Any]
     names: Mapping[Place, str]
@@ -55,9 +49,7 @@ class Given:
     """Layers, of which later ones stand above earlier ones.
 
     Attributes:
-        layers: at least one.
         main: the one whose words are for what is missing.
-        single: the kind of the only question of a command; None for a monitor.
     """
 
     layers: Sequence[Layer]
@@ -77,11 +69,7 @@ class Given:
         object.__setattr__(self, "content", merged)
 
     def monitor(self) -> Monitor:
-        """Return the monitor.
-
-        Raises:
-            what the layer raises in which a wrong value stands.
-        """
+        """Return the monitor; errors are those of the layer with what is wrong."""
         with self.errors():
             if blank := [place for place, text in texts_of(self.content) if text == FILL_IN]:
                 others = f"; so must {', '.join('.'.join(place) for place in blank[1:])}" if blank[1:] else ""
@@ -179,15 +167,7 @@ def _is_text(text: str) -> bool:
 
 
 def assignments(texts: Sequence[str], names: Mapping[str, Place]) -> Named:
-    """Return what `--set PATH=VALUE` gives; a path may be the name of an option.
-
-    Args:
-        texts: as they were given.
-        names: places of options, by their names.
-
-    Raises:
-        UsageError: a text is none, or its value is no YAML.
-    """
+    """Return what `--set PATH=VALUE` gives; a path may be the name of an option."""
     content: dict[str, Any] = {}
     places: dict[Place, str] = {}
     for text in texts:

@@ -146,12 +146,7 @@ class Monitor(Model):
 
     @classmethod
     def of(cls, question: Question, **rest: Any) -> Self:
-        """Return the monitor of a single question.
-
-        Args:
-            question: with its options.
-            **rest: data, windows, privacy, output and account, as models or as mappings.
-        """
+        """Return the monitor of a single question."""
         # What a subclass is alone knows which of its options were given.
         made = cls.read(
             {"questions": {"it": {"question": "counts"}}, **{key: _plain(one) for key, one in rest.items()}}

@@ -19,12 +19,7 @@ PUBLIC = ("domain", "public_items", "rules", "thresholds")
 
 
 class Part(NamedTuple):
-    """Something of a question that is loaded when it is needed.
-
-    Attributes:
-        path: of the object, in `privstream.pipelines`.
-        summary: what it does, in a line of a list.
-    """
+    """Something of a question that is loaded when it is needed."""
 
     path: str
     summary: str
@@ -35,13 +30,7 @@ ATTACKED = Part("audit.attacks.NONE", "limits and noise per person")
 
 
 class Stand(NamedTuple):
-    """An option of a plan that stands for what is not known yet.
-
-    Attributes:
-        name: of the option, a number.
-        text: what it is.
-        needed: whether a plan needs it, or the list itself.
-    """
+    """An option of a plan that stands for what is not known yet."""
 
     name: str
     text: str
@@ -50,69 +39,43 @@ class Stand(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionInfo:
-    """What a question is to a user, beside its options.
+    """What a question is to a user, beside its options."""
 
-    Attributes:
-        word: the command, such as "top-k".
-        summary: what the command does, in a line of a list.
-        protected: what the guarantee protects.
-        transform, parameters: paths of the transform's class in `privstream.transforms`, and of the class with its
-            guarantee and accuracy, which needs no Beam.
-        row: the NamedTuple in `privstream.transforms.row_types` that is published; see `row_type_of`.
-        order: fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row.
-        title: what the rows are, in the plural.
-        published: the counter of what was published.
-        why_nothing: why a run may publish nothing of usable events; without it, every run publishes something.
-        user, item, value: what these fields of events are; empty if one is not read.
-        items_with: options of which one must be given for the item to be read; empty if it is read always.
-        whole_values: whether the value must be a whole number.
-        values_with: the option with which the value is read; empty if it is read always.
-        units_without_users: units of privacy for which it does not matter whose an event is.
-        below: the path of a function from rows and their guarantee file to what a terminal shows below the rows.
-        table: whether it shows the rows themselves above that.
-        files: options that name further files to read.
-        local: whether this process reads and publishes by itself, without a pipeline.
-        epilog: what stands below the help page, such as the form of a file.
-        assumed: arguments of the transform that say nothing about accuracy, and what they are in plans.
-        unplanned: options that plans do not have, since they say nothing about accuracy.
-        stands: how a plan stands for lists that are not known yet, by argument.
-        error_unit: of the error of a plan, such as "people".
-        chart: the name of its chart in `show.charts.LOOKS`; its word if empty.
-        simulation: the `Command` of `simulate`, and what it writes.
-        audit: the attacks of `audit`, and what they are on.
-        description: the question in sentences: the docstring of its model.
-    """
-
-    word: str
-    summary: str
-    protected: str
-    transform: str
-    row: str
+    word: str  # the command, such as "top-k"
+    summary: str  # what the command does, in a line of a list
+    protected: str  # what the guarantee protects
+    transform: str  # path of its class in `privstream.transforms`
+    row: str  # the NamedTuple in `privstream.transforms.row_types` that is published; see `row_type_of`
+    # fields to sort rows by, `-` before a name for falling numbers; those without `-` are the `key` of a row
     order: tuple[str, ...]
-    title: str
-    published: str
-    parameters: str = ""
-    why_nothing: str = ""
-    user: str = "person"
+    title: str  # what the rows are, in the plural
+    published: str  # the counter of what was published
+    parameters: str = ""  # path of the class with its guarantee and accuracy, which needs no Beam
+    why_nothing: str = ""  # why a run may publish nothing of usable events; without it, every run publishes something
+    user: str = "person"  # what the field of an event is; empty if it is not read; `item` and `value` likewise
     item: str = "item"
+    # options of which one must be given for the item to be read; empty if it is read always
     items_with: tuple[str, ...] = ()
     value: str = ""
-    whole_values: bool = False
-    values_with: str = ""
-    units_without_users: tuple[str, ...] = ()
+    whole_values: bool = False  # whether the value must be a whole number
+    values_with: str = ""  # the option with which the value is read; empty if it is read always
+    units_without_users: tuple[str, ...] = ()  # units of privacy for which it does not matter whose an event is
+    # the path of a function from rows and their guarantee file to what a terminal shows below the rows
     below: str | None = None
-    table: bool = True
-    files: tuple[str, ...] = ("domain",)
-    local: bool = False
-    epilog: str = ""
+    table: bool = True  # whether it shows the rows themselves above that
+    files: tuple[str, ...] = ("domain",)  # options that name further files to read
+    local: bool = False  # whether this process reads and publishes by itself, without a pipeline
+    epilog: str = ""  # what stands below the help page, such as the form of a file
+    # arguments of the transform that say nothing about accuracy, and what they are in plans
     assumed: Mapping[str, Any] = field(default_factory=dict)
-    unplanned: tuple[str, ...] = ()
+    unplanned: tuple[str, ...] = ()  # options that plans do not have, since they say nothing about accuracy
+    # how a plan stands for lists that are not known yet, by argument
     stands: Mapping[str, Stand] = field(default_factory=dict)
-    error_unit: str = "people"
-    chart: str = ""
-    simulation: Part | None = None
-    audit: Part | None = ATTACKED
-    description: str = ""
+    error_unit: str = "people"  # what the error of a plan counts
+    chart: str = ""  # the name of its chart in `show.charts.LOOKS`; its word if empty
+    simulation: Part | None = None  # the `Command` of `simulate`, and what it writes
+    audit: Part | None = ATTACKED  # the attacks of `audit`, and what they are on
+    description: str = ""  # the question in sentences: the docstring of its model
     methods: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

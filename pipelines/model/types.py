@@ -28,9 +28,6 @@ SPANS = ("window", "start")
 def seconds(text: str) -> float:
     """Return how many seconds a text means; a day has 24 hours.
 
-    Raises:
-        ValueError: it is neither a number nor one with a unit.
-
     >>> seconds("90"), seconds("1.5h"), seconds("1d"), seconds("2weeks")
     (90.0, 5400.0, 86400.0, 1209600.0)
     """
@@ -45,9 +42,6 @@ def seconds(text: str) -> float:
 
 def length(text: str) -> str | float:
     """Return how many seconds a text means, or the text itself if it means so many units of the calendar.
-
-    Raises:
-        ValueError: it is neither.
 
     >>> length("7d"), length("7days"), length("1month")
     (604800.0, '7days', '1month')

@@ -43,15 +43,9 @@ def page_of(
     The browser itself is told to load nothing, and to run nothing but the script of the page, which it knows by digest.
 
     Args:
-        paths: of results.
-        title: its heading.
-        ledger: in which their runs are recorded.
         whole: the guarantee file of the monitor that has made them all.
         live: the version of a live page, which asks its server for another one; empty without a server. Of what is
             wrong with one result, such as that it is not complete, it tells that there is such a one.
-
-    Raises:
-        ValueError: a result cannot be read; the message names it.
     """
     sections, costs = list[dict[str, Any]](), list[str]()
     for path in paths:
@@ -165,29 +159,19 @@ def _episodes(result: Result) -> list[str]:
     ]
 
 
-def entry_of(ledger: str, result: Result) -> Entry:
-    """Return the entry of the run of a result.
-
-    Raises:
-        ValueError: there is none; the message names ledger and result.
-    """
-    contents, head = Ledger(ledger).contents(), result.promise.maybe("ledger", "head")
-    found = contents.named[contents.heads.index(head) - 1] if head in contents.heads[1:] else None
-    if not isinstance(found, Entry):
-        raise ValueError(
-            f"ledger must have recorded the run of each result, and {ledger} has not the line that "
-            f"{result.promise.path} names: name the ledger of that run, or leave it out"
-        )
-    return found
-
-
 def cost_in_words(ledger: str, result: Result) -> str:
     """Say what all runs on the data set of a result cost together.
 
     Raises:
-        ValueError: the ledger has not its run.
+        ValueError: the ledger has not its run; the message names ledger and result.
     """
-    entry = entry_of(ledger, result)
+    contents, head = Ledger(ledger).contents(), result.promise.maybe("ledger", "head")
+    entry = contents.named[contents.heads.index(head) - 1] if head in contents.heads[1:] else None
+    if not isinstance(entry, Entry):
+        raise ValueError(
+            f"ledger must have recorded the run of each result, and {ledger} has not the line that "
+            f"{result.promise.path} names: name the ledger of that run, or leave it out"
+        )
     standing = Account(path=ledger, dataset=entry.dataset).spent(result.guarantee)
     if standing is None:
         return f"{entry.dataset!r}: nothing to tell"

@@ -33,11 +33,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 
 def write(chart: Chart, path: str) -> None:
-    """Write a chart as its path ends; the file appears whole or not at all.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Write a chart as its path ends; the file appears whole or not at all."""
     ending = path.rpartition(".")[2].lower()
     content = chart.png() if ending == "png" else (chart.svg() if ending == "svg" else chart.html()).encode()
     try:

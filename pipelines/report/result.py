@@ -53,12 +53,6 @@ class Result:
     """What one run has published. Whatever reads Arrow's tables reads it, such as `polars.DataFrame(result)`.
 
     Attributes:
-        path: a file of rows, or a folder with a file for each window.
-        spec: the question that it answers.
-        row_type: type of its rows.
-        rows: all of them, in the order of the question.
-        promise: the guarantee file.
-        guarantee: what that promises.
         made_of: questions of which a view is made; none of a question.
         notes: on what is not in it, where its run goes on.
         log: what the run has said on standard error, where it was started from Python. It has exact numbers, such as
@@ -181,11 +175,7 @@ def stamp(path: str) -> tuple[int, ...]:
 
 
 def results_of(path: str) -> list[str]:
-    """Return questions and views of a monitor, if a path is the folder of its output; else the path alone.
-
-    Raises:
-        ValueError: the guarantee file of the monitor is damaged; the message names it.
-    """
+    """Return questions and views of a monitor, if a path is the folder of its output; else the path alone."""
     promise = monitor_promise(path)
     if promise is None:
         return [path]
@@ -203,11 +193,7 @@ def _described(promise: Promise, names: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def output_of(path: str) -> str:
-    """Return the folder with the results of a monitor, if a path is that of its file; else the path alone.
-
-    Raises:
-        ValueError: the file does not say it.
-    """
+    """Return the folder with the results of a monitor, if a path is that of its file; else the path alone."""
     if not path.endswith(MONITOR_FILES):
         return path
     document = read_document(path)
@@ -228,21 +214,13 @@ def ledger_of(path: str) -> str | None:
 
 
 def monitor_promise(path: str) -> Promise | None:
-    """Return what all results of a folder promise together, if a monitor has written them.
-
-    Raises:
-        ValueError: the guarantee file is damaged; the message names it.
-    """
+    """Return what all results of a folder promise together, if a monitor has written them."""
     promise = Promise.read(os.path.join(path, GUARANTEE)) if os.path.isdir(path) else None
     return promise if promise is not None and promise.maybe("made_by", "command") == MADE_BY + OF_MONITOR else None
 
 
 def read_promise(path: str) -> Result:
-    """Return what is promised of a result, which has no rows yet.
-
-    Raises:
-        ValueError: the message names the file, the rule, and what to do.
-    """
+    """Return what is promised of a result, which has no rows yet."""
     check_store(path, "RESULT")
     if not exists(path):
         raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
@@ -273,11 +251,7 @@ def read_promise(path: str) -> Result:
 
 
 def _view(path: str, whole: Promise) -> Result:
-    """Return what is known of a view of a monitor, which has no rows yet: the guarantee is that of the whole.
-
-    Raises:
-        ValueError: the message names the file and the rule.
-    """
+    """Return what is known of a view of a monitor, which has no rows yet: the guarantee is that of the whole."""
     views = _described(whole, "views")
     try:
         described = next(one for one in views.values() if one.get("output") == os.path.basename(path))

@@ -57,13 +57,8 @@ class Asked:
 
     Attributes:
         name: of the question among several; empty if it is the only one.
-        question: with its options.
-        path: of the file or the folder with its rows, or `-` for the terminal.
-        transform: what answers it.
         promised: what its guarantee file says.
-        row_type: of its rows as they are written.
         more: further elements that the transform takes, by name.
-        destination: where its rows are sent, too.
     """
 
     name: str = ""
@@ -150,9 +145,6 @@ def shared_evenly(given: Mapping[str, Any], info: QuestionInfo, workers: int, si
     """Return the arguments of a transform with as many shards of people for each process; they change no answer.
 
     Args:
-        given: the arguments.
-        info: of the question, which may have no shards.
-        workers: number of processes.
         size: bytes of files that are read to their end: there is a shard for each `BYTES_OF_SHARD` of them at least.
     """
     if SHARDS not in info.arguments:
@@ -191,12 +183,7 @@ def promise(
     """Return the guarantee, the accuracy and their public parameters, for machines and people.
 
     Args:
-        question: with its options.
-        transform: what answers it.
-        parameters: see `parameters_of`.
-        run_id: the public name of the run.
         guarantee: what is promised, if it is less than what the transform promises.
-        dataset: whose budget is spent.
     """
     promised = transform.guarantee if guarantee is None else guarantee
     spent = {"epsilon": promised.epsilon, "delta": promised.delta}
@@ -233,11 +220,7 @@ def row_type_of(info: QuestionInfo, transform: Parameters, fields: FieldMapping,
 
 
 def check_usable(data: Data, files: Sequence[EventFile], fields: AnyFields) -> None:
-    """Refuse a run over files of which it could publish nothing, before it is charged.
-
-    Raises:
-        ValueError: no record can be used of the first ones, or a file cannot be read.
-    """
+    """Refuse a run over files of which it could publish nothing, before it is charged."""
     found = unusable(files, fields)
     if not found:
         return

@@ -78,14 +78,6 @@ def calibrate(asked: Sequence[Sharing], epsilon: float, delta: float) -> Calibra
     """Share out a budget.
 
     Privacy: all questions together are (epsilon, delta)-differentially private (docs/proofs/monitor.md).
-
-    Args:
-        asked: at least one question.
-        epsilon, delta: the total; with a delta of 0 epsilons add up.
-
-    Raises:
-        ValueError, TypeError: a transform refuses its budget, no unit is protected by all of them, or no budget is
-            small enough.
     """
     whole = math.fsum(each.share for each in asked)
     weights = [each.share / whole for each in asked]

@@ -37,13 +37,7 @@ def check_local(monitor: Monitor, execution: Execution) -> None:
 
 @dataclass(frozen=True)
 class LocalPipeline:
-    """A question whose transform reads and publishes by itself, in the place of an `EventPipeline`.
-
-    Attributes:
-        read: what is read.
-        asked: the question.
-        letters: where dead letters go.
-    """
+    """A question whose transform reads and publishes by itself, in the place of an `EventPipeline`."""
 
     read: ReadEvents
     asked: Asked

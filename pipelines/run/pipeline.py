@@ -39,14 +39,7 @@ ROWS_OF_QUERY = "rows of the query.parquet"
 
 
 def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str) -> Any:
-    """Return what reads the input.
-
-    Args:
-        data: where events are.
-        fields: what is read of them.
-        options: of Beam.
-        folder: for the rows of a query while the run goes on.
-    """
+    """Return what reads the input."""
     if data.query is not None:
         if on_cluster(options):
             raise ValueError(
@@ -74,12 +67,8 @@ class EventPipeline:
     """Questions as one pipeline.
 
     Attributes:
-        places: where rows go.
-        read: what reads the input.
-        questions: at least one; the names of several differ.
         workers: processes that share the work, where all questions let them.
         views: what is made of published rows while the run goes on.
-        sent: where rows of these are sent, by name.
     """
 
     places: Places
@@ -99,8 +88,6 @@ class EventPipeline:
         """Run it; return what was counted.
 
         Args:
-            options: of Beam.
-            paths: where rows of each question are written; of input without an end, folders.
             charge: writes the run into the ledger: the last thing before it may start.
             accepted: called as soon as the runner has taken a pipeline whose input has no end, since rows are then to
                 come.
@@ -253,9 +240,6 @@ def workers_of(given: int | None, options: PipelineOptions, read: Any) -> int:
     """Return how many processes may share the work of a run.
 
     Only those of commands may: in a program of somebody's own they could begin by running all of it again.
-
-    Raises:
-        ValueError: several were asked for, and the runner or the input cannot have them.
     """
     if options.view_as(StandardOptions).runner == LOCAL_RUNNER and isinstance(read, ReadEvents):
         return workers_for(given, sum(file.size for file in read.files))

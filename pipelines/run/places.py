@@ -23,11 +23,7 @@ Named = tuple[str, str]
 
 @dataclass(frozen=True)
 class Places:
-    """Where rows and guarantees go; of input without an end, rows come while the run goes on, into folders.
-
-    Raises:
-        WrongKeyError: rows without an end, or of several questions, cannot go there.
-    """
+    """Where rows and guarantees go; of input without an end, rows come while the run goes on, into folders."""
 
     monitor: Monitor
 

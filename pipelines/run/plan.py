@@ -36,8 +36,6 @@ class Plan:
     """The budget of a monitor, shared out.
 
     Attributes:
-        monitor: with the questions.
-        fields: what each of them reads of an event, by name.
         given: arguments of their transforms, but for the budget and the noise, by name.
         questions: what each gets, with what its transform promises.
         guarantee: what is promised of all together.
@@ -54,12 +52,7 @@ class Plan:
         """Share out the budget of a monitor.
 
         Args:
-            monitor: with the questions.
             unbounded: whether rows are seen while the run goes on; None where the input says it.
-
-        Raises:
-            ValueError, TypeError: a question refuses its options or its part of the budget, and the message begins with
-                its name; or the budget cannot be shared out.
         """
         goes_on = monitor.data.unbounded if unbounded is None else unbounded
         epsilon, delta = monitor.privacy.epsilon, monitor.privacy.spent_delta

@@ -34,13 +34,7 @@ def tables_of(run: Any, paths: Mapping[str, str]) -> dict[str, pa.Table]:
 
 
 def tell(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> str | None:
-    """Say what was read and published, and what that promises; return why nothing of it could be used, if so.
-
-    Args:
-        run: a `Run` that is over, or goes on without an end.
-        counted: by it.
-        tables: rows of its questions that are shown, by name.
-    """
+    """Say what was read and published, and what that promises; return why nothing of it could be used, if so."""
     monitor, asked = run.monitor, run.questions
     told = summary(
         [each.facts(counted, dry_run=run.execution.dry_run) for each in asked],

@@ -70,11 +70,7 @@ class Drawn(NamedTuple):
 
     @classmethod
     def of(cls, monitor: Monitor, identity: RunIdentity) -> Self:
-        """Return what a run with this identity draws.
-
-        Raises:
-            WrongKeyError, ValueError: there is no run id where one is needed; or the key cannot be read.
-        """
+        """Return what a run with this identity draws."""
         account = monitor.account
         if monitor.data.unbounded and not account.run_id:
             raise WrongKeyError(("account", "run_id"), RUN_ID_NEEDED)
@@ -88,18 +84,8 @@ class Run:
     """A run that has been checked, and not been charged yet.
 
     Attributes:
-        monitor: what is asked.
-        execution: how it is done.
-        places: where rows and guarantees go.
-        plan: how the budget is shared out.
-        drawn: what is drawn, and of what.
-        account: where the run is written down.
-        pipeline: what reads, answers and writes.
-        questions: with their transforms.
-        views: what is made of their rows.
         described: what the guarantee file of a monitor says of views, by name.
         sent: where rows of views are sent, by name.
-        options: of Beam.
         kept: temporary files.
     """
 

@@ -19,16 +19,7 @@ from privstream.pipelines.terminal import say
 def destination(
     places: Places, name: str, run_id: str, row_type: type, key: Sequence[str], *, dry_run: bool
 ) -> Destination | None:
-    """Return where the rows of a question or a view are sent, which has been checked; None for nowhere.
-
-    Args:
-        places: of the rows, and of marks of alerts that have been posted.
-        name: of the question or view.
-        run_id: the public name of the run.
-        row_type: of the rows.
-        key: fields that no two of them have in common.
-        dry_run: whether nothing is sent.
-    """
+    """Return where the rows of a question or a view are sent, which has been checked; None for nowhere."""
     monitor, found = places.monitor, list[Destination]()
     output, single = monitor.output, monitor.single
     try:
@@ -63,11 +54,7 @@ def _imported(module: str, extra: str) -> Any:
 
 
 def send(to: Destination | None, path: str) -> None:
-    """Send the rows of a file when a run has written it, and say so.
-
-    Raises:
-        RunError: they cannot be sent; the file stays.
-    """
+    """Send the rows of a file when a run has written it, and say so."""
     if to is None:
         return
     rows = read_row_file(path, to.row_type)

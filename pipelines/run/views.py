@@ -45,17 +45,11 @@ class Table:
     """Published rows of a question or of a view, and what is known of them.
 
     Attributes:
-        row_type: of the rows.
-        rows: all of them, in the order of `order`.
-        order: fields to sort rows by, `-` before a name for falling numbers.
         columns: names of the columns of an item; none where rows have no item.
-        steps: the windows.
         questions: names of those whose noise is in the numbers.
         listed: the public list of items that rows are about; None where items are found.
-        transform: what has published the rows; None for a view.
         time: makes times of microseconds, as for `read_row_file`.
         dropped: the share that limits drop; None where it is not known.
-        layout: how rows are written.
     """
 
     row_type: Any
@@ -93,12 +87,7 @@ class Table:
 
 @dataclass(frozen=True)
 class View:
-    """A view of a monitor: a function of published tables.
-
-    Attributes:
-        name: what its rows are called.
-        model: what the file says of it.
-    """
+    """A view of a monitor: a function of published tables."""
 
     name: str
     model: ViewModel
@@ -156,7 +145,6 @@ class View:
 
         Args:
             tables: of its sources, with rows of this window and as many before it as `back` says.
-            step: the window.
             before: what the window before has returned; None in the first one.
         """
         if self.model.condition is not None:
@@ -249,11 +237,7 @@ class View:
         return item_of(self.model.item) if self.model.item else ""
 
     def _watched(self, table: Table) -> list[Any]:
-        """Return the rows of what is watched, one of each window.
-
-        Raises:
-            WrongKeyError: rows have no number, or the key that names one of those of a window is wrong.
-        """
+        """Return the rows of what is watched, one of each window."""
         fields, about = table.row_type._fields, self._about
         if table.row_type.__name__ not in COMPARED:
             raise self.error("of", "must be counts, ratios, quantiles, or the size of a set")
@@ -308,9 +292,6 @@ def tables_of(
     """Return the tables of the questions that have windows, by name.
 
     Args:
-        monitor: with the questions.
-        transforms: that answer them, by name.
-        rows: that they have published, by name; none for those that are left out.
         time: makes times of microseconds, as for `read_row_file`.
         dropped: the share that limits drop of each, by name, where it is known.
     """
@@ -358,14 +339,6 @@ def answer_views(views: Sequence[View], tables: Mapping[str, Table]) -> dict[str
     """Return the tables of views, by name, in their order.
 
     Privacy: post-processing; it costs nothing.
-
-    Args:
-        views: as `views_of` returns them.
-        tables: of all questions, by name, with all rows that a finished run has published; without rows, this checks
-            whether questions can give their views.
-
-    Raises:
-        WrongKeyError: rows of a question cannot give a view; the message names line and key.
     """
     found = dict(tables)
     for view in views:

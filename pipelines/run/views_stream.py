@@ -32,10 +32,8 @@ class Followed:
     """A view of input without an end.
 
     Attributes:
-        view: what is published.
         chain: the views that it is made of, each behind those that it is made of itself; it is the last one.
         tables: of the questions that it is made of, without rows.
-        table: its own, without rows.
     """
 
     view: View
@@ -55,13 +53,7 @@ class Followed:
 
 
 def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mapping[str, Table]) -> list[Followed]:
-    """Return views as those of input without an end.
-
-    Args:
-        views: each behind those that it is made of.
-        tables: of questions, without rows.
-        answers: of views, without rows.
-    """
+    """Return views as those of input without an end."""
     by_name = {view.name: view for view in views}
     found = []
     for view in views:
@@ -88,10 +80,6 @@ class FollowView(beam.PTransform[Any, Any]):
     published of windows before stays as it is.
 
     *Privacy*: post-processing of published rows.
-
-    Args:
-        followed: the view.
-        row_types: of the rows in these files, by the names of questions.
     """
 
     def __init__(self, followed: Followed, row_types: Mapping[str, type]) -> None:
@@ -123,7 +111,6 @@ class Remembered(NamedTuple):
 
     Attributes:
         files: that later windows need: by path the question, and the window after which it was published.
-        before: what the next window needs to know of an alert.
     """
 
     files: Mapping[str, tuple[str, int]]

@@ -66,10 +66,7 @@ class Point:
     """A row as charts see it.
 
     Attributes:
-        name: what it is about: the item, the quantile, the range, ..
         start, end: of its window in microseconds since 1970, both 0 without windows.
-        value: its number, None where there is none.
-        lower, upper: its interval, likewise.
         state: a key of `STATES`; empty where there is nothing to show.
     """
 
@@ -84,13 +81,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart, which notebooks show.
-
-    Attributes:
-        kind: what draws it: lines, bars, dots or timeline.
-        title, caption: beside it.
-        draw: returns what is drawn at a width in pixels.
-    """
+    """A chart, which notebooks show."""
 
     kind: str
     title: str
@@ -144,13 +135,8 @@ class Drawn:
 
     Attributes:
         points: what is shown; names are short, distinct, and safe to draw.
-        names: in the order in which they are shown.
         values: what numbers count.
-        at_end: whether a point stands at the end of its window.
-        clocks: by which times are shown.
         span: of the axis of time, in microseconds since 1970.
-        log: whether numbers have a logarithmic axis.
-        truth: true numbers of simulated events.
     """
 
     points: Sequence[Point]
@@ -302,10 +288,7 @@ def chart_of(
 
     Args:
         name: of the chart, such as a key of `LOOKS`.
-        rows: what was published.
-        parameters: of the run, as its guarantee file has them.
         limited: whether numbers are of what counts within limits.
-        truth: of simulated events, rows of `Truth`.
     """
     look, clocks = LOOKS.get(name, USUAL), Clocks.of(parameters)
     title, values = _words(look, parameters)

@@ -55,11 +55,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 
 def read(path: str) -> Promise:
-    """Return the guarantee file of a result, which may be a file, a folder, or that file itself.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the guarantee file of a result, which may be a file, a folder, or that file itself."""
     own = os.path.join(path, GUARANTEE) if os.path.isdir(path) else f"{path}.guarantee.json"
     for candidate in (path,) if path.endswith((".guarantee.json", GUARANTEE)) else (own,):
         if (found := Promise.read(candidate)) is not None:

@@ -32,15 +32,8 @@ class Shown:
     """Rows that are shown.
 
     Attributes:
-        table: all rows.
-        rows: those that are shown.
         all: how many of them the window has, or the run where several windows are shown.
-        keys: columns that tell what a row is about.
-        number: the column with the number of a row; None if it has none.
-        windows: starts of all windows, in order.
         last: end of the last one; days are told apart from hours by it.
-        several: whether rows of several windows are shown.
-        record: the guarantee file.
     """
 
     table: pa.Table

@@ -30,7 +30,6 @@ STOPPED = {
 
 LIMITS = {
     "values": ("values", "--max-per-window"),
-    "categories": ("categories", "--max-per-window"),
     "items": ("items", "--max-per-window"),
     "contributions": ("contributions", "--max-contributions"),
     "holdings": ("contributions", "--max-contributions"),
@@ -53,12 +52,7 @@ class Asked(NamedTuple):
     """A question of a run, as its summary is made of it.
 
     Attributes:
-        name: among several questions; empty if there is one.
-        counters: what was counted about it; none if the runner reports none.
-        record: its guarantee file.
-        published: rows that were published.
         advice: what other parameters would do better, by public parameters alone.
-        alike: published names that differ from another one in letters alone.
     """
 
     name: str
@@ -74,10 +68,7 @@ class Budget(NamedTuple):
 
     Attributes:
         dataset: its name; empty where no ledger is kept.
-        epsilon: of this run.
         runs, spent: how many releases there are with this one, and their epsilon together.
-        limit: of the data set, if there is one.
-        repeats: whether the run is a repetition, which costs nothing more.
     """
 
     dataset: str = ""
@@ -118,13 +109,8 @@ def summary(
     """Say what a run has used and published, what it promises, and how accurate that is.
 
     Args:
-        asked: its questions.
-        guarantee: what it promises of all of them, as guarantee files say it.
         budget: what it costs; None where nobody knows.
         path: of its rows; None if they are not kept.
-        dead_letter: where malformed rows are kept.
-        dry_run: whether nothing was published.
-        views: names of what is made of its rows.
     """
     known = [each for each in asked if each.counters]
     nothing = "; ".join(filter(None, (_of(each, _nothing(each)) for each in known))) or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ RUN = "run_id"
 SENT, TOO_LARGE = "rows_sent", "rows_too_large"
 """Counters."""
 
-PATIENCE_SECONDS = 600.0
+FIRST_PAUSE, LONGEST_PAUSE, PATIENCE_SECONDS = 0.2, 10.0, 600.0
 """So long a destination may be away; then the run fails, and goes on where it is started again."""
 
 
@@ -30,11 +31,6 @@ class Destination(ABC):
 
     A row is known by its key: the run id, and the fields that distinguish it from the other rows of the run. Rows are
     sent from files that are written once, so that those which are sent again are the same.
-
-    Args:
-        run_id: public name of the run; runs share a destination, and never a key.
-        row_type: a NamedTuple as `WriteRows` takes.
-        key: those of its fields that no two rows of a run have in common.
     """
 
     def __init__(self, run_id: str, row_type: type, key: Sequence[str]) -> None:
@@ -46,11 +42,7 @@ class Destination(ABC):
 
     @abstractmethod
     def check(self, *, first: bool) -> None:
-        """Check before a run that rows can be sent; `first` if this run has never sent any.
-
-        Raises:
-            ValueError: naming --output.
-        """
+        """Check before a run that rows can be sent; `first` if this run has never sent any."""
 
     @abstractmethod
     def send(self, rows: Sequence[Any]) -> int:
@@ -63,6 +55,16 @@ class Destination(ABC):
     @abstractmethod
     def name(self) -> str:
         """Say where rows go, without secrets."""
+
+    def attempts(self) -> Iterator[None]:
+        """Yield before each attempt to reach it, after longer and longer pauses, while there is patience."""
+        pause, deadline = FIRST_PAUSE, time.monotonic() + self.patience
+        while True:
+            yield
+            if time.monotonic() > deadline:
+                return
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def sent_from(self, path: str, counters: Mapping[str, int]) -> str:
         """Return a line that says how many rows have been sent from the files at a path, and how many cannot be."""
@@ -83,11 +85,7 @@ class Destination(ABC):
 
 
 class Several(Destination):
-    """Sends rows to one destination after another; those that did get them before one failed get them once.
-
-    Args:
-        destinations: at least one, of the same rows.
-    """
+    """Sends rows to one destination after another; those that did get them before one failed get them once."""
 
     def __init__(self, destinations: Sequence[Destination]) -> None:
         first = destinations[0]

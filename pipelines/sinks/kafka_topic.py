@@ -26,11 +26,6 @@ class KafkaTopic(Destination):
 
     Args:
         url: `kafka://host:port/topic`; several brokers are set apart by commas.
-        run_id, row_type, key: see `Destination`.
-        settings: of librdkafka, such as `security.protocol`.
-
-    Raises:
-        ValueError: the URL has another form, or a setting is one that the writer needs.
     """
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
@@ -24,7 +23,6 @@ TYPES: dict[type, str] = {
     bool: "boolean",
     Time: "timestamp with time zone",
 }
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
 NUL, NUL_SHOWN = "\0", "\N{SYMBOL FOR NULL}"
 
@@ -47,11 +45,7 @@ class PostgresTable(Destination):
 
     Args:
         url: `postgresql://user@host:port/database/table`, perhaps with `schema.table`, each percent-encoded.
-        run_id, row_type, key: see `Destination`.
         replace: whether to remove the rows of this run that are there already, in the transaction that sends others.
-
-    Raises:
-        ValueError: the URL has another form, or a password, which others could read in the list of processes.
     """
 
     def __init__(self, url: str, run_id: str, row_type: type, key: Sequence[str], *, replace: bool = False) -> None:
@@ -88,8 +82,8 @@ class PostgresTable(Destination):
             [blake2b(key.encode(), digest_size=DIGEST_BYTES).hexdigest(), self.run_id, *map(_plain, values.values())]
             for key, values in self.keyed(rows)  # a key may be longer than an index takes
         ]
-        pause, deadline = FIRST_PAUSE, time.monotonic() + self.patience
-        while True:
+        why = ""
+        for _ in self.attempts():
             try:
                 with connect(self.where) as connection, connection.cursor() as cursor:
                     if self.replace:
@@ -97,13 +91,10 @@ class PostgresTable(Destination):
                     cursor.executemany(self._insert("VALUES ({values})"), found)
                 return 0
             except AWAY as error:
-                if time.monotonic() > deadline:
-                    told = f"the rows could not be sent to {self.name()} in {self.patience:g} s: {reason(error)}"
-                    raise UnreachableError(told) from None
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                why = reason(error)
             except psycopg.Error as error:
                 raise UnreachableError(f"the table {self.name()} does not take the rows: {reason(error)}") from None
+        raise UnreachableError(f"the rows could not be sent to {self.name()} in {self.patience:g} s: {why}")
 
     @override
     def name(self) -> str:

@@ -54,11 +54,7 @@ COMPLETE = "outputs_complete"
 
 
 def check_destination(path: str, option: str = "--output") -> None:
-    """Check before a run that a file can be written, and remove what a killed run has left of it.
-
-    Raises:
-        ValueError: with the option's name and the path.
-    """
+    """Check before a run that a file can be written, and remove what a killed run has left of it."""
     if not path:
         raise ValueError(f"{option} must not be empty")
     if scheme_of(path) is not None:
@@ -82,11 +78,7 @@ def check_destination(path: str, option: str = "--output") -> None:
 
 
 def check_new(path: str, option: str = "--output") -> None:
-    """Refuse a file that is there already.
-
-    Raises:
-        ValueError: with the option's name and the path.
-    """
+    """Refuse a file that is there already."""
     if exists(path):
         raise ValueError(f"{option} must be a new file, but {path} exists; --overwrite replaces it")
 
@@ -112,11 +104,6 @@ def whole_file(path: str, *, private: bool = False) -> Iterator[BinaryIO]:
 
 def write_once(path: str, data: bytes, *, private: bool = False) -> str:
     """Write a file, whole, unless there is one of that name: what was published first stays.
-
-    Args:
-        path: where, on any of Beam's filesystems.
-        data: what to write.
-        private: whether it is for its owner alone, as in `whole_file`.
 
     Returns:
         `written`; or `repeated` if there is one with the same bytes, `refused` if there is one with others.
@@ -223,14 +210,7 @@ def output_format(path: str, option: str = "--output") -> str:
 
 
 def write_row_file(path: str, row_type: type, rows: Iterable[Any] | pa.Table, *, private: bool = False) -> None:
-    """Write rows as one file, whole or not at all.
-
-    Args:
-        path: where, on any of Beam's filesystems; ends in .avro, .parquet, .jsonl, .csv or .xlsx.
-        row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp, numbers perhaps Optional.
-        rows: its rows, which are never in memory together; or a table of its fields, times in microseconds.
-        private: whether the file is for its owner alone.
-    """
+    """Write rows, or a table of them with times in microseconds, as one file, whole or not at all."""
     format = output_format(path)
     with whole_file(path, private=private) as stream:
         write_rows(stream, row_type, rows, format)
@@ -307,8 +287,6 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
     """Read the rows of a file that `write_row_file` wrote.
 
     Args:
-        path: of the file.
-        row_type: of its rows.
         time: makes times of microseconds since 1970: those of Beam, or `Time`, for which Beam is not loaded.
 
     Raises:
@@ -336,11 +314,7 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
 
 
 def read_rows(option: str, path: str, row_type: type[AnyRow], time: Callable[[int], Any] = timestamp) -> list[AnyRow]:
-    """Read a file of rows; arguments as those of `read_row_file`.
-
-    Raises:
-        ValueError: naming the option, the path and the rule.
-    """
+    """Read a file of rows; arguments as those of `read_row_file`."""
     try:
         return read_row_file(path, row_type, time)
     except FileNotFoundError:
@@ -369,13 +343,7 @@ def field_types(row_type: type) -> dict[str, type]:
 def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLAIN) -> type:
     """Return a type of the same rows that are written with the columns of an item in place of the item.
 
-    Args:
-        row_type: a NamedTuple.
-        names: of the columns; if there is but one, or rows have no item, the type stays.
-        layout: how they are written.
-
-    Raises:
-        ValueError: rows have another column of such a name.
+    Where there is but one column, or rows have no item, the type stays.
     """
     item = item_field(row_type)
     names = () if item is None or len(names) < 2 else tuple(names)

@@ -190,11 +190,7 @@ CLOCK = 'yyyy-mm-dd hh:mm:ss "{}"'
 
 
 def openpyxl() -> Any:
-    """Import the library of workbooks.
-
-    Raises:
-        ValueError: it is not installed.
-    """
+    """Import the library of workbooks."""
     try:
         return importlib.import_module("openpyxl")
     except ImportError:

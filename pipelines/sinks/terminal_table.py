@@ -40,13 +40,7 @@ def print_rows(
     """Print a table that fits a terminal, if names are not too long, and say where all rows are.
 
     Args:
-        table: what was published.
-        record: its guarantee file.
-        name: of the question among several.
         path: of all rows; None if they are not kept.
-        limit: rows that are printed at most.
-        nothing: why there may be no rows.
-        console: where to print; the standard output if None.
     """
     console = console or Console()
     shown = Shown.of(table, record, limit)

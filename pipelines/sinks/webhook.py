@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +18,6 @@ from privstream.transforms.row_types import ENDED
 from typing_extensions import override
 
 ANSWER_SECONDS = 10.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 TRY_AGAIN = (408, 425, 429)
 """Answers after which a request may be made again, beside those from 500."""
 
@@ -38,9 +36,6 @@ class Webhook(Destination):
 
     Args:
         url: of `http://` or `https://`; it may be a secret, so only its host is ever told.
-        run_id, row_type, key: see `Destination`.
-        folder: for the marks.
-        question: or view, by its name.
     """
 
     def __init__(self, url: str, run_id: str, row_type: type, key: Sequence[str], folder: str, question: str) -> None:
@@ -59,36 +54,32 @@ class Webhook(Destination):
 
     @override
     def send(self, rows: Sequence[Any]) -> int:
-        for key, row in self._alerts(rows):
+        for row in rows:
+            if getattr(row, "state", ALERT) != ALERT or getattr(row, "status", "") == ENDED:
+                continue
+            values = json_values(self.row_type, row)
+            about = {name: values[name] for name in self.key if name != "window_start"}
+            key = json_text(self.named | {"since": values["since"]} | about)
             digest = blake2b(key.encode(), digest_size=16).hexdigest()
             mark = join(self.folder, f"_notified_{digest}")
             if not exists(mark):
-                self._post(digest, json_text(self.named | row).encode())
+                self._post(digest, json_text(self.named | values).encode())
                 write_once(mark, b"")
         return 0
-
-    def _alerts(self, rows: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield alerts and their keys."""
-        for row in rows:
-            if getattr(row, "state", ALERT) == ALERT and getattr(row, "status", "") != ENDED:
-                values = json_values(self.row_type, row)
-                about = {name: values[name] for name in self.key if name != "window_start"}
-                yield json_text(self.named | {"since": values["since"]} | about), values
 
     def _post(self, digest: str, body: bytes) -> None:
         """Post an alert, again and again while nobody takes it."""
         headers = {"Content-Type": "application/json", "Idempotency-Key": digest}
-        pause, deadline = FIRST_PAUSE, time.monotonic() + self.patience
-        while True:
+        reason = ""
+        for _ in self.attempts():
             try:
                 request = urllib.request.Request(self.url, body, headers, method="POST")
                 with urllib.request.urlopen(request, timeout=ANSWER_SECONDS):
                     return
             except urllib.error.HTTPError as error:
-                reason, again = f"it answers {error.code}", error.code >= 500 or error.code in TRY_AGAIN
+                reason = f"it answers {error.code}"
+                if error.code < 500 and error.code not in TRY_AGAIN:
+                    break
             except OSError as error:
-                reason, again = str(getattr(error, "reason", "") or type(error).__name__), True
-            if not again or time.monotonic() > deadline:
-                raise UnreachableError(f"an alert could not be posted to {urlsplit(self.url).hostname}: {reason}")
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+                reason = str(getattr(error, "reason", "") or type(error).__name__)
+        raise UnreachableError(f"an alert could not be posted to {urlsplit(self.url).hostname}: {reason}")

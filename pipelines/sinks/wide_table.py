@@ -26,11 +26,7 @@ LABELS = ("query", "quantile", "low", "high")
 
 
 def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:
-    """Check before a run that its rows can be written so.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Check before a run that its rows can be written so."""
     if unbounded or path.rpartition(".")[2].lower() not in WIDE_FORMATS:
         known = ", ".join(f".{each}" for each in WIDE_FORMATS)
         raise ValueError(f"wide must be given with a run that ends and an --output of {known}, got {path}")

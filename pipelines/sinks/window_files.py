@@ -60,15 +60,8 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
     `window_files_refused` (there already, with others).
 
     Args:
-        folder: where, on any of Beam's filesystems; it must exist.
         row_type: a NamedTuple as `WriteRows` takes, perhaps with `window_start` and `window_end`.
-        format: avro, parquet, jsonl or csv.
-        order: fields to sort by, `-` before a name for falling numbers.
         destination: where the rows of each file are sent, too, once it is there; None for nowhere.
-        option: the option to name in errors.
-
-    Raises:
-        ValueError, TypeError: at once, if files cannot be written there or the rows cannot be written so.
     """
 
     def __init__(
@@ -181,11 +174,7 @@ def end_of(path: str) -> int:
 
 
 def check_folder(folder: str, option: str = "--output") -> None:
-    """Check before a run that files can be written into a folder.
-
-    Raises:
-        ValueError: with the option's name and the path.
-    """
+    """Check before a run that files can be written into a folder."""
     if not folder:
         raise ValueError(f"{option} must not be empty")
     if FileSystems.get_scheme(folder) is None and not os.path.isdir(folder):
@@ -267,14 +256,6 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
 
     *Privacy*: dead letters are records of people. On this machine's file system the files are for their owner alone.
     Guard the folder like the input.
-
-    Args:
-        folder: where, on any of Beam's filesystems; it must exist.
-        seconds: for which a letter waits at most.
-        largest: bytes with which a file is complete.
-
-    Raises:
-        ValueError: at once, naming `--dead_letter`, if files cannot be written there.
     """
 
     def __init__(self, folder: str, *, seconds: float = SECONDS, largest: int = LARGEST) -> None:

@@ -36,16 +36,9 @@ class WriteRows(beam.PTransform[Any, Any]):
     small, so one worker writes them; rows with an item are in its memory, such as dead letters are not.
 
     Args:
-        path: the file, which ends in .avro, .parquet, .jsonl, .csv or .xlsx; its folder must exist.
-        row_type: a NamedTuple with fields of type str, int, float, bool or Beam Timestamp.
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
-        option: the option to name in errors.
-        private: whether the file is for its owner alone.
         finish_table: what is done to all rows where tables come in place of rows: pairs of an encoded `StepKey` and an
             Arrow stream of tables, times in microseconds; None where rows come.
-
-    Raises:
-        ValueError, TypeError: at once, if the file cannot be written there or the rows cannot be written so.
     """
 
     def __init__(

@@ -211,10 +211,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
          "method": "status", "delta": 1e-3, "renew_every": 120},
     ),
     "ContinualHistogram": (
-        {"domain": ITEMS, "queries": ["histogram", "max"], "separator": ";",
-         "categories_per_row": 2},
-        {"domain": Domain(ITEMS), "queries": ["histogram", "max"], "separator": ";",
-         "categories_per_row": 2},
+        {"domain": ITEMS, "queries": ["histogram", "max"]},
+        {"domain": Domain(ITEMS), "queries": ["histogram", "max"]},
     ),
     "ThresholdFlags": (
         {"domain": ["7", "tea"], "thresholds": {7: 1000, "tea": 30}, **OF_PEOPLE},

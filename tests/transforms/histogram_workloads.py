@@ -16,7 +16,6 @@ EVERYTHING = ("histogram", "max", "min", "median", "quantile:0.9", "top:3")
 CONFIGURATIONS = {
     "plain": {"queries": EVERYTHING},
     "approximate": {"delta": 1e-6, "queries": ("histogram",)},
-    "several categories": {"categories_per_row": 2, "separator": "|"},
     "anchored": {
         "queries": ("histogram", "top:2"), "largest": 100, "epsilon": 40.0,
     },
@@ -26,7 +25,6 @@ CONFIGURATIONS = {
     "people": {"unit": "person", "max_contributions": 5, "queries": ("histogram", "max")},
     "people, limited": {
         "unit": "person", "max_contributions": 7, "max_per_window": 2, "delta": 1e-6,
-        "categories_per_row": 3, "separator": "|",
     },
 }  # fmt: skip
 FLAGS = {
@@ -46,11 +44,9 @@ def transform(name: str, **changes):
 
 def random_events(name: str, chance: random.Random, n: int = 600) -> list[tuple[str, str, int]]:
     """Events of 25 people, some outside of the run and the domain."""
-    options = {**CONFIGURATIONS, **FLAGS}[name]
     events = []
     for _ in range(n):
-        parts = chance.choices([*NAMES, "unknown"], weights=[40, 20, 10, 5, 5, 5, 2], k=chance.choice([1, 1, 2, 4]))
-        item = "|".join(parts) if options.get("categories_per_row", 1) > 1 else parts[0]
+        (item,) = chance.choices([*NAMES, "unknown"], weights=[40, 20, 10, 5, 5, 5, 2])
         time = chance.randrange((START - 20) * SECOND, (START + 420) * SECOND)
         user = f"user {min(chance.randrange(25), chance.randrange(25))}"
         events.append((user, item, time))

@@ -6,14 +6,7 @@ import numpy as np
 from apache_beam.utils.timestamp import Timestamp
 from privstream.transforms.row_types import CategoryFlag, HistogramEstimate
 
-Event = tuple[str, str, int]  # user, categories with separators, microseconds
-
-
-def categories_of(made, item: str) -> list[str]:
-    """The categories of an event that count, in order."""
-    known = set(made.categories.domain.texts.to_pylist())
-    parts = item.split(made.categories.separator) if made.categories.limit > 1 else [item]
-    return list(dict.fromkeys(part for part in parts if part in known))[: made.categories.limit]
+Event = tuple[str, str, int]  # user, category, microseconds
 
 
 def counted(made, events: list[Event]) -> list[tuple[str, int, str]]:
@@ -22,8 +15,8 @@ def counted(made, events: list[Event]) -> list[tuple[str, int, str]]:
     rows = []
     for user, item, time in events:
         step = time // steps.size
-        if steps.first <= step and (steps.end is None or step < steps.end):
-            rows += [(user, step, time, names.index(c)) for c in categories_of(made, item)]
+        if item in names and steps.first <= step and (steps.end is None or step < steps.end):
+            rows.append((user, step, time, names.index(item)))
     if made.unit == "person":
         rows.sort(key=lambda row: row[1:])
         in_window, in_run, kept = Counter(), Counter(), []

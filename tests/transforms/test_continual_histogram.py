@@ -4,20 +4,14 @@ import random
 import time
 
 import apache_beam as beam
-import histogram_workloads as workloads
 import numpy as np
-import pyarrow as pa
 import pytest
 import slow_histogram
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
-from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_arrow, as_rows, checked, late_of, of_elements, run_bounded
 from every_runner import one_job
-from histogram_workloads import CONFIGURATIONS, FLAGS, NAMES, random_events, transform
-from hypothesis import given
-from hypothesis import strategies as st
-from privstream.transforms.questions.histograms import Categories
+from histogram_workloads import CONFIGURATIONS, FLAGS, random_events, transform
 from privstream.transforms.timing.step_fn import StepFn
 from tiny_runner import OpenWindows, call_all, dofns_of, started
 
@@ -34,7 +28,7 @@ def expected(name, made, events):
     "extremes",
     "people, limited",
     "flags of people",
-    elsewhere=["plain", "several categories", "people, limited", "flags", "flags of people"],
+    elsewhere=["plain", "people, limited", "flags", "flags of people"],
 )
 def test_rows_are_those_of_the_reference(name):
     events = random_events(name, random.Random(6))
@@ -92,28 +86,6 @@ def test_a_state_is_small_however_many_events_there_were():
         stage.advance(now)
         sizes.append(sum(len(v) for (_, p), values in stage.cells.states.items() for v in values if "log" in p))
     assert max(sizes) < 1500
-
-
-def test_rows_of_lists_and_arrow_lists_are_as_texts_with_separators():
-    events = random_events("several categories", random.Random(2), 100)
-    made = transform("several categories")
-    wanted = expected("several categories", made, events)
-    lists = [beam.Row(user=u, item=i.split("|"), time=Timestamp(micros=t)) for u, i, t in events]
-    _, items, times = zip(*events, strict=True)
-    columns = {"item": pa.array([i.split("|") for i in items]), "time": pa.array(times, pa.timestamp("us"))}
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))  # without a user
-    assert sorted(run_bounded("fn_api", [batch], made).elements("rows")) == wanted
-    assert sorted(run_bounded("fn_api", lists, made).elements("rows")) == wanted
-
-
-@given(st.lists(st.lists(st.sampled_from([*NAMES, "x", ""]), max_size=6), max_size=8), st.integers(1, 4))
-def test_categories_of_an_event_are_its_first_ones_each_once(rows, limit):
-    found = Categories(domain=workloads.COMMON["domain"], limit=limit, separator="|")
-    row, position, _ = found.of_lists(pa.array(rows, pa.list_(pa.string())))
-    wanted = [[c for c in dict.fromkeys(names) if c in NAMES][:limit] for names in rows]
-    assert list(zip(row.tolist(), [found.domain[p] for p in position.tolist()], strict=True)) == [
-        (i, name) for i, names in enumerate(wanted) for name in names
-    ]
 
 
 def test_input_that_cannot_be_published_safely_is_refused():

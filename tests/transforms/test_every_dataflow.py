@@ -133,7 +133,7 @@ def test_order_batches_and_shards_change_nothing(case):
 
 DRIVEN = cases(
     sets=["doors, used up", "sessions, limited", "sessions with ends", "doors with time-out, limited"],
-    histograms=["plain", "several categories", "people, limited", "flags", "flags of people"],
+    histograms=["plain", "people, limited", "flags", "flags of people"],
     counts=[*counts.ONE_OF_EACH_CHAIN, "found, several windows", "start, few"],
     hitters=["plain", "many items", "known domain", "status", "status, known domain"],
     points=["ranges, two", "ranges gaussian", "predecessors, two", "predecessors dynamic"],
@@ -191,7 +191,7 @@ def test_late_events_are_dropped_and_change_nothing(case):
     "late events",
     cases(
         sets=["doors"],
-        histograms=["several categories", "people", "flags"],
+        histograms=["plain", "people", "flags"],
         counts=["found, people", "start, public"],
         hitters=["plain", "known domain", "status"],
         points=["ranges gaussian", "predecessors"],

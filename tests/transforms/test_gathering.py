@@ -205,24 +205,6 @@ def test_points_are_numbers():
     assert letter.reason == "user must be text or an integer, got double"
 
 
-def test_items_may_be_lists_where_that_is_said():
-    rows, letters = gather([("u", ["a", "b"]), ("v", ("a", "")), ("w", []), ("x", "a"), ("y", ["a", None])], lists=True)
-    assert [row["item"] for row in rows] == [["a", "b"], ["a", ""], [], "a"]
-    assert [letter.reason for letter in letters] == ["item must not be null"]
-    for kind in (
-        pa.list_(pa.string()),
-        pa.large_list(pa.large_string()),
-        pa.list_(pa.dictionary(pa.int8(), pa.string())),
-    ):
-        column = pa.array([["c"], ["a", "b"], [], None, ["a", None], ["x" * 2**20, "y"]], kind)
-        batch = pa.record_batch({"user": ["u"] * 6, "item": column, "time": [1] * 6}).slice(1)
-        rows, letters = gather([batch], lists=True)
-        assert [row["item"] for row in rows] == [["a", "b"], []]
-        assert [letter.reason.partition(",")[0] for letter in letters] == [
-            "item must not be null", "item must not be null", "item must be at most 1",
-        ]  # fmt: skip
-
-
 def test_batches_are_cut_and_carry_the_oldest_time(monkeypatch):
     monkeypatch.setattr(elements, "ROWS_PER_BATCH", 3)
     gatherer = GatherRows(EventFields())

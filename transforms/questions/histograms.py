@@ -107,8 +107,6 @@ def watched(asked: tuple[Question, ...]) -> list[tuple[HistogramQuery, ...]]:
     return choices
 
 
-LISTED = "\x1f"  # between the categories of one text, such as a list becomes, unless another separator is named
-
 UNITS = ("event", "person")
 
 EXPECTED_COUNT = 100_000
@@ -120,46 +118,20 @@ Thresholds = int | Mapping[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Categories:
-    """How categories are read from events: all of it is public.
-
-    Attributes:
-        domain: the categories.
-        limit: categories of one event that count at most: the first ones, each once.
-        separator: what stands between the categories of an event, if it may have more than one.
-    """
+    """The public categories of events."""
 
     domain: Domain
-    limit: int
-    separator: str
 
     @property
     def size(self) -> int:
         """How many there are."""
         return len(self.domain)
 
-    def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return row and position of each category that counts in a batch, and the rows of those beyond the limit."""
-        items = batch["item"]
-        if pa.types.is_list(items.type):
-            return self.of_lists(items)
-        if self.limit > 1:
-            return self.of_lists(pc.split_pattern(items, self.separator))
-        found = pc.index_in(items, self.domain.texts)
+    def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of a batch that have a category, and its position."""
+        found = pc.index_in(batch["item"], self.domain.texts)
         rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
-        return rows, found.drop_null().to_numpy().astype(np.int64), rows[:0]
-
-    def of_lists(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return what `found_in` does, for lists of texts."""
-        rows, texts = pc.list_parent_indices(items).to_numpy(), pc.list_flatten(items)
-        found = pc.index_in(texts, self.domain.texts)
-        known = pc.is_valid(found).to_numpy(zero_copy_only=False)
-        rows, positions = rows[known].astype(np.int64), found.drop_null().to_numpy().astype(np.int64)
-        _, first = np.unique(rows * len(self.domain) + positions, return_index=True)
-        first.sort()
-        rows, positions = rows[first], positions[first]
-        place = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        within = place < self.limit
-        return rows[within], positions[within], rows[~within]
+        return rows, found.drop_null().to_numpy().astype(np.int64)
 
 
 class CategoryOptions(WindowOptions, total=False):
@@ -177,8 +149,6 @@ class CategoryOptions(WindowOptions, total=False):
     unit: Literal["event", "person"]
     max_contributions: int | None
     max_per_window: int | None
-    categories_per_row: int
-    separator: str | None
     shards: int
 
 
@@ -199,41 +169,29 @@ class CategoryParameters(Parameters):
         unit: Literal["event", "person"] = "event",
         max_contributions: int | None = None,
         max_per_window: int | None = None,
-        categories_per_row: int = 1,
-        separator: str | None = None,
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
         super().__init__(noise)
-        domain = Domain.of(domain)
-        if checks.integer("categories_per_row", categories_per_row, minimum=1) > len(domain):
-            raise ValueError(f"categories_per_row must be <= {len(domain)}, got {categories_per_row}")
-        if separator is not None and not (isinstance(separator, str) and separator):
-            raise ValueError(f"separator must be a text, at least one character, got {separator!r}")
         self.unit = checks.one_of("unit", unit, UNITS)
         check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
         self.max_contributions, self.max_per_window = max_contributions, max_per_window
         if self.unit == "person" and max_contributions is None:
             raise ValueError("max_contributions must be given when the unit is a person")
         self.steps = Steps.of(start=start, end=end, **options)
-        self.categories = Categories(
-            domain=domain,
-            limit=categories_per_row,
-            separator=LISTED if separator is None else separator,
-        )
+        self.categories = Categories(domain=Domain.of(domain))
         self.budget = {"epsilon": epsilon, "delta": delta}
         self.shards = check_shards(shards)
         self.noise = noise
 
     @property
     def shape(self) -> dict[str, Any]:
-        """What a mechanism must know: a person's categories are rows of one column each."""
-        by_user = self.unit == "person"
+        """What a mechanism must know: each event is a row of one column."""
         return {
-            "columns": len(self.categories.domain),
+            "columns": self.categories.size,
             "horizon": self.windows,
-            "row_columns": 1 if by_user else self.categories.limit,
-            "rows_per_unit": self.max_contributions if by_user else None,
+            "row_columns": 1,
+            "rows_per_unit": self.max_contributions if self.unit == "person" else None,
         }
 
     @property
@@ -248,9 +206,7 @@ class CategoryParameters(Parameters):
     @property
     @override
     def promise(self) -> PrivacyGuarantee:
-        categories = self.categories.limit
-        counted = f"at most {categories} categories" if categories > 1 else "one category"
-        limits = [f"An event counts in one window, for {counted} of {len(self.categories.domain):,}."]
+        limits = [f"An event counts in one window, for one category of {self.categories.size:,}."]
         public = ["all arguments but the noise", "the number of windows, all of which are published"]
         if self.unit == "person":
             most = cast(int, self.max_contributions)
@@ -272,19 +228,14 @@ class CategoryParameters(Parameters):
     @property
     @override
     def coverage(self) -> Coverage:
-        limits, several, thing = [], self.categories.limit, "event"
-        if several > 1:
-            thing = "category"
-            if several < len(self.categories.domain):
-                limits.append(Limit.at_most("categories_per_row", several, thing, "", "first", unit="event"))
+        limits, thing = [], "event"
         if self.max_contributions is not None:
             most, in_window = self.max_contributions, self.max_per_window
             limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, "first", lasting=True))
             if in_window is not None and in_window < most:
                 limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", "first"))
-        one = ", each for one category," if several == 1 else ""
         return Coverage(
-            holds=f"{'the numbers of events that count' if limits else ALL_EVENTS}{one}",
+            holds=f"{'the numbers of events that count' if limits else ALL_EVENTS}, each for one category,",
             scope=TOGETHER,
             limits=tuple(limits),
             beyond="the numbers of all events may be larger",
@@ -295,21 +246,20 @@ class CategoryParameters(Parameters):
     @override
     def event_fields(self) -> EventFields:
         user = TEXT if self.unit == "person" else UNREAD
-        return EventFields(user=user, lists=True)
+        return EventFields(user=user)
 
 
 class HistogramParameters(CategoryParameters):
     """Publish, at the end of every window, queries on the counts of public categories in all windows so far.
 
-    Input: as of `KeyedCounts`, with a category as item; where the unit is an event, no `user` is read. With
-    `categories_per_row` an item may be several categories: a list, or a text with separators. `queries` may have
-    `Monotone` functions, too. Output: `HistogramEstimate` rows of each window, also an empty one. Args: see
-    `Parameters` and `privstream help histogram`.
+    Input: as of `KeyedCounts`, with a category as item; where the unit is an event, no `user` is read.
+    `queries` may have `Monotone` functions, too. Output: `HistogramEstimate` rows of each window, also an empty one.
+    Args: see `Parameters` and `privstream help histogram`.
 
     Privacy:
         Unit: one event, or one person over the whole run. Neighbours: one added or removed. (epsilon,
-        delta): `guarantee`. Enforced: an event counts for at most `categories_per_row` categories; a person's first
-        `max_contributions` categories count, by window and in it by time, at most `max_per_window` of each window.
+        delta): `guarantee`. Enforced: an event counts for one category; of a person the first `max_contributions`
+        events count, by window and in it by time, at most `max_per_window` of each window.
         Public: all arguments but `noise`. With unit "person", one value of the user field is one person; with unit
         "event", nothing is promised to a person who has many events.
 

@@ -58,24 +58,19 @@ class ReadCategories(ReadEvents):
 
     categories: Any
     other_items = Metrics.counter("privstream", "events_outside_domain")
-    limited = LimitCounter("categories")
 
     def code(self, batch: pa.RecordBatch) -> CodedEvents:
         """Return the categories that count in a batch, in row order, by their positions; count the others."""
-        rows, positions, beyond = self.categories.found_in(batch)
+        rows, positions = self.categories.found_in(batch)
         times = batch["time"].to_numpy()
         in_run, in_step = self.steps.assign(times)
         step = np.full(len(times), -1)
         step[in_run] = in_step
-        listed = np.zeros(len(times), bool)
-        listed[rows] = True
-        self.other_items.inc(int((~listed).sum()))
-        self.outside.inc(int((listed & (step < 0)).sum()))
         keep = step[rows] >= 0
-        left_out = int((step[beyond] >= 0).sum())
-        self.limited.add(int(keep.sum()) + left_out, left_out)
+        self.other_items.inc(len(times) - len(rows))
+        self.outside.inc(int((~keep).sum()))
         rows, positions = rows[keep], positions[keep]
-        self.usable.inc(len(np.unique(rows)))
+        self.usable.inc(len(rows))
         return CodedEvents(rows, positions.astype(np.uint64), step[rows])
 
 
@@ -204,7 +199,7 @@ class CountedCategories(PeopleTransform):
     row_type: type
     last_stage: type[CountedSteps]
     categories: Any
-    """What is counted: its `size`; and `found_in` a batch: rows, positions, and the rows of what is beyond limits."""
+    """What is counted: its `size`; and `found_in` a batch: rows, and positions."""
     mechanism: Any
     noise: NoiseSource
 
@@ -282,8 +277,7 @@ class CategoryTransform(CategoryParameters, CountedCategories):
     @override
     def _noise(self) -> NoiseSource:
         limits = f"{self.unit} {self.max_contributions} {self.max_per_window}"
-        rows = f"{self.categories.domain.digest} {self.categories.limit} {self.categories.separator}"
-        return self.noise.derive(type(self).__name__, self.steps.label, limits, rows)
+        return self.noise.derive(type(self).__name__, self.steps.label, limits, self.categories.domain.digest)
 
 
 class PublishHistogram(CountedSteps, state="publish_histogram"):

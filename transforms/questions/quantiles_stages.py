@@ -34,15 +34,14 @@ class Binned:
         """How many bins there are."""
         return int(self.bins.resolution)
 
-    def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return each row and its bin, and no row beyond a limit; count the values that are clipped."""
+    def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+        """Return each row and its bin; count the values that are clipped."""
         values = batch["value"].to_numpy()
         beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
         if len(beyond):
             in_run, _ = self.steps.assign(batch["time"].to_numpy()[beyond])
             self.clipped.inc(len(in_run))
-        rows = np.arange(len(values))
-        return rows, self.bins.places(values), rows[:0]
+        return np.arange(len(values)), self.bins.places(values)
 
 
 class BoundValues(BoundCodes):

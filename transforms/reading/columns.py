@@ -101,19 +101,15 @@ def checked(name: str, column: pa.Array) -> pa.Array:
     raise BrokenRuleError(name, TYPE, f"{name} must be a column that is not damaged")
 
 
-def check_kind(name: str, kind: pa.DataType, *, lists: bool = False) -> bool:
-    """Refuse the type of a column that cannot be text; return whether it is one of lists.
+def check_kind(name: str, kind: pa.DataType) -> None:
+    """Refuse the type of a column that cannot be text.
 
     Raises:
-        BrokenRuleError: it is none of text, integers, nulls, a dictionary of these or, with `lists`, lists of these.
+        BrokenRuleError: it is none of text, integers, nulls or a dictionary of these.
     """
-    if lists and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        check_kind(name, kind.value_type)
-        return True
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (value in _AS_BINARY or pa.types.is_integer(value) or pa.types.is_null(value)):
         raise wrong_type(name, kind)
-    return False
 
 
 def _lengths(texts: pa.Array) -> np.ndarray:
@@ -131,10 +127,6 @@ def decoded_lengths(name: str, column: pa.Array) -> np.ndarray | None:
     Texts that are too long count for nothing: they are never written out.
     """
     kind = column.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        rows, values = _flat(name, column)
-        lengths = decoded_lengths(name, values)
-        return None if lengths is None else np.bincount(rows, lengths, minlength=len(column)).astype(np.int64)
     coded = pa.types.is_dictionary(kind)
     if not (coded and kind.value_type in _AS_BINARY) and kind not in (pa.large_string(), pa.string_view()):
         return None
@@ -201,28 +193,6 @@ def _decoded(data: bytes) -> str | None:
     with suppress(UnicodeDecodeError):
         return data.decode()
     return None
-
-
-def _flat(name: str, column: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Return row and value of everything in a column of lists."""
-    offsets = column.offsets.to_numpy()
-    if len(column) and (offsets[0] < 0 or (np.diff(offsets) < 0).any() or offsets[-1] > len(column.values)):
-        raise BrokenRuleError(name, TYPE, f"{name} must be a column that is not damaged")
-    return pc.list_parent_indices(column).to_numpy().astype(np.int64), pc.list_flatten(column)
-
-
-def list_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:
-    """Return a column of lists of texts, and which rows break a rule. A list may be empty, and so may its texts."""
-    rows, values = _flat(name, column)
-    texts, found = text_column(name, values)
-    marks = marked((null_rows(column), partial(missing, name)))
-    for mask, rule in found:
-        if str(rule) != str(empty(name)):
-            marks.append((np.bincount(rows[mask], minlength=len(column)) > 0, rule))
-    lengths = np.bincount(rows, _lengths(texts), minlength=len(column))
-    marks += marked((lengths > LONGEST_TEXT, partial(too_long, name)))
-    ends = np.append(0, np.cumsum(np.bincount(rows, minlength=len(column))))
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), texts), marks
 
 
 def number_column(name: str, column: pa.Array) -> tuple[pa.Array, Marks]:

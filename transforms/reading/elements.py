@@ -19,7 +19,6 @@ from privstream.transforms.counters import counter
 from privstream.transforms.reading.columns import TEXT_PER_BATCH, read_point, read_text, value_of
 from privstream.transforms.reading.dead_letters import LOG, set_aside, text_of
 from privstream.transforms.reading.fields import (
-    LONGEST_TEXT,
     MISSING,
     NUMBER,
     TYPE,
@@ -28,7 +27,6 @@ from privstream.transforms.reading.fields import (
     BrokenRuleError,
     EventFields,
     broken_by,
-    too_long,
 )
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, Unusable, batches_of, usable_batches
 from privstream.transforms.reading.texts import join_item
@@ -72,15 +70,14 @@ class Said(NamedTuple):
     """What an event says, as `EventFields` asks; what is not read is empty."""
 
     user: str | int
-    item: str | list[str]
+    item: str
     time: int
     value: float
 
     @property
     def size(self) -> int:
         """Characters of text."""
-        user = len(self.user) if isinstance(self.user, str) else 0
-        return user + (len(self.item) if isinstance(self.item, str) else sum(map(len, self.item)))
+        return len(self.item) + (len(self.user) if isinstance(self.user, str) else 0)
 
 
 def read_event(element: Any, timestamp: Timestamp, fields: EventFields, names: FieldNames = AS_NAMED) -> Said | None:
@@ -112,7 +109,10 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields, names: F
     value = get("value", names.value) if fields.value != UNREAD else 0.0
     if fields.user != UNREAD:
         user = read_point("user", user) if fields.user == NUMBER else read_text("user", user)
-    item = _item(parts, lists=fields.lists) if fields.item else ""
+    item = ""
+    if fields.item:
+        texts = [read_text("item", part) for part in parts]
+        item = texts[0] if len(texts) == 1 else join_item(texts)
     if time is STAMP:  # which says nothing at the ends of time
         stamped = MIN_TIMESTAMP.micros + MILLISECOND <= timestamp.micros and timestamp < NO_TIME
         if fields.timed and not stamped:
@@ -121,21 +121,6 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields, names: F
     else:
         micros = 0 if time is None and not fields.timed else read_micros("time", time, names.times)
     return Said(user, item, micros, value_of(value, whole=fields.value == WHOLE))
-
-
-def _item(parts: list[Any], *, lists: bool) -> str | list[str]:
-    """Return an item of one field, which may be a list, or of several."""
-    if len(parts) > 1:
-        return join_item([read_text("item", part) for part in parts])
-    if not (lists and isinstance(parts[0], list | tuple)):
-        return read_text("item", parts[0])
-    texts = [read_text("item", each, least=0) for each in parts[0]]
-    if sum(map(len, texts)) > LONGEST_TEXT:
-        raise too_long("item")
-    return texts
-
-
-Together = tuple[int | None, bool]  # millisecond of arrival, if that is after the time; whether the item is a list
 
 
 class GatherRows(beam.DoFn):
@@ -161,8 +146,8 @@ class GatherRows(beam.DoFn):
 
     @override
     def start_bundle(self) -> None:
-        self._rows: dict[Together, list[Said]] = defaultdict(list)
-        self._oldest: dict[Together, Any] = {}
+        self._rows: dict[int | None, list[Said]] = defaultdict(list)  # by when they came, if that is after their time
+        self._oldest: dict[int | None, Any] = {}
         self._number = self._text = 0
 
     @override
@@ -185,9 +170,8 @@ class GatherRows(beam.DoFn):
             counter("events_filtered").inc()
             return
         arrived = None if timestamp.micros <= row.time else timestamp.micros // MILLISECOND
-        together = arrived, isinstance(row.item, list)
-        self._rows[together].append(row)
-        self._oldest[together] = min(self._oldest.get(together, timestamp), timestamp)
+        self._rows[arrived].append(row)
+        self._oldest[arrived] = min(self._oldest.get(arrived, timestamp), timestamp)
         self._number += 1
         self._text += row.size
         self._window = window
@@ -213,12 +197,12 @@ class GatherRows(beam.DoFn):
 
     @override
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        for together, rows in self._rows.items():
-            schema = self.fields.schema(lists=together[1])
+        schema = self.fields.schema()
+        for arrived, rows in self._rows.items():
             columns = dict(zip(Said._fields, zip(*rows, strict=True), strict=True))
             arrays = [pa.array(columns[field.name], field.type) for field in schema]
             batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-            yield WindowedValue(batch, self._oldest[together], (self._window,))
+            yield WindowedValue(batch, self._oldest[arrived], (self._window,))
         self.start_bundle()
         if self._broken:
             LOG.add(self._broken)

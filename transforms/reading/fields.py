@@ -22,14 +22,12 @@ class EventFields:
     Attributes:
         user: TEXT for a person, NUMBER for a point, or UNREAD.
         item: whether the item is read.
-        lists: whether an item may be a list of texts.
         timed: whether an event needs a time; if not, one without a time counts as of 1970.
         value: NUMBER for a finite number that an event has beside its item, WHOLE for a whole one, or UNREAD.
     """
 
     user: str = TEXT
     item: bool = True
-    lists: bool = False
     timed: bool = True
     value: str = UNREAD
 
@@ -39,11 +37,11 @@ class EventFields:
         read = {"user": self.user != UNREAD, "item": self.item, "time": self.timed, "value": self.value != UNREAD}
         return tuple(name for name, needed in read.items() if needed)
 
-    def schema(self, *, lists: bool = False) -> pa.Schema:
-        """Return the columns of batches that are checked; with `lists`, of those whose items are lists."""
+    def schema(self) -> pa.Schema:
+        """Return the columns of batches that are checked."""
         kinds = {
             "user": pa.int64() if self.user == NUMBER else pa.string(),
-            "item": pa.list_(pa.string()) if lists else pa.string(),
+            "item": pa.string(),
             "time": pa.int64(),  # microseconds since 1970
             "value": pa.float64(),
         }

@@ -15,7 +15,6 @@ from privstream.transforms.reading.columns import (
     check_kind,
     checked,
     cut_by_text,
-    list_column,
     number_column,
     text_column,
     unchecked_text,
@@ -146,8 +145,7 @@ def read_batch(
     for field in fields.schema():
         columns[field.name], marks = _column(field.name, batch, fields, names)
         _note(broken, marks, passing)
-    lists = fields.item and pa.types.is_list(columns["item"].type)
-    clean = pa.RecordBatch.from_arrays(list(columns.values()), schema=fields.schema(lists=lists))
+    clean = pa.RecordBatch.from_arrays(list(columns.values()), schema=fields.schema())
     if broken or not passing.all():
         passing[list(broken)] = False
         clean = clean.filter(pa.array(passing))
@@ -190,8 +188,7 @@ def _column(content: str, batch: pa.RecordBatch, fields: EventFields, names: Fie
     column = _only(batch, content, str(name))
     if content == "value":
         return value_column(column, whole=fields.value == WHOLE)
-    if check_kind(content, column.type, lists=content == "item" and fields.lists):
-        return list_column(content, column)
+    check_kind(content, column.type)
     points = content == "user" and fields.user == NUMBER
     return number_column(content, column) if points else text_column(content, column)
 
