@@ -79,7 +79,7 @@ RECORD = st.fixed_dictionaries({"user": st.sampled_from(["a", "b", "", None]), "
 def normalised(records, **fields):
     columns = {name: [record[name] for record in records] for name in ("user", "n", "t")}
     columns |= {"item": ["i"] * len(records), "time": [TIME] * len(records)}
-    batch, refusals = Normaliser(FieldMapping(time_zone="UTC", **fields))(RawEvents(columns, str, str))
+    (batch,), refusals = Normaliser(FieldMapping(time_zone="UTC", **fields))(RawEvents(columns, str, str))
     return batch.to_pylist(), [(refusal.row, refusal.code) for refusal in refusals]
 
 
