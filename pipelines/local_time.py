@@ -18,12 +18,7 @@ MIDNIGHT = time()
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clocks by which times are shown.
-
-    Attributes:
-        zone: IANA time zone.
-        window: windows of a calendar in words, such as "1 week"; empty for windows of one length.
-    """
+    """The clocks by which times are shown; `window` has those of a calendar in words, such as "1 week"."""
 
     zone: str = "UTC"
     window: str = ""

@@ -1,11 +1,4 @@
-"""Which files there are: those that match a pattern, whether they stay as they are, and what is new in a folder.
-
-A watched folder gives every file once, in the order in which they came. A file is taken when two polls have found it
-with the same size and time of change, so that a file that is still being written is left alone. A name beginning with
-`.` or `_` is no file of events. Two such names speak to the watcher: `_END` says that no file will come any more, and
-`_UNTIL_20300101T120000Z` that no event before that time will. Either counts when every file that came before it has
-been taken.
-"""
+"""Which files there are: those that match a pattern, whether they stay as they are, and what is new in a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple, cast
@@ -48,10 +41,7 @@ TEXT_FORMATS = ("jsonl", "csv")
 
 
 class EventFile(NamedTuple):
-    """A file that matched: its path, its size in bytes, its format, and when it came, if it was watched for.
-
-    `marks` show whether it has changed since: see `FileFacts`.
-    """
+    """A file that matched: its size in bytes, when it came, if it was watched for, and its marks: see `FileFacts`."""
 
     path: str
     size: int
@@ -72,7 +62,7 @@ class FilePart(NamedTuple):
 
 
 def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
-    """List the files that match, in the order of their paths, as they are now, so that a later change can be seen.
+    """List the files that match, in the order of their paths, as they are now.
 
     Raises:
         InputFileError: none matches, a format is unknown, one is no file, or a file that needs a header is empty.
@@ -92,17 +82,16 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
 
 def _found(pattern: str) -> list[FileFacts]:
     """Return what matches: a file whatever signs of a pattern are in its name, the files of a folder, or of a glob."""
-    if os.path.isdir(pattern):
-        paths = [os.path.join(pattern, name) for name in os.listdir(pattern) if not name.startswith((".", "_"))]
-        paths = [path for path in sorted(paths) if not os.path.isdir(path)]
+    if os.path.exists(pattern):
+        paths = [pattern]
+        if os.path.isdir(pattern):
+            paths = [os.path.join(pattern, name) for name in os.listdir(pattern) if not name.startswith((".", "_"))]
+            paths = [path for path in sorted(paths) if not os.path.isdir(path)]
         if not paths:
             raise InputFileError(f"--input must have at least one file: there is none in the folder {pattern}")
         for path in paths:
             check_regular(path)
         return [facts_of(path) for path in paths]
-    if os.path.exists(pattern):
-        check_regular(pattern)
-        return [facts_of(pattern)]
     if any(sign in pattern for sign in GLOB) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
     check_store(pattern, "--input")
@@ -164,14 +153,13 @@ def check_file(file: EventFile | FilePart, fields: AnyFields) -> None:
         fields.check(schema, file.path)
 
 
-def parts_of(file: EventFile) -> Iterator[FilePart]:
+def parts_of(file: EventFile) -> list[FilePart]:
     """Cut a file into parts."""
     part = FilePart(file.path, file.format, file.size, marks=file.marks)
     if file.format != "parquet":
-        yield part
-        return
-    for group, rows in enumerate(parquet_events.row_groups(file.path)):
-        yield part._replace(group=group, rows=rows)
+        return [part]
+    rows = parquet_events.row_groups(file.path)
+    return [part._replace(group=group, rows=number) for group, number in enumerate(rows)]
 
 
 def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:
@@ -190,10 +178,11 @@ def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> li
 
 def _check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
     """Refuse options about text where no file is text."""
-    for name, given in {"delimiter": fields.text.delimiter is not None, "quote": not fields.text.quote}.items():
+    text = fields.text
+    for name, given in {"delimiter": text.delimiter is not None, "quote": not text.quote}.items():
         if given and "csv" not in formats:
             raise ValueError(f"--{name} must be given with CSV only: no file of --input is CSV")
-    if fields.text.encoding != UTF_8 and not set(formats) & set(TEXT_FORMATS):
+    if text.encoding != UTF_8 and not set(formats) & set(TEXT_FORMATS):
         raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
 
 
@@ -233,7 +222,12 @@ class Seen(NamedTuple):
 
 @dataclass
 class FolderPolls:
-    """What has been taken, and what was seen at the last poll; names are hashes.
+    """What has been taken of a watched folder, and what was seen at the last poll; names are hashes.
+
+    Each file is taken once, in the order in which they came, when two polls have found it with the same size and time
+    of change. A name beginning with `.` or `_` is no file of events. Two such names are marks: `_END` says that no file
+    will come any more, and `_UNTIL_20300101T120000Z` that no event before that time will. Either counts when every file
+    that came before it has been taken.
 
     Attributes:
         taken: name -> its stamp, and since when it is gone (seconds; 0 while it is there).
@@ -298,11 +292,7 @@ def _hashed(name: str) -> str:
 
 
 def list_folder(pattern: str) -> list[Seen] | None:
-    """List the files of a folder, or those that a glob matches beside the marks; None if that failed.
-
-    On a local disk a file came when it was last written, renamed or linked, whatever its time of change says; elsewhere
-    it came when it was last changed.
-    """
+    """List the files of a folder, or those that a glob matches beside the marks; None if that failed."""
     folder, glob = split_pattern(pattern)
     if scheme_of(folder) is None and not os.path.isdir(folder):
         return None
@@ -311,8 +301,7 @@ def list_folder(pattern: str) -> list[Seen] | None:
     except OSError:
         return None
     found = {file.path: file for each in listed for file in each.metadata_list}
-    speaking = [file for file in found.values() if _speaks(file.path.rpartition("/")[2])]
-    seen = [_seen(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in speaking]
+    seen = [_seen(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in found.values()]
     return [each for each in seen if each is not None]
 
 
@@ -342,13 +331,15 @@ def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
     return folder or os.curdir, glob
 
 
-def _speaks(name: str) -> bool:
-    """Tell whether a name is that of a file of events or of a mark."""
-    return not name.startswith((".", "_")) or name == END or UNTIL.fullmatch(name) is not None
-
-
 def _seen(path: str, size: int, changed: float) -> Seen | None:
-    """Describe a file; None if it has just gone."""
+    """Describe a file or a mark; None for other names, and if it has just gone.
+
+    On a local disk a file came when it was last written, renamed or linked, whatever its time of change says; elsewhere
+    it came when it was last changed.
+    """
+    name = path.rpartition("/")[2]
+    if name.startswith((".", "_")) and name != END and UNTIL.fullmatch(name) is None:
+        return None
     if scheme_of(path) is None:
         try:
             status = os.stat(path)
