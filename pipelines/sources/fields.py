@@ -32,10 +32,9 @@ NAMES_MAY_BE_DATA = "names_may_be_data"
 class FieldMapping:
     """Names and rules by which a file's fields become events.
 
-    Users and items are text or integers (5 and "5" are one person). Times are timestamps, ISO 8601 text or text of a
-    stated form, or epoch numbers in a stated unit. A time that does not say how far it is from UTC is by the clocks of
-    a stated zone; without one it is refused. Of an hour that these clocks show twice it is in the first; in an hour
-    that they skip it is no time.
+    Users and items are text or integers (5 and "5" are one person). Times are timestamps, text or epoch numbers; one
+    that does not say how far it is from UTC is by the clocks of a stated zone, without which it is refused. Of an hour
+    that these clocks show twice it is in the first; in an hour that they skip it is no time.
 
     Attributes:
         user, item, time, value: names of fields; "" for none. Several names for an item, as in a line of CSV: it is

@@ -1,7 +1,7 @@
 """Reads text, compressed or not and in any encoding: as pieces of UTF-8, as lines with their numbers, as JSON lines.
 
-Texts are parsed together, as one JSON array. That is as fast as Arrow's own reader, which is not used because a line
-`null` takes its process down (pyarrow 25.0). Only where this fails they are parsed one by one.
+JSON lines are parsed together, and only where this fails one by one. Arrow's own reader is no faster, and a line `null`
+takes its process down (pyarrow 25.0).
 """
 
 from __future__ import annotations
