@@ -59,9 +59,7 @@ ONE_AT_A_TIME = threading.Lock()
 class DryRun:
     """What `ask` returns where `dry_run=True`: nothing was published, recorded or spent.
 
-    Attributes:
-        log: how much of the frame can be used, why the rest cannot, and what a run would promise. It has exact numbers:
-            guard it like the frame.
+    The log says how much of the frame can be used, and what a run would promise; guard its exact numbers.
     """
 
     log: str = dataclasses.field(default="", repr=False)
@@ -138,11 +136,7 @@ def ask(
 
 
 def check_account(given: Mapping[str, Any]) -> None:
-    """Refuse a call that, made again, would be a further release, or that nobody counts.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Refuse a call that, made again, would be a further release, or that nobody counts."""
     if all(given.get(name) is None for name in ACCOUNTS):
         raise ValueError(
             "key must be given, so that the same cell, run again, is no further release; or "
@@ -154,10 +148,9 @@ def check_account(given: Mapping[str, Any]) -> None:
 
 
 def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
-    """Run a command, and return its results with what it has said; errors and warnings are those of Python.
+    """Run what gets a temporary folder and returns paths of results by name, empty ones of a dry run; read these.
 
-    Args:
-        run: gets a temporary folder, and returns the paths of results by name; an empty one of a dry run.
+    Errors and warnings are those of Python.
     """
     said = io.StringIO()
     with ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="privstream-") as folder:

@@ -165,9 +165,8 @@ def check_store(path: str, option: str) -> None:
     except ValueError as error:
         if scheme == "hdfs":
             instead = ", which this command does not take: fetch the files, and name them here" if without else ""
-            raise ValueError(
-                f"{option} of hdfs:// needs --hdfs_host, --hdfs_port and --hdfs_user{instead}, got {path}"
-            ) from None
+            needed = "--hdfs_host, --hdfs_port and --hdfs_user"
+            raise ValueError(f"{option} of hdfs:// needs {needed}{instead}, got {path}") from None
         raise ValueError(f"{option} must be on a filesystem that Beam knows, got {path}: {error}") from None
 
 

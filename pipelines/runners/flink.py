@@ -102,11 +102,7 @@ def choose_flink(options: PipelineOptions, arguments: Sequence[str]) -> None:
 
 
 def check_flink(options: PipelineOptions) -> None:
-    """Check Java, the job server's jar, and that a cluster of the right version answers.
-
-    Raises:
-        UsageError: what is missing, and how to get it.
-    """
+    """Check Java, the job server's jar, and that a cluster of the right version answers; say how to get them."""
     if not _on_flink(options):
         return
     flink, home = options.view_as(FlinkRunnerOptions), os.environ.get("JAVA_HOME")
@@ -132,10 +128,8 @@ def check_flink(options: PipelineOptions) -> None:
         rule = f"that of the cluster: {master} runs Flink {runs}, got {version}"
         raise UsageError(f"flink_version must be {rule}; the job server must be made for {release} too")
     if options.view_as(PortableOptions).environment_type == "LOOPBACK":
-        raise UsageError(
-            "environment_type must not be LOOPBACK on a cluster: workers would end with this command; use EXTERNAL, "
-            "with a worker pool beside each task manager"
-        )
+        use = "workers would end with this command; use EXTERNAL, with a worker pool beside each task manager"
+        raise UsageError(f"environment_type must not be LOOPBACK on a cluster: {use}")
 
 
 def on_cluster(options: PipelineOptions) -> bool:
@@ -148,11 +142,7 @@ def _on_flink(options: PipelineOptions) -> bool:
 
 
 def ask_cluster(master: str, path: str, method: str = "GET") -> Any:
-    """Return what a cluster's REST interface answers.
-
-    Raises:
-        OSError, HTTPException, ValueError: there is no answer.
-    """
+    """Return what a cluster's REST interface answers; one of `UNANSWERED` is raised if it does not."""
     address = master if "://" in master else f"http://{master}"
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(f"{address}{path}", method=method)
@@ -218,19 +208,13 @@ def _interrupted(error: BaseException | None) -> bool:
 
 
 def _refuse_second(master: str, output: str) -> None:
-    """Refuse a job while another one, which is known by its name, writes the same; one that ends is waited for.
-
-    Raises:
-        UsageError: there is one, and it goes on.
-    """
+    """Refuse a job while another one, which is known by its name, writes the same; one that ends is waited for."""
     deadline = time.monotonic() + LET_GO_SECONDS
     with suppress(*UNANSWERED):
         while running := _job(master, lambda job: f" {output} " in job["name"] and job["state"] not in ENDED):
             if time.monotonic() > deadline:
-                raise UsageError(
-                    f"job {running} on {master} writes into the same folder: end it first, for two at once would "
-                    "publish other answers with the same noise"
-                )
+                rule = "end it first, for two at once would publish other answers with the same noise"
+                raise UsageError(f"job {running} on {master} writes into the same folder: {rule}")
             time.sleep(CANCEL_POLL_SECONDS)
 
 

@@ -163,7 +163,6 @@ def _new_pipeline(options: PipelineOptions) -> beam.Pipeline:
 
 
 def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
-    """Start a pipeline."""
     with beam_as_needed(options):
         return pipeline.run()
 
@@ -236,9 +235,9 @@ def _silence() -> Iterator[None]:
 
 
 def cause(error: BaseException, *, reading: bool = False) -> str:
-    """Return the message of an error, if it is sure to quote no record: our own, or from before anything was read.
+    """Return the message of an error, if it is our own, or from before workers started or this process was `reading`.
 
-    That is before workers started, unless the process itself was `reading`.
+    Others may quote records.
     """
     message = (str(error).strip().splitlines() or [""])[-1].split(" [while running")[0]
     message = TYPE_NAME.sub("", message)

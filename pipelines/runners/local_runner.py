@@ -58,9 +58,8 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
 def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
     """Let pipelines that are started meanwhile do what no option of Beam says.
 
-    Workers listen on loopback alone. Those of FnApiRunner cache as much state as `max_cache_memory_usage_mb` says, by
-    default none: to weigh a value Beam goes through all modules of the process, for every read of every key. And the
-    folder with lists of packages to install, which Beam would leave, goes; workers in this process install nothing.
+    Workers listen on loopback alone. Those of FnApiRunner cache no state by default: to weigh a value Beam goes through
+    all modules of the process. And the folder with lists of packages to install, which Beam would leave, goes.
     """
     cache = options.view_as(WorkerOptions).max_cache_memory_usage_mb
     with ExitStack() as stack:
@@ -94,9 +93,6 @@ def choose_local_runner(options: PipelineOptions) -> None:
     """Name the runner if it is not, and refuse ways to run that give wrong results, or open ports to everybody.
 
     *Privacy*: who connects to a port without a password gets the pipeline, its noise key too.
-
-    Raises:
-        UsageError: a runner or mode that loses events, or no Prism where it should be.
     """
     standard, direct = options.view_as(StandardOptions), options.view_as(DirectOptions)
     name = (standard.runner or LOCAL_RUNNER).rpartition(".")[2].lower()

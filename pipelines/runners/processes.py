@@ -38,11 +38,7 @@ def cores() -> int:
 
 
 def workers_for(given: int | None, size: int) -> int:
-    """Return how many processes share the work of a run: as `given`, or one for each 64 MiB of input and processor.
-
-    Raises:
-        ValueError: more than 256, or less than one.
-    """
+    """Return how many processes share the work of a run: as `given`, or one for each 64 MiB of input and processor."""
     if given is None:
         return max(1, min(cores(), size // BYTES_EACH))
     if not 1 <= given <= MOST:
@@ -91,11 +87,7 @@ class Crew:
 
     @contextmanager
     def working(self) -> Iterator[Self]:
-        """Start them, let this process read their files, and end them.
-
-        Raises:
-            RunError: they could not be started.
-        """
+        """Start them, let this process read their files, and end them."""
         with ExitStack() as stack:
             try:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
@@ -108,11 +100,7 @@ class Crew:
             yield self  # the files have no names any more: they go with the last process that has opened them
 
     def tell(self, tasks: Sequence[Any]) -> list[Any]:
-        """Give each process a task, and return what each made of it, in their order.
-
-        Raises:
-            RunError: one of them has failed, or was killed.
-        """
+        """Give each process a task, and return what each made of it, in their order."""
         for pipe, task in zip(self._pipes, tasks, strict=True):
             with suppress(BrokenPipeError):  # that it has ended is seen below
                 pipe.send(task)

@@ -104,9 +104,8 @@ LOGICAL = {
 def _kind_of(kind: Any, named: dict[str, tuple[pa.DataType, bool]]) -> tuple[pa.DataType, bool]:
     """Return what an Avro type is in Arrow, of nested ones only the kind; and whether each value takes a byte or more.
 
-    Raises:
-        UnfitError: a record within a record of its own type, which may go deeper than the stack of the decoder and take
-            the process down, or items that take no bytes, which may be without end.
+    A record within a record of its own type is refused, for it may go deeper than the stack of the decoder and take the
+    process down; and items that take no bytes, for they may be without end.
     """
     if isinstance(kind, list):  # a union, of which each value has a number
         kinds = [_kind_of(branch, named)[0] for branch in kind if branch != "null"]
@@ -153,11 +152,7 @@ def check(path: str) -> None:
 
 
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
-    """Read some fields.
-
-    Raises:
-        InputFileError: the file is no Avro, is damaged, or ends within a block.
-    """
+    """Read some fields; a file that is damaged, or ends within a block, is refused."""
     with _opened(path) as (types, blocks):
         first = 1
         for rows in _groups(blocks):

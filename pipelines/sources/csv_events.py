@@ -109,11 +109,7 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
 
 
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
-    """Read some fields; what is no record with the header's number of fields is reported with its line.
-
-    Raises:
-        InputFileError: the file has no header, or a quote is not closed.
-    """
+    """Read some fields; what is no record with the header's number of fields is reported with its line."""
     pieces = read_pieces(path, form.encoding)
     found = _header(pieces, path, form)
     if found is not None:

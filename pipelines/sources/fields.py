@@ -173,11 +173,7 @@ class FieldMapping:
 
 @dataclass(frozen=True)
 class SharedFields:
-    """What several questions read of the same records, once; how records are written is the same for all of them.
-
-    Attributes:
-        questions: names of questions, distinct, and what each reads.
-    """
+    """What several questions, by name, read of the same records; how these are written is the same for all of them."""
 
     questions: tuple[tuple[str, FieldMapping], ...]
 

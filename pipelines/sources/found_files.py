@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple, cast
@@ -62,11 +62,7 @@ class FilePart(NamedTuple):
 
 
 def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
-    """List the files that match, in the order of their paths, as they are now.
-
-    Raises:
-        InputFileError: none matches, a format is unknown, one is no file, or a file that needs a header is empty.
-    """
+    """List the files that match, in the order of their paths, as they are now."""
     if format is not None and format not in FORMATS:
         raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
     found = _found(pattern)
@@ -116,11 +112,7 @@ def _of_store(path: str) -> list[FileFacts]:
 
 
 def check_unchanged(file: EventFile | FilePart) -> None:
-    """Refuse a file that has changed since it was found: the noise of the run is bound to what was in it then.
-
-    Raises:
-        InputFileError: it has changed, or is gone.
-    """
+    """Refuse a file that has changed since it was found: the noise of the run is bound to what was in it then."""
     try:
         now = facts_of(file.path)
     except OSError:
@@ -143,11 +135,7 @@ def format_of(path: str) -> str:
 
 
 def check_file(file: EventFile | FilePart, fields: AnyFields) -> None:
-    """Check that a file can be opened and that its schema or header, if it has one, has the fields.
-
-    Raises:
-        InputFileError, ValueError, TypeError: naming the file, the option or the field.
-    """
+    """Check that a file can be opened and that its schema or header, if it has one, has the fields."""
     schema = FORMATS[file.format].schema(file.path, fields.text)
     if schema is not None:
         fields.check(schema, file.path)
@@ -163,27 +151,18 @@ def parts_of(file: EventFile) -> list[FilePart]:
 
 
 def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:
-    """List the files that match, and look at them: all files of this machine, elsewhere the first one.
-
-    Raises:
-        InputFileError, ValueError, TypeError: naming the option, the file or the field.
-    """
-    files = match_files(pattern, format)
-    _check_text_options(fields, {file.format for file in files})
+    """List the files that match, and look at them: all files of this machine, elsewhere the first one."""
+    files, text = match_files(pattern, format), fields.text
+    formats = {file.format for file in files}
+    for name, given in {"delimiter": text.delimiter is not None, "quote": not text.quote}.items():
+        if given and "csv" not in formats:
+            raise ValueError(f"--{name} must be given with CSV only: no file of --input is CSV")
+    if text.encoding != UTF_8 and formats.isdisjoint(TEXT_FORMATS):
+        raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
     for number, file in enumerate(files):
         if number == 0 or scheme_of(file.path) is None:
             check_file(file, fields)
     return files
-
-
-def _check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
-    """Refuse options about text where no file is text."""
-    text = fields.text
-    for name, given in {"delimiter": text.delimiter is not None, "quote": not text.quote}.items():
-        if given and "csv" not in formats:
-            raise ValueError(f"--{name} must be given with CSV only: no file of --input is CSV")
-    if text.encoding != UTF_8 and not set(formats) & set(TEXT_FORMATS):
-        raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
 
 
 UNTIL = re.compile(r"_UNTIL_(\d{8}T\d{6}Z)")
@@ -225,9 +204,8 @@ class FolderPolls:
     """What has been taken of a watched folder, and what was seen at the last poll; names are hashes.
 
     Each file is taken once, in the order in which they came, when two polls have found it with the same size and time
-    of change. A name beginning with `.` or `_` is no file of events. Two such names are marks: `_END` says that no file
-    will come any more, and `_UNTIL_20300101T120000Z` that no event before that time will. Either counts when every file
-    that came before it has been taken.
+    of change. A mark, `_END` (no file will come any more) or `_UNTIL_20300101T120000Z` (no event before that time),
+    counts when every file that came before it has been taken.
 
     Attributes:
         taken: name -> its stamp, and since when it is gone (seconds; 0 while it is there).
@@ -311,11 +289,7 @@ def marked(listing: Sequence[Seen], came: int) -> int:
 
 
 def check_watched(pattern: str, option: str = "--input") -> None:
-    """Check before a run that a folder can be watched.
-
-    Raises:
-        ValueError: with the option's name and the path.
-    """
+    """Refuse a folder that does not exist, before a run that would watch it."""
     folder, _ = split_pattern(pattern, option)
     if scheme_of(folder) is None and not os.path.isdir(folder):
         raise InputFileError(f"{option} must be a folder that exists, to be watched: there is no folder {folder}")

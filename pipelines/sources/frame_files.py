@@ -26,11 +26,7 @@ ROWS = 1 << 17
 
 
 def as_table(frame: Any) -> pa.Table:
-    """Return a frame as an Arrow table.
-
-    Raises:
-        TypeError: it is none, or has a column that Arrow cannot take; no value of it is quoted.
-    """
+    """Return a frame as an Arrow table; errors quote no value of it."""
     if not hasattr(frame, "__arrow_c_stream__"):
         raise TypeError(f"frame must {FRAMES}, got {type(frame).__name__}")
     try:

@@ -190,11 +190,7 @@ class AskKafka(PolledSource):
             yield message, arrived
 
     def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer, int, int]:
-        """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end.
-
-        Raises:
-            KafkaException: no broker answers.
-        """
+        """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end."""
         consumer, stands = self._consumers.get(part) or (new_consumer(self.brokers, self.settings), None)
         self._consumers[part] = consumer, None
         partition = TopicPartition(self.topic, int(part))
@@ -241,8 +237,7 @@ class ParseRecords(beam.DoFn):
     """Makes an Arrow batch of records."""
 
     def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-        self.normalise = Normaliser(fields)
+        self.fields, self.normalise = fields, Normaliser(fields)
 
     def process(self, element: Records) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""

@@ -333,7 +333,6 @@ def _count_refusal(code: str, by: Sequence[str] = ("",)) -> None:
 
 
 def _read_raw(part: FilePart, fields: AnyFields) -> Iterator[RawEvents | Damage]:
-    """Read a part of a file."""
     return FORMATS[part.format].read(part.path, fields.names(), fields.text, part.group)
 
 

@@ -57,9 +57,7 @@ def check(path: str) -> None:
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
     """Read some columns of a row group; text in which long values may be many comes as dictionaries.
 
-    Raises:
-        InputFileError: the file is no Parquet, or is damaged; Arrow does not distinguish damage from a failing disk or
-            network, so a run ends rather than go on without a part of its input.
+    A damaged file ends the run: Arrow does not distinguish it from a failing disk or network.
     """
     with open_parquet(path) as stream:
         metadata = stored_types(stream)
@@ -109,10 +107,8 @@ def _longest_row(stream: BinaryIO, metadata: pq.FileMetaData, number: int, names
 def stored_types(stream: BinaryIO) -> pq.FileMetaData:
     """Return the metadata of a file without the types that its columns had in Arrow before they were written.
 
-    These would make pyarrow gather all values of a row group in one dictionary, which has room for 2 GiB.
-
-    Raises:
-        EncryptedError: columns are encrypted, of which pyarrow would end the process.
+    These would make pyarrow gather all values of a row group in one dictionary, which has room for 2 GiB. Columns that
+    are encrypted are refused: of them pyarrow would end the process.
     """
     stream.seek(-FOOTER_END, io.SEEK_END)
     end = stream.read(FOOTER_END)

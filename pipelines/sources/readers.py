@@ -73,11 +73,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
         return read
 
     def parts(self) -> list[FilePart]:
-        """Return the parts of all files.
-
-        Raises:
-            InputFileError: a file has changed since it was found, or cannot be read.
-        """
+        """Return the parts of all files."""
 
         def parts(file: EventFile) -> list[FilePart]:
             check_unchanged(file)
@@ -108,8 +104,7 @@ class ReadPart(beam.DoFn):
     """Reads, checks and normalises one part of a file, which is refused if it is no longer as it was found."""
 
     def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-        self.normalise = Normaliser(fields)
+        self.fields, self.normalise = fields, Normaliser(fields)
         self.checked: tuple[Any, ...] = ()
 
     def process(self, element: FilePart) -> Iterator[Any]:

@@ -95,12 +95,9 @@ def clock_of(source: str) -> SteadyClock:
 
 
 class Answer(NamedTuple):
-    """What a source says when it is asked.
+    """What a source says when it is asked: elements with the microseconds at which they arrived, and where to go on.
 
-    Attributes:
-        found: elements, each with the microseconds at which it arrived; not before the watermark that was.
-        position: where to go on; it is kept with the pipeline's state, so that a restored run goes on from there.
-        watermark: microseconds: whatever comes later has arrived then or after. None when nothing comes any more.
+    Whatever comes later has arrived at the watermark, in microseconds, or after; None when nothing comes any more.
     """
 
     found: Iterable[tuple[Any, int]]
@@ -111,12 +108,8 @@ class Answer(NamedTuple):
 class PolledSource(beam.DoFn):
     """Asks for new elements every few seconds; its input is one pair of bytes for each part of the source.
 
-    Output and position of one question belong together, whatever fails: both are kept, or neither. While the timer is
-    set, its time holds the watermark. It is no splittable DoFn, since Flink's runner keeps a new piece of state for
-    every time that one pauses, and never frees it.
-
-    Args:
-        seconds: pause between two questions.
+    Output and position of one question are kept together, or neither. While the timer is set, its time holds the
+    watermark. Flink's runner would keep a piece of state, for ever, for each time that a splittable DoFn pauses.
     """
 
     POSITION = ReadModifyWriteStateSpec("polled_source_position", BytesCoder())
@@ -285,8 +278,7 @@ class ReadWatchedFile(beam.DoFn):
     """Reads the events of a file; what cannot be read any further is a dead letter."""
 
     def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-        self.normalise = Normaliser(fields)
+        self.fields, self.normalise = fields, Normaliser(fields)
         self.unreadable = Metrics.counter("privstream", "files_unreadable")
 
     def process(self, element: EventFile) -> Iterator[Any]:
