@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     from privstream.pipelines.report.result import Result
 
 
-def read(path: str | os.PathLike[str]) -> Result:
-    """Read the output of any command, with what is guaranteed of it.
+StrPath = str | os.PathLike[str]
+
+
+def read(path: StrPath) -> Result:
+    """Read the output of any command, with what is guaranteed of it; `table` has the rows as a pyarrow.Table.
 
     Args:
-        path: a file of rows (.avro, .parquet, .jsonl or .csv) with its guarantee file, or the folder of a run without
-            an end.
-
-    Returns:
-        The result: `table` has its rows as a pyarrow.Table, with times as Arrow timestamps.
+        path: a file of rows (.avro, .parquet, .jsonl or .csv) with its guarantee file, or the folder of a stream.
 
     Raises:
         ValueError: the path has no result, or a part of it is missing or damaged.
@@ -52,8 +51,6 @@ def read(path: str | os.PathLike[str]) -> Result:
 
 ACCOUNTS = ("key", "key_variable", "ledger")
 WARNED = "the run warns: see the log of the result, which has exact numbers"
-"""What a warning of the log becomes in Python, where only the log has exact numbers."""
-
 ONE_AT_A_TIME = threading.Lock()
 """Standard error is the process's."""
 
@@ -62,9 +59,7 @@ ONE_AT_A_TIME = threading.Lock()
 class DryRun:
     """What `ask` returns where `dry_run=True`: nothing was published, recorded or spent.
 
-    Attributes:
-        log: how much of the frame can be used, why the rest cannot, and what a run would promise. It has exact numbers:
-            guard it like the frame.
+    The log says how much of the frame can be used, and what a run would promise; guard its exact numbers.
     """
 
     log: str = dataclasses.field(default="", repr=False)
@@ -72,28 +67,17 @@ class DryRun:
 
 @overload
 def ask(
-    question: str | Question,
-    frame: Any,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    dry_run: Literal[True],
-    **keywords: Any,
+    question: str | Question, frame: Any, *, output: StrPath | None = None, dry_run: Literal[True], **keywords: Any
 ) -> DryRun: ...
 
 
 @overload
-def ask(
-    question: str | Question, frame: Any, *, output: str | os.PathLike[str] | None = None, **keywords: Any
-) -> Result: ...
+def ask(question: str | Question, frame: Any, *, output: StrPath | None = None, **keywords: Any) -> Result: ...
 
 
 @overload
 def ask(
-    question: Monitor | os.PathLike[str],
-    frame: Any,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    **keywords: Any,
+    question: Monitor | os.PathLike[str], frame: Any, *, output: StrPath | None = None, **keywords: Any
 ) -> dict[str, Result]: ...
 
 
@@ -101,7 +85,7 @@ def ask(
     question: str | Question | Monitor | os.PathLike[str],
     frame: Any,
     *,
-    output: str | os.PathLike[str] | None = None,
+    output: StrPath | None = None,
     dry_run: bool = False,
     **keywords: Any,
 ) -> Result | DryRun | dict[str, Result]:
@@ -111,15 +95,13 @@ def ask(
     deleted afterwards. All checks, the ledger and the guarantee are those of the command.
 
     *Privacy*: as the guarantee of the result says. The same question about the same values in the same order, with the
-    same key, is the same release: it gives the same rows, and costs nothing more. Another order of rows is other data
-    and another release, so sort what comes in any order. Since cells of notebooks run more than once, a key or a ledger
-    must be given: `key` (which has a ledger beside it), `key_variable` or `ledger`. The `log` of the
-    result has exact numbers: it is shown only where you ask for it.
+    same key, is the same release, and costs nothing more. Another order of rows is another release. Since cells of
+    notebooks run more than once, `key` (which has a ledger beside it), `key_variable` or `ledger` must be given.
+    The `log` of the result has exact numbers: it is shown only where you ask for it.
 
     Args:
         question: the word of the command, such as "counts", or a question with its options, such as
-            `Counts(max_contributions=40)`; or a `Monitor`, or the path of its file, whose questions are all answered by
-            one reading of the frame, under its guarantee.
+            `Counts(max_contributions=40)`; or a `Monitor`, or the path of its file.
         frame: events, one in each row: of pandas (2.2 or newer), Polars, pyarrow or DuckDB, or anything else with
             `__arrow_c_stream__`.
         output: a file for the rows, .avro, .parquet, .jsonl or .csv, with the guarantee beside it; of a monitor, a
@@ -142,7 +124,9 @@ def ask(
     """
     if isinstance(question, Monitor | os.PathLike):
         return _asked(lambda folder: _run_monitor(question, frame, output, keywords, folder))
-    kind = type(question) if isinstance(question, Question) else _kind(question)
+    if not isinstance(question, Question) and question not in MODELS:
+        raise ValueError(f"question must be one of {', '.join(MODELS)}, got {question!r}{meant(question, MODELS)}")
+    kind = type(question) if isinstance(question, Question) else MODELS[question]
     check_account(keywords)
     if isinstance(question, Question):
         keywords = {name: getattr(question, name) for name in question.model_fields_set - {"question"}} | keywords
@@ -152,11 +136,7 @@ def ask(
 
 
 def check_account(given: Mapping[str, Any]) -> None:
-    """Refuse a call that, made again, would be a further release, or that nobody counts.
-
-    Raises:
-        ValueError: naming the option.
-    """
+    """Refuse a call that, made again, would be a further release, or that nobody counts."""
     if all(given.get(name) is None for name in ACCOUNTS):
         raise ValueError(
             "key must be given, so that the same cell, run again, is no further release; or "
@@ -168,24 +148,19 @@ def check_account(given: Mapping[str, Any]) -> None:
 
 
 def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
-    """Run a command, and return its results with what it has said; errors and warnings are those of Python.
+    """Run what gets a temporary folder and returns paths of results by name, empty ones of a dry run; read these.
 
-    Args:
-        run: gets a temporary folder, and returns the paths of results by name; an empty one of a dry run.
+    Errors and warnings are those of Python.
     """
     said = io.StringIO()
     with ONE_AT_A_TIME, tempfile.TemporaryDirectory(prefix="privstream-") as folder:
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()), _loggers_kept():
                 paths = run(folder)
-        except UsageError as error:
-            kind = TypeError if isinstance(error.__cause__, TypeError) else ValueError
+        except (UsageError, ValueError, TypeError, NothingUsableError) as error:
+            found = error.__cause__ if isinstance(error, UsageError) else error
+            kind = TypeError if isinstance(found, TypeError) else ValueError
             raise kind(without_dashes(str(error))) from None
-        except (ValueError, TypeError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(without_dashes(str(error))) from None
-        except NothingUsableError as error:
-            raise ValueError(without_dashes(str(error))) from None
         except RunError as error:
             raise RuntimeError(str(error)) from None
         results: dict[str, Any] = {name: read(path) if path else DryRun() for name, path in paths.items()}
@@ -215,13 +190,6 @@ def _loggers_kept() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-def _kind(word: str) -> type[Question]:
-    """Return the model of a question."""
-    if word not in MODELS:
-        raise ValueError(f"question must be one of {', '.join(MODELS)}, got {word!r}{meant(word, MODELS)}")
-    return MODELS[word]
-
-
 OF_FRAMES = frozenset({"input", "wide", *OF_FILES})
 """Options that a frame does not have."""
 
@@ -239,7 +207,7 @@ def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, A
     with given.errors():
         monitor = given.monitor()
         _write(frame, monitor, events)
-        with loaded("run.run.Run").prepare(monitor, _execution(dry_run)) as run:
+        with loaded("run.run.Run").prepare(monitor, Execution(workers=1, dry_run=dry_run)) as run:
             run.execute()
     return "" if dry_run else path
 
@@ -255,23 +223,13 @@ def _run_monitor(
     account = monitor.account.model_copy(update={name: value for name, value in keywords.items() if value is not None})
     data = {name: None for name in OF_FILES if name not in ("input", "kafka_setting")} | {"input": events}
     place = {"path": rows if output is None else os.fspath(output), "format": "parquet", "send": ()}
-    monitor = monitor.model_copy(
-        update={
-            "account": account,
-            "data": monitor.data.model_copy(update=data),
-            "output": monitor.output.model_copy(update=place),
-        }
-    )
+    parts = {"data": monitor.data.model_copy(update=data), "output": monitor.output.model_copy(update=place)}
+    monitor = monitor.model_copy(update={"account": account, **parts})
     check_account(account.model_dump())
     _write(frame, monitor, events)
-    with loaded("run.run.Run").prepare(monitor, _execution(False)) as run:
+    with loaded("run.run.Run").prepare(monitor, Execution(workers=1, dry_run=False)) as run:
         run.execute()
         return {name: run.places.rows(name) for name in monitor.questions}
-
-
-def _execution(dry_run: bool) -> Any:
-    """Return how a run from Python is done: in this process alone."""
-    return Execution(workers=1, dry_run=dry_run)
 
 
 def _write(frame: Any, monitor: Monitor, path: str) -> None:

@@ -13,17 +13,10 @@ from privstream.transforms.reading.times import ISO_8601, SYNTAX, TIME_TEXT, Tim
 from privstream.transforms.timing.calendar import Calendar, read_zone
 from privstream.transforms.timing.steps import MICROS
 
-MIDNIGHT = time()
-
 
 @dataclass(frozen=True)
 class Clocks:
-    """The clocks by which times are shown.
-
-    Attributes:
-        zone: IANA time zone.
-        window: windows of a calendar in words, such as "1 week"; empty for windows of one length.
-    """
+    """The clocks by which times are shown; `window` has those of a calendar in words, such as "1 week"."""
 
     zone: str = "UTC"
     window: str = ""
@@ -61,7 +54,7 @@ class Clocks:
 
     def at_midnight(self, moments: Iterable[int]) -> bool:
         """Tell whether all moments are beginnings of days."""
-        return all(self.local(micros).time() == MIDNIGHT for micros in moments)
+        return all(self.local(micros).time() == time() for micros in moments)
 
 
 def moment(name: str, value: Any, zone: str = "UTC") -> float:

@@ -1,7 +1,4 @@
-"""Files of this machine, and stores beyond it, which Beam's filesystems reach, such as s3:// and hdfs://.
-
-Beam is loaded where a path names such a store, and not for files of this machine.
-"""
+"""Files of this machine, and stores beyond it, which Beam's filesystems reach; Beam is loaded for these alone."""
 
 from __future__ import annotations
 
@@ -24,9 +21,6 @@ SCHEME = re.compile(r"([a-zA-Z][-a-zA-Z0-9+.]*)://")
 
 CLIENTS = {"s3": ("boto3", "s3"), "gs": ("google.cloud.storage", "gcs"), "hdfs": ("hdfs", "hdfs")}
 """Scheme -> the module without which Beam does not reach such a store, and the extra that brings it."""
-
-HDFS = "--hdfs_host, --hdfs_port and --hdfs_user"
-"""Options without which Beam does not reach HDFS."""
 
 SECRETS = {"s3_secret_access_key": "AWS_SECRET_ACCESS_KEY", "s3_session_token": "AWS_SESSION_TOKEN"}
 """Options of Beam that are secrets, and the environment variables in their place."""
@@ -56,12 +50,10 @@ def join(folder: str, name: str) -> str:
 
 
 class FileFacts(NamedTuple):
-    """A file: its path, its size in bytes, and what else shows that it has changed.
+    """A file: its path, its size in bytes, and marks that show that it has changed.
 
-    `marks` begin with the time of its last change. On a disk they go on with which machine this is, and with what
-    programs cannot set: the time of the last change of its description, and its number there. Servers have other clocks
-    and times that are set, and some give a file another number each time: there the first mark is alone. A machine with
-    a copy of the file has others after it.
+    Marks begin with the time of its last change. On a disk they go on with which machine this is, and with what
+    programs cannot set: the time of the last change of its description, and its number there.
     """
 
     path: str
@@ -69,8 +61,7 @@ class FileFacts(NamedTuple):
     marks: tuple[float, ...]
 
 
-BOOT = "/proc/sys/kernel/random/boot_id"
-"""Where Linux says what no other machine says, nor this one when it has been started again."""
+BOOT = "/proc/sys/kernel/random/boot_id"  # differs between machines, and from one start to the next
 
 
 @functools.cache
@@ -99,19 +90,15 @@ def _described(found: Any) -> FileFacts:
 
 
 def matching(pattern: str) -> list[FileFacts]:
-    """Return the files that a path or a glob matches; a path of this machine, without a glob, matches itself.
-
-    Folders of a store that has some, such as HDFS, are left out.
-    """
-    if scheme_of(pattern) is None and not any(sign in pattern for sign in GLOB):
+    """Return the files that a path or a glob matches, without folders of a store that has some, such as HDFS."""
+    here = scheme_of(pattern) is None
+    if here and not any(sign in pattern for sign in GLOB):
         return [facts_of(pattern)] if os.path.exists(pattern) else []
     found = filesystems().match([pattern])[0].metadata_list
-    if scheme_of(pattern) is None:
+    if here:
         return [facts_of(file.path) for file in found]
-    facts = [_described(file) for file in found]
-    if not has_folders(pattern):
-        return facts
-    return [file for file in facts if file.size or not _is_folder(file.path)]
+    folders = has_folders(pattern)
+    return [_described(file) for file in found if not folders or file.size_in_bytes or not _is_folder(file.path)]
 
 
 def has_folders(path: str) -> bool:
@@ -144,11 +131,7 @@ def delete(path: str) -> None:
 
 
 def reach_stores(arguments: Sequence[str], options: PipelineOptions) -> None:
-    """Let all paths of this process be reached as Beam's options say, from before there is a pipeline.
-
-    Args:
-        arguments: the options as they are given.
-        options: what Beam has made of them.
+    """Let all paths of this process be reached as Beam's options, made of arguments, say.
 
     Raises:
         ValueError: one is a secret, which lists of processes and job servers would show.
@@ -166,7 +149,11 @@ def check_store(path: str, option: str) -> None:
     if scheme is None:
         return
     module, extra = CLIENTS.get(scheme, ("", ""))
-    if module and not _installed(module):
+    try:
+        missing = bool(module) and find_spec(module) is None
+    except ModuleNotFoundError:  # the packages around it
+        missing = True
+    if missing:
         raise ValueError(f"{option} of {scheme}:// needs an extra: pip install 'privstream[{extra}]'")
     without = filesystems()._pipeline_options is None  # a command that takes no options of Beam
     if without:
@@ -178,7 +165,8 @@ def check_store(path: str, option: str) -> None:
     except ValueError as error:
         if scheme == "hdfs":
             instead = ", which this command does not take: fetch the files, and name them here" if without else ""
-            raise ValueError(f"{option} of hdfs:// needs {HDFS}{instead}, got {path}") from None
+            needed = "--hdfs_host, --hdfs_port and --hdfs_user"
+            raise ValueError(f"{option} of hdfs:// needs {needed}{instead}, got {path}") from None
         raise ValueError(f"{option} must be on a filesystem that Beam knows, got {path}: {error}") from None
 
 
@@ -197,11 +185,3 @@ def _put_empty(path: str) -> None:
     bucket, key = s3.parse_s3_path(path)
     store: Any = filesystems().get_filesystem(path)
     s3.S3IO(options=store._options).client.client.put_object(Bucket=bucket, Key=key, Body=b"")
-
-
-def _installed(module: str) -> bool:
-    """Tell whether a module can be imported; the packages around it may be missing, too."""
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False

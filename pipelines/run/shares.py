@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.internal import pickler
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import PCollection
@@ -22,7 +21,7 @@ from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.sources.found_files import FilePart
-from privstream.pipelines.sources.normalise import TakeReading
+from privstream.pipelines.sources.normalise import is_for
 from privstream.pipelines.sources.readers import ReadEvents, ReadSome
 from privstream.transforms import DeadLetter
 from privstream.transforms.batches import StepKey
@@ -48,8 +47,7 @@ def events_for(name: str, events: PCollection[Any], fields: FieldMapping | Share
     """Return what a question takes of the events that were read."""
     if not isinstance(fields, SharedFields):
         return events
-    take = beam.FlatMap(TakeReading(fields, name).take).with_output_types(pa.RecordBatch)
-    taken: PCollection[Any] = events | stage_label(name, "Take") >> take
+    taken: PCollection[Any] = events | stage_label(name, "Take") >> beam.Filter(is_for, name)
     return taken
 
 

@@ -30,13 +30,12 @@ CHECKPOINT_TIMEOUT_MILLIS = 120_000
 """A checkpoint that hangs restarts the job after so long; Flink's own default is ten minutes."""
 
 CHECKPOINT_PAUSE_MILLIS = 1_000
-"""Where checkpoints take longer than their interval, Flink begins the next one at once. It may overtake the notice that
-the last one is complete; an incremental checkpoint of RocksDB then refers to files that are deleted by now ("Attempt to
-reference unknown state" in the job manager's log), and hangs."""
+"""Without a pause a checkpoint may overtake the notice that the last one is complete; an incremental one of RocksDB
+then refers to files that are deleted by now ("Attempt to reference unknown state" in the job manager's log), and hangs.
+"""
 
 BUNDLE_MILLIS = 100
 """A step passes the watermark on when its bundle ends. Beam's own default, a second, adds up over some ten steps."""
-
 
 NUMBERS = {
     "checkpointing_interval": "milliseconds between two checkpoints; needs --streaming",
@@ -72,9 +71,8 @@ class FlinkJobOptions(PipelineOptions):
 def prepare_for_checkpoints(options: PipelineOptions) -> None:
     """Turn on what makes checkpoints lose nothing, outlive their job, and fit another parallelism, and short bundles.
 
-    Otherwise a bundle that a checkpoint cuts short keeps its output back until the next bundle begins, while the
-    watermark goes on: events become late, or wait for ever. And steps that Flink chains, which depends on parallelism,
-    go by other names in a savepoint.
+    Otherwise a bundle that a checkpoint cuts short keeps its output back while the watermark goes on, so that events
+    become late. And steps that Flink chains, which depends on parallelism, go by other names in a savepoint.
     """
     flink = options.view_as(FlinkJobOptions)
     if flink.checkpointing_interval is not None:
@@ -104,11 +102,7 @@ def choose_flink(options: PipelineOptions, arguments: Sequence[str]) -> None:
 
 
 def check_flink(options: PipelineOptions) -> None:
-    """Check Java, the job server's jar, and that a cluster of the right version answers.
-
-    Raises:
-        UsageError: what is missing, and how to get it.
-    """
+    """Check Java, the job server's jar, and that a cluster of the right version answers; say how to get them."""
     if not _on_flink(options):
         return
     flink, home = options.view_as(FlinkRunnerOptions), os.environ.get("JAVA_HOME")
@@ -117,30 +111,25 @@ def check_flink(options: PipelineOptions) -> None:
         where = f"; JAVA_HOME is {home}, put its bin folder on the PATH" if home else ""
         raise UsageError(f"Java must be installed to submit to Flink: install a Java runtime, 11 or 17{where}")
     if jar is not None and not urlsplit(jar).scheme and not Path(jar).is_file():
-        raise UsageError(
-            f"flink_job_server_jar must be a file, got {jar}; deploy/get_flink_job_server.sh prints the path of one"
-        )
+        where = "deploy/get_flink_job_server.sh prints the path of one"
+        raise UsageError(f"flink_job_server_jar must be a file, got {jar}; {where}")
     if not on_cluster(options):
         return
     try:
         runs = str(ask_cluster(master, "/config")["flink-version"])
     except UNANSWERED as error:
+        reason = getattr(error, "reason", None) or type(error).__name__
+        what = "start one with deploy/flink_cluster.py start, or mend host and port"
         raise UsageError(
-            f"flink_master must be the address of a Flink cluster, got {master} "
-            f"({getattr(error, 'reason', None) or type(error).__name__}): start one with deploy/flink_cluster.py "
-            "start, or mend host and port"
+            f"flink_master must be the address of a Flink cluster, got {master} ({reason}): {what}"
         ) from None
     release = runs.rpartition(".")[0]
     if release != version:
-        raise UsageError(
-            f"flink_version must be that of the cluster: {master} runs Flink {runs}, got {version}; the job server "
-            f"must be made for {release} too"
-        )
+        rule = f"that of the cluster: {master} runs Flink {runs}, got {version}"
+        raise UsageError(f"flink_version must be {rule}; the job server must be made for {release} too")
     if options.view_as(PortableOptions).environment_type == "LOOPBACK":
-        raise UsageError(
-            "environment_type must not be LOOPBACK on a cluster: workers would end with this command; use EXTERNAL, "
-            "with a worker pool beside each task manager"
-        )
+        use = "workers would end with this command; use EXTERNAL, with a worker pool beside each task manager"
+        raise UsageError(f"environment_type must not be LOOPBACK on a cluster: {use}")
 
 
 def on_cluster(options: PipelineOptions) -> bool:
@@ -153,11 +142,7 @@ def _on_flink(options: PipelineOptions) -> bool:
 
 
 def ask_cluster(master: str, path: str, method: str = "GET") -> Any:
-    """Return what a cluster's REST interface answers.
-
-    Raises:
-        OSError, HTTPException, ValueError: there is no answer.
-    """
+    """Return what a cluster's REST interface answers; one of `UNANSWERED` is raised if it does not."""
     address = master if "://" in master else f"http://{master}"
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(f"{address}{path}", method=method)
@@ -182,17 +167,16 @@ def submitted_job(
 ) -> Iterator[SubmittedJob | None]:
     """Give the job that is submitted to a cluster meanwhile, and end it at Ctrl-C.
 
-    *Privacy*: a job whose command is gone goes on. So what one without an end writes is in its name, as eight digits of
-    a digest, and while it runs no second one is submitted that writes the same; see `window_files.alone_in`.
+    *Privacy*: a job whose command is gone goes on. So what a stream writes is in its name, as eight digits of a digest,
+    and while it runs no second one is submitted that writes the same; see `window_files.alone_in`.
 
-    A job server of `deploy/get_flink_job_server.sh` that is started meanwhile ends with this process, however it ends.
-    Nothing on runners other than a Flink cluster: what runs elsewhere ends with the command. Other jobs may have the
-    same name, so eight random digits are added to it, by which this one is known.
+    Eight random digits are added to the name, since other jobs may have it. A job server of
+    `deploy/get_flink_job_server.sh` ends with this process. None elsewhere: what runs there ends with the command.
 
     Args:
         options: those of the job, which has a name.
         tell: is called with a line for people, at Ctrl-C, of what became of the job.
-        writes: the files that the job writes when its input has ended; none if it has an end.
+        writes: the files that the job writes when its stream has ended; none of other input.
 
     Raises:
         UsageError: there is a job that writes the same.
@@ -224,19 +208,13 @@ def _interrupted(error: BaseException | None) -> bool:
 
 
 def _refuse_second(master: str, output: str) -> None:
-    """Refuse a job while another one, which is known by its name, writes the same; one that ends is waited for.
-
-    Raises:
-        UsageError: there is one, and it goes on.
-    """
+    """Refuse a job while another one, which is known by its name, writes the same; one that ends is waited for."""
     deadline = time.monotonic() + LET_GO_SECONDS
     with suppress(*UNANSWERED):
         while running := _job(master, lambda job: f" {output} " in job["name"] and job["state"] not in ENDED):
             if time.monotonic() > deadline:
-                raise UsageError(
-                    f"job {running} on {master} writes into the same folder: end it first, for two at once would "
-                    "publish other answers with the same noise"
-                )
+                rule = "end it first, for two at once would publish other answers with the same noise"
+                raise UsageError(f"job {running} on {master} writes into the same folder: {rule}")
             time.sleep(CANCEL_POLL_SECONDS)
 
 

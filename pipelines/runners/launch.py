@@ -30,12 +30,7 @@ from privstream.pipelines.runners.flink import (
     prepare_for_checkpoints,
     submitted_job,
 )
-from privstream.pipelines.runners.local_runner import (
-    LOCAL_RUNNER,
-    beam_as_needed,
-    choose_local_runner,
-    without_program,
-)
+from privstream.pipelines.runners.local_runner import LOCAL_RUNNER, beam_as_needed, choose_local_runner, without_program
 from privstream.pipelines.stores import reach_stores
 from privstream.pipelines.terminal import printable
 from privstream.transforms.counters import Counters
@@ -43,8 +38,7 @@ from privstream.transforms.reading import dead_letters
 from privstream.transforms.spill import spilled
 from rich.progress import Progress
 
-PRISM_STAGE = "ref_AppliedPTransform_"
-"""How Prism begins the name of a stage."""
+PRISM_STAGE = "ref_AppliedPTransform_"  # how Prism begins the name of a stage
 
 GRACE_SECONDS = 5
 RUNNER_LOGGERS = ("apache_beam", "PrismRunner", dead_letters.__name__)
@@ -106,9 +100,8 @@ def run(
     Args:
         options: Beam's options.
         build: adds the transforms.
-        ends: files that the pipeline writes when all is done; a job that goes on all the same is then cancelled. On
-            Flink no job with checkpoints ends by itself, and one that is cancelled has no counters. Beam no longer
-            looks at a job that it has cancelled, while a cluster goes on with it: so the cluster is asked to end it.
+        ends: files that the pipeline writes when all is done; a job that goes on all the same, as one with checkpoints
+            does on Flink, is then cancelled, and has no counters.
         accepted: called once the pipeline is built and the runner has taken it.
         first: what is done once the pipeline is built, before it runs; it returns counters of its own, which are added.
 
@@ -119,12 +112,10 @@ def run(
     runner = options.view_as(StandardOptions).runner
     counters: Counters = {}
     try:
-        local = runner == LOCAL_RUNNER
-        on_disk = spilled() if local else nullcontext()
         with (
             clock(f"running on {runner}") as shown,
             _silence(),
-            on_disk,
+            spilled() if runner == LOCAL_RUNNER else nullcontext(),
             submitted_job(options, partial(_tell, shown), ends) as job,
         ):
             pipeline = _new_pipeline(options)
@@ -135,7 +126,7 @@ def run(
             if accepted is not None:
                 accepted()
             state = _wait(result, ends)
-            if job is not None and state == PipelineState.DONE and ends:
+            if job is not None and state == PipelineState.DONE and ends:  # Beam has cancelled it, the cluster goes on
                 _tell(shown, job.cancel())
     except CommandError:
         raise
@@ -172,7 +163,6 @@ def _new_pipeline(options: PipelineOptions) -> beam.Pipeline:
 
 
 def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
-    """Start a pipeline."""
     with beam_as_needed(options):
         return pipeline.run()
 
@@ -225,10 +215,9 @@ def _tell(shown: Progress, line: str) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep runners from reporting errors in their own words: they print tracebacks, which may quote records.
+    """Keep runners, and workers that start meanwhile, from printing tracebacks, which may quote records.
 
-    Worker processes that start meanwhile have no standard error either. Their loggers, and the one that reports what
-    was set aside, stay silent after the run: workers in other threads have last words, and a command counts for itself.
+    Their loggers, and that of dead letters, stay silent after the run: workers in other threads have last words.
     """
     logging.disable(logging.CRITICAL)
     sys.stderr.flush()
@@ -246,9 +235,9 @@ def _silence() -> Iterator[None]:
 
 
 def cause(error: BaseException, *, reading: bool = False) -> str:
-    """Return the message of an error, if it is sure to quote no record: our own, or from before anything was read.
+    """Return the message of an error, if it is our own, or from before workers started or this process was `reading`.
 
-    That is before workers started, unless the process itself was `reading`.
+    Others may quote records.
     """
     message = (str(error).strip().splitlines() or [""])[-1].split(" [while running")[0]
     message = TYPE_NAME.sub("", message)

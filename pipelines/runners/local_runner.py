@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import grpc
@@ -58,45 +58,26 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
 def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
     """Let pipelines that are started meanwhile do what no option of Beam says.
 
-    Workers listen on loopback alone. Those of FnApiRunner cache as much state as `max_cache_memory_usage_mb` says, by
-    default none: to weigh a value Beam goes through all modules of the process, for every read of every key. And the
-    folder with lists of packages to install, which Beam would leave, goes; workers in this process install nothing.
+    Workers listen on loopback alone. Those of FnApiRunner cache no state by default: to weigh a value Beam goes through
+    all modules of the process. And the folder with lists of packages to install, which Beam would leave, goes.
     """
     cache = options.view_as(WorkerOptions).max_cache_memory_usage_mb
     with ExitStack() as stack:
-        stack.enter_context(_replaced(worker_pool_main, "BeamFnExternalWorkerPoolServicer", LoopbackWorkers))
-        stack.enter_context(_replaced(worker_handlers, "STATE_CACHE_SIZE_MB", cache))
+        stack.enter_context(patch.object(worker_pool_main, "BeamFnExternalWorkerPoolServicer", LoopbackWorkers))
+        stack.enter_context(patch.object(worker_handlers, "STATE_CACHE_SIZE_MB", cache))
         if options.view_as(StandardOptions).runner == LOCAL_RUNNER:
-            stack.enter_context(_replaced(environments, "python_sdk_dependencies", _no_packages))
+            stack.enter_context(patch.object(environments, "python_sdk_dependencies", lambda options: ()))
         else:
             folder = stack.enter_context(TemporaryDirectory(prefix="privstream-"))
             packages = partial(environments.python_sdk_dependencies, tmp_dir=folder)
-            stack.enter_context(_replaced(environments, "python_sdk_dependencies", packages))
+            stack.enter_context(patch.object(environments, "python_sdk_dependencies", packages))
         yield
-
-
-def _no_packages(options: PipelineOptions) -> tuple[()]:
-    """Return what workers in this process install."""
-    return ()
-
-
-@contextmanager
-def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    """Let something of a module be something else in the block."""
-    theirs = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, theirs)
 
 
 LOCAL_RUNNER = "FnApiRunner"
 SWITCHES = ("directrunner", "switchingdirectrunner")
 """Runners of Beam that take Prism or, if it cannot be had or fails at once, another one, and do not say which."""
 
-BUNDLE_BASED = "bundlebaseddirectrunner"
-EMBEDDED = "embed"
 BUILD_PRISM = "deploy/get_prism.sh builds it with Go; give its path by --prism_location"
 DOWNLOADS = {
     "Unable to fetch remote prism binary": ("Prism", BUILD_PRISM),
@@ -112,9 +93,6 @@ def choose_local_runner(options: PipelineOptions) -> None:
     """Name the runner if it is not, and refuse ways to run that give wrong results, or open ports to everybody.
 
     *Privacy*: who connects to a port without a password gets the pipeline, its noise key too.
-
-    Raises:
-        UsageError: a runner or mode that loses events, or no Prism where it should be.
     """
     standard, direct = options.view_as(StandardOptions), options.view_as(DirectOptions)
     name = (standard.runner or LOCAL_RUNNER).rpartition(".")[2].lower()
@@ -126,7 +104,7 @@ def choose_local_runner(options: PipelineOptions) -> None:
         standard.runner = LOCAL_RUNNER
     refusals = {
         "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files": (
-            name == BUNDLE_BASED
+            name == "bundlebaseddirectrunner"
         ),
         f"direct_running_mode must be in_memory: the others {opens.replace('opens a port', 'open ports')}, and with "
         f"several threads people would be charged wrongly, got {direct.direct_running_mode}": (
@@ -134,7 +112,7 @@ def choose_local_runner(options: PipelineOptions) -> None:
         ),
         "direct_num_workers must be 1: several workers of the local runner in one process read outdated state, got "
         f"{direct.direct_num_workers}": direct.direct_num_workers != 1,
-        f"job_endpoint must not be {EMBEDDED}: it {opens}": (options.view_as(PortableOptions).job_endpoint == EMBEDDED),
+        f"job_endpoint must not be embed: it {opens}": options.view_as(PortableOptions).job_endpoint == "embed",
         f"flink_submit_uber_jar must not be given: it {opens}; use --flink_job_server_jar": (
             options.view_as(FlinkRunnerOptions).flink_submit_uber_jar
         ),

@@ -18,18 +18,11 @@ from privstream.pipelines.command import RunError
 from privstream.transforms import spill
 
 STANDARD_ERROR = 2
-
-BYTES_EACH = 1 << 26
-"""Of input: below that a process costs more than it spares."""
-
-MOST = 256
-"""Processes at most."""
+BYTES_EACH, MOST = 1 << 26, 256
+"""Bytes of input below which a process costs more than it spares, and processes at most."""
 
 LONGEST = 74
 """Bytes of the name of the folder for temporary files: the name of a socket in it, of 33 more, may have 107."""
-
-PRELOADED = ["privstream.pipelines.run.shares"]
-"""What every process needs: they are copies of one that has loaded it."""
 
 MAIN = "__main__"
 
@@ -45,16 +38,7 @@ def cores() -> int:
 
 
 def workers_for(given: int | None, size: int) -> int:
-    """Return how many processes share the work of a run.
-
-    Args:
-        given: as many as were asked for; None for a number that follows from the size of the input, which is public:
-            one for each 64 MiB, at least one, and at most one for each processor.
-        size: of the input, in bytes.
-
-    Raises:
-        ValueError: more than 256, or less than one.
-    """
+    """Return how many processes share the work of a run: as `given`, or one for each 64 MiB of input and processor."""
     if given is None:
         return max(1, min(cores(), size // BYTES_EACH))
     if not 1 <= given <= MOST:
@@ -72,8 +56,7 @@ def _context() -> Any:
 def _quiet() -> Iterator[None]:
     """Let processes that start meanwhile print nothing, for runners quote records, and take no notice of Ctrl-C.
 
-    It is for the command alone to say what has happened; Ctrl-C waits until the end of the block. They load no main
-    program either, which may be somebody's own, without a guard: they would run it.
+    They load no main program either, which may be somebody's own, without a guard: they would run it.
     """
     with ExitStack() as stack:
         stack.callback(sys.modules.__setitem__, MAIN, sys.modules[MAIN])
@@ -91,28 +74,20 @@ def _quiet() -> Iterator[None]:
 
 
 class Crew:
-    """Processes that do what they are told, each with a file for batches that all can read; a context.
+    """Processes that each `perform` what they are told, with a file for batches that all can read.
 
-    They end with the block, however it ends, and with this process, however that ends.
-
-    Args:
-        number: of processes.
-        perform: what each does of what it is told; a function of a module, whose errors are safe to show.
+    They end with the block of `working`, however it ends, and with this process, however that ends. `perform` is a
+    function of a module, whose errors are safe to show.
     """
 
     def __init__(self, number: int, perform: Callable[[Any], Any]) -> None:
-        self.number = number
-        self._perform = perform
+        self.number, self._perform = number, perform
         self._processes: list[Any] = []
         self._pipes: list[connection.Connection] = []
 
     @contextmanager
     def working(self) -> Iterator[Self]:
-        """Start them, let this process read their files, and end them.
-
-        Raises:
-            RunError: they could not be started.
-        """
+        """Start them, let this process read their files, and end them."""
         with ExitStack() as stack:
             try:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
@@ -125,11 +100,7 @@ class Crew:
             yield self  # the files have no names any more: they go with the last process that has opened them
 
     def tell(self, tasks: Sequence[Any]) -> list[Any]:
-        """Give each process a task, and return what each made of it, in their order.
-
-        Raises:
-            RunError: one of them has failed, or was killed.
-        """
+        """Give each process a task, and return what each made of it, in their order."""
         for pipe, task in zip(self._pipes, tasks, strict=True):
             with suppress(BrokenPipeError):  # that it has ended is seen below
                 pipe.send(task)
@@ -139,13 +110,12 @@ class Crew:
         """Start all, whose temporary files go into a folder, and wait until they have opened the files."""
         context = _context()
         if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload(PRELOADED)
+            context.set_forkserver_preload(["privstream.pipelines.run.shares"])  # processes are copies of it
         with _quiet():
             for number in range(self.number):
                 here, there = context.Pipe()
-                process = context.Process(
-                    target=_work, args=(there, paths, number + 1, folder, self._perform), daemon=True
-                )
+                given = there, paths, number + 1, folder, self._perform
+                process = context.Process(target=_work, args=given, daemon=True)
                 process.start()
                 there.close()
                 self._pipes.append(here)

@@ -1,8 +1,4 @@
-"""Reads Avro with fastavro, block by block; a file that cannot be read to its end is refused.
-
-Logical types are left out of the schema: fastavro takes as long to make a `datetime` as to decode the rest of a record,
-and a time that Python cannot represent would end the run.
-"""
+"""Reads Avro with fastavro, block by block; a file that cannot be read to its end is refused."""
 
 from __future__ import annotations
 
@@ -108,10 +104,8 @@ LOGICAL = {
 def _kind_of(kind: Any, named: dict[str, tuple[pa.DataType, bool]]) -> tuple[pa.DataType, bool]:
     """Return what an Avro type is in Arrow, of nested ones only the kind; and whether each value takes a byte or more.
 
-    Raises:
-        UnfitError: some bytes of this type could not be decoded within bounds. A record within a record of its own type
-            may go deeper than the stack of the decoder, which then takes the process down; items that take no bytes may
-            be without end.
+    A record within a record of its own type is refused, for it may go deeper than the stack of the decoder and take the
+    process down; and items that take no bytes, for they may be without end.
     """
     if isinstance(kind, list):  # a union, of which each value has a number
         kinds = [_kind_of(branch, named)[0] for branch in kind if branch != "null"]
@@ -158,11 +152,7 @@ def check(path: str) -> None:
 
 
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
-    """Read some fields.
-
-    Raises:
-        InputFileError: the file is no Avro, is damaged, or ends within a block.
-    """
+    """Read some fields; a file that is damaged, or ends within a block, is refused."""
     with _opened(path) as (types, blocks):
         first = 1
         for rows in _groups(blocks):
@@ -215,7 +205,7 @@ def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[Any]]]:
 
 
 def _drop_logical_types(kind: Any) -> None:
-    """Leave logical types out of a schema, in place: numbers stay numbers."""
+    """Leave logical types out of a schema, in place: fastavro is slow at them, and times may be none in Python."""
     if isinstance(kind, dict):
         kind.pop("logicalType", None)
     for inner in kind.values() if isinstance(kind, dict) else kind if isinstance(kind, list) else ():
@@ -235,5 +225,5 @@ def _column(kind: pa.DataType, values: list[Any]) -> pa.Array | list[Any]:
 
 def _decimal(value: bytes | None, scale: int) -> Decimal | None:
     """Return a decimal; None for one that has no room in 38 digits."""
-    number = None if value is None else int.from_bytes(value, "big", signed=True)
-    return None if number is None or abs(number) >= MOST_DECIMAL else Decimal(number).scaleb(-scale, EXACT)
+    number = MOST_DECIMAL if value is None else int.from_bytes(value, "big", signed=True)
+    return None if abs(number) >= MOST_DECIMAL else Decimal(number).scaleb(-scale, EXACT)

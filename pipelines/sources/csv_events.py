@@ -109,11 +109,7 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
 
 
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
-    """Read some fields; what is no record with the header's number of fields is reported with its line.
-
-    Raises:
-        InputFileError: the file has no header, or a quote is not closed.
-    """
+    """Read some fields; what is no record with the header's number of fields is reported with its line."""
     pieces = read_pieces(path, form.encoding)
     found = _header(pieces, path, form)
     if found is not None:
@@ -150,10 +146,7 @@ def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: 
 
 
 def _parse(records: Records, header: Header, fields: Sequence[str], path: str) -> Iterator[RawEvents | Damage]:
-    """Parse records at once, but for those with a carriage return that pyarrow would take for the end of a line.
-
-    A quote that is none, and has made one record of several, refuses the file.
-    """
+    """Parse records at once, but for those with a carriage return; a quote that joins several refuses the file."""
     short = np.flatnonzero(records.ends - records.starts <= len(b"\r\n")).tolist()
     records = records.but([row for row in short if not records[row].strip()])
     if b"\r" in records.text and RETURN.search(records.text):
@@ -230,8 +223,7 @@ def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header,
 def _names(line: bytes, path: str, form: TextForm) -> Header | None:
     """Return the names in a header; None if a quote is still open.
 
-    What separates them is, where it is not named, what separates all names that are asked for, or the only one of
-    `DELIMITERS` in the line. Records do not decide about it.
+    The delimiter, if not named, is what separates all names that are asked for, or the only one of `DELIMITERS` there.
     """
     plain = re.sub(rb'"[^"]*"', b"", line) if form.quote else line
     possible = [form.delimiter] if form.delimiter else [each for each in DELIMITERS if each in plain] or [COMMA]

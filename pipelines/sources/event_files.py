@@ -31,8 +31,8 @@ class TextForm:
 
     Attributes:
         encoding: as Python calls it.
-        delimiter: what separates the fields of CSV, one byte; None if the line with their names shows it.
-        names: fields that this line has; by them it shows what separates them.
+        delimiter: of the fields of CSV, one byte; None if the line with their names shows it.
+        names: fields that this line has.
         quote: whether a quote at the beginning of a field of CSV opens it; else it is text.
     """
 
@@ -47,13 +47,7 @@ PLAIN = TextForm()
 
 @dataclass(frozen=True, eq=False)
 class RawEvents:
-    """Rows as they are in a file, column by column.
-
-    Attributes:
-        columns: name of the field -> Arrow array, or list of Python values.
-        position: number of a row -> where it stands in the file.
-        record: number of a row -> the row as text, for its dead letter.
-    """
+    """Rows of a file, column by column; functions say where a row stands, and quote it for its dead letter."""
 
     columns: dict[str, pa.Array | list[Any]]
     position: Callable[[int], str]
@@ -67,14 +61,7 @@ class RawEvents:
 
 @dataclass(frozen=True)
 class Damage:
-    """A piece of a file that could not be decoded into rows.
-
-    Attributes:
-        code: the end of a counter's name.
-        reason: the rule that was broken.
-        position: where in the file.
-        record: the piece as text, if it is text.
-    """
+    """A piece of a file that could not be decoded into rows: the end of a counter's name, the rule, where, the text."""
 
     code: str
     reason: str
@@ -98,11 +85,7 @@ class EventFormat(Protocol):
 
 
 def check_regular(path: str) -> None:
-    """Refuse what is no file, for a pipe would be waited for and a device may have no end, and names that are no UTF-8.
-
-    Raises:
-        InputFileError: naming the path.
-    """
+    """Refuse what is no file, since a pipe may give nothing and a device have no end, and names that are no UTF-8."""
     name = path.encode("utf-8", "backslashreplace").decode()
     if name != path:
         raise InputFileError(f"cannot read {name}: its name must be UTF-8")

@@ -1,8 +1,6 @@
 """Which fields of a file are the person, the item, the time and the value."""
 
-import difflib
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -34,10 +32,9 @@ NAMES_MAY_BE_DATA = "names_may_be_data"
 class FieldMapping:
     """Names and rules by which a file's fields become events.
 
-    Users and items are text or integers (5 and "5" are one person). Times are timestamps, ISO 8601 text or text of a
-    stated form, or epoch numbers in a stated unit. A time that does not say how far it is from UTC is by the clocks of
-    a stated zone; without one it is refused. Of an hour that these clocks show twice it is in the first; in an hour
-    that they skip it is no time.
+    Users and items are text or integers (5 and "5" are one person). Times are timestamps, text or epoch numbers; one
+    that does not say how far it is from UTC is by the clocks of a stated zone, without which it is refused. Of an hour
+    that these clocks show twice it is in the first; in an hour that they skip it is no time.
 
     Attributes:
         user, item, time, value: names of fields; "" for none. Several names for an item, as in a line of CSV: it is
@@ -146,7 +143,8 @@ class FieldMapping:
         """
         options = {name: content for content, names in self.contents().items() for name in names}
         if _may_be_data(schema) and not set(schema.names) & set(options):
-            raise _no_header(schema.names, options, source)
+            rule = f"must be a header with the fields {', '.join(options)} (or those named by --user and so on)"
+            raise ValueError(f"the first line of {source} {rule}, got {_listed(schema, len(options))}")
         for name, option in options.items():
             kind = _kind_of(name, f"--{option}", schema, source)
             if option in ("time", "value"):
@@ -175,11 +173,7 @@ class FieldMapping:
 
 @dataclass(frozen=True)
 class SharedFields:
-    """What several questions read of the same records, once; how records are written is the same for all of them.
-
-    Attributes:
-        questions: names of questions, distinct, and what each reads.
-    """
+    """What several questions, by name, read of the same records; how these are written is the same for all of them."""
 
     questions: tuple[tuple[str, FieldMapping], ...]
 
@@ -234,16 +228,9 @@ def _kind_of(name: str, option: str, schema: pa.Schema, source: str) -> pa.DataT
     count = schema.names.count(name)
     if count > 1:
         raise ValueError(f"{option} must name one field: {source} has {count} called `{name}`")
-    if count:
-        return schema.field(name).type
-    names = schema.names
-    if _may_be_data(schema):
-        names = [each for each in names if _is_plain(each)]
-    others = len(schema.names) - len(names)
-    existing = ", ".join(sorted(names) + [f"{others} with digits or of many letters"] * (others > 0)) or "none"
-    near = difflib.get_close_matches(name, names, 1)
-    guess = f"; did you mean `{near[0]}`?" if near else ""
-    raise ValueError(f"{option} must name a field of {source}: no `{name}` there, only: {existing}{guess}")
+    if not count:
+        raise ValueError(f"{option} must name a field of {source}: no `{name}` there, only: {_listed(schema)}")
+    return schema.field(name).type
 
 
 def _may_be_data(schema: pa.Schema) -> bool:
@@ -251,21 +238,13 @@ def _may_be_data(schema: pa.Schema) -> bool:
     return NAMES_MAY_BE_DATA.encode() in (schema.metadata or {})
 
 
-def _is_plain(name: str) -> bool:
-    """Tell whether a name may be quoted although it may be of an event: an event has a time, and times have digits."""
-    return len(name) <= LONGEST_NAME and not re.search(r"\d", name)
+def _listed(schema: pa.Schema, least: int = 0) -> str:
+    """Return the names of fields; their number where they may be those of an event, which has a time and so digits.
 
-
-def _no_header(names: Sequence[str], options: Mapping[str, str], source: str) -> ValueError:
-    """Word the error of a first line that has none of the names; they are quoted if they cannot be an event's.
-
-    A line that has fewer fields than are asked for may be a part of an event.
+    A line that has fewer fields than are asked for, `least`, may be a part of an event.
     """
-    found, guess = f"it has {len(names):,} field{'s' * (len(names) != 1)} of other names", ""
-    if len(options) <= len(names) <= MOST_NAMES and all(map(_is_plain, names)):
-        found += f" ({', '.join(name.strip() for name in names)})"
-        near = {option: difflib.get_close_matches(name, names, 1) for name, option in options.items()}
-        guesses = [f"--{option} {close[0]}" for option, close in near.items() if close]
-        guess = f"; did you mean {' '.join(guesses)}?" if guesses else ""
-    rule = f"must be a header with the fields {', '.join(options)} (or those named by --user and so on)"
-    return ValueError(f"the first line of {source} {rule}; {found}{guess}")
+    names = schema.names
+    plain = all(len(name) <= LONGEST_NAME and not re.search(r"\d", name) for name in names)
+    if _may_be_data(schema) and not (plain and least <= len(names) <= MOST_NAMES):
+        return f"{len(names):,} fields of other names"
+    return ", ".join(sorted(name.strip() for name in names)) or "none"

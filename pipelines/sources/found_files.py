@@ -1,11 +1,4 @@
-"""Which files there are: those that match a pattern, whether they stay as they are, and what is new in a folder.
-
-A watched folder gives every file once, in the order in which they came. A file is taken when two polls have found it
-with the same size and time of change, so that a file that is still being written is left alone. A name beginning with
-`.` or `_` is no file of events. Two such names speak to the watcher: `_END` says that no file will come any more, and
-`_UNTIL_20300101T120000Z` that no event before that time will. Either counts when every file that came before it has
-been taken.
-"""
+"""Which files there are: those that match a pattern, whether they stay as they are, and what is new in a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple, cast
@@ -48,10 +41,7 @@ TEXT_FORMATS = ("jsonl", "csv")
 
 
 class EventFile(NamedTuple):
-    """A file that matched: its path, its size in bytes, its format, and when it came, if it was watched for.
-
-    `marks` show whether it has changed since: see `FileFacts`.
-    """
+    """A file that matched: its size in bytes, when it came, if it was watched for, and its marks: see `FileFacts`."""
 
     path: str
     size: int
@@ -72,11 +62,7 @@ class FilePart(NamedTuple):
 
 
 def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
-    """List the files that match, in the order of their paths, as they are now, so that a later change can be seen.
-
-    Raises:
-        InputFileError: none matches, a format is unknown, one is no file, or a file that needs a header is empty.
-    """
+    """List the files that match, in the order of their paths, as they are now."""
     if format is not None and format not in FORMATS:
         raise ValueError(f"--input_format must be one of {', '.join(FORMATS)}, got {format!r}")
     found = _found(pattern)
@@ -92,17 +78,16 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
 
 def _found(pattern: str) -> list[FileFacts]:
     """Return what matches: a file whatever signs of a pattern are in its name, the files of a folder, or of a glob."""
-    if os.path.isdir(pattern):
-        paths = [os.path.join(pattern, name) for name in os.listdir(pattern) if not name.startswith((".", "_"))]
-        paths = [path for path in sorted(paths) if not os.path.isdir(path)]
+    if os.path.exists(pattern):
+        paths = [pattern]
+        if os.path.isdir(pattern):
+            paths = [os.path.join(pattern, name) for name in os.listdir(pattern) if not name.startswith((".", "_"))]
+            paths = [path for path in sorted(paths) if not os.path.isdir(path)]
         if not paths:
             raise InputFileError(f"--input must have at least one file: there is none in the folder {pattern}")
         for path in paths:
             check_regular(path)
         return [facts_of(path) for path in paths]
-    if os.path.exists(pattern):
-        check_regular(pattern)
-        return [facts_of(pattern)]
     if any(sign in pattern for sign in GLOB) and os.path.basename(pattern) == pattern:
         pattern = os.path.join(os.curdir, pattern)  # Beam finds nothing for a bare glob
     check_store(pattern, "--input")
@@ -127,11 +112,7 @@ def _of_store(path: str) -> list[FileFacts]:
 
 
 def check_unchanged(file: EventFile | FilePart) -> None:
-    """Refuse a file that has changed since it was found: the noise of the run is bound to what was in it then.
-
-    Raises:
-        InputFileError: it has changed, or is gone.
-    """
+    """Refuse a file that has changed since it was found: the noise of the run is bound to what was in it then."""
     try:
         now = facts_of(file.path)
     except OSError:
@@ -154,47 +135,34 @@ def format_of(path: str) -> str:
 
 
 def check_file(file: EventFile | FilePart, fields: AnyFields) -> None:
-    """Check that a file can be opened and that its schema or header, if it has one, has the fields.
-
-    Raises:
-        InputFileError, ValueError, TypeError: naming the file, the option or the field.
-    """
+    """Check that a file can be opened and that its schema or header, if it has one, has the fields."""
     schema = FORMATS[file.format].schema(file.path, fields.text)
     if schema is not None:
         fields.check(schema, file.path)
 
 
-def parts_of(file: EventFile) -> Iterator[FilePart]:
+def parts_of(file: EventFile) -> list[FilePart]:
     """Cut a file into parts."""
     part = FilePart(file.path, file.format, file.size, marks=file.marks)
     if file.format != "parquet":
-        yield part
-        return
-    for group, rows in enumerate(parquet_events.row_groups(file.path)):
-        yield part._replace(group=group, rows=rows)
+        return [part]
+    rows = parquet_events.row_groups(file.path)
+    return [part._replace(group=group, rows=number) for group, number in enumerate(rows)]
 
 
 def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:
-    """List the files that match, and look at them: all files of this machine, elsewhere the first one.
-
-    Raises:
-        InputFileError, ValueError, TypeError: naming the option, the file or the field.
-    """
-    files = match_files(pattern, format)
-    _check_text_options(fields, {file.format for file in files})
+    """List the files that match, and look at them: all files of this machine, elsewhere the first one."""
+    files, text = match_files(pattern, format), fields.text
+    formats = {file.format for file in files}
+    for name, given in {"delimiter": text.delimiter is not None, "quote": not text.quote}.items():
+        if given and "csv" not in formats:
+            raise ValueError(f"--{name} must be given with CSV only: no file of --input is CSV")
+    if text.encoding != UTF_8 and formats.isdisjoint(TEXT_FORMATS):
+        raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
     for number, file in enumerate(files):
         if number == 0 or scheme_of(file.path) is None:
             check_file(file, fields)
     return files
-
-
-def _check_text_options(fields: AnyFields, formats: Collection[str]) -> None:
-    """Refuse options about text where no file is text."""
-    for name, given in {"delimiter": fields.text.delimiter is not None, "quote": not fields.text.quote}.items():
-        if given and "csv" not in formats:
-            raise ValueError(f"--{name} must be given with CSV only: no file of --input is CSV")
-    if fields.text.encoding != UTF_8 and not set(formats) & set(TEXT_FORMATS):
-        raise ValueError("--encoding must be given with CSV and JSON lines only: no file of --input is one")
 
 
 UNTIL = re.compile(r"_UNTIL_(\d{8}T\d{6}Z)")
@@ -233,7 +201,11 @@ class Seen(NamedTuple):
 
 @dataclass
 class FolderPolls:
-    """What has been taken, and what was seen at the last poll; names are hashes.
+    """What has been taken of a watched folder, and what was seen at the last poll; names are hashes.
+
+    Each file is taken once, in the order in which they came, when two polls have found it with the same size and time
+    of change. A mark, `_END` (no file will come any more) or `_UNTIL_20300101T120000Z` (no event before that time),
+    counts when every file that came before it has been taken.
 
     Attributes:
         taken: name -> its stamp, and since when it is gone (seconds; 0 while it is there).
@@ -298,11 +270,7 @@ def _hashed(name: str) -> str:
 
 
 def list_folder(pattern: str) -> list[Seen] | None:
-    """List the files of a folder, or those that a glob matches beside the marks; None if that failed.
-
-    On a local disk a file came when it was last written, renamed or linked, whatever its time of change says; elsewhere
-    it came when it was last changed.
-    """
+    """List the files of a folder, or those that a glob matches beside the marks; None if that failed."""
     folder, glob = split_pattern(pattern)
     if scheme_of(folder) is None and not os.path.isdir(folder):
         return None
@@ -311,8 +279,7 @@ def list_folder(pattern: str) -> list[Seen] | None:
     except OSError:
         return None
     found = {file.path: file for each in listed for file in each.metadata_list}
-    speaking = [file for file in found.values() if _speaks(file.path.rpartition("/")[2])]
-    seen = [_seen(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in speaking]
+    seen = [_seen(file.path, file.size_in_bytes, file.last_updated_in_seconds) for file in found.values()]
     return [each for each in seen if each is not None]
 
 
@@ -322,11 +289,7 @@ def marked(listing: Sequence[Seen], came: int) -> int:
 
 
 def check_watched(pattern: str, option: str = "--input") -> None:
-    """Check before a run that a folder can be watched.
-
-    Raises:
-        ValueError: with the option's name and the path.
-    """
+    """Refuse a folder that does not exist, before a run that would watch it."""
     folder, _ = split_pattern(pattern, option)
     if scheme_of(folder) is None and not os.path.isdir(folder):
         raise InputFileError(f"{option} must be a folder that exists, to be watched: there is no folder {folder}")
@@ -342,13 +305,15 @@ def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
     return folder or os.curdir, glob
 
 
-def _speaks(name: str) -> bool:
-    """Tell whether a name is that of a file of events or of a mark."""
-    return not name.startswith((".", "_")) or name == END or UNTIL.fullmatch(name) is not None
-
-
 def _seen(path: str, size: int, changed: float) -> Seen | None:
-    """Describe a file; None if it has just gone."""
+    """Describe a file or a mark; None for other names, and if it has just gone.
+
+    On a local disk a file came when it was last written, renamed or linked, whatever its time of change says; elsewhere
+    it came when it was last changed.
+    """
+    name = path.rpartition("/")[2]
+    if name.startswith((".", "_")) and name != END and UNTIL.fullmatch(name) is None:
+        return None
     if scheme_of(path) is None:
         try:
             status = os.stat(path)

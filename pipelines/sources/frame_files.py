@@ -24,16 +24,9 @@ MOST_SECONDS = (1 << 63) // 1000 - 1
 ROWS = 1 << 17
 """So many rows are in memory at once, and in a row group of the file."""
 
-THE_QUERY = "the query"
-"""What stands for a file's name in messages about fields."""
-
 
 def as_table(frame: Any) -> pa.Table:
-    """Return a frame as an Arrow table.
-
-    Raises:
-        TypeError: it is none, or has a column that Arrow cannot take; no value of it is quoted.
-    """
+    """Return a frame as an Arrow table; errors quote no value of it."""
     if not hasattr(frame, "__arrow_c_stream__"):
         raise TypeError(f"frame must {FRAMES}, got {type(frame).__name__}")
     try:
@@ -48,8 +41,7 @@ def write_events(tables: Iterable[pa.Table], names: Sequence[str], path: str) ->
     """Write some columns of tables, at least one, as a new Parquet file, which its owner alone can read.
 
     The same values in the same order give the same bytes, whatever library the frame is of, however it is cut into
-    chunks, and whatever other columns, index or metadata it has: so the file's fingerprint is that of its contents.
-    Another order gives other bytes, because where a person's events are limited, which of them count may depend on it.
+    chunks, and whatever else it has: so the file's fingerprint is that of its contents.
     """
     try:
         plain = (pa.table({name: _plain(table.column(name)) for name in names}) for table in tables)
@@ -83,11 +75,11 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:
-    """Write the columns of a query's rows that are read as a Parquet file, which its owner alone can read.
+    """Write the columns of a SELECT's rows that are read, in their order, as a Parquet file that its owner alone reads.
 
     Args:
         input: the database: `postgresql://user@host:port/database`, or a file of DuckDB.
-        query: one SELECT. Its rows stay in the order in which they come.
+        query: the SELECT.
         fields: which columns are what.
         path: of the file.
 
@@ -98,7 +90,7 @@ def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:
     batches = _of_postgresql(input, query) if input.startswith(POSTGRESQL) else _of_duckdb(input, query)
     with closing(batches):
         first = next(batches)
-        fields.check(first.schema, THE_QUERY)
+        fields.check(first.schema, "the query")
         write_events(_tables(chain([first], batches)), fields.names(), path)
 
 
@@ -147,11 +139,8 @@ def _of_duckdb(path: str, query: str) -> Generator[pa.RecordBatch]:
         raise InputFileError(f"query must have an answer in {path}: DuckDB has a {type(error).__name__}") from None
 
 
-EPOCH = 946_684_800_000_000
-"""2000-01-01, from which PostgreSQL counts, in microseconds since 1970."""
-
-FARTHEST = 1 << 62
-"""Microseconds from 1970 that a time can be away; infinity is further."""
+EPOCH = 946_684_800_000_000  # 2000-01-01, from which PostgreSQL counts, in microseconds since 1970
+FARTHEST = 1 << 62  # microseconds from 1970 that a time can be away; infinity is further
 
 ABOUT_THE_QUERY = ("08", "25", "28", "3D", "42", "53", "57")
 """Classes of errors of a query that has not begun, whose words are about the connection, rights, names or syntax."""

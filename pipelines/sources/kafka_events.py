@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from confluent_kafka import (
-    TIMESTAMP_LOG_APPEND_TIME,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks
 from privstream.pipelines.locations import LAUNCH_SECONDS, SCHEME, parse_url
-from privstream.pipelines.sources.event_files import Damage, RawEvents, quote
+from privstream.pipelines.sources.event_files import Damage, RawEvents, places, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import Normaliser, usable
@@ -32,11 +24,8 @@ from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.sources.watch_events import Answer, PolledSource, clock_of, poll_parts
 
-RECORDS, RECORDS_AT_ONCE = 20_000, 1000
-"""Of one question, and of one call."""
-
-QUESTION_BYTES = 1 << 26
-"""A question ends when so many bytes of records have come."""
+RECORDS, RECORDS_AT_ONCE, QUESTION_BYTES = 20_000, 1000, 1 << 26
+"""Of one question, of one call, and the bytes after which a question ends."""
 
 WAIT_SECONDS = 0.2
 MARGIN = 1_000_000
@@ -54,16 +43,15 @@ OURS |= {"auto.offset.reset": "earliest"}
 class ReadKafka(beam.PTransform[Any, Any]):
     """Reads the records of a topic, each a JSON object in UTF-8, from its beginning on.
 
-    Where to go on in each partition is kept with the state of the pipeline, no matter what a consumer group says.
-    Partitions that are added while the run goes on are not read.
+    Where to go on in each partition is kept with the state of the pipeline; no consumer group is asked. Partitions that
+    are added while the run goes on are not read.
 
-    The watermark is the greatest time, in quarters of a second, at which the broker has appended a record to a
-    partition; where a partition has been read to its end, the time of day less one second. So an idle partition holds
-    nothing back, and an event is in time if its record arrives before its window is decided.
+    The watermark of a partition is the greatest time, in quarters of a second, at which the broker has appended a
+    record; at the end of the partition, the time of day less one second, so that an idle one holds nothing back.
 
     Topics whose producers stamp the records are refused; where the settings of a topic may not be read, such a record
-    counts as arrived at the time that its partition had reached. Records that cannot be used are dead letters, those of
-    more than 1 MiB too. Counters as `ReadEvents`, and `kafka_records_lost`: gone from the broker before they were read.
+    counts as arrived at the time that its partition had reached. Records of more than 1 MiB are dead letters.
+    Counters as `ReadEvents`, and `kafka_records_lost`: gone from the broker before they were read.
 
     *Privacy*: the times at which records arrive must not depend on single persons. No time that a producer sets moves
     the watermark.
@@ -202,11 +190,7 @@ class AskKafka(PolledSource):
             yield message, arrived
 
     def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer, int, int]:
-        """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end.
-
-        Raises:
-            KafkaException: no broker answers.
-        """
+        """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end."""
         consumer, stands = self._consumers.get(part) or (new_consumer(self.brokers, self.settings), None)
         self._consumers[part] = consumer, None
         partition = TopicPartition(self.topic, int(part))
@@ -253,8 +237,7 @@ class ParseRecords(beam.DoFn):
     """Makes an Arrow batch of records."""
 
     def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-        self.normalise = Normaliser(fields)
+        self.fields, self.normalise = fields, Normaliser(fields)
 
     def process(self, element: Records) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
@@ -263,21 +246,18 @@ class ParseRecords(beam.DoFn):
 
     def _parse(self, element: Records) -> Iterator[RawEvents | Damage]:
         """Parse records, so many bytes at a time."""
-        waiting: list[int] = []
+        offsets: list[int] = []
+        texts: list[bytes] = []
         size = 0
-        for number, value in enumerate([*element.values, None]):
-            if value is None or size + len(value) > RECORD_BYTES:
-                texts = [element.values[each] for each in waiting]
-                yield from read_objects(texts, self.fields.names(), partial(_position, element, waiting), "record")
-                waiting, size = [], 0
-            if value is not None and len(value) > RECORD_BYTES:
+        for offset, value in zip(element.offsets, element.values, strict=True):
+            if len(value) > RECORD_BYTES:
                 reason = f"record must be at most {RECORD_BYTES:,} bytes"
-                yield Damage("malformed_record", reason, _position(element, [number], 0), quote(value))
-            elif value is not None:
-                waiting.append(number)
-                size += len(value)
-
-
-def _position(element: Records, numbers: Sequence[int], row: int) -> str:
-    """Say where a record stands, by its number among some."""
-    return f"offset {element.offsets[numbers[row]]}"
+                yield Damage("malformed_record", reason, f"offset {offset}", quote(value))
+                continue
+            if size + len(value) > RECORD_BYTES:
+                yield from read_objects(texts, self.fields.names(), places("offset", offsets), "record")
+                offsets, texts, size = [], [], 0
+            offsets.append(offset)
+            texts.append(value)
+            size += len(value)
+        yield from read_objects(texts, self.fields.names(), places("offset", offsets), "record")

@@ -1,8 +1,4 @@
-"""From rows of files to batches for one question or several: what a value is, transforms decide by their rules.
-
-Each column of a file is parsed once, to a typed column that is null in rows that break a rule. A question takes its
-columns, and drops the rows in which one of them is null.
-"""
+"""From rows of files to batches for one question or several; what a value is, transforms decide by their rules."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,14 +16,7 @@ from privstream.pipelines.sources.fields import LONGEST, AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import FORMATS, EventFile, FilePart, check_file, check_unchanged, parts_of
 from privstream.pipelines.stores import scheme_of
 from privstream.transforms.counters import counted, counter
-from privstream.transforms.reading.columns import (
-    as_text,
-    is_text,
-    read_text,
-    text_column,
-    value_column,
-    value_of,
-)
+from privstream.transforms.reading.columns import as_text, is_text, read_text, text_column, value_column, value_of
 from privstream.transforms.reading.fields import BrokenRuleError, DeadLetter, Marks
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, column_of_kind, read_as, with_nulls, wrong_kind
@@ -41,6 +29,9 @@ EXACT = 1e-9
 
 OF_READING = ": "
 """Stands in the name of a counter between the questions that it is about, of several, and what it counts."""
+
+QUESTION = b"question"
+"""Names, in the metadata of a batch, the one of several questions that it is for."""
 
 TIME = pa.timestamp("us", "UTC")
 ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bytes: pa.binary()}
@@ -179,22 +170,8 @@ def _parsed(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Arra
     return column, marks
 
 
-def _joined(columns: Sequence[pa.Array]) -> pa.Array:
-    """Return one column for an item of several, null where one of them is."""
-    if len(columns) == 1:
-        return columns[0]
-    valid = reduce(pc.and_, (column.is_valid() for column in columns))
-    return pc.if_else(valid, join_columns([pc.fill_null(column, "") for column in columns]), None)
-
-
 class Refusal(NamedTuple):
-    """Why a row cannot be used.
-
-    Attributes:
-        row: its number.
-        code, reason: the rule, for the counter and in words.
-        by: the questions that cannot use it; a single one has no name.
-    """
+    """Why a row cannot be used: its number, the rule, for the counter and in words, and the questions that cannot."""
 
     row: int
     code: str
@@ -202,59 +179,59 @@ class Refusal(NamedTuple):
     by: tuple[str, ...] = ("",)
 
 
+Faults = list[tuple[np.ndarray, str, str]]
+"""Rows that break a rule, and the rule, for the counter and in words."""
+
+
 class Normaliser:
     """Makes batches of `user`, `item`, `time` (microseconds, UTC) and `value`, as far as they are read.
 
-    For several questions a batch has the columns of all of them, as `TakeReading` takes them apart, and the rows that
-    one of them can use.
+    Of several questions each has a batch of its own, whose metadata name it; what several read is parsed once.
     """
 
     def __init__(self, fields: AnyFields) -> None:
         self.questions = fields.questions if isinstance(fields, SharedFields) else (("", fields),)
         self.filters = {each.where: Filter(each.where) for _, each in self.questions if each.where is not None}
-        self.take = None if isinstance(fields, SharedFields) else TakeReading(fields)
 
-    def __call__(self, events: RawEvents) -> tuple[pa.RecordBatch, list[Refusal]]:
-        """Return the rows that can be used, and why others cannot."""
-        columns: dict[str, pa.Array] = {}
-        parsed: dict[str, tuple[pa.Array, Marks]] = {}
+    def __call__(self, events: RawEvents) -> tuple[Iterator[pa.RecordBatch], list[Refusal]]:
+        """Return a batch of the rows that each question can use, and why others cannot be used."""
+        parsed: dict[tuple[str, str, bool], tuple[pa.Array, Marks]] = {}
+        taken: list[tuple[str, FieldMapping, dict[str, pa.Array], np.ndarray]] = []
         refused: dict[tuple[int, str, str], list[str]] = {}
-        used = np.zeros(events.rows, np.bool_)
         for name, fields in self.questions:
-            passing, faults = self._passing(name, fields, events, columns)
-            kept = passing.copy()
+            passing, faults = self._passing(name, fields, events)
+            kept, columns = passing.copy(), {}
             for content, names in fields.contents().items():
-                place = _place(fields, content)
-                keys = [f"{content} {field}" if len(names) > 1 else place for field in names]
-                for key, field in zip(keys, names, strict=True):
+                parts = []
+                for field in names:
+                    key = content, field, content == "value" and fields.optional_value
                     if key not in parsed:
                         parsed[key] = _parsed(content, events.columns[field], fields)
+                    column, marks = parsed[key]
                     what = content if len(names) == 1 else f"{content} `{field}`"
-                    for mask, rule in parsed[key][1]:
-                        faults.append((mask & passing, rule.code, f"{what} {_rule(rule.code, fields)}"))
-                if place not in columns:
-                    columns[place] = _joined([parsed[key][0] for key in keys])
-                if columns[place].null_count:
-                    kept &= columns[place].is_valid().to_numpy(zero_copy_only=False)
-            used |= kept
+                    faults += [
+                        (mask & passing, rule.code, f"{what} {_rule(rule.code, fields)}") for mask, rule in marks
+                    ]
+                    if column.null_count:
+                        kept &= column.is_valid().to_numpy(zero_copy_only=False)
+                    parts.append(column)
+                columns[content] = parts[0]
+                if len(parts) > 1:
+                    columns[content] = join_columns([pc.fill_null(column, "") for column in parts])
+            taken.append((name, fields, columns, kept))
             first: dict[int, tuple[str, str]] = {}  # each row is refused for its first fault
             for mask, code, reason in faults:
                 for row in np.flatnonzero(mask).tolist():
                     first.setdefault(row, (code, reason))
             for row, why in first.items():
                 refused.setdefault((row, *why), []).append(name)
-        batch = pa.RecordBatch.from_pydict(columns)
-        if not used.all():
-            batch = batch.filter(pa.array(used))
         refusals = []
         for (row, code, reason), by in sorted(refused.items()):
             whom = "" if len(by) == len(self.questions) else f" (for {', '.join(by)})"
             refusals.append(Refusal(row, code, f"{reason}{whom}", tuple(by)))
-        return batch if self.take is None else self.take(batch), refusals
+        return (_batch(*each) for each in taken), refusals
 
-    def _passing(
-        self, name: str, fields: FieldMapping, events: RawEvents, columns: dict[str, pa.Array]
-    ) -> tuple[np.ndarray, list[tuple[np.ndarray, str, str]]]:
+    def _passing(self, name: str, fields: FieldMapping, events: RawEvents) -> tuple[np.ndarray, Faults]:
         """Tell which rows pass the filter; those in which a field of it is of the wrong kind are refused."""
         if fields.where is None:
             return np.ones(events.rows, np.bool_), []
@@ -267,58 +244,35 @@ class Normaliser:
                 faults.append((mask, rule.code, str(rule)))
         passing = condition.passes(read, events.rows) & ~broken
         _counter("events_filtered", name).inc(int(np.count_nonzero(~passing & ~broken)))
-        columns[_where(fields)] = pa.array(passing)
         return passing, faults
 
 
-class TakeReading:
-    """Takes what a question reads from the batches of a `Normaliser`.
+def _batch(name: str, fields: FieldMapping, columns: dict[str, pa.Array], kept: np.ndarray) -> pa.RecordBatch:
+    """Return the rows that a question can use; values are 0 for none, and rounded to whole units where they are to be.
 
-    Args:
-        fields: what is read, by it alone or by several.
-        name: of the question, if there are several.
+    What binary fractions add to decimals is no part of these.
     """
+    batch = pa.RecordBatch.from_pydict(columns, metadata={QUESTION: name} if name else None)
+    if not kept.all():
+        batch = batch.filter(pa.array(kept))
+    _counter("events_read", name).inc(batch.num_rows)
+    if "value" not in columns:
+        return batch
+    numbers = batch["value"].to_numpy(zero_copy_only=False)
+    none = np.isnan(numbers)
+    _counter("events_without_value", name).inc(int(np.count_nonzero(none)))
+    numbers = np.where(none, 0.0, numbers)
+    if fields.whole:
+        units = numbers / fields.value_unit
+        numbers = np.rint(units)
+        apart = np.abs(units - numbers) > EXACT * np.maximum(1.0, np.abs(units))
+        _counter("values_rounded", name).inc(int(np.count_nonzero(apart)))
+    return batch.set_column(batch.schema.get_field_index("value"), "value", pa.array(numbers))
 
-    def __init__(self, fields: AnyFields, name: str = "") -> None:
-        self.fields = dict(fields.questions)[name] if isinstance(fields, SharedFields) else fields
-        self.events_read = counter("events_read")
-        self.without_value = counter("events_without_value")
-        self.rounded = counter("values_rounded")
 
-    def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that count of a batch, if there are some."""
-        taken = self(batch)
-        if taken.num_rows:
-            yield taken
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that count of a batch."""
-        columns = {content: batch[_place(self.fields, content)] for content in self.fields.contents()}
-        taken = pa.RecordBatch.from_pydict(columns)
-        masks = [column.is_valid() for column in columns.values() if column.null_count]
-        if self.fields.where is not None:
-            masks.append(batch[_where(self.fields)])
-        if masks:
-            taken = taken.filter(reduce(pc.and_, masks))
-        self.events_read.inc(taken.num_rows)
-        return self._with_final_values(taken) if "value" in columns else taken
-
-    def _with_final_values(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return values as questions count them: 0 for none, and rounded to whole units if they are to be so.
-
-        What binary fractions add to decimals is no part of these.
-        """
-        numbers = batch["value"].to_numpy(zero_copy_only=False)
-        none = np.isnan(numbers)
-        self.without_value.inc(int(np.count_nonzero(none)))
-        if none.any():
-            numbers = np.where(none, 0.0, numbers)
-        if self.fields.whole:
-            units = numbers / self.fields.value_unit
-            numbers = np.rint(units)
-            apart = np.abs(units - numbers) > EXACT * np.maximum(1.0, np.abs(units))
-            self.rounded.inc(int(np.count_nonzero(apart)))
-        return batch.set_column(batch.schema.get_field_index("value"), "value", pa.array(numbers))
+def is_for(batch: pa.RecordBatch, name: str) -> bool:
+    """Tell whether a batch is for one of several questions."""
+    return bool((batch.schema.metadata or {}).get(QUESTION) == name.encode())
 
 
 def _counter(name: str, by: str) -> Any:
@@ -326,25 +280,12 @@ def _counter(name: str, by: str) -> Any:
     return counter(f"{by}{OF_READING}{name}" if by else name)
 
 
-def _place(fields: FieldMapping, content: str) -> str:
-    """Return the name of the column with what a question reads, among those of all questions."""
-    return f"{content}{'?' * (content == 'value' and fields.optional_value)} {getattr(fields, content)}"
-
-
-def _where(fields: FieldMapping) -> str:
-    """Return the name of the column that says which rows pass the condition of a question."""
-    return f"where {fields.where}"
-
-
 def _rule(code: str, fields: FieldMapping) -> str:
     """Say a rule in words."""
     content, _, rule = code.partition("_")
     forms = forms_of(fields.time_format or "")
-    kind = "must be text or an integer"
-    if content == "time":
-        kind = "must be a number or text"
-    elif content == "value":
-        kind = f"must be a number, with a {'comma' if fields.decimal == ',' else 'point'} before decimals"
+    number = f"must be a number, with a {'comma' if fields.decimal == ',' else 'point'} before decimals"
+    kind = {"time": "must be a number or text", "value": number}.get(content, "must be text or an integer")
     syntax = f"must be {'a number or ' * (fields.time_unit is not None)}{TIME_TEXT}"
     if fields.time_format:
         syntax = f"must be {'a' if len(forms) == 1 else 'one'} time that exists, of the form {' or '.join(forms)}"
@@ -375,12 +316,13 @@ def usable(found: RawEvents | Damage, source: str, normalise: Normaliser) -> Ite
         _count_refusal(found.code)
         yield dead_letter(found.reason, source, found.position, found.record)
         return
-    batch, refusals = normalise(found)
+    batches, refusals = normalise(found)
     for refusal in refusals:
         _count_refusal(refusal.code, refusal.by)
         yield dead_letter(refusal.reason, source, found.position(refusal.row), found.record(refusal.row))
-    if batch.num_rows:
-        yield batch
+    for batch in batches:
+        if batch.num_rows:
+            yield batch
 
 
 def _count_refusal(code: str, by: Sequence[str] = ("",)) -> None:
@@ -391,7 +333,6 @@ def _count_refusal(code: str, by: Sequence[str] = ("",)) -> None:
 
 
 def _read_raw(part: FilePart, fields: AnyFields) -> Iterator[RawEvents | Damage]:
-    """Read a part of a file."""
     return FORMATS[part.format].read(part.path, fields.names(), fields.text, part.group)
 
 
@@ -432,8 +373,8 @@ def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
             if isinstance(each, Damage):
                 found[each.code] += 1
                 continue
-            batch, refusals = normalise(each)
-            if batch.num_rows:
+            batches, refusals = normalise(each)
+            if any(batch.num_rows for batch in batches):
                 return Counter()
             found.update(refusal.code for refusal in refusals)
             read += each.rows

@@ -1,8 +1,7 @@
 """Reads Parquet, row group by row group, without touching single rows.
 
-A few bytes of a file can stand for gigabytes of text: a dictionary names a long value once for all rows that have it,
-and `DELTA_BYTE_ARRAY` says only what differs from the row before. So how many rows are decoded at once, and whether
-dictionaries are written out, follows from how long the values of a row group can be.
+A few bytes can stand for gigabytes of text: a dictionary names a long value once, and `DELTA_BYTE_ARRAY` says only what
+differs from the row before. So how many rows are decoded at once follows from how long their values can be.
 """
 
 import io
@@ -36,8 +35,7 @@ GROUP_BYTES = 1 << 27
 PROBE_BYTES = 1 << 20
 FOOTER_END = 8  # bytes: the length of the footer, and the magic number
 MAGIC, ENCRYPTED_MAGIC = b"PAR1", b"PARE"
-SIGNATURE_BYTES = 28
-"""Of a footer that can be read although columns are encrypted."""
+SIGNATURE_BYTES = 28  # of a footer that can be read although columns are encrypted
 
 
 class EncryptedError(Exception):
@@ -53,16 +51,13 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
 
 def check(path: str) -> None:
     """Refuse a file whose footer cannot be read."""
-    with open_parquet(path) as stream:
-        stored_types(stream)
+    schema(path)
 
 
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents]:
     """Read some columns of a row group; text in which long values may be many comes as dictionaries.
 
-    Raises:
-        InputFileError: the file is no Parquet, or is damaged; Arrow does not distinguish damage from a failing disk or
-            network, so a run ends rather than go on without a part of its input.
+    A damaged file ends the run: Arrow does not distinguish it from a failing disk or network.
     """
     with open_parquet(path) as stream:
         metadata = stored_types(stream)
@@ -112,10 +107,8 @@ def _longest_row(stream: BinaryIO, metadata: pq.FileMetaData, number: int, names
 def stored_types(stream: BinaryIO) -> pq.FileMetaData:
     """Return the metadata of a file without the types that its columns had in Arrow before they were written.
 
-    These would make pyarrow gather all values of a row group in one dictionary, which has room for 2 GiB.
-
-    Raises:
-        EncryptedError: columns are encrypted, of which pyarrow would end the process.
+    These would make pyarrow gather all values of a row group in one dictionary, which has room for 2 GiB. Columns that
+    are encrypted are refused: of them pyarrow would end the process.
     """
     stream.seek(-FOOTER_END, io.SEEK_END)
     end = stream.read(FOOTER_END)

@@ -23,8 +23,7 @@ from privstream.pipelines.sources.normalise import Normaliser, read_part
 from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
 EVENTS = "events"
-FILES_AT_ONCE = 16
-"""Footers that are read at the same time, at launch."""
+FILES_AT_ONCE = 16  # whose footers are read, at launch
 
 
 class EventsRead(NamedTuple):
@@ -48,9 +47,8 @@ class ReadEvents(beam.PTransform[Any, Any]):
     microseconds, UTC) and `value` (float64) that `fields` names; `dead_letters` has a `DeadLetter` for every
     record that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
 
-    The files are listed when the transform is made, and looked at: all files of this machine, elsewhere the first one.
-    A file that cannot be read at all or to its end, or whose header does not have the fields, ends the run with an
-    error that names it; a malformed record does not.
+    The files are listed and looked at when the transform is made, as by `files_with`. A file that cannot be read to its
+    end, or lacks a field, ends the run with an error that names it; a malformed record does not.
 
     *Privacy*: what one person's record looks like decides only about that record. Errors and logs name files and
     fields, never values.
@@ -66,8 +64,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
 
     def __init__(self, pattern: str, fields: AnyFields | None = None, format: str | None = None) -> None:
         super().__init__()
-        self.pattern = pattern
-        self.fields = fields or FieldMapping()
+        self.pattern, self.fields = pattern, fields or FieldMapping()
         self.files = files_with(self.fields, pattern, format)
 
     def expand(self, pbegin: Any) -> EventsRead:
@@ -76,23 +73,18 @@ class ReadEvents(beam.PTransform[Any, Any]):
         return read
 
     def parts(self) -> list[FilePart]:
-        """Return the parts of all files.
+        """Return the parts of all files."""
 
-        Raises:
-            InputFileError: a file has changed since it was found, or cannot be read.
-        """
+        def parts(file: EventFile) -> list[FilePart]:
+            check_unchanged(file)
+            return list(parts_of(file))
+
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            return list(chain.from_iterable(pool.map(_unchanged_parts, self.files)))
+            return list(chain.from_iterable(pool.map(parts, self.files)))
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
         return {"pattern": self.pattern, "files": len(self.files)}
-
-
-def _unchanged_parts(file: EventFile) -> list[FilePart]:
-    """Return the parts of a file that is as it was found."""
-    check_unchanged(file)
-    return list(parts_of(file))
 
 
 class ReadSome(beam.PTransform[Any, Any]):
@@ -100,8 +92,7 @@ class ReadSome(beam.PTransform[Any, Any]):
 
     def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
         super().__init__()
-        self.parts = parts
-        self.fields = fields
+        self.parts, self.fields = parts, fields
 
     def expand(self, pbegin: Any) -> EventsRead:
         """Read the parts."""
@@ -113,8 +104,7 @@ class ReadPart(beam.DoFn):
     """Reads, checks and normalises one part of a file, which is refused if it is no longer as it was found."""
 
     def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-        self.normalise = Normaliser(fields)
+        self.fields, self.normalise = fields, Normaliser(fields)
         self.checked: tuple[Any, ...] = ()
 
     def process(self, element: FilePart) -> Iterator[Any]:

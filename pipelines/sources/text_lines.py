@@ -1,7 +1,7 @@
 """Reads text, compressed or not and in any encoding: as pieces of UTF-8, as lines with their numbers, as JSON lines.
 
-Texts are parsed together, as one JSON array. That is as fast as Arrow's own reader, which is not used because a line
-`null` takes its process down (pyarrow 25.0). Only where this fails they are parsed one by one.
+JSON lines are parsed together, and only where this fails one by one. Arrow's own reader is no faster, and a line `null`
+takes its process down (pyarrow 25.0).
 """
 
 from __future__ import annotations
@@ -44,11 +44,7 @@ REASON = "line must be one JSON object"
 
 
 def encoding_of(name: str) -> str:
-    """Return the name that Python has for an encoding.
-
-    Raises:
-        ValueError: it knows none of that name, or none in which each record can be read by itself.
-    """
+    """Return the name that Python has for an encoding, in which each record can be read by itself."""
     try:
         found = codecs.lookup(name)
     except (LookupError, ValueError):
@@ -73,12 +69,7 @@ codecs.register_error(NO_TEXT, _as_no_text)
 
 
 def read_pieces(path: str, encoding: str = UTF_8) -> Iterator[bytes]:
-    """Read a file as UTF-8 in pieces of about a mebibyte; what is no text in it becomes bytes that are no UTF-8.
-
-    Raises:
-        InputFileError: there is no such file, what is compressed ends early or is damaged, the file has no byte order
-            mark where its encoding needs one, or that of UTF-8 where another encoding is named.
-    """
+    """Read a file as UTF-8 in pieces of about a mebibyte; what is no text in it becomes bytes that are no UTF-8."""
     with open_file(path) as raw:
         pieces = _read(raw, path)
         yield from pieces if encoding == UTF_8 else as_utf_8(pieces, encoding, path)
@@ -212,8 +203,7 @@ def read_objects(
 def _parse_all(texts: Sequence[bytes]) -> Sequence[dict[str, Any] | None]:
     """Parse each of some texts; None for one that is not one object.
 
-    At first all at once: between two texts stands a word that none can know, so that texts that are no objects cannot
-    join to some.
+    At first all at once: a word between texts that none can know keeps those that are no objects from joining to some.
     """
     try:
         parsed = json.loads("[" + f',"{BETWEEN}",'.encode().join(texts).decode() + "]")

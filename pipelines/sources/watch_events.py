@@ -42,7 +42,6 @@ from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND
 BEGINNING = 0
 """The watermark of a source that has not been asked yet: 1970. No earlier event is accepted."""
 
-
 LASTS = 600 * MICROS
 """A clock that is off by the same for a whole period of so many microseconds is believed."""
 
@@ -53,12 +52,11 @@ def elapsed() -> float:
 
 
 class SteadyClock:
-    """The time of day as it was when this clock was made, plus what has passed since.
+    """The time of day as it was when this clock was made, plus what has passed since; several threads may ask.
 
-    A watermark that followed a jump forward would decide all windows in between at once, and what comes in them would
-    be late. So a jump is followed when something has arrived that others have stamped with a later time, or when it
-    has lasted: after each period of ten minutes the time goes on with the least jump in all of it. A jump backward is
-    followed at once, since no watermark goes back anyway. Several threads may ask.
+    A watermark that followed a jump forward would close all windows in between at once. So a jump is followed when
+    something has arrived that others have stamped with a later time, or when it has lasted: after each ten minutes the
+    time goes on with the least jump in all of it. A jump backward is followed at once: no watermark goes back.
     """
 
     def __init__(self, time_of_day: Callable[[], float] = time.time, passed: Callable[[], float] = elapsed) -> None:
@@ -97,12 +95,9 @@ def clock_of(source: str) -> SteadyClock:
 
 
 class Answer(NamedTuple):
-    """What a source says when it is asked.
+    """What a source says when it is asked: elements with the microseconds at which they arrived, and where to go on.
 
-    Attributes:
-        found: elements, each with the microseconds at which it arrived; not before the watermark that was.
-        position: where to go on; it is kept with the pipeline's state, so that a restored run goes on from there.
-        watermark: microseconds: whatever comes later has arrived then or after. None when nothing comes any more.
+    Whatever comes later has arrived at the watermark, in microseconds, or after; None when nothing comes any more.
     """
 
     found: Iterable[tuple[Any, int]]
@@ -113,16 +108,11 @@ class Answer(NamedTuple):
 class PolledSource(beam.DoFn):
     """Asks for new elements every few seconds; its input is one pair of bytes for each part of the source.
 
-    Output and position of one question belong together, whatever fails: both are kept, or neither. While the timer is
-    set, its time holds the watermark. It is no splittable DoFn, since Flink's runner keeps a new piece of state for
-    every time that one pauses, and never frees it.
-
-    Args:
-        seconds: pause between two questions.
+    Output and position of one question are kept together, or neither. While the timer is set, its time holds the
+    watermark. Flink's runner would keep a piece of state, for ever, for each time that a splittable DoFn pauses.
     """
 
     POSITION = ReadModifyWriteStateSpec("polled_source_position", BytesCoder())
-    """What `poll` has left."""
     AGAIN = TimerSpec("polled_source_again", TimeDomain.WATERMARK)
     """Set at the watermark of the source; fires at once, since nothing else holds back the watermark of its input."""
 
@@ -185,16 +175,14 @@ UNREADABLE = (InputFileError, ValueError, TypeError, OSError, pa.ArrowException)
 class WatchEvents(beam.PTransform[Any, Any]):
     """Reads files that come into a folder, each once, as `ReadEvents` does.
 
-    Files are taken in the order in which they came, each when two polls have found it unchanged. What has been taken is
-    kept with the state of the pipeline, so old files should be removed now and then, but only when the run could no
-    longer have to go back to them. A name must not be used again while a file of that name is there.
+    What has been taken, as `FolderPolls` has it, is kept with the state of the pipeline: remove old files now and then,
+    when the run can no longer have to go back to them. A name must not be used again while its file is there.
 
-    The watermark is, with `arrival`, the time of day (as `SteadyClock` has it), held back by files that came and have
-    not been taken: an event is in time if its file comes before its window is decided. With `marks`, it is the time in
-    the name of an empty file `_UNTIL_20300101T120000Z`: no event before it will come. A file `_END` ends the stream.
+    The watermark is, with `arrival`, the time of day (of a `SteadyClock`), held back by files that came and have not
+    been taken; with `marks`, the time in the name of an empty file `_UNTIL_20300101T120000Z`. `_END` ends the stream.
 
-    A file that cannot be read, is gone or has grown when its turn comes, or whose fields differ in a way that matters
-    is one dead letter. Counters as `ReadEvents`, `files_taken`, `files_unreadable`, `files_changed`, `listings_failed`.
+    A file that cannot be read, is gone or has grown when its turn comes, or lacks a field is one dead letter.
+    Counters as `ReadEvents`, `files_taken`, `files_unreadable`, `files_changed`, `listings_failed`.
 
     *Privacy*: the times at which files come, and their names, must not depend on single persons. The watermark never
     follows the times of events, so no one person's event decides when a window closes, or whether others are late.
@@ -222,9 +210,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
         self.seconds = checks.positive("watch", seconds)
         self.watermark = checks.one_of("watermark", watermark, CLOCKS)
         check_watched(pattern)
-        self.pattern = pattern
-        self.format = format
-        self.fields = fields or FieldMapping()
+        self.pattern, self.format, self.fields = pattern, format, fields or FieldMapping()
         self.files = self._there()
 
     def expand(self, pbegin: Any) -> EventsRead:
@@ -242,8 +228,8 @@ class WatchEvents(beam.PTransform[Any, Any]):
         listing = list_folder(self.pattern)
         if listing is None:
             raise InputFileError(f"--input must be readable: cannot list {self.pattern}")
-        paths = [seen for seen in listing if not seen.name.startswith("_") and seen.size]
-        files = sorted(EventFile(seen.path, seen.size, self.format or "") for seen in paths)
+        there = [seen for seen in listing if not seen.name.startswith("_") and seen.size]
+        files = sorted(EventFile(seen.path, seen.size, self.format or "") for seen in there)
         refused: list[Exception] = []
         for file in files:
             try:
@@ -258,14 +244,11 @@ class WatchEvents(beam.PTransform[Any, Any]):
 
 
 class PollFolder(PolledSource):
-    """Gives an `EventFile` for each file that has come; the time of arrival stays `behind` by so many microseconds."""
+    """Gives an `EventFile` for each file that has come."""
 
-    def __init__(self, pattern: str, format: str | None, seconds: float, watermark: str, behind: int = 0) -> None:
+    def __init__(self, pattern: str, format: str | None, seconds: float, watermark: str) -> None:
         super().__init__(seconds)
-        self.pattern = pattern
-        self.format = format
-        self.by_marks = watermark == MARKS
-        self.behind = behind
+        self.pattern, self.format, self.by_marks = pattern, format, watermark == MARKS
         self.taken = Metrics.counter("privstream", "files_taken")
         self.changed = Metrics.counter("privstream", "files_changed")
         self.failed = Metrics.counter("privstream", "listings_failed")
@@ -282,34 +265,28 @@ class PollFolder(PolledSource):
             clock.at_least(seen.came)
         self.taken.inc(len(found))
         self.changed.inc(polls.changed)
-        files = [
-            (
-                EventFile(seen.path, seen.size, self.format or "", seen.came),
-                marked(listing, seen.came) if self.by_marks else seen.came,
-            )
-            for seen in found
-        ]
-        if reached is not None:
-            reached = polls.until if self.by_marks else reached - self.behind
+        files = []
+        for seen in found:
+            arrived = marked(listing, seen.came) if self.by_marks else seen.came
+            files.append((EventFile(seen.path, seen.size, self.format or "", seen.came), arrived))
+        if reached is not None and self.by_marks:
+            reached = polls.until
         return Answer(files, polls.to_bytes(), reached)
 
 
-class TakeFile(beam.DoFn):
-    """Gives what is in a file, or says why not."""
+class ReadWatchedFile(beam.DoFn):
+    """Reads the events of a file; what cannot be read any further is a dead letter."""
 
-    def __init__(self) -> None:
+    def __init__(self, fields: AnyFields) -> None:
+        self.fields, self.normalise = fields, Normaliser(fields)
         self.unreadable = Metrics.counter("privstream", "files_unreadable")
-
-    @abstractmethod
-    def take(self, file: EventFile) -> Iterable[Any]:
-        """Give what is in a file that has not changed."""
 
     def process(self, element: EventFile) -> Iterator[Any]:
         """Try until it works, a few times, unless a part of the file has been given."""
         given = False
         for attempt in range(ATTEMPTS):
             try:
-                for found in self.take(element):
+                for found in self._read(element):
                     given = True
                     yield found
             except UNREADABLE as error:
@@ -317,40 +294,28 @@ class TakeFile(beam.DoFn):
                     time.sleep(PAUSE_SECONDS)
                     continue
                 self.unreadable.inc()
-                yield TaggedOutput(DEAD_LETTERS, dead_letter(worded(error, element.path), element.path))
+                own = isinstance(error, InputFileError) or type(error) in (ValueError, TypeError)  # quotes no record
+                words = str(error) if own and "\n" not in str(error) else ""
+                words = words or f"{element.path} must be readable ({type(error).__name__})"
+                yield TaggedOutput(DEAD_LETTERS, dead_letter(words, element.path))
             return
 
-
-class ReadWatchedFile(TakeFile):
-    """Reads the events of a file; what cannot be read any further is a dead letter."""
-
-    def __init__(self, fields: AnyFields) -> None:
-        super().__init__()
-        self.fields = fields
-        self.normalise = Normaliser(fields)
-
-    def take(self, file: EventFile) -> Iterator[Any]:
+    def _read(self, file: EventFile) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
         file = file._replace(format=file.format or format_of(file.path))
-        check_as_found(file.path, file.size)
+        _check_as_found(file)
         if file.size:
             check_file(file, self.fields)
             for part in parts_of(file):
                 yield from tagged(read_part(part, self.fields, self.normalise))
-                check_as_found(file.path, file.size)
+                _check_as_found(file)
 
 
-def check_as_found(path: str, size: int) -> None:
-    """Raise if a file is gone, or has other bytes than when it was found."""
+def _check_as_found(file: EventFile) -> None:
+    """Refuse a file that is gone, or has another size than when it was found."""
     try:
-        found = facts_of(path).size
+        found = facts_of(file.path).size
     except OSError:
         raise InputFileError("file must stay until it has been read") from None
-    if found != size:
-        raise InputFileError(f"file must not change after it has come: it had {size} bytes")
-
-
-def worded(error: Exception, path: str) -> str:
-    """Word an error without quoting what is in the file: in our own words, or by its kind."""
-    own = isinstance(error, InputFileError) or type(error) in (ValueError, TypeError)
-    return str(error) if own and "\n" not in str(error) else f"{path} must be readable ({type(error).__name__})"
+    if found != file.size:
+        raise InputFileError(f"file must not change after it has come: it had {file.size} bytes")

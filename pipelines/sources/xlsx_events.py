@@ -30,9 +30,6 @@ LOOKED_AT = 100
 LARGEST = 4 << 30
 """Bytes of a workbook when it is no longer compressed."""
 
-ERROR = "e"
-"""How openpyxl calls the type of a cell with an error, such as #N/A."""
-
 Rows = Generator[list[Any]]
 
 
@@ -129,7 +126,7 @@ def _rows(path: str) -> Rows:
 def _value(cell: Any) -> Any:
     """Return the value of a cell: text, a number, a truth value, a date, or None."""
     value = cell.value
-    if cell.data_type == ERROR:
+    if cell.data_type == "e":
         return _CellError(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)

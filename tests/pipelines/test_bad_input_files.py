@@ -158,12 +158,11 @@ def test_avro_text_that_is_not_utf_8_costs_only_its_record(tmp_path, read):
     ("header", "rule"),
     [
         ("person;item;time", "no `user` there, only: item, person, time"),
-        ("who\twhat\twhen", r"it has 3 fields of other names \(who, what, when\)$"),
-        ("ana;tea;2024", "it has 3 fields of other names$"),
-        ("a,b,c", r"it has 3 fields of other names \(a, b, c\)$"),
-        ("user_id,items,at", r"\(user_id, items, at\); did you mean --user user_id --item items\?$"),
+        ("who\twhat\twhen", "got what, when, who$"),
+        ("ana;tea;2024", "got 3 fields of other names$"),
+        ("a,b,c", "got a, b, c$"),
         ("user,time", "no `item` there"),
-        ("user,itme,time", "only: itme, time, user; did you mean `itme`"),
+        ("user,itme,time", "only: itme, time, user$"),
     ],
 )
 def test_every_file_is_looked_at_before_a_run_is_paid_for(header, rule, tmp_path):

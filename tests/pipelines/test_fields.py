@@ -19,7 +19,8 @@ SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.ti
 def normalise(users, items, times, **options):
     columns = {"user": users, "item": items, "time": times}
     fields = FieldMapping(**({"time_zone": "UTC"} | options))
-    return Normaliser(fields)(RawEvents(columns, "row {}".format, str))
+    (batch,), refusals = Normaliser(fields)(RawEvents(columns, "row {}".format, str))
+    return batch, refusals
 
 
 def times_of(values, **options):
@@ -233,7 +234,10 @@ TIME = "2024-01-01T00:00:01Z"
 
 def normalise_numbers(values, **options):
     columns = {"user": ["u"] * len(values), "item": ["i"] * len(values), "time": [TIME] * len(values), "price": values}
-    return Normaliser(FieldMapping(value="price", time_zone="UTC", **options))(RawEvents(columns, str, str))
+    (batch,), refusals = Normaliser(FieldMapping(value="price", time_zone="UTC", **options))(
+        RawEvents(columns, str, str)
+    )
+    return batch, refusals
 
 
 @pytest.mark.parametrize(

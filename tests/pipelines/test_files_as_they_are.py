@@ -132,13 +132,13 @@ ISO = ["2024-07-01T12:00:00Z", "2024-07-01T12:00:00", "2024-07-01", "2024-07-01T
 @pytest.mark.parametrize("texts", [ISO, ISO[1:3], [5, *ISO]], ids=["mixed", "local", "several kinds"])
 def test_a_local_time_without_a_zone_is_refused_and_never_utc(texts):
     columns = {"user": ["u"] * len(texts), "item": ["i"] * len(texts), "time": texts}
-    batch, refusals = Normaliser(FieldMapping())(RawEvents(columns, str, str))
+    (batch,), refusals = Normaliser(FieldMapping())(RawEvents(columns, str, str))
     local = [row for row, text in enumerate(texts) if text in ISO[1:3]]
     assert [one.row for one in refusals if one.code == "time_zone"] == local
     assert {one.reason for one in refusals if one.row in local} == {
         "time must say how far it is from UTC, such as Z or +01:00, or --time-zone must be given"
     }
-    batch, refusals = Normaliser(FieldMapping(time_zone="Europe/Berlin"))(RawEvents(columns, str, str))
+    (batch,), refusals = Normaliser(FieldMapping(time_zone="Europe/Berlin"))(RawEvents(columns, str, str))
     assert not [one for one in refusals if one.row in local]
     times = batch["time"].cast(pa.int64()).to_pylist()
     assert at("2024-07-01T12:00") in times and at("2024-07-01T00:00") in times
@@ -169,7 +169,7 @@ def test_numbers_are_read_in_one_style_alone(kind):
         values = [*NUMBERS[:-1], 5] if kind is None else values
         columns = {"user": ["u"] * 12, "item": ["i"] * 12, "time": [1] * 12, "value": values}
         fields = FieldMapping(value="value", time_unit="s", decimal=decimal)
-        batch, refusals = Normaliser(fields)(RawEvents(columns, str, str))
+        (batch,), refusals = Normaliser(fields)(RawEvents(columns, str, str))
         assert {one.code for one in refusals} == {"value_type"}
         return batch["value"].to_pylist(), [one.row for one in refusals], {one.reason for one in refusals}
 
@@ -179,7 +179,8 @@ def test_numbers_are_read_in_one_style_alone(kind):
     assert read(None)[0][:3] == [1.234, 12.5, 1000.0] and read(".")[0][:3] == [1.234, 12.5, 1000.0]
     grouped = Normaliser(FieldMapping(value="v", time_unit="s", decimal="."))
     columns = {"user": ["u"], "item": ["i"], "time": [1], "v": ["1,234.50"]}
-    assert grouped(RawEvents(columns, str, str))[0]["value"].to_pylist() == [1234.5]
+    (batch,), _ = grouped(RawEvents(columns, str, str))
+    assert batch["value"].to_pylist() == [1234.5]
 
 
 def test_values_are_rounded_to_public_units_and_may_be_missing(tmp_path, read_all):
@@ -280,7 +281,7 @@ def test_a_spreadsheet_from_germany_gets_a_right_answer_in_one_call(summed, tmp_
 def test_a_value_that_is_no_text_costs_only_its_record(bad, decimal):
     fields = FieldMapping(value="value", time_unit="s", decimal=decimal)
     columns = {"user": ["u", "v"], "item": ["i", "i"], "time": [1, 1], "value": [bad, "2"]}
-    batch, refusals = Normaliser(fields)(RawEvents(columns, str, str))
+    (batch,), refusals = Normaliser(fields)(RawEvents(columns, str, str))
     assert (batch["user"].to_pylist(), batch["value"].to_pylist()) == (["v"], [2.0])
     assert [(refusal.row, refusal.code) for refusal in refusals] == [(0, "value_type")]
 

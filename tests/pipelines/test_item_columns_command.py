@@ -88,7 +88,7 @@ def test_lists_have_the_columns(events, tmp_path):
     [
         ("country,country", "different columns"),
         ("user,page", "must be different fields, got user, user, page, time"),
-        ("country,pages", "--item must name a field of .* no `pages` there.* did you mean `page`"),
+        ("country,pages", "--item must name a field of .* no `pages` there"),
         ('country,"page', "a line of CSV"),
         ("country,", "none of them empty"),
     ],

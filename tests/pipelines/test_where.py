@@ -64,7 +64,7 @@ def test_a_field_of_another_kind_is_a_dead_letter_and_decides_nothing_for_others
 
 def test_names_and_types_are_checked_before_a_run(tmp_path, read_all):
     path = written(tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"--where must name a field of .* no `stats` there.* did you mean `status`"):
+    with pytest.raises(ValueError, match=r"--where must name a field of .* no `stats` there"):
         read_all(path, where="stats > 1")
     with pytest.raises(TypeError, match=r"--where reads field `status` of .* as true or false, got int64"):
         read_all(path, where="status")
@@ -79,7 +79,7 @@ RECORD = st.fixed_dictionaries({"user": st.sampled_from(["a", "b", "", None]), "
 def normalised(records, **fields):
     columns = {name: [record[name] for record in records] for name in ("user", "n", "t")}
     columns |= {"item": ["i"] * len(records), "time": [TIME] * len(records)}
-    batch, refusals = Normaliser(FieldMapping(time_zone="UTC", **fields))(RawEvents(columns, str, str))
+    (batch,), refusals = Normaliser(FieldMapping(time_zone="UTC", **fields))(RawEvents(columns, str, str))
     return batch.to_pylist(), [(refusal.row, refusal.code) for refusal in refusals]
 
 
