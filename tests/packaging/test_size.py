@@ -21,18 +21,18 @@ MOST_LINES = 500
 
 CEILINGS: dict[str, tuple[int, int]] = {
     "mechanisms": (13_590, 68),
-    "transforms": (12_560, 57),
-    "pipelines": (19_560, 112),
-    "tests": (32_450, 207),
+    "transforms": (12_450, 57),
+    "pipelines": (18_700, 112),
+    "tests": (32_380, 207),
     "benchmarks": (1_700, 7),
     "deploy": (460, 3),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 62_900
+WORDS = 62_820
 """Of all pages, *.md."""
 
-WALK = (302, 49)
+WALK = (301, 49)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
 
 LARGE = {
