@@ -146,7 +146,7 @@ class AskKafka(PolledSource):
 
     def setup(self) -> None:
         """Start without consumers."""
-        self._consumers: dict[bytes, tuple[Consumer, int | None]] = {}  # cache: each with the offset at which it stands
+        self._consumers: dict[bytes, tuple[Consumer, int]] = {}  # cache: each with the offset at which it stands
 
     def teardown(self) -> None:
         """Close the consumers."""
@@ -191,11 +191,19 @@ class AskKafka(PolledSource):
 
     def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer, int, int]:
         """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end."""
-        consumer, stands = self._consumers.get(part) or (new_consumer(self.brokers, self.settings), None)
-        self._consumers[part] = consumer, None
+        consumer, stands = self._consumers.pop(part, (None, offset))
+        if consumer is not None and stands != offset:
+            consumer.close()  # it could still say that the partition ends where it stood
+            consumer = None
+        known = consumer is not None
+        consumer = consumer or new_consumer(self.brokers, self.settings)
         partition = TopicPartition(self.topic, int(part))
-        first, end = consumer.get_watermark_offsets(partition, timeout=LAUNCH_SECONDS)
-        if stands != offset:
+        try:
+            first, end = consumer.get_watermark_offsets(partition, timeout=LAUNCH_SECONDS)
+        except KafkaException:
+            consumer.close()
+            raise
+        if not known:
             if first > offset:
                 self.lost.inc(first - offset if offset else 0)
                 offset = first
