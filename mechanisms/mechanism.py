@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import json
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
+from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.snapshots import pack_state, unpack_state
@@ -46,8 +48,13 @@ class Mechanism(ABC, Generic[State]):
         Raises:
             SnapshotError: no snapshot of this mechanism, or one of a mechanism with other parameters.
         """
-        fields = unpack_state(f"{type(self).__name__} state", self.parameters, data)
-        return cast(State, state_of(self.state_type, fields))
+        found = unpack_state(f"{type(self).__name__} state", self.parameters, data)
+        state = None
+        with suppress(KeyError):
+            state = cast(State, state_of(self.state_type, found))
+        if state is None or found:
+            raise SnapshotError("snapshot must have the fields of this state, and no others")
+        return state
 
     @cached_property
     def parameters(self) -> bytes:
@@ -70,11 +77,8 @@ class Mechanism(ABC, Generic[State]):
 def state_fields(value: Any, name: str = "state") -> dict[str, Any]:
     """Return a state as numbers, bytes and arrays by name: records field by field, runs as one."""
     if isinstance(value, SortedRuns):
-        return (
-            state_fields(functools.reduce(lambda older, newer: older.merged(newer), value.runs), name)
-            if value.runs
-            else {}
-        )
+        whole = [functools.reduce(lambda older, newer: older.merged(newer), value.runs)] if value.runs else []
+        return {name: len(whole)} | {one: of for run in whole for one, of in state_fields(run, name).items()}
     if is_dataclass(value):
         parts = (state_fields(getattr(value, field.name), f"{name}.{field.name}") for field in fields(value))
         return {name: one for part in parts for name, one in part.items()}
@@ -89,18 +93,18 @@ def state_fields(value: Any, name: str = "state") -> dict[str, Any]:
 
 
 def state_of(kind: Any, found: dict[str, Any], name: str = "state") -> Any:
-    """Return the value of a type, such as a state, of which `state_fields` has made fields."""
+    """Return the value of a type, such as a state, of which `state_fields` has made fields, and take these away."""
     if get_origin(kind) is tuple:
-        return tuple(state_of(get_args(kind)[0], found, f"{name}.{place}") for place in range(found[name]))
+        return tuple(state_of(get_args(kind)[0], found, f"{name}.{place}") for place in range(found.pop(name)))
     if get_origin(kind) is dict:
-        return {key: found[f"{name}.{place}"] for place, key in enumerate(found[f"{name}.keys"].tolist())}
+        return {key: found.pop(f"{name}.{place}") for place, key in enumerate(found.pop(f"{name}.keys").tolist())}
     if isinstance(kind, type) and issubclass(kind, SortedRuns):
         run = get_args(vars(kind)["__orig_bases__"][0])[0]
-        return kind((state_of(run, found, name),)) if f"{name}.keys" in found else kind()
+        return kind((state_of(run, found, name),)) if found.pop(name) else kind()
     if is_dataclass(kind):
         hints = _hints(cast(type, kind))
         return cast(Any, kind)(**{one: state_of(hints[one], found, f"{name}.{one}") for one in hints})
-    value = found.get(name) if type(None) in get_args(kind) else found[name]
+    value = found.pop(name, None) if type(None) in get_args(kind) else found.pop(name)
     return bool(value) if kind is bool else value
 
 

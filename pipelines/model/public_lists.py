@@ -86,9 +86,11 @@ def linear_queries(path: str, reading: Reading = AS_UTF_8) -> tuple[LinearQuery,
 
     def query(given: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         _check_fields(given, ("name", "items"))
-        if not isinstance(given.get("items", []), list):
+        if len(given) < 2:
+            raise ValueError("name and items must be given")
+        if not isinstance(given["items"], list):
             raise TypeError("items must be a list")
-        return given.get("name", ""), tuple(map(reading.spelling.item, given.get("items", ())))
+        return given["name"], tuple(map(reading.spelling.item, given["items"]))
 
     found = json_lines("queries", path, query)
     return tuple(LinearQuery(name, timestamp(line), items) for line, (name, items) in enumerate(found, 1))

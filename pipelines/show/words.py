@@ -177,7 +177,7 @@ def _warnings(asked: Asked) -> Iterable[str]:
     for name, number in records.outside.items():
         if number >= MOST * records.read and not (name == "events_outside_domain" and "rules" in parameters):
             yield f"{percent(number / records.read)} of rows are {OUTSIDE[name][0]}: is that intended?"
-    if share := exact_drop(counters):
+    if asked.record.get("limits") is None and (share := exact_drop(counters)):
         dropped_exactly, what, option = share
         if dropped_exactly >= MUCH:
             yield f"limits drop {percent(dropped_exactly)} of {what}: raise {option}"

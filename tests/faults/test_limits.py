@@ -53,11 +53,11 @@ def true_share(has, limit):
 
 
 def holds(found, truth):
-    """Tell whether what is said is true, but for a hundredth: an interval, "at least", or that it is not known."""
+    """Tell whether what is said is true, but for three hundredths, since one interval in 20 may miss: an interval, "at least", or that it is not known."""
     dropped = found["dropped"]
     if dropped is None:
         return True
-    return dropped["lower"] <= truth + 0.01 and (dropped["upper"] is None or truth <= dropped["upper"] + 0.01)
+    return dropped["lower"] <= truth + 0.03 and (dropped["upper"] is None or truth <= dropped["upper"] + 0.03)
 
 
 @pytest.mark.parametrize("kind", ["one", "few", "all"])

@@ -50,6 +50,7 @@ from privstream.mechanisms import (
 )
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PUBLISHED_FLOATS
+from privstream.mechanisms.snapshots import pack, unpack
 
 METHODS = ("initial_state", "step", "snapshot", "restore")
 
@@ -351,6 +352,15 @@ class TestEveryMechanism:
         for bad in (b"", data[:-1], data + b"x", b"x" + data[1:], pickle.dumps(mechanism.initial_state())):
             with pytest.raises(SnapshotError, match="snapshot must"):
                 mechanism.restore(bad)
+
+    def test_a_state_with_other_fields_is_refused(self, example):
+        """Without a field it could be that of nobody charged: the state of another version must not be taken for it."""
+        mechanism = example.mechanism
+        kind = f"{type(mechanism).__name__} state"
+        found = unpack(kind, 1, mechanism.snapshot(run_once(mechanism)[0][-1]))
+        for other in (found | {"charges": 1}, {"parameters": found["parameters"]}):
+            with pytest.raises(SnapshotError, match="snapshot must have the fields of this state"):
+                mechanism.restore(pack(kind, 1, other))
 
     def test_snapshots_of_other_mechanisms_are_refused(self, example):
         for other in EXAMPLES.values():

@@ -8,7 +8,7 @@ from event_forms import as_arrow, as_rows, of_elements, run_bounded
 from every_runner import one_job
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
-from privstream.transforms.counted import shown
+from privstream.transforms.counts.counted import shown
 from workloads import SECOND, START, random_events, transform
 
 FORMS = {

@@ -83,7 +83,10 @@ CHANGES = {
         lambda log: [rewritten(log[0], STAGE, 2), *log[1:]],
         f"snapshot version of {STAGE} must be 1, got 2",
     ),
-    "a column less": (lambda log: [with_counts(log[0], change=without_totals), *log[1:]], "it cannot be decoded"),
+    "a column less": (
+        lambda log: [with_counts(log[0], change=without_totals), *log[1:]],
+        "must have the fields of this state",
+    ),
     "another order": (lambda log: [log[0], *log[:0:-1]], r"it cannot be decoded \(ValueError\)"),
     "a step twice": (lambda log: [*log, log[-1]], r"it cannot be decoded \(ValueError\)"),
 }

@@ -15,7 +15,6 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.counted import CountedParameters, CountsView
 from privstream.transforms.counts.contributions import (
     CLOCK,
     CountContributions,
@@ -23,6 +22,7 @@ from privstream.transforms.counts.contributions import (
     ReleaseDropped,
     lists_of,
 )
+from privstream.transforms.counts.counted import CountedParameters, CountsView
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import PublishCounts, PublishFound, ShowCounts, to_shard

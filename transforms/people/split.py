@@ -21,6 +21,7 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.reading.domain import Domain
+from privstream.transforms.timing.clock import take_arguments
 from privstream.transforms.timing.steps import Steps
 
 THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
@@ -38,7 +39,7 @@ class EventReader:
 
     def __init__(self, *, steps: Steps, **given: Any) -> None:
         self.steps = steps
-        vars(self).update(given)
+        take_arguments(self, given)
         self.events = counter("events")
         self.usable = counter("events_usable")
         self.outside = counter("events_outside_run")

@@ -18,7 +18,7 @@ from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, 
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
 from privstream.mechanisms.views.rules import Condition, Watch, watched
-from privstream.transforms.counted import CountedParameters, CountsView, shown
+from privstream.transforms.counts.counted import CountedParameters, CountsView, shown
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.parameters import charged_out, check_shards, people_who_count
 from privstream.transforms.reading.domain import Domain

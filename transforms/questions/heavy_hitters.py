@@ -13,7 +13,7 @@ from privstream.mechanisms.monitor.item_monitors import StatusMonitor, Threshold
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.trending import surely_above
-from privstream.transforms.counted import CountedParameters, CountsView, shown
+from privstream.transforms.counts.counted import CountedParameters, CountsView, shown
 from privstream.transforms.parameters import charged_out, check_shards, items_in_window, people_who_count
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import CONTINUES, STARTED, HeavyHitter

@@ -13,7 +13,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.mechanisms.views.rank import ranked
-from privstream.transforms.counted import CountedParameters, CountsView, shown
+from privstream.transforms.counts.counted import CountedParameters, CountsView, shown
 from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
     WHOLE_RUN,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import apache_beam as beam
@@ -191,13 +191,21 @@ class StampBatches(beam.DoFn):
             yield TimestampedValue(element, end - Duration(micros=MILLISECOND))
 
 
+def take_arguments(stage: object, given: Mapping[str, Any]) -> None:
+    """Set the attributes that a stage is made with; refuse names that it has not."""
+    known = {name for kind in type(stage).__mro__ for name in (*vars(kind), *vars(kind).get("__annotations__", ()))}
+    if unknown := given.keys() - known:
+        raise TypeError(f"{type(stage).__name__} has no {', '.join(sorted(unknown))}")
+    vars(stage).update(given)
+
+
 class ClosedWindow(beam.DoFn):
     """Per step key: act on all that came in time, once. It keeps no state; what it is made with are its attributes."""
 
     closed = Metrics.counter("privstream", CLOSED)
 
     def __init__(self, **given: Any) -> None:
-        vars(self).update(given)
+        take_arguments(self, given)
 
     @override
     def process(self, element: tuple[bytes, Iterable[tuple[int, bytes]]]) -> Iterator[Keyed]:

@@ -30,7 +30,7 @@ from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
-from privstream.transforms.timing.clock import RULE, SEED, STEP, set_timer
+from privstream.transforms.timing.clock import RULE, SEED, STEP, set_timer, take_arguments
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 CACHED_KEYS = 64
@@ -166,7 +166,7 @@ class StepFn(beam.DoFn, ABC):
             raise ValueError("start must be given: every window from start on is published")
         self.steps = steps
         self.timer_offset = timer_offset
-        vars(self).update(given)
+        take_arguments(self, given)
         if self.counter:
             self.published = Metrics.counter("privstream", self.counter)
         self.behind = Metrics.counter("privstream", "batches_behind")
