@@ -53,7 +53,7 @@ def true_share(has, limit):
 
 
 def holds(found, truth):
-    """Tell whether what is said is true, but for three hundredths, since one interval in 20 may miss: an interval, "at least", or that it is not known."""
+    """Tell whether what is said is true, but for three hundredths: one interval in 20 may miss."""
     dropped = found["dropped"]
     if dropped is None:
         return True

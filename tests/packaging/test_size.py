@@ -20,16 +20,16 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (13_590, 68),
+    "mechanisms": (13_600, 68),
     "transforms": (12_450, 57),
-    "pipelines": (18_700, 112),
-    "tests": (32_380, 207),
+    "pipelines": (18_710, 112),
+    "tests": (32_420, 207),
     "benchmarks": (1_700, 7),
     "deploy": (460, 3),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 62_820
+WORDS = 62_850
 """Of all pages, *.md."""
 
 WALK = (301, 49)
