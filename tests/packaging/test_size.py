@@ -21,7 +21,7 @@ MOST_LINES = 500
 
 CEILINGS: dict[str, tuple[int, int]] = {
     "mechanisms": (13_600, 68),
-    "transforms": (12_450, 57),
+    "transforms": (12_460, 57),
     "pipelines": (18_710, 112),
     "tests": (32_420, 207),
     "benchmarks": (1_700, 7),
