@@ -85,10 +85,16 @@ def test_late_events_are_not_used() -> None:
     ],
 )
 def test_there_is_a_warning_with_the_option_that_mends_it(counted: dict[str, int], option: str | None) -> None:
-    before, after = said(Asked("", counted, record()))
+    before, after = said(Asked("", counted, record() | {"limits": None}))
     assert len(before) == 1 + (option is not None) and not any(words.WARNING in line for line in after)
     if option is not None:
         assert before[0].startswith(words.WARNING) and re.search(option, before[0])
+
+
+def test_counts_say_nothing_exact_of_what_limits_drop() -> None:
+    counted = counters(100, contributions_over_limit=50, contributions_before_limit=100)
+    before, after = said(Asked("", counted, record()))
+    assert len(before) == 1 and not any("50%" in line for line in (*before, *after))
 
 
 def test_one_warning_stands_first_that_of_lower_bounds_before_others() -> None:
