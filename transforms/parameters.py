@@ -25,7 +25,7 @@ USUAL_CONTRIBUTIONS = 100
 """Of a person to counts or quantiles where nobody says how many."""
 
 MOST_CONTRIBUTIONS = 65_535
-"""That are counted of a person."""
+"""That count per person."""
 
 DOMAIN = "domain"
 
@@ -196,7 +196,7 @@ def check_actions(**texts: Any) -> None:
 
 
 def check_limits(unit: str, **limits: int | None) -> None:
-    """Refuse limits of a person that are out of range, or are given where an event is protected."""
+    """Refuse limits per person that are out of range, or are given where an event is protected."""
     for name, limit in limits.items():
         if limit is not None and unit == "event":
             raise ValueError(f"{name} must not be given when the unit is an event")

@@ -375,7 +375,7 @@ class TreeCounter(ContinualCounter):
         return self.law, self.nodes(self.horizon)
 
     def error_after(self, ends: Sequence[tuple[SymmetricNoise, int]], step: int, beta: float) -> int:
-        """Return the same for the sum of this counter's noise and so many variables of each law in `ends`."""
+        """Return the same for this counter's noise plus the given number of variables of each law in `ends`."""
         # Prefixes that differ in their last digit are partial sums of symmetric noises: of all together one is beyond
         # a bound with at most twice the probability of the last one (Levy). A union bound for the rest.
         parts = [(self.law, most_digits(self.arity, self._step_number(step))), *ends]

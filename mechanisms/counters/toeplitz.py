@@ -225,7 +225,7 @@ class UnknownHorizonCounter(ContinualCounter):
     Epochs have 16, 256, 65,536 and then 2^24 steps, and with delta = 0 all others in one. They have trees of complete
     nodes for delta = 0 and buffered Toeplitz counters for delta > 0, so that all noise is bound to the data. Past
     epochs count with the sums published at their ends. With `first_epoch` the first epoch is that long, with the best
-    tree for it, and those that are no longer are left out.
+    tree for it, and those that are no longer are omitted.
 
     Privacy:
         Unit: one row or person over the whole run; see `guarantee`. A row is in one epoch, whose counter has the whole

@@ -41,7 +41,7 @@ class StatusRows:
         since: int64, shape (m,): the step at which each item went up.
         counts: int64, shape (m,): noisy number of people charged, for items that started or ended; 0 for those that
             continue, as nothing is paid for their counts. Shape (0,) without counts.
-        stopped: whether with this step so many changes are published that rules of few people are no longer tested.
+        stopped: whether the changes published by this step end the tests of rules about few people.
     """
 
     items: np.ndarray
@@ -92,7 +92,7 @@ class MonitorState:
     """Everything that outlives a step.
 
     Attributes:
-        counters: who has been charged; private.
+        counters: the charges of each person; private.
         up: the items that are up, if the monitor keeps statuses.
         last_step: the last one decided, None before the first.
     """

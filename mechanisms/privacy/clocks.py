@@ -68,7 +68,7 @@ class StatusCurve(DivergenceCurve):
         return (np.where(epsilon >= 0, found, np.exp(-distance) * found - np.expm1(-distance)),)
 
     def _rings(self, distance: Floats, rings: Floats) -> Floats:
-        """Return the chance of so many rings, each of which adds eta to the distance, before it is used up."""
+        """Return the chance of this number of rings, each of which adds eta to the distance, before it is spent."""
         whole = distance + rings * self.eta
         mean = whole / math.expm1(self.eta)
         poisson = np.exp(special.xlogy(rings, mean) - mean - special.gammaln(rings + 1))

@@ -70,7 +70,7 @@ class Attack:
 
 
 class Trials:
-    """The trials of one attack on one transform: one in so many gets D, the others D'.
+    """The trials of one attack on one transform: some get D, the others D'.
 
     Args:
         spec: the question.

@@ -1,6 +1,6 @@
 """Lower bounds on epsilon and delta from trials: what an attacker who has seen many runs can prove.
 
-Of an event that is told beforehand the two probabilities are bounded by Clopper and Pearson (1934).
+The two probabilities of an event that is chosen beforehand are bounded by Clopper and Pearson (1934).
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ questions:  # `share` divides the budget
   items:
     question: counts
     share: 2
-    max_contributions: {fill_in}  # of a person in all windows, such as 30; privstream suggest finds one
+    max_contributions: {fill_in}  # per person in all windows, such as 30; privstream suggest finds one
   # prices: {{question: quantiles, value: price, quantiles: [0.5, 0.99], low: 1, high: 1000}}
 views:  # cost nothing
   largest: {{of: items, largest: 10}}

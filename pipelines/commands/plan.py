@@ -193,7 +193,7 @@ def plan_command(kind: type[Question]) -> Command:
 
 
 def _list_of(name: str, option: str, number: str) -> Any:
-    """Return a list of so many different items, or rules; or the file that is named."""
+    """Return a list of this number of different items, or rules; or the file that is named."""
     if not re.fullmatch(r"-?\d+", number):
         if name == "rules":
             return number
@@ -214,7 +214,7 @@ def _numbers(texts: str) -> list[float]:
 
 
 def _counted(windows: Windows, number: int | None, zone: str | None) -> Windows:
-    """Return windows of a run of so many, or between a start and an end; of the calendar they are the same anywhere.
+    """Return a number of windows, or those between a start and an end; of the calendar they are the same anywhere.
 
     Raises:
         ValueError: a window, or a start, is missing.

@@ -64,7 +64,7 @@ class QuestionInfo:
     below: str | None = None
     table: bool = True  # whether it shows the rows themselves above that
     files: tuple[str, ...] = ("domain",)  # options that name further files to read
-    local: bool = False  # whether this process reads and publishes by itself, without a pipeline
+    local: bool = False  # whether this process reads and publishes without a pipeline
     epilog: str = ""  # what stands below the help page, such as the form of a file
     # arguments of the transform that say nothing about accuracy, and what they are in plans
     assumed: Mapping[str, Any] = field(default_factory=dict)

@@ -61,7 +61,7 @@ class Paid:
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
-        """What it promises by itself."""
+        """What it promises alone."""
         guarantee: PrivacyGuarantee = self.transform.guarantee
         return guarantee
 

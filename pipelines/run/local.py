@@ -1,4 +1,4 @@
-"""A question that this process reads for and publishes by itself, such as `suggest`: there is no pipeline."""
+"""A question that this process answers without a pipeline, such as `suggest`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_local(monitor: Monitor, execution: Execution) -> None:
 
 @dataclass(frozen=True)
 class LocalPipeline:
-    """A question whose transform reads and publishes by itself, in the place of an `EventPipeline`."""
+    """A question whose transform reads and publishes, in the place of an `EventPipeline`."""
 
     read: ReadEvents
     asked: Asked

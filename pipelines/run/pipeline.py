@@ -226,7 +226,7 @@ def errors_of_options() -> Iterator[None]:
 
 
 def _prepare(options: PipelineOptions) -> None:
-    """Set what a runner needs for input without an end."""
+    """Set what a runner needs for streaming input."""
     standard = options.view_as(StandardOptions)
     standard.streaming = True
     if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:

@@ -23,7 +23,7 @@ Named = tuple[str, str]
 
 @dataclass(frozen=True)
 class Places:
-    """Where rows and guarantees go; of input without an end, rows come while the run goes on, into folders."""
+    """Where rows and guarantees go; of streaming input, rows come while the run goes on, into folders."""
 
     monitor: Monitor
 

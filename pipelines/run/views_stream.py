@@ -53,7 +53,7 @@ class Followed:
 
 
 def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mapping[str, Table]) -> list[Followed]:
-    """Return views as those of input without an end."""
+    """Return views as those of streaming input."""
     by_name = {view.name: view for view in views}
     found = []
     for view in views:

@@ -74,7 +74,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Crew:
-    """Processes that each `perform` what they are told, with a file for batches that all can read.
+    """Processes that each `perform` the tasks that they get, with a file for batches that all can read.
 
     They end with the block of `working`, however it ends, and with this process, however that ends. `perform` is a
     function of a module, whose errors are safe to show.

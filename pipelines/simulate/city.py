@@ -121,13 +121,13 @@ PLACES = _listed(
 )
 
 LEAST = 10
-"""Items with fewer people are left out of the truth."""
+"""Items with fewer people are not in the truth."""
 
 ZIPF_EXPONENT, ZIPF_SHIFT, EVENING = 1.1, 20.0, 19
 
 
 def search_names(count: int) -> list[str]:
-    """Return so many different names; when things and places have run out, numbers are added."""
+    """Return different names; when things and places have run out, numbers are added."""
     pairs = [f"{thing} {place}" for place, thing in itertools.product(PLACES, THINGS)]
     return [pairs[n % len(pairs)] + (f" {n // len(pairs) + 1}" if n >= len(pairs) else "") for n in range(count)]
 
@@ -161,7 +161,7 @@ def searches(
     Args:
         city: whose people search.
         items: number of background items, >= 1.
-        events_per_user: average number of background events of a person in a window.
+        events_per_user: average number of background events per person in a window.
         trends: number of planted trends.
         over: whether people are counted in each window, or since the start.
     """
@@ -193,7 +193,7 @@ USUAL, OUTBREAK, OUTAGE = np.array([0.02, 0.03, 0.005, 0.04, 0.1]), np.array([0.
 
 
 def rules_for(users: int) -> tuple[AlertRule, ...]:
-    """Return rules that outbreaks and outages of so many people meet."""
+    """Return rules that outbreaks and outages among this number of people meet."""
     return (
         AlertRule(name="flu", at_least=round(0.12 * users), items=("fever", "cough")),
         AlertRule(name="rash", at_least=round(0.03 * users), items=("rash",)),

@@ -37,7 +37,7 @@ TICK = 250_000
 STAMPS, BY_BROKER = "message.timestamp.type", "LogAppendTime"
 OURS = {"group.id": "privstream", "enable.auto.commit": False, "enable.partition.eof": True}
 OURS |= {"auto.offset.reset": "earliest"}
-"""Settings of a consumer that neither commits nor chooses by itself, and says where a partition ends."""
+"""Settings of a consumer that neither commits nor chooses, and says where a partition ends."""
 
 
 class ReadKafka(beam.PTransform[Any, Any]):
@@ -154,7 +154,7 @@ class AskKafka(PolledSource):
             consumer.close()
 
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
-        """Read what there is, to the end of the partition or to so many records; while no broker answers, nothing."""
+        """Read to the end of the partition or the limits of one question; while no broker answers, nothing."""
         position = position or b"[0, 0]"
         offset, reached = json.loads(position)
         clock = clock_of(f"{self.brokers}/{self.topic}")
@@ -238,7 +238,7 @@ def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
 
 
 RECORD_BYTES = 1 << 20
-"""Longer records are not looked at; so many bytes of records are parsed at once."""
+"""Of a record, at most; and of the records that are parsed at once."""
 
 
 class ParseRecords(beam.DoFn):
@@ -253,7 +253,7 @@ class ParseRecords(beam.DoFn):
             yield from tagged(usable(found, element.place, self.normalise))
 
     def _parse(self, element: Records) -> Iterator[RawEvents | Damage]:
-        """Parse records, so many bytes at a time."""
+        """Parse records, `RECORD_BYTES` at a time."""
         offsets: list[int] = []
         texts: list[bytes] = []
         size = 0

@@ -49,7 +49,7 @@ GROUPED = {
 NO_NUMBER = "-"
 
 FIRST, MOST = 1000, 1_000_000
-"""So many records that cannot be used are enough, if none before them can; or so many that a condition leaves out."""
+"""Records that are looked at before a run for one that can be used; the second where a condition drops them."""
 
 Values = Any  # an Arrow array, or a list
 

@@ -44,7 +44,7 @@ REASON = "line must be one JSON object"
 
 
 def encoding_of(name: str) -> str:
-    """Return the name that Python has for an encoding, in which each record can be read by itself."""
+    """Return the name that Python has for an encoding, in which each record can be read alone."""
     try:
         found = codecs.lookup(name)
     except (LookupError, ValueError):

@@ -1,4 +1,4 @@
-"""Sources without an end: one that is asked again and again, and event files as they come into a folder."""
+"""Streaming sources: one that is asked again and again, and event files as they come into a folder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BEGINNING = 0
 """The watermark of a source that has not been asked yet: 1970. No earlier event is accepted."""
 
 LASTS = 600 * MICROS
-"""A clock that is off by the same for a whole period of so many microseconds is believed."""
+"""A clock that is off by the same for this period, in microseconds, is believed."""
 
 
 def elapsed() -> float:

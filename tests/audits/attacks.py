@@ -12,7 +12,7 @@ from laws import FALSE_ALARM
 from privstream.pipelines.audit.evidence import at_least, at_most
 
 CHOOSING = 4
-"""One part in so many of the samples chooses events; the others are measured."""
+"""A part of the samples, one over this number, chooses events; the others are measured."""
 
 MOST_EVENTS = 400
 

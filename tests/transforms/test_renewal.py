@@ -35,7 +35,7 @@ RENEWED = {
     "alerts by status": RULES,
     "top-k by gaps": {"max_per_window": 1},
 }
-"""Examples that start afresh, of different stages, and what they have of their own. Items of hitters stay found."""
+"""Examples with budget periods, of different stages, and what they have of their own. Items of hitters stay found."""
 QUICK = ("heavy hitters by status", "counts since the start", "cardinality")
 MADE = {name: functools.partial(example, name, **COMMON | own) for name, own in RENEWED.items()}
 

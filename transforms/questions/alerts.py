@@ -32,12 +32,12 @@ LARGEST = 2**53
 
 @dataclass(frozen=True, kw_only=True)
 class AlertRule:
-    """A condition that is tested in every window: at least, or at most, so many people.
+    """A condition that is tested in every window: at least, or at most, a number of people.
 
     Args:
         name: what the alert is called; rules of one run have distinct names.
-        at_least: the rule is met when at least so many people meet it, a whole number, or
-        at_most: when at most so many do; one of both must be given.
+        at_least: the rule is met when at least this number of people meet it, a whole number, or
+        at_most: when at most this number do; one of both must be given.
         items: what is counted are the people with an event of one of these items; None for people with any event.
         clear_below: of a rule with at_least, a number, not above it, below which an alert ends; without it `at_least`.
         clear_above: of a rule with at_most, a number, not below it, above which an alert ends.

@@ -39,7 +39,7 @@ class ItemCounts:
     """The items that people have, increasing.
 
     Attributes:
-        held: who has what.
+        held: persons and their items.
         order: its rows, in the order of items.
         items: uint64, shape (n,): distinct.
         counts: int64, shape (n,): how many rows each of them has.
@@ -58,7 +58,7 @@ class ItemCounts:
         return cls(held, order, held.items[order][first], np.diff(np.append(first, len(order))))
 
     def having(self, kept: np.ndarray) -> HolderBatch:
-        """Return who has some of the items, given by a mask."""
+        """Return the persons that have some of the items, given by a mask."""
         return named(rows_of(self.held, np.sort(self.order[np.repeat(kept, self.counts)])))
 
 
@@ -73,7 +73,7 @@ class MonitorStage(StepFn):
     limited = LimitCounter("charged")
 
     def holdings(self, step: int, held: HolderBatch, used: UserCounters) -> Holdings:
-        """Return who has what in a step, as the monitor numbers it, and count who of them has charges left."""
+        """Return persons and items of a step, as the monitor numbers them, and count those with charges left."""
         number = self.steps.in_first_period(step)
         found = Holdings(step=number, users=held.users, items=held.items, ranks=held.ranks)
         active = found.active(used, self.monitor.max_hits)

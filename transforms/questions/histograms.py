@@ -258,7 +258,7 @@ class HistogramParameters(CategoryParameters):
 
     Privacy:
         Unit: one event, or one person over the whole run. Neighbours: one added or removed. (epsilon,
-        delta): `guarantee`. Enforced: an event counts for one category; of a person the first `max_contributions`
+        delta): `guarantee`. Enforced: an event counts for one category; per person the first `max_contributions`
         events count, by window and in it by time, at most `max_per_window` of each window.
         Public: all arguments but `noise`. With unit "person", one value of the user field is one person; with unit
         "event", nothing is promised to a person who has many events.
@@ -309,7 +309,7 @@ def _expected_error(mechanism: HistogramQueries) -> int:
 
 
 def _expected(mechanism: HistogramQueries) -> int:
-    """Return the largest count that is expected; without an end, the number of windows, too."""
+    """Return the largest count that is expected; of streaming input, the number of windows, too."""
     return mechanism.largest or mechanism.horizon or EXPECTED_COUNT
 
 

@@ -29,7 +29,7 @@ Waiting = tuple[bytes, bytes]
 """Encoded events of a shard of people, with their `StepKey`."""
 
 AT_ONCE = 1 << 21
-"""When so many events have come, they are reduced to distinct contributions."""
+"""Events after which they are reduced to distinct contributions."""
 
 
 def by_people(
