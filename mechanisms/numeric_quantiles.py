@@ -14,7 +14,7 @@ from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import log_moment
 from privstream.mechanisms.privacy.accounting import PureDp, noise_curve, sensitivity_sigma
@@ -329,14 +329,14 @@ class NumericQuantiles(Mechanism[int]):
         return BinTree(self.resolution)
 
     @cached_property
-    def law(self) -> DiscreteLaplace | WideGaussian:
+    def law(self) -> DiscreteLaplace | DiscreteGaussian:
         """The noise of a node: docs/proofs/numeric_quantiles.md, Theorem 1."""
         moved = self.contributions * self.tree.levels
         laplace = DiscreteLaplace(math.nextafter(moved / self.epsilon, math.inf))
         if self.delta == 0:
             return laplace
         norm = math.sqrt(moved * min(self.per_step, self.contributions)) * (1 + 1e-12)
-        gaussian = WideGaussian(sensitivity_sigma(self.epsilon, self.delta, norm))
+        gaussian = DiscreteGaussian(sensitivity_sigma(self.epsilon, self.delta, norm))
         return gaussian if gaussian.variance < laplace.variance else laplace
 
     @property
@@ -435,7 +435,7 @@ class NumericQuantiles(Mechanism[int]):
 
         Gaussian noise is taken for normal noise; Laplace noise has Chernoff's bound.
         """
-        if isinstance(self.law, WideGaussian):
+        if isinstance(self.law, DiscreteGaussian):
             return [-float(special.ndtri(tail)) * self.law.sigma * norms for norms in self._norms]
         rates = _RATES / self.law.scale
         moments = np.array([log_moment(self.law, rate) for rate in rates.tolist()])

@@ -27,7 +27,7 @@ from privstream.mechanisms.noise.correlated import (
     whole_counts,
     zolotarev,
 )
-from privstream.mechanisms.noise.discrete import WideGaussian
+from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import normal_spread, sum_spread
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, largest_shift, sensitivity_sigma, smallest
@@ -118,9 +118,9 @@ class BufferedToeplitzCounter(ContinualCounter):
             raise ValueError("noise must be small enough for floats")
 
     @cached_property
-    def law(self) -> WideGaussian:
+    def law(self) -> DiscreteGaussian:
         """The noise z, in units of the grid."""
-        return WideGaussian(
+        return DiscreteGaussian(
             sensitivity_sigma(self.epsilon, self.delta, math.ldexp(self.sensitivity * (1 + 1e-12), self.fraction))
         )
 

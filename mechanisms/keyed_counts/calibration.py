@@ -16,7 +16,7 @@ from privstream.mechanisms.noise.correlated import (
     BufferedFactor,
     Factor,
 )
-from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.privacy.accounting import (
     SMALLEST_SIGMA,
@@ -185,7 +185,7 @@ def gaussian_noise(shift: float, factor: Factor, largest: int, bounds: Bounds) -
     if factor.exact and largest == 1:  # so many integers change by 1 each: Theorem 1 of counters.md
         changes = bounds.contributions
         sigma = max(SMALLEST_SIGMA, math.sqrt(changes / shift**2 + SMOOTHING / changes))
-        return ToeplitzNoise(factor, WideGaussian(sigma), 0, bounds.span)
+        return ToeplitzNoise(factor, DiscreteGaussian(sigma), 0, bounds.span)
     fraction, norm = 0, largest * l2_norm(factor, bounds) * (1 + 1e-12)
     if not factor.exact:
         spare = _SPARE_BITS + math.ceil(math.log2(factor.horizon) / 2)
@@ -198,7 +198,7 @@ def gaussian_noise(shift: float, factor: Factor, largest: int, bounds: Bounds) -
     if bounds.span != 1:
         square = max(factor.squares(bounds.span).max(), factor.inverse @ factor.inverse)
         _check_exact(DEVIATIONS * 2 * sigma * math.sqrt(square), largest, bounds)
-    return ToeplitzNoise(factor, WideGaussian(sigma), fraction, bounds.span)
+    return ToeplitzNoise(factor, DiscreteGaussian(sigma), fraction, bounds.span)
 
 
 def _check_exact(sums: float, largest: int, bounds: Bounds) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.noise.discrete import WideGaussian
+from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING
 from privstream.mechanisms.privacy.noisy_counts import rounded_up
@@ -93,11 +93,11 @@ class DroppedShare:
         return self.largest is None or self.largest > self.limit + self.clip
 
     @cached_property
-    def laws(self) -> tuple[WideGaussian, ...]:
+    def laws(self) -> tuple[DiscreteGaussian, ...]:
         """The noise of what counts, and of the people at each knot, in each reading."""
         moved = ((self.limit, _COUNTED_PART), *((WHOLE, 1 - _COUNTED_PART) for _ in self.knots))
         squares = (most**2 * self.readings / (self.shift**2 * part) + SMOOTHING for most, part in moved)
-        return tuple(WideGaussian(rounded_up(max(SMALLEST_SIGMA, math.sqrt(square)))) for square in squares)
+        return tuple(DiscreteGaussian(rounded_up(max(SMALLEST_SIGMA, math.sqrt(square)))) for square in squares)
 
     def of_people(self, came: Integers, counted: Integers, before: Integers) -> tuple[Integers, Integers]:
         """Return what people add to the exact numbers, int64 (1 + knots,), and what each has dropped now.

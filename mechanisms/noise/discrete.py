@@ -117,8 +117,9 @@ def to_word(fixed: int) -> int:
 
 
 LARGEST_SCALE = 1e12
-LARGEST_SIGMA = 1e6
+LARGEST_SIGMA = 1e15
 _LARGEST_TABLE_SIGMA = 1000
+_UNIT, _LOW_SIGMA = 256, 700.0  # of the digits of a wider Gaussian, and of all of them but the first
 _BASE = 8192  # digits of long draws, and so the size of a table
 _REACH = 89  # e^-89 < 2^-128
 
@@ -219,16 +220,25 @@ class DiscreteLaplace(DiscreteNoise):
 
 @dataclass(frozen=True)
 class DiscreteGaussian(DiscreteNoise):
-    """Pr[X = k] proportional to e^(-k^2 / (2 sigma^2)) on all integers; sigma up to 1e6.
+    """Pr[X = k] proportional to e^(-k^2 / (2 sigma^2)) on all integers; sigma up to 1e15.
 
-    Up to sigma 1000 a draw is one table lookup. Beyond, it is rejection from the discrete Laplace law, all attempts
-    drawn by label, so that a draw is still a function of source and label alone.
+    Up to sigma 1000 a draw is one table lookup. Beyond, it has several digits to base 256: each mass is within a
+    factor 1 +- 1e-31 of the law's, for a parameter within 3e-15 of sigma (docs/proofs/counters.md, Lemma 2), far less
+    than the 1e-12 by which callers raise sigma.
     """
 
     sigma: float
 
     def __post_init__(self) -> None:
         _check_up_to("sigma", self.sigma, LARGEST_SIGMA)
+
+    @cached_property
+    def digits(self) -> tuple[float, ...]:
+        """The parameters of the digits, lowest first."""
+        low, sigma = 0, self.sigma
+        while sigma > _LARGEST_TABLE_SIGMA:
+            low, sigma = low + 1, math.nextafter(math.sqrt(sigma**2 - _LOW_SIGMA**2) / _UNIT, math.inf)
+        return (*[_LOW_SIGMA] * low, sigma)
 
     @property
     @override
@@ -244,9 +254,14 @@ class DiscreteGaussian(DiscreteNoise):
 
     @override
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        if self.sigma <= _LARGEST_TABLE_SIGMA:
-            return _gaussian_table(self.sigma).draw(noise, labels)
-        return _draw_wide_gaussian(Fraction(self.sigma), noise, labels)
+        *low, high = self.digits
+        if not low:
+            return _gaussian_table(high).draw(noise, labels)
+        value = _gaussian_table(high).draw(noise.derive("digit", len(low)), labels)
+        for place in reversed(range(len(low))):
+            value *= _UNIT
+            value += _gaussian_table(low[place]).draw(noise.derive("digit", place), labels)
+        return value
 
     @override
     def tail_quantile(self, beta: float) -> int:
@@ -344,70 +359,3 @@ def _gaussian_table(sigma: float | Fraction) -> IntegerLaw:
     high, low = lower.high[::-1], lower.low[::-1]
     above = ~high + (low == 0), ~low + np.uint64(1)  # 2^128 less than zero
     return IntegerLaw(-len(high), np.concatenate([lower.high, above[0]]), np.concatenate([lower.low, above[1]]))
-
-
-def _draw_wide_gaussian(sigma: Fraction, noise: NoiseSource, labels: Labels) -> Integers:
-    """Reject from the discrete Laplace law of scale sigma^2/s, s = round(sigma).
-
-    The acceptance probability is e^(-(|x| - s)^2 / (2 sigma^2)), and that a geometric variable with ratio
-    e^(-1 / (2 sigma^2)) reaches the integer (|x| - s)^2 has exactly this probability.
-    """
-    step = round(sigma)
-    proposal = _geometric_tables(sigma**2 / step, two_sided=True)
-    patience = _geometric_tables(2 * sigma**2, two_sided=False)
-    pending = labels if isinstance(labels, np.ndarray) else np.arange(labels, dtype=np.uint64)
-    values = np.empty(len(pending), dtype=np.int64)
-    rows = np.arange(len(pending))
-    attempt = 0
-    while len(rows):
-        candidate = _draw_digits(proposal, noise.derive("proposal", attempt), pending)
-        limit = _draw_digits(patience, noise.derive("patience", attempt), pending)
-        accepted = limit >= (np.abs(candidate) - step) ** 2
-        values[rows[accepted]] = candidate[accepted]
-        rows, pending = rows[~accepted], pending[~accepted]
-        attempt += 1
-    return values
-
-
-_UNIT = 256
-_LOW_SIGMA = 700.0  # of all digits but the first
-_LARGEST_SIGMA = 1000.0  # drawn from one table
-_MOST_DIGITS = 6
-
-
-@dataclass(frozen=True)
-class WideGaussian:
-    """A law within a factor 1 +- 1e-31 of a discrete Gaussian whose parameter is within 3e-15 of sigma, up to 1e15.
-
-    Each mass is that close, not only the law as a whole: docs/proofs/counters.md, Lemma 2. The parameter differs
-    relatively by what floats round off; callers ask for 1e-12 more than they need.
-    """
-
-    sigma: float
-
-    def __post_init__(self) -> None:
-        if checks.positive("sigma", self.sigma) > _LARGEST_SIGMA * _UNIT ** (_MOST_DIGITS - 1):
-            raise ValueError(f"sigma must be <= {_LARGEST_SIGMA * _UNIT ** (_MOST_DIGITS - 1):g}, got {self.sigma}")
-
-    @cached_property
-    def digits(self) -> tuple[DiscreteGaussian, ...]:
-        """The laws of the digits, lowest first."""
-        low: tuple[DiscreteGaussian, ...] = ()
-        sigma = self.sigma
-        while sigma > _LARGEST_SIGMA:
-            low += (DiscreteGaussian(_LOW_SIGMA),)
-            sigma = math.nextafter(math.sqrt(sigma**2 - _LOW_SIGMA**2) / _UNIT, math.inf)
-        return (*low, DiscreteGaussian(sigma))
-
-    @property
-    def variance(self) -> float:
-        """The variance."""
-        return float(sum(_UNIT ** (2 * place) * digit.variance for place, digit in enumerate(self.digits)))
-
-    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
-        value = self.digits[-1].draw(noise.derive("digit", len(self.digits) - 1), labels)
-        for place in reversed(range(len(self.digits) - 1)):
-            value *= _UNIT
-            value += self.digits[place].draw(noise.derive("digit", place), labels)
-        return np.asarray(value)

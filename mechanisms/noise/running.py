@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, whole_counts
-from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import NoiseSum
@@ -27,7 +27,7 @@ _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
 class RunningNoise(ABC):
     """Noise on the answers about keys, at steps 1, 2, .. of the run, whenever a key was first seen."""
 
-    law: WideGaussian | DiscreteLaplace
+    law: DiscreteGaussian | DiscreteLaplace
 
     @property
     def is_laplace(self) -> bool:
@@ -74,7 +74,7 @@ class ToeplitzNoise(RunningNoise):
     """
 
     factor: Factor
-    law: WideGaussian | DiscreteLaplace
+    law: DiscreteGaussian | DiscreteLaplace
     fraction: int
     span: int | None
 
@@ -133,7 +133,7 @@ class ToeplitzNoise(RunningNoise):
         total: Floats = memory[0]
         return total
 
-    def _law(self, step: int) -> WideGaussian | DiscreteLaplace:
+    def _law(self, step: int) -> DiscreteGaussian | DiscreteLaplace:
         level = 1.0 if self.span == 1 else float(self.factor.levels[step - 1])
         return self.law if isinstance(self.law, DiscreteLaplace) or level == 1 else _levelled(self.law.sigma, level)
 
@@ -210,9 +210,9 @@ def _squares(factor: Factor, span: int | None) -> Floats:
 
 
 @functools.lru_cache(maxsize=256)
-def _levelled(sigma: float, level: float) -> WideGaussian:
+def _levelled(sigma: float, level: float) -> DiscreteGaussian:
     """Return the law of z at a level: docs/proofs/keyed_counts.md, section 2."""
-    return WideGaussian(math.sqrt((sigma**2 - SMOOTHING) / level**2 + SMOOTHING))
+    return DiscreteGaussian(math.sqrt((sigma**2 - SMOOTHING) / level**2 + SMOOTHING))
 
 
 @functools.lru_cache(maxsize=4096)

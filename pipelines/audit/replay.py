@@ -24,14 +24,14 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms.arrays import Floats
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.noise.sources import PrfNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, PrivacyCurve, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.runners import launch
 
-LAWS = (DiscreteGaussian, WideGaussian, DiscreteLaplace)
+LAWS = (DiscreteGaussian, DiscreteLaplace)
 """Of noise that is added to totals."""
 
 Label = tuple[bytes, bytes, int, int]

@@ -68,9 +68,7 @@ def kinds_of(law, threshold, people):
 @pytest.mark.parametrize("contributions", [1, 3, 6])
 def test_adaptive_contributions_per_window_stay_within_delta(contributions, people):
     mechanism = KeyedCounts(epsilon=EPSILON, delta=DELTA, contributions=contributions, min_people=people)
-    noise = mechanism.law.noises[0].law
-    law = noise.digits[0] if hasattr(noise, "digits") else noise
-    kinds = kinds_of(law, mechanism.threshold(1), people)
+    kinds = kinds_of(mechanism.law.noises[0].law, mechanism.threshold(1), people)
     forwards, backwards = (value(kinds, contributions, swapped=swapped) for swapped in (False, True))
     assert max(forwards, backwards) <= DELTA * 1.001
     assert forwards > 0.5 * DELTA

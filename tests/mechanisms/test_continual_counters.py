@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from privstream.mechanisms.counters.continual_counter import TreeCounter, bound_noise, prefix_sums
 from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, UnknownHorizonCounter
 from privstream.mechanisms.noise.correlated import zolotarev
-from privstream.mechanisms.noise.discrete import WideGaussian
 from privstream.mechanisms.noise.running import plain_digits
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import counting_sigma, largest_shift
@@ -272,30 +271,3 @@ class TestWideTrees:
 
 def weight(k, sigma):
     return mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * sigma**2))
-
-
-class TestWideGaussian:
-    @pytest.mark.parametrize("sigma", [3.0, 999.0, 1001.0, 70_000.0, 3e6, 5e8])
-    def test_law(self, sigma):
-        law, count = WideGaussian(sigma), 100_000
-        drawn = law.draw(SeededNoise(1), count) + (SeededNoise(2).words(count)[:, 0, 0] / 2.0**64 - 0.5)
-        # Uniform noise of one unit turns the integers into reals; it adds 1/12 to the variance.
-        scale = math.sqrt(sigma**2 + 1 / 12)
-        assert stats.kstest(drawn / scale, "norm").pvalue > FALSE_ALARM
-        assert stats.kstest(1.3 * drawn / scale, "norm").pvalue < FALSE_ALARM
-        assert law.variance == pytest.approx(sigma**2, rel=1e-9)
-
-    @pytest.mark.parametrize("sigma", [1000.0001, 1500.0])
-    @pytest.mark.slow
-    def test_every_mass_is_that_of_a_discrete_gaussian(self, sigma):
-        """The convolution of both digits, with 50 digits: off by up to 4e-33 at the narrowest law, by none beyond."""
-        low, high = (mpmath.mpf(digit.sigma) for digit in WideGaussian(sigma).digits)
-        with mpmath.workdps(50):
-            whole = mpmath.sqrt(low**2 + 256**2 * high**2)
-            totals = [
-                mpmath.fsum(weight(k, s) for k in range(-reach, reach + 1)) for s, reach in ((low, 9800), (high, 100))
-            ]
-            for value in (0, 64, 128, 192, 1000, 8000):
-                mass = mpmath.fsum(weight(k, high) * weight(value - 256 * k, low) for k in range(-60, 61))
-                ideal = weight(value, whole) / (whole * mpmath.sqrt(2 * mpmath.pi))
-                assert abs(mass / (totals[0] * totals[1]) / ideal - 1) < (1.03e-32 if sigma < 1001 else 1e-40)

@@ -10,7 +10,7 @@ from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
 from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.found_keys import CARRIED, NOT_FOUND, PUBLIC
-from privstream.mechanisms.noise.discrete import DiscreteLaplace, WideGaussian
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import RowNoise
 from scipy import signal, stats
 
@@ -172,7 +172,7 @@ def test_runs_are_those_of_the_slow_reference(name):
 
 def test_runs_are_tried_with_every_kind_of_noise_and_many_scales():
     kinds = {type(noise.law) for fields, _ in RUNS.values() for noise in made(**fields).law.noises}
-    assert kinds == {DiscreteLaplace, WideGaussian}
+    assert kinds == {DiscreteLaplace, DiscreteGaussian}
     fields, steps = RUNS["many windows"]
     mechanism = made(**fields)
     tests = compared(mechanism, stream(mechanism, steps, seed=5)).tests
@@ -490,11 +490,14 @@ def deviation(law):
 
 
 LAWS = [
-    ({"contributions": 64, "horizon": 300, "epsilon": 8.0}, WideGaussian),  # the most of a person counts, and not one
-    ({"contributions": 96, "horizon": 48}, WideGaussian),
-    ({"contributions": 50, "horizon": 365}, WideGaussian),
-    ({"contributions": 1, "horizon": 30}, WideGaussian),
-    ({"contributions": 3, "horizon": 30, "unit": "person"}, WideGaussian),
+    (
+        {"contributions": 64, "horizon": 300, "epsilon": 8.0},
+        DiscreteGaussian,
+    ),  # the most of a person counts
+    ({"contributions": 96, "horizon": 48}, DiscreteGaussian),
+    ({"contributions": 50, "horizon": 365}, DiscreteGaussian),
+    ({"contributions": 1, "horizon": 30}, DiscreteGaussian),
+    ({"contributions": 3, "horizon": 30, "unit": "person"}, DiscreteGaussian),
     ({"contributions": 2, "min_people": 3}, DiscreteLaplace),
     ({"unit": "event", "horizon": 16, "delta": 0.1}, DiscreteLaplace),
 ]
