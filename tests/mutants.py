@@ -1,9 +1,10 @@
 """Changes one line of a module at a time, from a frozen list, and counts how many of these mutants the tests notice.
 
-    python tests/mutants.py --frozen [--only mechanisms/noise] [--quick] [--output FILE.json]
+    python tests/mutants.py --frozen [--only mechanisms/noise] [--output FILE.json]
 
-Works in a copy of the folder, so that nobody meets a mutant. What no test notices is printed: either a test is missing,
-or the change means nothing. Lines of the list that are not in their module any more are `gone`: write them anew.
+Works in a copy of the folder, so that nobody meets a mutant. The test that the list names is tried first, then all of
+the module. What no test notices is printed: either a test is missing, or the change means nothing. Lines of the list
+that are not in their module any more are `gone`: write them anew. Tests that are not there any more are `stale`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,22 +44,36 @@ def mutated(source: str, line: str, instead: str) -> str | None:
     return "".join(lines)
 
 
-def noticed(folder: Path, tests: list[str], markers: str) -> str:
-    """Run the tests of a copy; return the name of the first one that fails, or nothing."""
-    there = [name for name in tests if (folder / name.partition("::")[0]).exists()]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-m", markers, *there]
+def pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run tests of a copy, slow ones too."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "slow or not slow", *arguments]
     paths = os.pathsep.join([str(folder / ".typing"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True,
+        timeout=TIMEOUT_SECONDS, check=False,
+    )  # fmt: skip
+
+
+def there(folder: Path, module: dict[str, Any]) -> set[str]:
+    """Return the tests that the list names for a module, without stale ones."""
+    named = {one["noticed_by"] for one in module["mutants"]}
+    files = {name.partition("::")[0] for name in named}
+    listed = pytest(folder, "--collect-only", *(name for name in sorted(files) if (folder / name).exists()))
+    return named & set(listed.stdout.splitlines())
+
+
+def noticed(folder: Path, tests: Iterable[str]) -> str:
+    """Return the first test that fails; nothing if all of them pass."""
+    if not (asked := sorted(tests)):
+        return ""
     try:
-        ended = subprocess.run(
-            command, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True,
-            timeout=TIMEOUT_SECONDS, check=False,
-        )  # fmt: skip
+        ended = pytest(folder, "-x", *asked)
     except subprocess.TimeoutExpired:
         return "it does not end"
-    if ended.returncode not in (0, 1, 2, 5):  # 5: no such tests
+    if ended.returncode not in (0, 1, 2):
         raise RuntimeError(f"pytest ended with {ended.returncode}: {ended.stdout[-500:]}")
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
-    return failed[1] if failed else "an error" if ended.returncode in (1, 2) else ""
+    return failed[1] if failed else "an error" if ended.returncode else ""
 
 
 def copied(folder: Path) -> None:
@@ -78,21 +94,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frozen", action="store_true", help="the frozen list (there is no other)")
     parser.add_argument("--only", default="", help="modules by the beginning of their paths")
-    parser.add_argument("--quick", action="store_true", help="leave out slow tests")
     parser.add_argument("--output", type=Path, help="JSON: what noticed each mutant")
     options = parser.parse_args()
-    markers = ["not slow"] if options.quick else ["not slow", "slow"]
     found: dict[str, str] = {}
     gone = 0
     with tempfile.TemporaryDirectory(prefix="privstream-mutants-") as name:
         folder = Path(name)
         copied(folder)
         for module in (one for one in frozen() if one["path"].startswith(options.only)):
-            path = folder / module["path"]
+            path, known = folder / module["path"], there(folder, module)
             source = path.read_text("utf-8") if path.exists() else ""
-            if source and (
-                fails := next(filter(None, (noticed(folder, module["tests"], each) for each in markers)), "")
-            ):
+            if fails := noticed(folder, known):
                 sys.exit(f"{module['path']}: the tests fail without a change: {fails}")
             for mutant in module["mutants"]:
                 if (changed := mutated(source, mutant["line"], mutant["instead"])) is None:
@@ -100,9 +112,11 @@ def main() -> None:
                     print(f"gone: {module['path']}: {mutant['line']}", flush=True)
                     continue
                 path.write_text(changed, "utf-8")
-                by = next(filter(None, (noticed(folder, module["tests"], each) for each in markers)), "")
+                if mutant["noticed_by"] not in known:
+                    print(f"stale: {mutant['noticed_by']}", flush=True)
+                by = noticed(folder, {mutant["noticed_by"]} & known) or noticed(folder, module["tests"])
                 found[f"{module['path']}: {mutant['why']}"] = by or "nothing"
-                print(f"{'noticed' if by else 'lives'}: {module['path']}: {mutant['why']} {by}", flush=True)
+                print(f"{'noticed' if by else 'lives'}: {module['path']}: {mutant['why']}: {by}", flush=True)
                 if options.output:
                     options.output.write_text(json.dumps(found, indent=1))
             if source:
