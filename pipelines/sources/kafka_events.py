@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
+from apache_beam.utils.timestamp import Timestamp
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
@@ -22,7 +23,7 @@ from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import Normaliser, usable
 from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
 from privstream.pipelines.sources.text_lines import read_objects
-from privstream.pipelines.sources.watch_events import Answer, PolledSource, clock_of, poll_parts
+from privstream.pipelines.sources.watch_events import Answer, PolledSource, poll_parts
 
 RECORDS, RECORDS_AT_ONCE, QUESTION_BYTES = 20_000, 1000, 1 << 26
 """Of one question, of one call, and the bytes after which a question ends."""
@@ -157,8 +158,7 @@ class AskKafka(PolledSource):
         """Read to the end of the partition or the limits of one question; while no broker answers, nothing."""
         position = position or b"[0, 0]"
         offset, reached = json.loads(position)
-        clock = clock_of(f"{self.brokers}/{self.topic}")
-        began = clock.now()
+        began = Timestamp.now().micros
         try:
             consumer, offset, end = self._consumer_at(part, offset)
         except KafkaException:
@@ -172,7 +172,6 @@ class AskKafka(PolledSource):
             offsets, values = [each.offset() or 0 for each in records], [each.value() or b"" for each in records]
             found.append((Records(place, offsets, values), arrived))
             reached = max(reached, arrived)
-            clock.at_least(arrived)
         if offset >= end:
             reached = max(reached, began - MARGIN)
         return Answer(found, json.dumps([offset, reached]).encode(), reached)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import sys
-import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -37,61 +34,10 @@ from privstream.pipelines.sources.normalise import Normaliser, dead_letter, read
 from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
 from privstream.pipelines.stores import facts_of
 from privstream.transforms.reading.fields import DEAD_LETTERS
-from privstream.transforms.timing.steps import END_OF_TIME, MICROS, MILLISECOND
+from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 
 BEGINNING = 0
 """The watermark of a source that has not been asked yet: 1970. No earlier event is accepted."""
-
-LASTS = 600 * MICROS
-"""A clock that is off by the same for this period, in microseconds, is believed."""
-
-
-def elapsed() -> float:
-    """Return the seconds since any moment, those in which the machine was suspended included where the system can."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
-
-
-class SteadyClock:
-    """The time of day as it was when this clock was made, plus what has passed since; several threads may ask.
-
-    A watermark that followed a jump forward would close all windows in between at once. So a jump is followed when
-    something has arrived that others have stamped with a later time, or when it has lasted: after each ten minutes the
-    time goes on with the least jump in all of it. A jump backward is followed at once: no watermark goes back.
-    """
-
-    def __init__(self, time_of_day: Callable[[], float] = time.time, passed: Callable[[], float] = elapsed) -> None:
-        self._time_of_day, self._passed = time_of_day, passed
-        self._lock = threading.Lock()
-        day, self._began = self._read()
-        self._ahead = self._least = self._most = day - self._began
-
-    def now(self) -> int:
-        """Return now in microseconds since 1970."""
-        with self._lock:
-            day, passed = self._read()
-            ahead = day - passed
-            self._least, self._most = min(self._least, ahead), max(self._most, ahead)
-            if passed - self._began >= LASTS:
-                self._ahead = min(max(self._ahead, self._least), self._most)
-                self._began, self._least, self._most = passed, ahead, ahead
-            return min(day, passed + self._ahead)
-
-    def at_least(self, stamp: int) -> None:
-        """Learn that something is here that was stamped elsewhere; a stamp beyond the time of day proves nothing."""
-        with self._lock:
-            day, passed = self._read()
-            if stamp <= day:
-                self._ahead = max(self._ahead, stamp - passed)
-
-    def _read(self) -> tuple[int, int]:
-        """Return the time of day and what has passed, in microseconds."""
-        return int(self._time_of_day() * MICROS), int(self._passed() * MICROS)
-
-
-@functools.cache
-def clock_of(source: str) -> SteadyClock:
-    """Return the clock of a source in this process: what another source has stamped proves nothing here."""
-    return SteadyClock()
 
 
 class Answer(NamedTuple):
@@ -178,7 +124,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
     What has been taken, as `FolderPolls` has it, is kept with the state of the pipeline: remove old files now and then,
     when the run can no longer have to go back to them. A name must not be used again while its file is there.
 
-    The watermark is, with `arrival`, the time of day (of a `SteadyClock`), held back by files that came and have not
+    The watermark is, with `arrival`, the time of day, held back by files that came and have not
     been taken; with `marks`, the time in the name of an empty file `_UNTIL_20300101T120000Z`. `_END` ends the stream.
 
     A file that cannot be read, is gone or has grown when its turn comes, or lacks a field is one dead letter.
@@ -255,14 +201,12 @@ class PollFolder(PolledSource):
 
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
         """List the folder once; when the folder cannot be listed, nothing is known and time stands still."""
-        polls, clock = FolderPolls.from_bytes(position), clock_of(self.pattern)
-        began, listing = clock.now(), list_folder(self.pattern)
+        polls, began = FolderPolls.from_bytes(position), Timestamp.now().micros
+        listing = list_folder(self.pattern)
         if listing is None:
             self.failed.inc()
             return Answer((), polls.to_bytes(), watermark)
         found, reached = polls.poll(listing, began)
-        for seen in found:
-            clock.at_least(seen.came)
         self.taken.inc(len(found))
         self.changed.inc(polls.changed)
         files = []

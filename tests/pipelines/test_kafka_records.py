@@ -15,7 +15,6 @@ from confluent_kafka import (
 from privstream.pipelines.sources import kafka_events
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.kafka_events import AskKafka, ParseRecords, ReadKafka, Records
-from privstream.pipelines.sources.watch_events import SteadyClock
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'
 NOW, FUTURE = 1_700_000_000, 4_102_444_800  # seconds; the second is 2100
@@ -87,17 +86,6 @@ def test_records_of_producers_alone_leave_time_where_it_is(monkeypatch):
     answer = ask(monkeypatch, messages, end=10)
     assert (arrivals(answer), answer.watermark) == ([0, 0, 0], 0)
     assert NOW * MICROS < ask(monkeypatch, messages).watermark < FUTURE * MICROS  # read to its end: the time of day
-
-
-@pytest.mark.parametrize(("jump", "passes"), [(3600, 4), (-3600, 0)])
-def test_a_partition_without_records_does_not_follow_a_jump_of_the_clock(jump, passes, monkeypatch):
-    day, passed = NOW, 0
-    clock = SteadyClock(lambda: day, lambda: passed)
-    monkeypatch.setattr(kafka_events, "clock_of", lambda _: clock)
-    first = ask(monkeypatch, [])
-    day, passed = day + jump + 4, passed + 4
-    later = ask(monkeypatch, [], position=first.position)
-    assert later.watermark - first.watermark == passes * MICROS
 
 
 def test_the_stamps_of_the_broker_never_run_backwards(monkeypatch):
