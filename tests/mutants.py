@@ -59,7 +59,8 @@ def there(folder: Path, module: dict[str, Any]) -> set[str]:
     named = {one["noticed_by"] for one in module["mutants"]}
     files = {name.partition("::")[0] for name in named}
     listed = pytest(folder, "--collect-only", *(name for name in sorted(files) if (folder / name).exists()))
-    return named & set(listed.stdout.splitlines())
+    found = listed.stdout.splitlines()
+    return {name for name in named if any(line == name or line.startswith((f"{name}[", f"{name}::")) for line in found)}
 
 
 def noticed(folder: Path, tests: Iterable[str]) -> str:
@@ -72,7 +73,7 @@ def noticed(folder: Path, tests: Iterable[str]) -> str:
         return "it does not end"
     if ended.returncode not in (0, 1, 2):
         raise RuntimeError(f"pytest ended with {ended.returncode}: {ended.stdout[-500:]}")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ended.stdout, re.MULTILINE)
     return failed[1] if failed else "an error" if ended.returncode else ""
 
 
