@@ -15,17 +15,17 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING
 from privstream.mechanisms.privacy.noisy_counts import rounded_up
 
-DROPPED_SHARE = 1 / 10
+DROPPED_SHARE = 1 / 20
 """Of the budget, a squared shift, that the share costs."""
 
-KNOTS = (1, 4, 12)
+KNOTS = (1, 2, 5)
 """Limits at which people are counted by what they drop; more counts as the last."""
 
 WHOLE = 1024
 """A person at a knot, in the units that are added up: one between two knots is parted between them."""
 
 _COUNTED_PART = 0.05  # of the squared shift, for what counts
-_SURELY = 2.0  # standard deviations from which on there are people at a knot: one false alarm in 44
+_SURELY = 2.5  # standard deviations from which on there are people at a knot: one false alarm in 161
 _PERHAPS = 1.0  # the same at the last one, where there surely are people at the one before
 _NORMAL = 1.96  # of an interval of 95%, to one side
 _WIDEST = 0.5  # an interval that is wider says nothing

@@ -70,7 +70,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
             and half of the budget is for their sums.
         unit: "person" or "event"; with "event", `contributions` is 1.
-        dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a tenth of
+        dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a twentieth of
             the budget; noise is Gaussian then, and delta > 0. Not for the unit of an event, or over "start".
         possible: contributions that a person can have, dropped ones too, by public parameters; None if there is no such
             number.

@@ -35,7 +35,8 @@ def test_t5_numbers_are_of_all_people_or_lower_bounds(tmp_path, limit, regime):
     rows, dropped, true = ask(tmp_path, "counts", 10, "--epsilon", "4", "--max_contributions", limit)
     really = 1 - int(limit) / 40
     if dropped is not None:
-        assert dropped["lower"] <= really and (dropped["upper"] is None or really <= dropped["upper"] + 1e-9)
+        assert dropped["lower"] <= really + 0.01  # of 95%, in one draw
+        assert dropped["upper"] is None or really <= dropped["upper"] + 0.01
     bound = [row["upper"] == "" for row in rows]
     assert all(bound) if regime == "lower bound" else not any(bound)
     held = [
