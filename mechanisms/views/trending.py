@@ -15,11 +15,11 @@ SURELY = 3.3
 def surely_above(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, threshold: float) -> NDArray[np.bool_]:
     """Return which numbers, with intervals of 95%, are surely above a threshold.
 
-    The error of a number is taken from the longer side of its interval, since ends below 0 are cut off. The upper end
-    of a lower bound is None.
+    The error of a number is taken from the lower side of its interval: the upper one may have what limits drop. Where
+    the lower end is cut off at 0 it is the longer side. The upper end of a lower bound is None.
 
     Privacy: post-processing.
     """
     number, low, high = (np.asarray(each, np.float64) for each in (numbers, lower, upper))
-    error = np.fmax(number - low, high - number) / NORMAL
+    error = np.where(low > 0, number - low, np.fmax(number - low, high - number)) / NORMAL
     return np.asarray(number - threshold > SURELY * error)

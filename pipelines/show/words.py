@@ -28,6 +28,8 @@ STOPPED = {
     "queries_refused": "queries are refused, since the budget is spent: raise --epsilon",
 }
 
+MANY_LINES = "records_of_many_lines"
+
 LIMITS = {
     "values": ("values", "--max-per-window"),
     "items": ("items", "--max-per-window"),
@@ -151,6 +153,7 @@ def _nothing(asked: Asked) -> str:
     records = Records.of(asked.counters)
     if not records.used:
         why = records.reasons(asked.record.get("parameters", {}).get("time_format")) or "the input has no rows"
+        why += f"; {many_lines(asked.counters)}" if asked.counters.get(MANY_LINES) else ""
         return f"no row could be used, and the result is noise alone: {why}"
     lines = {UNUSED[name]: asked.counters[name] for name in NO_QUERY if asked.counters.get(name)}
     return f"no query could be answered: {listed(lines)}" if lines and not asked.published else ""
@@ -188,11 +191,16 @@ def _warnings(asked: Asked) -> Iterable[str]:
             yield f"{percent(min(1.0, number / max(of, 1)))} of {what}: raise {option}"
     if (number := counters.get("values_rounded", 0)) and number >= MUCH * records.read:
         yield f"{percent(min(1.0, number / max(records.read, 1)))} of values are rounded: lower --value-unit"
-    if number := counters.get("records_of_many_lines", 0):
-        yield f"{number:,} records of CSV have very many lines: --quote none takes quotes as text"
+    if counters.get(MANY_LINES):
+        yield many_lines(counters)
     yield from (f"{counters[name]:,} {text}" for name, text in STOPPED.items() if counters.get(name))
     if asked.advice:
         yield asked.advice
+
+
+def many_lines(counters: Mapping[str, int]) -> str:
+    """Say that a quote may have made one record of many."""
+    return f"{counters[MANY_LINES]:,} records of CSV have very many lines: --quote none takes quotes as text"
 
 
 def privacy_in_words(guarantee: Mapping[str, Any], window: Any = None) -> str:

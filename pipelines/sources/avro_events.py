@@ -144,7 +144,7 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
         return found
 
 
-def check(path: str) -> None:
+def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse a file with a block that is cut short, or cannot be decompressed."""
     with _opened(path) as (_, blocks):
         for _ in blocks:

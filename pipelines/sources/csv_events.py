@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-from privstream.pipelines.sources import text_lines
 from privstream.pipelines.sources.event_files import PLAIN, Damage, InputFileError, RawEvents, TextForm, quote
 from privstream.pipelines.sources.fields import NAMES_MAY_BE_DATA
 from privstream.pipelines.sources.text_lines import BYTE_ORDER_MARK, read_pieces
@@ -35,8 +34,6 @@ MANY_LINES = 20
 
 NOT_CLOSED = "the quote that opens a field of the record on line {} is not closed; --quote none if quotes are text"
 NO_RETURN = "record must have a line feed behind each carriage return outside of quotes"
-
-check = text_lines.check
 
 
 class Header(NamedTuple):
@@ -90,14 +87,15 @@ class Records:
         """Quote a record for its dead letter."""
         return quote(self[row].removesuffix(b"\n").removesuffix(b"\r"))
 
+    def only(self, rows: npt.NDArray[np.int64]) -> Records:
+        """Return some of the records."""
+        texts = [self[row] for row in rows.tolist()]
+        ends = np.cumsum([0, *map(len, texts)])
+        return Records(b"".join(texts), ends[:-1], ends[1:], self.lines[rows])
+
     def but(self, rows: list[int]) -> Records:
         """Return all but some of the records."""
-        if not rows:
-            return self
-        kept = np.delete(np.arange(len(self.ends)), rows)
-        texts = [self[row] for row in kept.tolist()]
-        ends = np.cumsum([0, *map(len, texts)])
-        return Records(b"".join(texts), ends[:-1], ends[1:], self.lines[kept])
+        return self.only(np.delete(np.arange(len(self.ends)), rows)) if rows else self
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
@@ -108,14 +106,29 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
     return pa.schema([(name, pa.string()) for name in found[0].names], metadata={NAMES_MAY_BE_DATA: "no header"})
 
 
+def check(path: str, form: TextForm = PLAIN) -> None:
+    """Refuse compressed text without its end, a quote that is not closed, and one that makes a record of several."""
+    if not any([b'"' in piece for piece in read_pieces(path, form.encoding)]) or not form.quote:
+        return
+    for records, header in _blocks(path, form):
+        several = np.flatnonzero(np.diff(records.lines, append=records.lines[-1]) > 1)
+        if len(several):
+            _refuse_joined(records.only(several), header, path)
+
+
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
     """Read some fields; what is no record with the header's number of fields is reported with its line."""
+    for records, header in _blocks(path, form):
+        yield from _parse(records, header, fields, path)
+
+
+def _blocks(path: str, form: TextForm) -> Iterator[tuple[Records, Header]]:
+    """Give the records of a file, block by block, with its header."""
     pieces = read_pieces(path, form.encoding)
-    found = _header(pieces, path, form)
-    if found is not None:
+    if (found := _header(pieces, path, form)) is not None:
         header, line, rest = found
         for records in _cut(pieces, rest, line, header, path):
-            yield from _parse(records, header, fields, path)
+            yield records, header
 
 
 def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: str) -> Iterator[Records]:
@@ -157,12 +170,8 @@ def _parse(records: Records, header: Header, fields: Sequence[str], path: str) -
     try:
         table = _table(records.text, header, fields)
     except pa.ArrowInvalid:
-        wrong = _misshapen(records.text, header)
+        wrong = _refuse_joined(records, header, path)
         for row in wrong:
-            if header.is_misquoted(records[row]):
-                rule = "must have quotes around fields, for one makes a record of several lines"
-                place = records.position(row)
-                raise InputFileError(f"{path}: {place} {rule}; --quote none if quotes are text") from None
             if records[row].strip():
                 rule = f"line must be one CSV record with {len(header.names)} fields"
                 yield Damage("malformed_line", rule, records.position(row), records.record(row))
@@ -187,6 +196,15 @@ def _table(
         header.options(ignore_empty_lines=False, invalid_row_handler=reject),
         pa_csv.ConvertOptions(strings_can_be_null=False, check_utf8=False, **options),
     ).slice(1)
+
+
+def _refuse_joined(records: Records, header: Header, path: str) -> list[int]:
+    """Return the records with another number of fields; refuse the file if a quote has made one of several lines."""
+    for row in (wrong := _misshapen(records.text, header)):
+        if header.is_misquoted(records[row]):
+            rule = "must have quotes around fields, for one makes a record of several lines"
+            raise InputFileError(f"{path}: {records.position(row)} {rule}; --quote none if quotes are text")
+    return wrong
 
 
 def _misshapen(text: bytes, header: Header) -> list[int]:

@@ -75,7 +75,7 @@ class EventFormat(Protocol):
     def schema(self, path: str, form: TextForm = PLAIN) -> pa.Schema | None:
         """Return the types of a file's fields as its producer states them, or None if the file does not say."""
 
-    def check(self, path: str) -> None:
+    def check(self, path: str, form: TextForm = PLAIN) -> None:
         """Refuse a file that is cut short or damaged, as far as that shows without decoding its records."""
 
     def read(

@@ -366,7 +366,7 @@ def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
     with counted():
         for file in files:
             if scheme_of(file.path) is None:
-                FORMATS[file.format].check(file.path)
+                FORMATS[file.format].check(file.path, fields.text)
                 next((each for part in parts_of(file) for each in _read_raw(part, fields)), None)
         normalise, read = Normaliser(fields), 0
         for each in (each for file in files for part in parts_of(file) for each in _read_raw(part, fields)):

@@ -49,7 +49,7 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
         return pq.read_schema(stream)
 
 
-def check(path: str) -> None:
+def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse a file whose footer cannot be read."""
     schema(path)
 

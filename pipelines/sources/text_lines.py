@@ -111,7 +111,7 @@ def _read(raw: BinaryIO, path: str) -> Iterator[bytes]:
         raise InputFileError(f"{path} {rule}") from None
 
 
-def check(path: str) -> None:
+def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse compressed text that cannot be decompressed to its end."""
     if path.endswith(tuple(COMPRESSED)):
         for _ in read_pieces(path):

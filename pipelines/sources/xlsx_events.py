@@ -50,7 +50,7 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
     return pa.schema([(name, pa.timestamp("us") if name in dates else pa.string()) for name in names])
 
 
-def check(path: str) -> None:
+def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse a workbook with a part that is damaged."""
     with open_file(path) as stream:
         try:

@@ -83,6 +83,13 @@ def test_p3_a_file_that_is_damaged_or_cut_short_is_refused_before_the_charge(dam
     assert "a." in refused("a.avro" if damage == "short" else "a.parquet", capsys)
 
 
+@pytest.mark.parametrize("line", ['u1,"a,2030-01-03', '"u1"",a,2030-01-03'])
+def test_p3_a_quote_that_is_not_closed_is_refused_before_the_charge_however_late_it_comes(line, capsys) -> None:
+    rows = ["u1,a,2030-01-03T10:00:00Z"] * 200_000
+    Path("a.csv").write_text("\n".join(["user,item,time", *rows, line, *rows, 'u1,"a",2030-01-03T10:00:00Z', *rows]) + "\n")
+    assert "line 200002" in refused("a.csv", capsys)
+
+
 def spend(dataset: str | None, epsilon: str) -> int:
     """Run counts of good rows."""
     Path("a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
