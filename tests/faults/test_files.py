@@ -1,4 +1,4 @@
-"""Files that real use brought (F1 to F4, F9 to F11, F13, F15, E6, P3): what is right."""
+"""Files that real use brought (F1 to F4, F9 to F11, F13, F15, E7, P3): what is right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import uuid
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 
 import fastavro
@@ -18,6 +18,7 @@ import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from privstream.pipelines import cli
 from pyarrow.parquet import encryption
 
 TIME = "2026-03-02T10:00:00Z"
@@ -40,6 +41,17 @@ def test_f1_public_lists_are_read_as_the_input_is(listed, options, tmp_path, run
     encoding = options[1] if options[:1] == ("--encoding",) else "utf-8"
     (tmp_path / "a.csv").write_text(lines(["rain"] * 20), encoding=encoding)
     assert run("--input", "a.csv", *options, items=listed).counts() == {"rain": 20, "snow": 0}
+
+
+def test_f1_public_items_and_items_of_rules_are_read_as_the_input_is(tmp_path, run):
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20))
+    (tmp_path / "beside.txt").write_bytes(b"\xef\xbb\xbf rain\nSNOW \n")
+    given = ("--input", "a.csv", "--delta", "1e-6", "--trim", "--fold_case")
+    assert run(*given, "--public_items", "beside.txt").counts() == {"rain": 20, "snow": 0}
+    (tmp_path / "rules").write_bytes(b'\xef\xbb\xbf{"name": "r", "at_least": 10, "items": ["RAIN "]}\n')
+    given = (*given, "--rules", "rules", "--max_contributions", "1", "--output", "rows.csv", "--overwrite")
+    found = run(*given, command="alerts")
+    assert [(row["rule"], float(row["estimate"])) for row in found.rows] == [("r", 20)]
 
 
 @pytest.mark.parametrize("name", ["report[1].csv", "a*.csv", "what?.csv", "[x].csv"])
@@ -148,6 +160,12 @@ def test_f10_a_header_with_a_bare_carriage_return_names_it(end, tmp_path, run):
     assert found.status == 2 and "carriage return" in found.said and "encoding" not in found.said
 
 
+def test_f10_a_line_break_within_a_quoted_name_is_part_of_it(tmp_path, run):
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20, head='"the\nuser",item,"time\r\n(UTC)"'))
+    found = run("--input", "a.csv", "--user", "the\nuser", "--time", "time\r\n(UTC)", items=["rain"])
+    assert found.counts() == {"rain": 20} and "20 of 20" in found.said
+
+
 def test_f11_names_that_look_the_same_are_said_and_can_be_one(tmp_path, run):
     items = ["Milk", "MILK", "Caf\u00e9", "Cafe\u0301", "tea"]
     (tmp_path / "a.csv").write_text(lines(items * 20), encoding="utf-8")
@@ -182,6 +200,24 @@ def test_f15_the_rule_that_was_broken_is_named(tmp_path, run):
     assert run("--input", "c.tsv", items=["rain"]).counts() == {"rain": 20}
 
 
+def test_f15_a_name_of_64_letters_is_called_too_long(tmp_path, run):
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20))
+    for length, status in ((63, 0), (64, 2)):
+        (tmp_path / "m.yaml").write_text(
+            "data: {input: a.csv}\nprivacy: {epsilon: 1, delta: 1e-6}\naccount: {key: noise.key, ledger: none}\n"
+            "windows: {window: 1d, start: 2026-03-02, end: 2026-03-03}\noutput: {path: out}\n"
+            f"questions: {{{'q' * length}: {{question: counts}}}}\n"
+        )
+        assert cli.main(["run", "m.yaml"]) == status
+    assert "at most 63" in run("--input", "none.csv").said
+
+
+def test_f15_a_list_of_one_item_is_named_where_ranks_need_two(tmp_path, run):
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20))
+    found = run("--input", "a.csv", "--output", "rows.csv", items=["rain"], command="top-k")
+    assert found.status == 2 and "--domain must have at least two items" in found.said
+
+
 def test_f15_a_damaged_parquet_file_is_named(tmp_path, run):
     parquet(tmp_path / "a.parquet", user=[f"u{number}" for number in range(20)])
     content = (tmp_path / "a.parquet").read_bytes()
@@ -190,6 +226,14 @@ def test_f15_a_damaged_parquet_file_is_named(tmp_path, run):
         found = run("--input", "b.parquet", items=["rain"])
         assert "Traceback" not in found.said and "Error:" not in found.said
         assert found.status in (0, 1, 2, 3)
+
+
+def test_e7_a_workbook_is_read(tmp_path, run):
+    book = openpyxl.Workbook()
+    for row in [("user", "item", "time"), *((number, "rain", datetime(2026, 3, 2, 10)) for number in range(20))]:
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert run("--input", "a.xlsx", "--time_zone", "UTC", items=["rain"]).counts() == {"rain": 20}
 
 
 @pytest.mark.parametrize("plain", [True, False])
