@@ -43,6 +43,15 @@ def test_f1_public_lists_are_read_as_the_input_is(listed, options, tmp_path, run
     assert run("--input", "a.csv", *options, items=listed).counts() == {"rain": 20, "snow": 0}
 
 
+def test_f1_a_list_with_a_mark_of_its_own_encoding_is_read_by_it_or_refused(tmp_path, run):
+    (tmp_path / "a.csv").write_text(lines(["Öl"] * 20), encoding="windows-1252")
+    given = ("--input", "a.csv", "--encoding", "windows-1252")
+    assert run(*given, items="Öl\nTee\n".encode("utf-8-sig")).counts() == {"Öl": 20, "Tee": 0}
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20), encoding="utf-16")
+    found = run("--input", "a.csv", "--encoding", "utf-16", items=b"rain\nsnow\n")
+    assert found.status == 2 and "--domain must be a file of UTF-16 text" in found.said
+
+
 def test_f1_public_items_and_items_of_rules_are_read_as_the_input_is(tmp_path, run):
     (tmp_path / "a.csv").write_text(lines(["rain"] * 20))
     (tmp_path / "beside.txt").write_bytes(b"\xef\xbb\xbf rain\nSNOW \n")
@@ -195,6 +204,8 @@ def test_f15_the_rule_that_was_broken_is_named(tmp_path, run):
     found = run("--input", "a.csv", "--encoding", "iso2022_jp", items=["rain"])
     assert found.status == 2 and "no bytes of one record change" in found.said
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(lines(["rain"] * 20).encode()) + bytes(512))
+    (tmp_path / "b.csv").write_bytes((tmp_path / "b.csv.gz").read_bytes())
+    assert "end its name in .gz" in run("--input", "b.csv", items=["rain"]).said
     assert run("--input", "b.csv.gz", items=["rain"]).counts() == {"rain": 20}
     (tmp_path / "c.tsv").write_text(lines(["rain"] * 20).replace(",", "\t"))
     assert run("--input", "c.tsv", items=["rain"]).counts() == {"rain": 20}
@@ -212,10 +223,13 @@ def test_f15_a_name_of_64_letters_is_called_too_long(tmp_path, run):
     assert "at most 63" in run("--input", "none.csv").said
 
 
-def test_f15_a_list_of_one_item_is_named_where_ranks_need_two(tmp_path, run):
+def test_f15_a_list_of_one_item_is_named_where_two_are_needed(tmp_path, run, capfd):
     (tmp_path / "a.csv").write_text(lines(["rain"] * 20))
+    (tmp_path / "asked").write_text('{"name": "y", "items": ["rain"]}\n')
     found = run("--input", "a.csv", "--output", "rows.csv", items=["rain"], command="top-k")
     assert found.status == 2 and "--domain must have at least two items" in found.said
+    call = "queries --input a.csv --domain public.txt --queries asked --records 300 --epsilon 1 --key noise.key"
+    assert cli.main(call.split()) == 2 and "--domain must have at least two items" in capfd.readouterr().err
 
 
 def test_f15_a_damaged_parquet_file_is_named(tmp_path, run):
