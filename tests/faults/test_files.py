@@ -191,12 +191,26 @@ def test_f13_a_closed_standard_output_is_no_failure(tmp_path, run):
     (tmp_path / "public.txt").write_text("rain\n")
     program = "'from privstream.pipelines.cli import main; raise SystemExit(main())'"
     call = [sys.executable, "-c", program, "counts", "--input", "a.csv", "--domain", "public.txt"]
-    call += ["--epsilon", "1", "--window", "1day", "--start", "2026-03-02", "--end", "2026-03-03", "--ledger", "none"]
+    call += [
+        "--epsilon",
+        "1",
+        "--window",
+        "1day",
+        "--start",
+        "2026-03-02",
+        "--end",
+        "2026-03-03",
+        "--ledger",
+        "l.jsonl",
+    ]
     call = [*call, "--key", "noise.key", "--max_contributions", "1"]
     for shell in (">&-", "| true"):
         text = f"set -o pipefail; {' '.join(call)} {shell}"
         ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
         assert ended.returncode == 0 and "Traceback" not in ended.stderr and "20 of 20" in ended.stderr
+        text = f"set -o pipefail; {' '.join(call[:3])} budget --ledger l.jsonl {shell}"
+        ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_f15_the_rule_that_was_broken_is_named(tmp_path, run):
