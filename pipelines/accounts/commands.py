@@ -60,6 +60,8 @@ def _command(
     def run_worded(arguments: argparse.Namespace, others: list[str]) -> None:
         try:
             run(arguments)
+        except BrokenPipeError:  # the reader of the table has gone
+            raise
         except (ValueError, TypeError, OSError) as error:
             raise failed(str(error)) from error
 

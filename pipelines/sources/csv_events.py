@@ -271,5 +271,6 @@ def _no_header(path: str, form: TextForm, text: bytes) -> InputFileError:
     try:
         text.decode()
     except UnicodeDecodeError:
-        rule = f"be text in {form.encoding.upper()}, and is not: name its encoding, as in --encoding windows-1252"
+        how = "end its name in .gz" if text[:2] == b"\x1f\x8b" else "name its encoding, as in --encoding windows-1252"
+        rule = f"be text in {form.encoding.upper()}, and is not: {how}"
     return InputFileError(f"{path}: the first line must {rule}")

@@ -5,6 +5,7 @@ import json
 import random
 
 import numpy as np
+import openpyxl
 import pytest
 from privstream.pipelines.cli import main
 
@@ -83,6 +84,40 @@ def test_t12_a_mean_has_an_interval_or_is_empty(run):
             assert float(row["value"]) > 0 and 0 <= float(row["mean"]) <= 5000
     means = [float(row["mean"]) for row in clear if row["mean"]]
     assert np.mean(means) == pytest.approx(1.5, abs=0.3)
+
+
+def test_e6_numbers_are_rounded_and_times_are_those_of_the_zone(run):
+    draw = random.Random(4)
+    events = [(f"u{n}", item, day, draw.randint(0, 70)) for n in range(300) for day in range(7) for item in "ab"]
+    options = ("--epsilon", "1", "--max_contributions", "14", "--max_value", "60", "--time_zone", "America/New_York")
+    rows, _ = run(events, *WEEK, *options)
+    for row in rows:
+        assert row["window_start"].endswith("T00:00:00-05:00") and row["window_end"].endswith("T00:00:00-05:00")
+        numbers = [text for name, text in row.items() if not name.startswith("window") and name != "item"]
+        assert all(len(text.strip("-").replace(".", "")) <= 6 for text in numbers), row
+
+
+def test_e7_of_events_the_mean_is_the_average_of_sql(run):
+    events = [(f"u{n % 50}", "ab"[n % 2], n % 7, n % 5) for n in range(7_000)]
+    rows, _ = run(events, *WEEK, "--epsilon", "20", "--unit", "event", "--max_value", "5", name="events")
+    for row in rows:
+        values = [
+            value
+            for _, item, day, value in events
+            if f"{item} 2030-01-{day + 1:02}" == f"{row['item']} {row['window_start'][:10]}"
+        ]
+        assert float(row["mean"]) == pytest.approx(np.mean(values), abs=2 * float(row["mean_margin"]))
+
+
+def test_e7_a_wide_workbook_has_the_same_numbers(run, tmp_path):
+    options = (*WEEK, "--epsilon", "1", "--max_contributions", "14", "--delta", "1e-6")
+    rows, _ = run(crowd(500), *options)
+    files = ["--input", f"{tmp_path}/events.jsonl", "--output", f"{tmp_path}/wide.xlsx", "--wide"]
+    assert main(["counts", *files, *options, "--key-variable", "COUNTS_KEY", "--ledger", f"{tmp_path}/l.jsonl"]) == 0
+    (_, *days), *lines = openpyxl.load_workbook(tmp_path / "wide.xlsx").active.iter_rows(values_only=True)
+    assert len(days) == 7
+    wide = {(item, day): number for item, *numbers in lines for day, number in zip(days, numbers, strict=True)}
+    assert wide == {(row["item"], row["window_start"][:10]): float(row["people"]) for row in rows}
 
 
 def test_t13_more_budget_never_finds_fewer(run):

@@ -1,4 +1,4 @@
-"""Files that real use brought (F1 to F4, F9 to F11, F13, F15, E6, P3): what is right."""
+"""Files that real use brought (F1 to F4, F9 to F11, F13, F15, E7, P3): what is right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import uuid
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 
 import fastavro
@@ -18,6 +18,7 @@ import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from privstream.pipelines import cli
 from pyarrow.parquet import encryption
 
 TIME = "2026-03-02T10:00:00Z"
@@ -40,6 +41,26 @@ def test_f1_public_lists_are_read_as_the_input_is(listed, options, tmp_path, run
     encoding = options[1] if options[:1] == ("--encoding",) else "utf-8"
     (tmp_path / "a.csv").write_text(lines(["rain"] * 20), encoding=encoding)
     assert run("--input", "a.csv", *options, items=listed).counts() == {"rain": 20, "snow": 0}
+
+
+def test_f1_a_list_with_a_mark_of_its_own_encoding_is_read_by_it_or_refused(tmp_path, run):
+    (tmp_path / "a.csv").write_text(lines(["Öl"] * 20), encoding="windows-1252")
+    given = ("--input", "a.csv", "--encoding", "windows-1252")
+    assert run(*given, items="Öl\nTee\n".encode("utf-8-sig")).counts() == {"Öl": 20, "Tee": 0}
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20), encoding="utf-16")
+    found = run("--input", "a.csv", "--encoding", "utf-16", items=b"rain\nsnow\n")
+    assert found.status == 2 and "--domain must be a file of UTF-16 text" in found.said
+
+
+def test_f1_public_items_and_items_of_rules_are_read_as_the_input_is(tmp_path, run):
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20))
+    (tmp_path / "beside.txt").write_bytes(b"\xef\xbb\xbf rain\nSNOW \n")
+    given = ("--input", "a.csv", "--delta", "1e-6", "--trim", "--fold_case")
+    assert run(*given, "--public_items", "beside.txt").counts() == {"rain": 20, "snow": 0}
+    (tmp_path / "rules").write_bytes(b'\xef\xbb\xbf{"name": "r", "at_least": 10, "items": ["RAIN "]}\n')
+    given = (*given, "--rules", "rules", "--max_contributions", "1", "--output", "rows.csv", "--overwrite")
+    found = run(*given, command="alerts")
+    assert [(row["rule"], float(row["estimate"])) for row in found.rows] == [("r", 20)]
 
 
 @pytest.mark.parametrize("name", ["report[1].csv", "a*.csv", "what?.csv", "[x].csv"])
@@ -148,6 +169,12 @@ def test_f10_a_header_with_a_bare_carriage_return_names_it(end, tmp_path, run):
     assert found.status == 2 and "carriage return" in found.said and "encoding" not in found.said
 
 
+def test_f10_a_line_break_within_a_quoted_name_is_part_of_it(tmp_path, run):
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20, head='"the\nuser",item,"time\r\n(UTC)"'))
+    found = run("--input", "a.csv", "--user", "the\nuser", "--time", "time\r\n(UTC)", items=["rain"])
+    assert found.counts() == {"rain": 20} and "20 of 20" in found.said
+
+
 def test_f11_names_that_look_the_same_are_said_and_can_be_one(tmp_path, run):
     items = ["Milk", "MILK", "Caf\u00e9", "Cafe\u0301", "tea"]
     (tmp_path / "a.csv").write_text(lines(items * 20), encoding="utf-8")
@@ -164,12 +191,26 @@ def test_f13_a_closed_standard_output_is_no_failure(tmp_path, run):
     (tmp_path / "public.txt").write_text("rain\n")
     program = "'from privstream.pipelines.cli import main; raise SystemExit(main())'"
     call = [sys.executable, "-c", program, "counts", "--input", "a.csv", "--domain", "public.txt"]
-    call += ["--epsilon", "1", "--window", "1day", "--start", "2026-03-02", "--end", "2026-03-03", "--ledger", "none"]
+    call += [
+        "--epsilon",
+        "1",
+        "--window",
+        "1day",
+        "--start",
+        "2026-03-02",
+        "--end",
+        "2026-03-03",
+        "--ledger",
+        "l.jsonl",
+    ]
     call = [*call, "--key", "noise.key", "--max_contributions", "1"]
     for shell in (">&-", "| true"):
         text = f"set -o pipefail; {' '.join(call)} {shell}"
         ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
         assert ended.returncode == 0 and "Traceback" not in ended.stderr and "20 of 20" in ended.stderr
+        text = f"set -o pipefail; {' '.join(call[:3])} budget --ledger l.jsonl {shell}"
+        ended = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_f15_the_rule_that_was_broken_is_named(tmp_path, run):
@@ -177,9 +218,32 @@ def test_f15_the_rule_that_was_broken_is_named(tmp_path, run):
     found = run("--input", "a.csv", "--encoding", "iso2022_jp", items=["rain"])
     assert found.status == 2 and "no bytes of one record change" in found.said
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(lines(["rain"] * 20).encode()) + bytes(512))
+    (tmp_path / "b.csv").write_bytes((tmp_path / "b.csv.gz").read_bytes())
+    assert "end its name in .gz" in run("--input", "b.csv", items=["rain"]).said
     assert run("--input", "b.csv.gz", items=["rain"]).counts() == {"rain": 20}
     (tmp_path / "c.tsv").write_text(lines(["rain"] * 20).replace(",", "\t"))
     assert run("--input", "c.tsv", items=["rain"]).counts() == {"rain": 20}
+
+
+def test_f15_a_name_of_64_letters_is_called_too_long(tmp_path, run):
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20))
+    for length, status in ((63, 0), (64, 2)):
+        (tmp_path / "m.yaml").write_text(
+            "data: {input: a.csv}\nprivacy: {epsilon: 1, delta: 1e-6}\naccount: {key: noise.key, ledger: none}\n"
+            "windows: {window: 1d, start: 2026-03-02, end: 2026-03-03}\noutput: {path: out}\n"
+            f"questions: {{{'q' * length}: {{question: counts}}}}\n"
+        )
+        assert cli.main(["run", "m.yaml"]) == status
+    assert "at most 63" in run("--input", "none.csv").said
+
+
+def test_f15_a_list_of_one_item_is_named_where_two_are_needed(tmp_path, run, capfd):
+    (tmp_path / "a.csv").write_text(lines(["rain"] * 20))
+    (tmp_path / "asked").write_text('{"name": "y", "items": ["rain"]}\n')
+    found = run("--input", "a.csv", "--output", "rows.csv", items=["rain"], command="top-k")
+    assert found.status == 2 and "--domain must have at least two items" in found.said
+    call = "queries --input a.csv --domain public.txt --queries asked --records 300 --epsilon 1 --key noise.key"
+    assert cli.main(call.split()) == 2 and "--domain must have at least two items" in capfd.readouterr().err
 
 
 def test_f15_a_damaged_parquet_file_is_named(tmp_path, run):
@@ -190,6 +254,14 @@ def test_f15_a_damaged_parquet_file_is_named(tmp_path, run):
         found = run("--input", "b.parquet", items=["rain"])
         assert "Traceback" not in found.said and "Error:" not in found.said
         assert found.status in (0, 1, 2, 3)
+
+
+def test_e7_a_workbook_is_read(tmp_path, run):
+    book = openpyxl.Workbook()
+    for row in [("user", "item", "time"), *((number, "rain", datetime(2026, 3, 2, 10)) for number in range(20))]:
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert run("--input", "a.xlsx", "--time_zone", "UTC", items=["rain"]).counts() == {"rain": 20}
 
 
 @pytest.mark.parametrize("plain", [True, False])

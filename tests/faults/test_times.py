@@ -73,7 +73,9 @@ def test_f7_no_number_with_thousands_begins_with_0(sign, number, read, tmp_path,
 
 QUESTIONS = {
     "counts": ["--max_contributions", "1"],
+    "heavy-hitters": [],
     "top-k": [],
+    "quantiles": ["--low", "0", "--high", "9"],
     "cardinality": ["--timeout", "1d"],
     "ranges": ["--universe", "16", "--delete_values", "leave", "--queries", "ranges"],
 }
@@ -90,7 +92,7 @@ def test_f8_too_many_windows_are_refused_at_once(question, tmp_path, run, capfd,
     assert cli.main([*call, "--key", "noise.key", *QUESTIONS[question]]) == 2
     assert "at most 1,048,576 windows, got 1,576,800,000" in capfd.readouterr().err
     if question != "ranges":
-        limits = QUESTIONS[question] if question != "cardinality" else []
+        limits = QUESTIONS[question] if question == "counts" else []
         assert cli.main(["plan", question, *windows, *delta, *limits]) == 2
         assert "at most 1,048,576 windows, got 1,576,800,000" in capfd.readouterr().err
 

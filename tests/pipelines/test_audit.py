@@ -203,6 +203,11 @@ class TestCommand:
         said = json.loads(capsys.readouterr().out)
         assert (said["verdict"], said["trials"], said["measured_epsilon"]) == (verdict, 400, 0.9)
 
+    def test_an_audit_of_ranks_has_a_verdict(self, capsys):
+        assert cli.main(["audit", "top-k", "--trials", "1600", "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert said["verdict"] == CONSISTENT and all(one["found"]["share"] > 0.8 for one in said["attacks"])
+
     def test_the_worst_finding_decides(self):
         assert overall([finding(CONSISTENT), finding(NO_POWER)]) == NO_POWER
         assert overall([finding(CONSISTENT), finding(REFUTED), finding(NO_POWER)]) == REFUTED

@@ -71,6 +71,8 @@ class QueriesParameters(Parameters):
     ) -> None:
         super().__init__(noise)
         self.domain = Domain.of(domain)
+        if len(self.domain) < 2:
+            raise ValueError("domain must have at least two items, got 1")
         self.noise = noise
         self.queries = USUAL_QUERIES if queries is None else checks.integer("queries", queries, minimum=1)
         self.shards = check_shards(shards)

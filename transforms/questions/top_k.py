@@ -106,6 +106,8 @@ class TopKParameters(CountedParameters):
         self.domain = None if domain is None else Domain.of(domain)
         self.shards = check_shards(shards)
         check_moment("start", start)
+        if self.domain is not None and len(self.domain) < 2:
+            raise ValueError("domain must have at least two items, of which one is ranked first, got 1")
         if top is None:
             top = USUAL_TOP if self.domain is None else min(USUAL_TOP, len(self.domain) - 1)
         self.top = checks.integer("top", top, minimum=1)

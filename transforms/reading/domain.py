@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import itertools
 import json
@@ -88,9 +89,10 @@ class Domain:
             raise ValueError(f"{name} must be a readable file, got {path!r}: it is no regular file")
         try:
             content = _content(path)
-            text = content.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n")
+            read = codecs.getincrementaldecoder("utf-8" if content.startswith(codecs.BOM_UTF8) else encoding)()
+            text = read.decode(content, final=True).removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n")
             lines = spelling.listed(text.split("\n") if text else [])
-        except UnicodeDecodeError:
+        except UnicodeError:  # or of one without its byte order mark
             raise ValueError(f"{name} must be a file of {encoding.upper()} text") from None
         except OSError as error:
             raise ValueError(
