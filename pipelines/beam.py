@@ -9,8 +9,7 @@ import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.account import NONE
-from privstream.pipelines.accounts.ledger import ENDING, Ledger, Receipt
+from privstream.pipelines.accounts.ledger import NONE, Receipt, named_ledger
 from privstream.pipelines.accounts.run_identity import RunIdentity, noise_source
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.data import OF_TEXT, Data
@@ -154,17 +153,11 @@ class PrivateMonitor(beam.PTransform[Any, Any]):
             ValueError: there is no ledger, it refuses the run, or there is no run id.
         """
         account = self.monitor.account
-        ledger = account.ledger or f"{account.key or ''}{ENDING}"
-        if ledger in (NONE, ENDING):
+        ledger, label = named_ledger(account.ledger, account.key), self._run_id
+        if ledger is None:
             raise ValueError("ledger must be given, or key, beside which there is one")
-        receipt = Ledger(ledger).record(
-            self.guarantee,
-            noise=self._noise(),
-            run_id=self._run_id,
-            data=data,
-            dataset=account.dataset,
-            question="run",
-        )
+        noise, dataset = self._noise(), account.dataset
+        receipt = ledger.record(self.guarantee, noise=noise, run_id=label, data=data, dataset=dataset, question="run")
         self._recorded = True
         return receipt
 

@@ -20,19 +20,16 @@ from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.base import meant
 from privstream.pipelines.model.catalogue import CLASSES, QUESTIONS
 from privstream.pipelines.model.counted import Suggest
-from privstream.pipelines.model.question import Question, loaded
+from privstream.pipelines.model.question import loaded
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
 
-def _plan(kind: type[Question]) -> Command:
-    """Return the command that says how accurate answers will be."""
-    command: Command = loaded("commands.plan.plan_command")(kind)
-    return command
-
-
-PLANS: Commands = {kind.info.word: (partial(_plan, kind), kind.info.summary) for kind in CLASSES}
+PLANS: Commands = {
+    kind.info.word: (lambda kind=kind: loaded("commands.plan.plan_command")(kind), kind.info.summary)  # type: ignore[misc]
+    for kind in CLASSES
+}
 SIMULATIONS: Commands = {
     info.word: (info.simulation.path, info.simulation.summary) for info in QUESTIONS.values() if info.simulation
 }
@@ -83,6 +80,10 @@ exit status:
   4    an audit shows nothing: it has not caught a mechanism that is known to promise less
   130  interrupted; 143 by SIGTERM, as of kill and timeout, and 129 by a terminal that was closed
 """
+
+OF_ALL = {"--traceback": {"action": "store_true", "help": "show where an error is from, and records"}}
+NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "defaults", "set"})
+"""Parsed values that a command does not get: what all commands have, and layers of what is `given`."""
 
 INTERRUPTED = "privstream: interrupted; no file is half-written"
 BY_RICH = 1
@@ -160,10 +161,11 @@ def _add(
             chosen = _add(one, what, given[1:], "about")
             continue
         command = load(what)
-        one.description = command.description
-        shown = one.add_argument("--traceback", action="store_true", help="show where an error is from, and records")
-        shown.seldom = True  # type: ignore[attr-defined]
-        command.add_arguments(one)
+        one.description, one.epilog = command.description, command.epilog
+        for option, how in {**OF_ALL, **command.options}.items():
+            one.add_argument(option, **how).seldom = option in OF_ALL  # type: ignore[attr-defined]
+        if command.add_arguments is not None:
+            command.add_arguments(one)
         if command.takes_beam_options:
             quiet = one.add_argument("--quiet", action="store_true", help="print nothing but errors")
             quiet.seldom = True  # type: ignore[attr-defined]
@@ -187,9 +189,12 @@ def load(what: str | Callable[[], Command]) -> Command:
 
 def _run(command: Command, known: argparse.Namespace, others: list[str], options: Sequence[str]) -> int:
     """Run a command that has been parsed."""
+    values = {name: value for name, value in vars(known).items() if "." not in name and name not in NOT_ITS_OWN}
     try:
         with quietly(on=getattr(known, "quiet", False)):
-            command.run(known, others)
+            if command.read is not None:
+                values["given"] = command.read(known)
+            command.run(**values, **({"beam": others} if command.takes_beam_options else {}))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 from privstream.pipelines.terminal import one_line
@@ -43,18 +43,25 @@ class InconclusiveError(CommandError):
     status = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """A subcommand: what it says of itself, its options, and what it does.
 
-    `run` gets the parsed options and the arguments that are not its own, which only a command that
-    `takes_beam_options` may have.
+    Attributes:
+        run: gets the values of options by their names.
+        options: what argparse needs to know of each.
+        add_arguments: adds further options.
+        read: makes of options that are keys of a monitor what `run` gets as `given`.
+        takes_beam_options: whether `run` gets all other arguments as `beam`; other commands have none.
     """
 
     description: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, list[str]], None]
+    run: Callable[..., None]
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    read: Callable[[argparse.Namespace], Any] | None = None
     takes_beam_options: bool = False
+    epilog: str | None = None
 
 
 NARROW, WIDE = 60, 100
@@ -63,7 +70,6 @@ SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
 LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
 WITH_DASHES = re.compile(r"(?<![\w-])--([a-z][a-z_-]*)")
 METAVARS = {int: "N", float: "X"}
-
 
 NUMBERS: Mapping[Callable[[str], Any], str] = {int: "must be a whole number", float: "must be a number"}
 """What a text must be that is read by these."""

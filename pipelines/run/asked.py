@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.model.data import FORMS, Data
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import METHOD, PUBLIC, Question, QuestionInfo
@@ -22,7 +21,6 @@ from privstream.pipelines.sinks.row_files import (
     read_row_file,
     sort_rows,
     with_item_columns,
-    write_json,
     write_row_file,
 )
 from privstream.pipelines.sinks.row_formats import Layout
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 READ = "Read"
 """What stages are called that read for all questions."""
 
-SHARDS, LEAST_SHARDS = "shards", 4
+LEAST_SHARDS = 4
 BYTES_OF_SHARD = 1 << 30
 """Of input, at most, whose people one shard has: one window of it is in memory at a time."""
 
@@ -124,8 +122,8 @@ class Asked:
         write_row_file(path, self.row_type, sort_rows(rows, self.spec.order) if self.spec.order else rows)
         if raw != path:
             filesystems().delete([raw])
-        own, published = self.label("Explain"), self.counters(counted).get(self.spec.published, 0)
-        return {**counted, (own, self.spec.published): len(rows) - published}
+        published = self.counters(counted).get(self.spec.published, 0)
+        return {**counted, (self.label("Explain"), self.spec.published): len(rows) - published}
 
     def facts(self, counted: Counters, *, dry_run: bool = False) -> words.Asked:
         """Return what the summary of a run, perhaps one that publishes nothing, says of the question."""
@@ -147,10 +145,10 @@ def shared_evenly(given: Mapping[str, Any], info: QuestionInfo, workers: int, si
     Args:
         size: bytes of files that are read to their end: there is a shard for each `BYTES_OF_SHARD` of them at least.
     """
-    if SHARDS not in info.arguments:
+    if "shards" not in info.arguments:
         return dict(given)
     least = max(LEAST_SHARDS, size // BYTES_OF_SHARD)
-    return dict(given) | {SHARDS: min(-(-least // workers) * workers, MOST_SHARDS)}
+    return {**given, "shards": min(-(-least // workers) * workers, MOST_SHARDS)}
 
 
 def parameters_of(monitor: Monitor, question: Question, fields: FieldMapping) -> dict[str, Any]:
@@ -163,13 +161,14 @@ def parameters_of(monitor: Monitor, question: Question, fields: FieldMapping) ->
     windows = question.windows.over(monitor.windows) if question.windows is not None else monitor.windows
     read = {name: getattr(fields, name) for name in ("user", "item", "time", "value", "where")}
     forms = monitor.data.model_dump(mode="json", exclude_defaults=True, include=set(FORMS))
-    found = {
+    return {
         **own,
         **lists,
         **(windows.model_dump(mode="json", exclude_none=True) if question.info.has_windows else {}),
+        **{name: value for name, value in read.items() if value},
+        **forms,
+        **({"value_unit": fields.value_unit} if fields.whole and fields.value else {}),
     }
-    found |= {name: value for name, value in read.items() if value} | forms
-    return found | ({"value_unit": fields.value_unit} if fields.whole and fields.value else {})
 
 
 def promise(
@@ -233,8 +232,3 @@ def check_usable(data: Data, files: Sequence[EventFile], fields: AnyFields) -> N
         f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}{read}; "
         "nothing was published or spent"
     )
-
-
-def write_guarantee(path: str, promised: Mapping[str, Any], charge: Charge) -> None:
-    """Write what a run promises, and where the ledger says so."""
-    write_json(path, dict(promised) | ({} if charge.mark is None else {"ledger": dict(charge.mark)}))

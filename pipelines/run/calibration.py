@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from privstream.mechanisms.privacy.accounting import (
     GaussianCurve,
@@ -40,8 +40,7 @@ TOO_SMALL = "epsilon or delta of privacy must be larger for this number of quest
 PROOF = "docs/proofs/monitor.md, Theorem 1"
 
 
-@dataclass(frozen=True)
-class Sharing:
+class Sharing(NamedTuple):
     """A question to be paid for: its name, its share, and what makes its transform for an epsilon and a delta."""
 
     name: str
@@ -49,25 +48,18 @@ class Sharing:
     make: Callable[[float, float], Any]
 
 
-@dataclass(frozen=True)
-class Paid:
-    """What a question gets: its own epsilon and delta, and the transform that has them."""
+class Paid(NamedTuple):
+    """What a question gets: its own epsilon and delta, the transform that has them, and what it promises alone."""
 
     name: str
     share: float
     epsilon: float
     delta: float
     transform: Any
-
-    @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """What it promises alone."""
-        guarantee: PrivacyGuarantee = self.transform.guarantee
-        return guarantee
+    guarantee: PrivacyGuarantee
 
 
-@dataclass(frozen=True)
-class Calibrated:
+class Calibrated(NamedTuple):
     """All questions with their budgets, and what is promised of all of them together."""
 
     questions: tuple[Paid, ...]
@@ -104,7 +96,7 @@ def _scaled(asked: Sequence[Sharing], weights: Sequence[float], epsilon: float, 
     of_noise: list[float | None] = [*deltas]
     low, high, shift = 0.0, math.inf, largest_shift(epsilon, delta)
     best: Calibrated | None = None
-    asked = [replace(each, make=cache(each.make)) for each in asked]  # steps go back to budgets that were tried
+    asked = [each._replace(make=cache(each.make)) for each in asked]  # steps go back to budgets that were tried
     for _ in range(TRIES):
         shares = [shift * math.sqrt(weight) for weight in weights]
         epsilons = [
@@ -112,7 +104,7 @@ def _scaled(asked: Sequence[Sharing], weights: Sequence[float], epsilon: float, 
             for one, own in zip(shares, of_noise, strict=True)
         ]
         found = _made(asked, epsilons, deltas, delta)
-        curves = [each.transform.guarantee.known_curve for each in found.questions]
+        curves = [each.guarantee.known_curve for each in found.questions]
         of_noise = [_delta_of_noise(curve, own) for curve, own in zip(curves, deltas, strict=True)]
         cost = found.guarantee.epsilon
         if cost <= epsilon:
@@ -120,14 +112,14 @@ def _scaled(asked: Sequence[Sharing], weights: Sequence[float], epsilon: float, 
         else:
             high = shift
         if best is not None and (CLOSE * epsilon <= cost <= epsilon or high - low <= (1 - CLOSE) * low):
-            return replace(best, guarantee=replace(best.guarantee, epsilon=epsilon))
+            break
         near = shift * 0.9995 * epsilon / cost if 0 < cost < math.inf else shift / 2
         if not low < near < high:
             near = (low + high) / 2 if high < math.inf else 2 * shift
         shift = near
     if best is None:
         raise ValueError(TOO_SMALL)
-    return replace(best, guarantee=replace(best.guarantee, epsilon=epsilon))
+    return best._replace(guarantee=replace(best.guarantee, epsilon=epsilon))
 
 
 def _delta_of_noise(curve: PrivacyCurve, delta: float) -> float | None:
@@ -146,7 +138,7 @@ def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[
             about = re.search(r"\b(epsilon|delta)\b", str(error))
             share = f" (its share of the budget: epsilon {own:g}, delta {part:g})" if about else ""
             raise ValueError(f"{each.name}: {error}{share}") from None
-        paid.append(Paid(each.name, each.share, own, part, made))
+        paid.append(Paid(each.name, each.share, own, part, made, made.guarantee))
     promised = [each.guarantee for each in paid]
     unit, neighbouring = common_unit({each.name: each.guarantee for each in paid})
     turned = [one for each in promised if (one := each.about(unit, neighbouring)) is not None]

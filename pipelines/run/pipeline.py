@@ -62,7 +62,7 @@ def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str)
     return module.ReadKafka(data.input, fields, data.kafka_settings(), seconds=seconds)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EventPipeline:
     """Questions as one pipeline.
 
@@ -74,8 +74,8 @@ class EventPipeline:
     places: Places
     read: Any
     questions: tuple[Asked, ...]
-    workers: int = 1
-    views: Sequence[Followed] = ()
+    workers: int
+    views: Sequence[Followed]
     sent: Mapping[str, Any]
 
     def run(

@@ -63,17 +63,12 @@ class Plan:
                 given[name] = arguments_of(monitor, name, fields[name])
 
         def made(name: str, epsilon: float, delta: float) -> Any:
-            question = monitor.questions[name]
-            own = with_budget(question, given[name], epsilon, delta)
-            try:
-                return _planned(question.info.planned_class, tuple(own.items()), goes_on)
-            except TypeError:  # a list, by which nothing is looked up
-                return _made(question.info.planned_class, own, goes_on)
+            return planned(monitor.questions[name], given[name], epsilon, delta, unbounded=goes_on)
 
         if monitor.single:
             (name,) = monitor.questions
             transform = made(name, epsilon, delta)
-            found = Calibrated((Paid(name, 1.0, epsilon, delta, transform),), transform.guarantee)
+            found = Calibrated((Paid(name, 1.0, epsilon, delta, transform, transform.guarantee),), transform.guarantee)
         else:
             asked = [Sharing(name, each.share, partial(made, name)) for name, each in monitor.questions.items()]
             found = calibrate(asked, epsilon, delta)
@@ -95,6 +90,22 @@ def with_budget(question: Question, given: Mapping[str, Any], epsilon: float, de
     return {**given, "epsilon": epsilon, **({"delta": delta} if "delta" in question.info.arguments else {})}
 
 
+def planned(question: Question, given: Mapping[str, Any], epsilon: float, delta: float, *, unbounded: bool) -> Any:
+    """Return what a transform promises for a budget, whatever noise it has."""
+    own = with_budget(question, given, epsilon, delta)
+    try:
+        return _planned(question.info.planned_class, tuple(own.items()), unbounded)
+    except TypeError:  # a list, by which nothing is looked up
+        return _planned.__wrapped__(question.info.planned_class, tuple(own.items()), unbounded)
+
+
+@lru_cache(maxsize=128)
+def _planned(kind: Any, arguments: tuple[tuple[str, Any], ...], unbounded: bool) -> Any:
+    """Make it, once for questions that differ in their fields and conditions alone."""
+    made = kind(**dict(arguments), noise=KeyedNoise.random("plan"))
+    return made if unbounded else made.to_finish()
+
+
 def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str, Any]:
     """Return the arguments of the transform of a question, but for the budget and the noise."""
     question, reading = monitor.questions[name], Reading.of(monitor.data)
@@ -102,18 +113,6 @@ def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str,
         question = question.model_copy(update={"public_items": named})
     given = question.arguments(monitor.windows, reading, monitor.data.time_zone)
     return of_columns(given, len(fields.several)) if fields.several else given
-
-
-@lru_cache(maxsize=128)
-def _planned(kind: Any, arguments: tuple[tuple[str, Any], ...], unbounded: bool) -> Any:
-    """Return what `_made` does, once for questions that differ in their fields and conditions alone."""
-    return _made(kind, dict(arguments), unbounded)
-
-
-def _made(kind: Any, arguments: Mapping[str, Any], unbounded: bool) -> Any:
-    """Return what a transform promises, whatever noise it has."""
-    made = kind(**arguments, noise=KeyedNoise.random("plan"))
-    return made if unbounded else made.to_finish()
 
 
 def _check_same_people(monitor: Monitor, guarantee: PrivacyGuarantee) -> None:

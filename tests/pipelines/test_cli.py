@@ -1,6 +1,5 @@
 """The command line: what starts, what is refused, what an error says, and what `--dry_run` tells."""
 
-import argparse
 import logging
 import os
 import shlex
@@ -106,14 +105,10 @@ def test_what_is_no_command_is_refused(arguments: list[str], message: str, capsy
 )
 @pytest.mark.parametrize("traceback", [False, True])
 def test_errors_are_one_line_and_a_status(error, status, message, traceback, monkeypatch, capsys):
-    def fail(known: argparse.Namespace, others: list[str]) -> None:
+    def fail(**given: object) -> None:
         raise error
 
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        for name in ("--max_hits", "--windows"):
-            parser.add_argument(name)
-
-    command = Command(description="fails", add_arguments=add_arguments, run=fail)
+    command = Command(description="fails", options={"--max_hits": {}, "--windows": {}}, run=fail)
     monkeypatch.setattr(cli, "load", lambda module: command)
     assert cli.main(["plan", "heavy-hitters", *(["--traceback"] if traceback else [])]) == status
     lines = capsys.readouterr().err.splitlines()

@@ -14,9 +14,9 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.accounts import ledger as of_ledgers
-from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.entries import Entry, Limit
 from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.accounts.spending import standing_of
 from privstream.pipelines.runners import launch
 
 LINE = "histogram --input a.jsonl --output {} --window 3600 --start 2024-01-01 --end 2024-01-01T03:00:00Z --epsilon 1"
@@ -262,7 +262,7 @@ def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, caps
     (found,) = account["totals"]
     assert (found["epsilon"], found["left"], found["more"]) == (2.03125, 1.21875, 1)
     assert [one["repeats"] for one in account["runs"]] == [1, 0]
-    spent = Account.prepare(ledger.path, None, "shop").spent(pure(1.0))
+    spent = standing_of(ledger.contents(), "shop", pure(1.0))
     assert spent is not None and spent.left == 1.21875
 
 
