@@ -82,7 +82,6 @@ class Private(beam.PTransform[Any, Any]):
 
 
 def _check_fields(data: Data) -> None:
-    """Refuse what is said of files."""
     for name in OF_FILES:
         if name in data.model_fields_set and getattr(data, name):
             raise ValueError(f"{name} must not be given for a pipeline, whose elements have values")
@@ -169,11 +168,9 @@ class PrivateMonitor(beam.PTransform[Any, Any]):
         return self._identity.label(self.monitor.account.run_id)
 
     def _noise(self) -> KeyedNoise:
-        """Return the noise of the run."""
         return noise_source(self.monitor.account.key, self.monitor.account.key_variable, self._run_id)
 
     def _made(self, name: str, noise: NoiseSource) -> Any:
-        """Return the transform of a question."""
         return self.monitor.questions[name].info.transform_class(**self._given[name], noise=noise)
 
     @override

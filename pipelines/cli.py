@@ -143,7 +143,6 @@ def _end_in_order() -> None:
 
 
 def _end(number: int, frame: Any) -> NoReturn:
-    """End, as a signal asks."""
     raise SystemExit(BY_SIGNAL + number)
 
 
@@ -188,7 +187,6 @@ def load(what: str | Callable[[], Command]) -> Command:
 
 
 def _run(command: Command, known: argparse.Namespace, others: list[str], options: Sequence[str]) -> int:
-    """Run a command that has been parsed."""
     values = {name: value for name, value in vars(known).items() if "." not in name and name not in NOT_ITS_OWN}
     try:
         with quietly(on=getattr(known, "quiet", False)):

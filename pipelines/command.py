@@ -220,5 +220,4 @@ class Parser(argparse.ArgumentParser):
         return "\n".join(lines).replace("\0", " ")
 
     def _word(self, action: argparse.Action) -> str:
-        """Return what stands for the value of an option."""
         return str(action.metavar or METAVARS.get(action.type, "NAME"))  # type: ignore[call-overload]

@@ -108,7 +108,6 @@ def _typed(command: Sequence[str]) -> str:
 
 
 def _commands(files: Mapping[str, str], users: int, windows: int, seed: int) -> list[list[str]]:
-    """Return the commands of the demo, as one would type them."""
     events, truth, rows, _, report, key, _ = files.values()
     end = (datetime.fromisoformat(START) + timedelta(hours=windows)).isoformat()
     size = f"--users {users} --windows {windows} --seed {seed}".split()

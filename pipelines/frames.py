@@ -195,7 +195,6 @@ OF_FRAMES = frozenset({"input", "wide", *OF_FILES})
 
 
 def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, Any], dry_run: bool, folder: str) -> str:
-    """Answer a question; return the path of the rows."""
     events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows.parquet")
     path = rows if output is None else os.fspath(output)
     if path == "-":
@@ -215,7 +214,6 @@ def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, A
 def _run_monitor(
     asked: Monitor | os.PathLike[str], frame: Any, output: Any, keywords: Mapping[str, Any], folder: str
 ) -> dict[str, str]:
-    """Answer the questions of a monitor; return the paths of their rows by name."""
     events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows")
     if wrong := [name for name in keywords if name not in Account.model_fields]:
         raise TypeError(f"{wrong[0]} must not be given with a monitor, which has its options")
@@ -233,7 +231,6 @@ def _run_monitor(
 
 
 def _write(frame: Any, monitor: Monitor, path: str) -> None:
-    """Write the columns of a frame that are read into a file."""
     table = loaded("sources.frame_files.as_table")(frame)
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
     fields = loaded("run.run.shared_fields")(read)

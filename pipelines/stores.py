@@ -66,7 +66,6 @@ BOOT = "/proc/sys/kernel/random/boot_id"  # differs between machines, and from o
 
 @functools.cache
 def _machine() -> int:
-    """Return a number of this machine; 0 if it has none."""
     try:
         with open(BOOT, encoding="ascii") as file:
             return int(file.read(8), 16)
@@ -85,7 +84,6 @@ def facts_of(path: str) -> FileFacts:
 
 
 def _described(found: Any) -> FileFacts:
-    """Return what Beam says of a file."""
     return FileFacts(found.path, found.size_in_bytes, (found.last_updated_in_seconds,))
 
 

@@ -96,5 +96,4 @@ class PrintableFormatter(logging.Formatter):
 
 
 def _shown(line: str) -> str:
-    """Escape what cannot be seen in one line."""
     return line if line.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)

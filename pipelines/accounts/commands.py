@@ -82,7 +82,6 @@ def _contents(ledger: Ledger) -> Contents:
 
 
 def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
-    """Add up, and print."""
     contents = _contents(ledger)
     names = contents.datasets
     if dataset is not None and dataset not in names:
@@ -130,7 +129,6 @@ def _plain(name: str, contents: Contents) -> dict[str, Any]:
 
 
 def _lines(name: str, contents: Contents) -> Iterator[str]:
-    """Yield the account of a data set in a few lines."""
     limit, own = contents.limits.get(name), contents.about(name)
     yield f"data set {name!r}: {'no limit is set' if limit is None else f'limit {limit.in_words()}'}"
     for found in standings_of(contents, name):
@@ -163,7 +161,6 @@ a limit it holds for runs that were chosen before (docs/proofs/budget.md).
 
 
 def _set(ledger: Ledger, dataset: str, limit: Limit, change: bool) -> None:
-    """Write the limit into the ledger."""
     receipt = ledger.set_limit(dataset, limit, change=change)
     how = "had this limit already" if receipt.repeats else "has a limit from now on"
     say(f"data set {dataset!r} {how}: {limit.in_words()}")
@@ -192,7 +189,6 @@ earlier one stays in the ledger.
 
 
 def _rename(ledger: Ledger, dataset: str, to: str) -> None:
-    """Write the name into the ledger."""
     ledger.rename(dataset, to)
     say(f"data set {dataset!r} is called {to!r} from now on")
 
@@ -267,7 +263,6 @@ and the limit in the ledger is taken if --limit is not given. More than {MOST_RU
 
 
 def _verify(ledger: Ledger, guarantee: Sequence[str]) -> None:
-    """Read all lines, and compare them with guarantee files."""
     contents = _contents(ledger)
     for path in guarantee:
         _check(contents, path)

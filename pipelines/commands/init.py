@@ -107,7 +107,6 @@ output: {{path: out}}
 
 
 def _yaml(text: str) -> str:
-    """Return a text as YAML reads it."""
     other = any(re.fullmatch(form, text) for _, form, _ in CORE)
     return text if PLAIN.fullmatch(text) and not other else json.dumps(text, ensure_ascii=False)
 

@@ -47,7 +47,6 @@ Made = Callable[[float], Any]
 
 
 def _making(kind: type[Question], given: Given, windows: int | None, unbounded: bool, lists: Mapping[str, Any]) -> Made:
-    """Return what makes the transform that options describe."""
     info = kind.info
     own: dict[str, Any] = {"question": info.word, **info.assumed}
     if "queries" in info.unplanned:
@@ -65,7 +64,6 @@ def _making(kind: type[Question], given: Given, windows: int | None, unbounded: 
 
 
 def _budget(made: Made, epsilon: float) -> dict[str, Any]:
-    """Return what such a budget gives."""
     transform = made(epsilon)
     accuracy = transform.accuracy
     return {
@@ -195,7 +193,6 @@ def _list_of(name: str, option: str, number: str) -> Any:
 
 
 def _numbers(texts: str) -> list[float]:
-    """Return several epsilons."""
     try:
         return [check_epsilon(float(text)) for text in texts.split(",")]
     except ValueError as error:
@@ -233,7 +230,6 @@ def rounded_up(value: float) -> float:
 
 
 def _run_monitor(given: Given, file: str, json: bool) -> None:
-    """Read the file, share out the budget, and print what it gives."""
     with clock("sharing out the budget"), given.errors():
         monitor = given.monitor()
         plan = Plan.of(monitor)
@@ -247,7 +243,6 @@ def _run_monitor(given: Given, file: str, json: bool) -> None:
 
 
 def _answer(path: str, monitor: Monitor, plan: Plan) -> dict[str, Any]:
-    """Return what each question gets, and what is promised of all together."""
     accuracy_of = cache(attrgetter("accuracy"))  # questions that differ in their fields alone have one transform
     questions = {}
     for paid in plan.questions:
@@ -266,7 +261,6 @@ def _answer(path: str, monitor: Monitor, plan: Plan) -> dict[str, Any]:
 
 
 def _print_monitor(answer: dict[str, Any]) -> None:
-    """Print a table of questions, and what it says."""
     table = Table()
     table.add_column("name", no_wrap=True)
     table.add_column("question", no_wrap=True)

@@ -99,7 +99,6 @@ class Places:
         _check_apart(self._read(inputs), [*ledgers, *letters, *rows], "must not be written over")
 
     def _read(self, inputs: Iterable[str]) -> Iterable[Named]:
-        """Yield the files that are read."""
         yield from (("input", path) for path in inputs)
         if self.monitor.account.key is not None:
             yield "key", self.monitor.account.key
@@ -180,7 +179,6 @@ def _check_apart(taken: Iterable[Named], paths: Sequence[Named], rule: str) -> N
 
 
 def _checked(check: Callable[[str, str], None], path: str) -> None:
-    """Check a place by a function that names the option."""
     try:
         check(path, "output")
     except ValueError as error:

@@ -82,5 +82,4 @@ def _show_rows(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> N
 
 
 def _in_words_of_file(text: str) -> str:
-    """Return what is said of options with keys of the file in their place."""
     return OPTION.sub(lambda found: found[0] if (key := found[1].replace("-", "_")) in OF_COMMAND else key, text)

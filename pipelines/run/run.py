@@ -219,14 +219,14 @@ class Run:
         """
         tables: dict[str, Any] = {}
         if self.dry_run:
-            counted = self.pipeline.try_out(self.options, self._pay)
+            counted = self.pipeline.run(self.options, self._pay)
         elif self.places.unbounded:
             paths = [self.places.rows(name) for name in self.monitor.questions]
-            counted = self.pipeline.run(self.options, paths, self._pay, self._write_guarantees)
+            counted = self.pipeline.run(self.options, self._pay, paths, self._write_guarantees)
         else:
             with self._hidden_folder() as folder:
                 hidden = {name: self.places.hidden(name, folder) for name in self.monitor.questions}
-                counted = self.pipeline.run(self.options, list(hidden.values()), self._pay, self._write_guarantees)
+                counted = self.pipeline.run(self.options, self._pay, list(hidden.values()))
                 for each, path in zip(self.questions, hidden.values(), strict=True):
                     counted = each.explain(path, counted)
                 tables = {} if is_quiet() else report.tables_of(self, hidden)
@@ -342,7 +342,6 @@ def _check_input(monitor: Monitor, execution: Execution) -> None:
 
 
 def _options(monitor: Monitor, execution: Execution) -> PipelineOptions:
-    """Return Beam's options."""
     options = parse_beam_options(list(execution.beam))
     word = next(iter(monitor.questions.values())).info.word if monitor.single else "run"
     to = "" if monitor.output.path == "-" else f" to {os.path.basename(os.path.normpath(monitor.output.path))}"

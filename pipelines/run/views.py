@@ -25,7 +25,6 @@ from privstream.transforms.reading.texts import join_item
 from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate
 from privstream.transforms.timing.steps import Steps, timestamp, windows_in
 
-VIEWS = "views"
 NUMBERS = ("people", "ratio", "value")
 """What may be the number of a row, the first one that there is; `lower` and `upper` are its interval."""
 
@@ -116,7 +115,7 @@ class View:
 
     def error(self, key: str, message: str) -> WrongKeyError:
         """Return an error about a key."""
-        return WrongKeyError((VIEWS, self.name, key), message)
+        return WrongKeyError(("views", self.name, key), message)
 
     def back(self, tables: Mapping[str, Table]) -> int:
         """Return of how many windows before its own a row is made."""
@@ -137,7 +136,7 @@ class View:
         try:
             _ = found.written_type
         except ValueError as error:
-            raise WrongKeyError((VIEWS, self.name), str(error)) from None
+            raise WrongKeyError(("views", self.name), str(error)) from None
         return found if self.model.largest is None else self._largest(found, self.model.largest)
 
     def follow(self, tables: Mapping[str, Table], step: int, before: Any) -> tuple[Table, Any]:
@@ -155,7 +154,6 @@ class View:
         return replace(found, rows=[row for row in found.rows if row.window_end == end]), None
 
     def _largest(self, table: Table, number: int) -> Table:
-        """Return the rows with the largest numbers of each window."""
         fields = table.row_type._fields
         ranked = "rise" if table.order == ORDERS["against"] else next((one for one in NUMBERS if one in fields), None)
         if "item" not in fields or ranked is None:
@@ -177,7 +175,6 @@ class View:
         return table.having(rows) if kind == "over" else table.having(rows, KeyRise, ORDERS[kind])
 
     def _windows(self, table: Table) -> int:
-        """Return over or against how many windows it is."""
         kind = self.model.kind
         if not isinstance(table.transform, CountsParameters):
             raise self.error("of", "must be a question `counts`")
@@ -232,12 +229,12 @@ class View:
     @property
     def _about(self) -> str | float:
         """The item or the quantile that an alert is about; empty where rows of a window have but one number."""
-        if self.model.quantile is not None:
-            return self.model.quantile
-        return item_of(self.model.item) if self.model.item else ""
+        item, quantile = self.model.item or (), self.model.quantile
+        if quantile is not None:
+            return quantile
+        return join_item(item) if len(item) > 1 else "".join(item)
 
     def _watched(self, table: Table) -> list[Any]:
-        """Return the rows of what is watched, one of each window."""
         fields, about = table.row_type._fields, self._about
         if table.row_type.__name__ not in COMPARED:
             raise self.error("of", "must be counts, ratios, quantiles, or the size of a set")
@@ -252,11 +249,6 @@ class View:
         if named == "quantile" and about not in (asked := table.transform.mechanism.quantiles):
             raise self.error("quantile", f"must be one of {', '.join(map('{:g}'.format, asked))}, those of {self.of}")
         return [row for row in table.rows if named is None or getattr(row, named) == about]
-
-
-def item_of(parts: Sequence[str]) -> str:
-    """Return the text of an item: of one column as it is."""
-    return parts[0] if len(parts) == 1 else join_item(parts)
 
 
 def _shown(rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -332,7 +324,7 @@ def views_of(monitor: Monitor) -> tuple[View, ...]:
         return tuple(views[name] for name in TopologicalSorter(sources).static_order() if name in views)
     except CycleError as error:
         circle = error.args[1]
-        raise WrongKeyError((VIEWS, circle[0]), f"must not be made of itself: {' of '.join(circle[::-1])}") from None
+        raise WrongKeyError(("views", circle[0]), f"must not be made of itself: {' of '.join(circle[::-1])}") from None
 
 
 def answer_views(views: Sequence[View], tables: Mapping[str, Table]) -> dict[str, Table]:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
@@ -39,7 +40,6 @@ from privstream.transforms.spill import spilled
 from rich.progress import Progress
 
 PRISM_STAGE = "ref_AppliedPTransform_"  # how Prism begins the name of a stage
-
 GRACE_SECONDS = 5
 RUNNER_LOGGERS = ("apache_beam", "PrismRunner", dead_letters.__name__)
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
@@ -100,10 +100,10 @@ def run(
     Args:
         options: Beam's options.
         build: adds the transforms.
-        ends: files that the pipeline writes when all is done; a job that goes on all the same, as one with checkpoints
-            does on Flink, is then cancelled, and has no counters.
-        accepted: called once the pipeline is built and the runner has taken it.
-        first: what is done once the pipeline is built, before it runs; it returns counters of its own, which are added.
+        ends: files that are written when all is done; a job that goes on all the same, as one with checkpoints does on
+            Flink, is then cancelled, and has no counters.
+        accepted: called once the runner has taken the pipeline.
+        first: is done once the pipeline is built, before it runs; its counters are added.
 
     Raises:
         RunError: the run failed; the message is that of the error, without the runner's own words.
@@ -168,7 +168,6 @@ def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
 
 
 def _counted(result: Any) -> Counters:
-    """Return what a pipeline has counted."""
     return added(
         {(str(counter.key.step).removeprefix(PRISM_STAGE), counter.key.metric.name): counter.committed or 0}
         for counter in result.metrics().query().get("counters", [])
@@ -178,11 +177,10 @@ def _counted(result: Any) -> Counters:
 
 def added(parts: Iterable[Counters]) -> Counters:
     """Add up counters of the same stage and name."""
-    found: Counters = {}
+    found = Counter[tuple[str, str]]()
     for part in parts:
-        for place, number in part.items():
-            found[place] = found.get(place, 0) + number
-    return found
+        found.update(part)
+    return dict(found)
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
@@ -62,16 +63,16 @@ def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
     all modules of the process. And the folder with lists of packages to install, which Beam would leave, goes.
     """
     cache = options.view_as(WorkerOptions).max_cache_memory_usage_mb
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(worker_pool_main, "BeamFnExternalWorkerPoolServicer", LoopbackWorkers))
-        stack.enter_context(patch.object(worker_handlers, "STATE_CACHE_SIZE_MB", cache))
-        if options.view_as(StandardOptions).runner == LOCAL_RUNNER:
-            stack.enter_context(patch.object(environments, "python_sdk_dependencies", lambda options: ()))
-        else:
-            folder = stack.enter_context(TemporaryDirectory(prefix="privstream-"))
-            packages = partial(environments.python_sdk_dependencies, tmp_dir=folder)
-            stack.enter_context(patch.object(environments, "python_sdk_dependencies", packages))
-        yield
+    packages: Any = environments.python_sdk_dependencies
+    with TemporaryDirectory(prefix="privstream-") as folder:
+        local = options.view_as(StandardOptions).runner == LOCAL_RUNNER
+        listed = (lambda options: ()) if local else partial(packages, tmp_dir=folder)
+        with (
+            patch.object(worker_pool_main, "BeamFnExternalWorkerPoolServicer", LoopbackWorkers),
+            patch.object(worker_handlers, "STATE_CACHE_SIZE_MB", cache),
+            patch.object(environments, "python_sdk_dependencies", listed),
+        ):
+            yield
 
 
 LOCAL_RUNNER = "FnApiRunner"
@@ -98,31 +99,27 @@ def choose_local_runner(options: PipelineOptions) -> None:
     name = (standard.runner or LOCAL_RUNNER).rpartition(".")[2].lower()
     prism = options.view_as(PrismRunnerOptions).prism_location
     opens = "opens a port on every interface without a password"
+    mode, threads = direct.direct_running_mode, direct.direct_num_workers
     if standard.runner is None or name in SWITCHES:
         if standard.runner is not None:
             say(f"{standard.runner} would choose a runner: taking {LOCAL_RUNNER}")
         standard.runner = LOCAL_RUNNER
-    refusals = {
-        "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files": (
-            name == "bundlebaseddirectrunner"
-        ),
-        f"direct_running_mode must be in_memory: the others {opens.replace('opens a port', 'open ports')}, and with "
-        f"several threads people would be charged wrongly, got {direct.direct_running_mode}": (
-            direct.direct_running_mode != "in_memory"
-        ),
-        "direct_num_workers must be 1: several workers of the local runner in one process read outdated state, got "
-        f"{direct.direct_num_workers}": direct.direct_num_workers != 1,
-        f"job_endpoint must not be embed: it {opens}": options.view_as(PortableOptions).job_endpoint == "embed",
-        f"flink_submit_uber_jar must not be given: it {opens}; use --flink_job_server_jar": (
-            options.view_as(FlinkRunnerOptions).flink_submit_uber_jar
-        ),
-        f"prism_location must be a file, got {prism}; {BUILD_PRISM}": (
-            name == "prismrunner" and prism is not None and not urlsplit(prism).scheme and not os.path.isfile(prism)
-        ),
-    }
-    for text, holds in refusals.items():
-        if holds:
-            raise UsageError(text)
+    wrong = ""
+    if name == "bundlebaseddirectrunner":
+        wrong = "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files"
+    elif mode != "in_memory":
+        ports = f"the others {opens.replace('opens a port', 'open ports')}"
+        wrong = f"direct_running_mode must be in_memory: {ports}, and charge people wrongly, got {mode}"
+    elif threads != 1:
+        wrong = f"direct_num_workers must be 1: several workers in one process read outdated state, got {threads}"
+    elif options.view_as(PortableOptions).job_endpoint == "embed":
+        wrong = f"job_endpoint must not be embed: it {opens}"
+    elif options.view_as(FlinkRunnerOptions).flink_submit_uber_jar:
+        wrong = f"flink_submit_uber_jar must not be given: it {opens}; use --flink_job_server_jar"
+    elif name == "prismrunner" and prism is not None and not urlsplit(prism).scheme and not os.path.isfile(prism):
+        wrong = f"prism_location must be a file, got {prism}; {BUILD_PRISM}"
+    if wrong:
+        raise UsageError(wrong)
 
 
 def without_program(error: BaseException) -> str | None:

@@ -24,32 +24,20 @@ BYTES_EACH, MOST = 1 << 26, 256
 LONGEST = 74
 """Bytes of the name of the folder for temporary files: the name of a socket in it, of 33 more, may have 107."""
 
-MAIN = "__main__"
-
 WITHOUT_ANSWER = (
     "a worker process has ended before its work was done: it was killed, or there was not enough memory for all of "
     "them, and fewer --workers need less. No file is half-written"
 )
 
 
-def cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def workers_for(given: int | None, size: int) -> int:
     """Return how many processes share the work of a run: as `given`, or one for each 64 MiB of input and processor."""
     if given is None:
-        return max(1, min(cores(), size // BYTES_EACH))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(cores, size // BYTES_EACH))
     if not 1 <= given <= MOST:
         raise ValueError(f"workers must be from 1 to {MOST}, got {given}")
     return given
-
-
-def _context() -> Any:
-    """Return how processes are started: as copies of one that has loaded what they need, if the system can."""
-    can = "forkserver" in multiprocessing.get_all_start_methods() and len(os.fsencode(tempfile.gettempdir())) <= LONGEST
-    return multiprocessing.get_context("forkserver" if can else "spawn")
 
 
 @contextmanager
@@ -59,8 +47,8 @@ def _quiet() -> Iterator[None]:
     They load no main program either, which may be somebody's own, without a guard: they would run it.
     """
     with ExitStack() as stack:
-        stack.callback(sys.modules.__setitem__, MAIN, sys.modules[MAIN])
-        sys.modules[MAIN] = ModuleType(MAIN)
+        stack.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
+        sys.modules["__main__"] = ModuleType("__main__")
         sys.stderr.flush()
         kept = os.dup(STANDARD_ERROR)
         stack.callback(os.close, kept)
@@ -108,8 +96,10 @@ class Crew:
 
     def _start(self, paths: Sequence[str], folder: str) -> None:
         """Start all, whose temporary files go into a folder, and wait until they have opened the files."""
-        context = _context()
-        if context.get_start_method() == "forkserver":
+        can = "forkserver" in multiprocessing.get_all_start_methods()
+        method = "forkserver" if can and len(os.fsencode(tempfile.gettempdir())) <= LONGEST else "spawn"
+        context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":
             context.set_forkserver_preload(["privstream.pipelines.run.shares"])  # processes are copies of it
         with _quiet():
             for number in range(self.number):
@@ -123,7 +113,6 @@ class Crew:
         self._answers()
 
     def _answers(self) -> list[Any]:
-        """Wait for an answer of each."""
         answers: dict[int, Any] = {}
         while len(answers) < self.number:
             waited = {pipe: number for number, pipe in enumerate(self._pipes) if number not in answers}
@@ -139,7 +128,6 @@ class Crew:
         return [answers[number] for number in range(self.number)]
 
     def _end(self) -> None:
-        """End all: what they were doing is of no use any more."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -152,7 +140,6 @@ class Crew:
 def _work(
     pipe: connection.Connection, paths: Sequence[str], number: int, folder: str, perform: Callable[[Any], Any]
 ) -> None:
-    """Do one task after the other, as a process of a crew."""
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -173,7 +160,6 @@ def _work(
 
 
 def _end_with_parent() -> NoReturn:
-    """End this process when the command has ended, however it did."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -124,7 +124,6 @@ def _with_times_as_text(row: Any, row_type: type) -> Row:
 
 
 def _check_schema(rows: PCollection[Any]) -> None:
-    """Refuse what are no rows with a schema."""
     element: Any = rows.element_type
     try:
         named_fields_from_element_type(element)
