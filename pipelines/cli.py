@@ -82,6 +82,7 @@ exit status:
 """
 
 OF_ALL = {"--traceback": {"action": "store_true", "help": "show where an error is from, and records"}}
+OF_RUNS = {"--quiet": {"action": "store_true", "help": "print nothing but errors"}}
 NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "defaults", "set"})
 """Parsed values that a command does not get: what all commands have, and layers of what is `given`."""
 
@@ -98,9 +99,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["budget"] and given[1:2] not in ([word] for word in (*BUDGET, "-h", "--help")):
         given.insert(1, "show")
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed before the command began
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
     _prepare_terminal()
     if arguments is None:
         _end_in_order()
@@ -117,8 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if others and not command.takes_beam_options:
         added.error(f"unknown option {others[0]}{meant(others[0], added._option_string_actions)}")
     status = _run(command, known, others, [*added._option_string_actions])
-    if arguments is None:
-        _say_no_more()
+    if arguments is None:  # threads of a runner that failed print tracebacks while the process ends
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     return status
 
 
@@ -127,12 +126,22 @@ NO_DELTA = "; give --delta, or --people N, an upper bound on the number of peopl
 
 def _prepare_terminal() -> None:
     """Let nothing be printed that could steer a terminal, or that its encoding cannot say."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before the command began
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _end_in_order() -> None:
+    """Let signals that end the process raise an error: temporary files, such as the rows of a query, go before it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _end)
 
 
 def _end_in_order() -> None:
@@ -161,22 +170,13 @@ def _add(
             continue
         command = load(what)
         one.description, one.epilog = command.description, command.epilog
-        for option, how in {**OF_ALL, **command.options}.items():
-            one.add_argument(option, **how).seldom = option in OF_ALL  # type: ignore[attr-defined]
+        of_all = {**OF_ALL, **(OF_RUNS if command.takes_beam_options else {})}
+        for option, how in {**of_all, **command.options}.items():
+            one.add_argument(option, **how).seldom = option in of_all  # type: ignore[attr-defined]
         if command.add_arguments is not None:
             command.add_arguments(one)
-        if command.takes_beam_options:
-            quiet = one.add_argument("--quiet", action="store_true", help="print nothing but errors")
-            quiet.seldom = True  # type: ignore[attr-defined]
         chosen = command, one
     return chosen
-
-
-def _say_no_more() -> None:
-    """Close the process's standard error: threads of a runner that failed print tracebacks while the process ends."""
-    sys.stderr.flush()
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
 
 
 def load(what: str | Callable[[], Command]) -> Command:
@@ -214,7 +214,7 @@ def _fail(known: argparse.Namespace, others: list[str], options: Sequence[str], 
     """Say what went wrong in one line, and return the exit status."""
     if known.traceback:
         say("".join(traceback.format_exception(error)).rstrip())
-    command = " ".join([known.command, *([known.about] if "about" in known else [])])
+    command = f"{known.command} {getattr(known, 'about', '')}".strip()
     what = "there is not enough memory for numbers of this size: " if isinstance(error, MemoryError) else ""
     text = str(error)
     if isinstance(error, UsageError):

@@ -105,14 +105,7 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 class Option(NamedTuple):
-    """An option of a command that belongs to no model.
-
-    Attributes:
-        name: without dashes.
-        type: Path, int or float.
-        text: what it is.
-        default: None for none.
-    """
+    """An option of a command that belongs to no model: its name without dashes, and as type Path, int or float."""
 
     name: str
     type: str
@@ -158,11 +151,7 @@ class Help(argparse.Action):
 
     @override
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        more = [
-            action
-            for action in parser._actions
-            if getattr(action, "seldom", False) and action.help != argparse.SUPPRESS
-        ]
+        more = [each for each in parser._actions if getattr(each, "seldom", False) and each.help != argparse.SUPPRESS]
         if more and values != "all":
             for action in more:
                 action.help = argparse.SUPPRESS
@@ -199,7 +188,7 @@ class Parser(argparse.ArgumentParser):
 
     @override
     def format_help(self) -> str:
-        if self.usage is None:
+        if self.usage is None and self._subparsers is None:
             self.usage = self._shortest()
         return super().format_help()
 
@@ -207,17 +196,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
 
-    def _shortest(self) -> str | None:
-        """Return the shortest call that can be, or None for argparse's own words."""
-        if self._subparsers is not None:
-            return None
+    def _shortest(self) -> str:
+        """Return the shortest call that can be."""
         width = self._get_formatter()._width
-        needed = [
-            " ".join([*action.option_strings[:1], self._word(action)]) for action in self._actions if action.required
-        ]
+        words_of = {each: str(each.metavar or METAVARS.get(each.type, "NAME")) for each in self._actions}  # type: ignore[call-overload]
+        needed = [" ".join([*each.option_strings[:1], word]) for each, word in words_of.items() if each.required]
         words = [self.prog, *(word.replace(" ", "\0") for word in needed), "[OPTION]..."]
         lines = textwrap.wrap(" ".join(words).replace("%", "%%"), width - 7, subsequent_indent=" " * 11)
         return "\n".join(lines).replace("\0", " ")
-
-    def _word(self, action: argparse.Action) -> str:
-        return str(action.metavar or METAVARS.get(action.type, "NAME"))  # type: ignore[call-overload]
