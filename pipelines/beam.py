@@ -131,11 +131,11 @@ class PrivateMonitor(beam.PTransform[Any, Any]):
         super().__init__()
         self.monitor = monitor
         _check_fields(monitor.data)
-        planned = Plan.of(monitor, unbounded=True)  # tables of a pipeline go on while it runs
-        self._fields = planned.fields
-        self._given = {each.name: planned.arguments(each) for each in planned.questions}
-        self.guarantee: PrivacyGuarantee = planned.guarantee
-        self.guarantees: Mapping[str, PrivacyGuarantee] = {each.name: each.guarantee for each in planned.questions}
+        plan = Plan.of(monitor, unbounded=True)  # tables of a pipeline go on while it runs
+        self._fields = plan.fields
+        self._given = {each.name: plan.arguments(each) for each in plan.questions}
+        self.guarantee: PrivacyGuarantee = plan.guarantee
+        self.guarantees: Mapping[str, PrivacyGuarantee] = {each.name: each.guarantee for each in plan.questions}
         releases = {name: self._made(name, KeyedNoise.random()).release for name in monitor.questions}
         self._identity = RunIdentity(releases=releases, readings=self._fields, data="")
         self._recorded = monitor.account.ledger == NONE
@@ -151,24 +151,21 @@ class PrivateMonitor(beam.PTransform[Any, Any]):
         Raises:
             ValueError: there is no ledger, it refuses the run, or there is no run id.
         """
-        account = self.monitor.account
-        ledger, label = named_ledger(account.ledger, account.key), self._run_id
+        account, noise = self.monitor.account, self._noise()
+        ledger = named_ledger(account.ledger, account.key)
         if ledger is None:
             raise ValueError("ledger must be given, or key, beside which there is one")
-        noise, dataset = self._noise(), account.dataset
-        receipt = ledger.record(self.guarantee, noise=noise, run_id=label, data=data, dataset=dataset, question="run")
+        given: Any = {"run_id": noise.run_id, "data": data, "dataset": account.dataset, "question": "run"}
+        receipt = ledger.record(self.guarantee, noise=noise, **given)
         self._recorded = True
         return receipt
 
-    @property
-    def _run_id(self) -> str:
-        """What noise depends on: the run id that was given, and what all questions draw."""
-        if not self.monitor.account.run_id:
-            raise WrongKeyError(("account", "run_id"), "must be given: only a name can tell what a pipeline reads")
-        return self._identity.label(self.monitor.account.run_id)
-
     def _noise(self) -> KeyedNoise:
-        return noise_source(self.monitor.account.key, self.monitor.account.key_variable, self._run_id)
+        """Return the noise of the run: it depends on the run id that was given, and on what all questions draw."""
+        account = self.monitor.account
+        if not account.run_id:
+            raise WrongKeyError(("account", "run_id"), "must be given: only a name can tell what a pipeline reads")
+        return noise_source(account.key, account.key_variable, self._identity.label(account.run_id))
 
     def _made(self, name: str, noise: NoiseSource) -> Any:
         return self.monitor.questions[name].info.transform_class(**self._given[name], noise=noise)

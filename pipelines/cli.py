@@ -144,13 +144,6 @@ def _end_in_order() -> None:
             signal.signal(number, _end)
 
 
-def _end_in_order() -> None:
-    """Let signals that end the process raise an error: temporary files, such as the rows of a query, go before it."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, _end)
-
-
 def _end(number: int, frame: Any) -> NoReturn:
     raise SystemExit(BY_SIGNAL + number)
 

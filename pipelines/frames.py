@@ -204,10 +204,7 @@ def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, A
             raise TypeError(f"{kind.info.word} has no option `{name}` for frames")
     given = in_python(kind, keywords, {"data": {"input": events}, "output": {"path": path}})
     with given.errors():
-        monitor = given.monitor()
-        _write(frame, monitor, events)
-        with loaded("run.run.Run").prepare(monitor, Execution(workers=1, dry_run=dry_run)) as run:
-            run.execute()
+        _execute(given.monitor(), frame, events, dry_run=dry_run)
     return "" if dry_run else path
 
 
@@ -222,17 +219,17 @@ def _run_monitor(
     data = {name: None for name in OF_FILES if name not in ("input", "kafka_setting")} | {"input": events}
     place = {"path": rows if output is None else os.fspath(output), "format": "parquet", "send": ()}
     parts = {"data": monitor.data.model_copy(update=data), "output": monitor.output.model_copy(update=place)}
-    monitor = monitor.model_copy(update={"account": account, **parts})
     check_account(account.model_dump())
-    _write(frame, monitor, events)
-    with loaded("run.run.Run").prepare(monitor, Execution(workers=1, dry_run=False)) as run:
-        run.execute()
-        return {name: run.places.rows(name) for name in monitor.questions}
+    return _execute(monitor.model_copy(update={"account": account, **parts}), frame, events)
 
 
-def _write(frame: Any, monitor: Monitor, path: str) -> None:
+def _execute(monitor: Monitor, frame: Any, path: str, *, dry_run: bool = False) -> dict[str, str]:
+    """Write the columns of a frame that are read into a file, and run; return the paths of rows by name."""
     table = loaded("sources.frame_files.as_table")(frame)
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
     fields = loaded("run.run.shared_fields")(read)
     fields.check(table.schema, "the frame")
     loaded("sources.frame_files.write_events")([table], fields.names(), path)
+    with loaded("run.run.Run").prepare(monitor, Execution(workers=1, dry_run=dry_run)) as run:
+        run.execute()
+        return {name: run.places.rows(name) for name in monitor.questions}
