@@ -129,11 +129,7 @@ def delete(path: str) -> None:
 
 
 def reach_stores(arguments: Sequence[str], options: PipelineOptions) -> None:
-    """Let all paths of this process be reached as Beam's options, made of arguments, say.
-
-    Raises:
-        ValueError: one is a secret, which lists of processes and job servers would show.
-    """
+    """Let all paths be reached as Beam's options say; secrets are refused, which lists of processes would show."""
     for argument in arguments:
         name = argument.removeprefix("--").partition("=")[0]
         if argument.startswith("--") and name in SECRETS:

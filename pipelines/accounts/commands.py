@@ -36,7 +36,8 @@ def limit(text: str) -> Limit:
 
 
 RUN = ("time", "command", "name", "neighbouring", "epsilon", "delta", "mu", "slack")
-"""What JSON says of each run."""
+TOTAL = ("neighbouring", "epsilon", "delta", "silent", "left")
+"""What JSON says of each run, and of each total."""
 
 LEDGER: dict[str, dict[str, Any]] = {
     "--ledger": {"metavar": "PATH", "help": "file, or table of PostgreSQL, in which runs are recorded"},
@@ -101,31 +102,21 @@ def _print_json(value: Any) -> None:
 def _plain(name: str, contents: Contents) -> dict[str, Any]:
     """Return all that there is to say of a data set as plain values."""
     limit, own = contents.limits.get(name), contents.about(name)
-    totals = []
-    for found in standings_of(contents, name):
-        cost = own[-1].about(found.unit, found.neighbouring)
-        totals.append(
-            {
-                "unit": str(found.unit),
-                "neighbouring": found.neighbouring,
-                "epsilon": found.epsilon,
-                "delta": found.delta,
-                "plain_epsilon": sum(each.epsilon for each in found.costs),
-                "releases": len(found.costs),
-                "silent": found.silent,
-                "left": found.left,
-                "more": None if cost is None else found.more(cost),
-            }
-        )
-    return {
-        "dataset": name,
-        "runs": [
-            {field: getattr(first, field) for field in RUN} | {"unit": str(first.unit), "repeats": len(repeats)}
-            for first, *repeats in distinct(own)
-        ],
-        "totals": totals,
-        "limit": None if limit is None else limit._asdict(),
-    }
+    runs = [
+        {field: getattr(first, field) for field in RUN} | {"unit": str(first.unit), "repeats": len(repeats)}
+        for first, *repeats in distinct(own)
+    ]
+    totals = [
+        {field: getattr(found, field) for field in TOTAL}
+        | {
+            "unit": str(found.unit),
+            "plain_epsilon": sum(each.epsilon for each in found.costs),
+            "releases": len(found.costs),
+            "more": None if (cost := own[-1].about(found.unit, found.neighbouring)) is None else found.more(cost),
+        }
+        for found in standings_of(contents, name)
+    ]
+    return {"dataset": name, "runs": runs, "totals": totals, "limit": None if limit is None else limit._asdict()}
 
 
 def _lines(name: str, contents: Contents) -> Iterator[str]:

@@ -58,11 +58,9 @@ class Limit(NamedTuple):
 
 
 class Line(BaseModel):
-    """A line of a ledger about a data set.
+    """A line of a ledger about a data set, with the digest of all lines before it.
 
-    Attributes:
-        salt: random, so that the digest of the line shows nothing of it.
-        previous: digest of all lines before it.
+    Privacy: `salt` is random, so that the digest of the line shows nothing of it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -134,7 +132,7 @@ class Entry(Line):
 
 
 class LimitLine(Line):
-    """The limit of a data set, which holds until the next one."""
+    """The limit of a data set, until the next one."""
 
     kind: Literal["limit"] = "limit"
     epsilon: Annotated[float, Field(gt=0)]

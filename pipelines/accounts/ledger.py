@@ -37,11 +37,7 @@ NONE = "none"
 
 
 class Receipt(NamedTuple):
-    """What the ledger says of a line that it has taken.
-
-    Attributes:
-        repeats: whether it repeats an earlier one, so that it costs nothing more.
-    """
+    """What the ledger says of a line that it has taken; one that repeats an earlier one costs nothing more."""
 
     repeats: bool
     contents: Contents
@@ -101,11 +97,7 @@ class Ledger:
             raise ValueError(f"ledger must be a file of this machine, {TABLE}, or {NONE}, got {path!r}")
 
     def contents(self) -> Contents:
-        """Return what all lines say; nothing, if there is no such file or table.
-
-        Raises:
-            ValueError: the ledger cannot be read, a line is damaged or the chain is broken; the message names the line.
-        """
+        """Return what all lines say; nothing, if there is none. A damaged line is a ValueError that names it."""
         return read_lines(self._lines.read(), self.path)
 
     def read(self) -> list[Entry]:
@@ -118,9 +110,8 @@ class Ledger:
         Nobody else writes meanwhile, and the entry is on the disk when this returns.
 
         Raises:
-            ValueError: the ledger cannot be written, a line is damaged, another release has had the same noise, its
-                data set is unknown where there are limits or where its data have another name, or the limit would be
-                exceeded.
+            ValueError: the ledger cannot be read or written, another release has had the same noise, its data set is
+                unknown, or the limit would be exceeded.
         """
         _check_name("dataset", entry.dataset)
         if dry:
@@ -166,26 +157,13 @@ class Ledger:
             )
         if not data.strip():
             raise ValueError("data must say what is read, got a text without words")
-        entry = Entry.of(
-            guarantee,
-            label=run_id,
-            digest=record_digest([question, parameters or {}, data]),
-            name=run_id,
-            dataset=dataset,
-            command=question,
-            data=data,
-            key=noise.fingerprint,
-            output=output,
-        )
+        digest = record_digest([question, parameters or {}, data])
+        about = {"command": question, "dataset": dataset, "data": data, "output": output}
+        entry = Entry.of(guarantee, label=run_id, name=run_id, digest=digest, key=noise.fingerprint, **about)
         return self.append(entry)
 
     def set_limit(self, dataset: str, limit: Limit, *, change: bool = False) -> Receipt:
-        """Set the limit of a data set, which all later runs about it must keep; the earlier limit stays in the ledger.
-
-        Raises:
-            ValueError: there is another limit, and `change` does not say that it is to be changed; or the ledger
-                cannot be written.
-        """
+        """Set the limit of a data set, which all later runs about it must keep; to `change` it must be said."""
         _check_name("dataset", dataset)
         with self._writing() as (contents, write):
             found = contents.limits.get(dataset)
@@ -199,8 +177,7 @@ class Ledger:
         """Give a data set another name; what two have spent that are one from now on is added up.
 
         Raises:
-            ValueError: there is no such data set; both have runs and one a limit, or both have limits, so that the
-                limit would be about runs that did not have to keep it; or the ledger cannot be written.
+            ValueError: there is no such data set, or a limit would be about runs that did not have to keep it.
         """
         _check_name("to", new)
         with self._writing() as (contents, write):

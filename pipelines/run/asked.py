@@ -53,10 +53,7 @@ def stage_label(name: str, stage: str) -> str:
 class Asked:
     """A question whose options have been checked: what is done, what is promised, and where its rows go.
 
-    Attributes:
-        name: of the question among several; empty if it is the only one.
-        promised: what its guarantee file says.
-        more: further elements that the transform takes, by name.
+    Its name is empty if it is the only one; `more` are further elements that the transform takes, by name.
     """
 
     name: str = ""
@@ -107,11 +104,7 @@ class Asked:
         return f"{folder}{slash}.{name}.all.parquet", self.transform.unfinished or self.spec.row_type_of(self.transform)
 
     def explain(self, path: str, counted: Counters) -> Counters:
-        """Write the rows of a finished run as they are shown, corrected where limits drop much of them.
-
-        Returns:
-            What the run has counted, with the number of rows that are shown.
-        """
+        """Write rows as they are shown, corrected where limits drop much; return counters with their number."""
         limits, (raw, row_type) = self.limits(counted).get("limits"), self.raw(path)
         dropped = None if limits is None else limits["dropped"]
         if raw == path and dropped is None:
@@ -140,10 +133,9 @@ class Asked:
 
 
 def shared_evenly(given: Mapping[str, Any], info: QuestionInfo, workers: int, size: int = 0) -> dict[str, Any]:
-    """Return the arguments of a transform with as many shards of people for each process; they change no answer.
+    """Return the arguments of a transform with as many shards for each process, which change no answer.
 
-    Args:
-        size: bytes of files that are read to their end: there is a shard for each `BYTES_OF_SHARD` of them at least.
+    There is a shard for each `BYTES_OF_SHARD` of input, of so many bytes, at least.
     """
     if "shards" not in info.arguments:
         return dict(given)
@@ -179,11 +171,7 @@ def promise(
     guarantee: PrivacyGuarantee | None = None,
     dataset: str = "",
 ) -> dict[str, Any]:
-    """Return the guarantee, the accuracy and their public parameters, for machines and people.
-
-    Args:
-        guarantee: what is promised, if it is less than what the transform promises.
-    """
+    """Return the guarantee, or what is promised of it, the accuracy and their public parameters."""
     promised = transform.guarantee if guarantee is None else guarantee
     spent = {"epsilon": promised.epsilon, "delta": promised.delta}
     return {

@@ -190,11 +190,7 @@ def common_unit(guarantees: Mapping[str, PrivacyGuarantee]) -> tuple[PrivacyUnit
 
 
 def rounded_down(value: float) -> float:
-    """Return a number > 0 with six digits that is not larger, which a command line can repeat.
-
-    Raises:
-        ValueError: it is not above 0: no epsilon is needed where delta alone would allow what is to be seen.
-    """
+    """Return a number > 0 with six digits that is not larger, which a command line can repeat."""
     if value <= 0:
         raise ValueError("delta of privacy must be smaller for so small an epsilon: a question would have none")
     found = float(f"{value:.{DIGITS}g}")

@@ -49,11 +49,7 @@ class Plan:
 
     @classmethod
     def of(cls, monitor: Monitor, *, unbounded: bool | None = None) -> Self:
-        """Share out the budget of a monitor.
-
-        Args:
-            unbounded: whether rows are seen while the run goes on; None where the input says it.
-        """
+        """Share out the budget of a monitor, whose rows are perhaps seen while the run goes on."""
         goes_on = monitor.data.unbounded if unbounded is None else unbounded
         epsilon, delta = monitor.privacy.epsilon, monitor.privacy.spent_delta
         fields, given = {}, {}

@@ -63,18 +63,13 @@ NEEDS_ALERTS = "must be given with alerts, or with a view above or below a numbe
 
 
 class Run:
-    """A run that has been checked, and not been charged yet; use it as a context, for temporary files.
-
-    Attributes:
-        budget: what it costs, and what all runs on its data cost together, once it has been charged.
-        mark: line and head of the ledger, for guarantee files.
-    """
+    """A run that has been checked, and not been charged yet; use it as a context, for temporary files."""
 
     def __init__(self, monitor: Monitor, execution: Execution, folder: str) -> None:
         """Check everything that can be checked before anything is charged; `folder` is for temporary files."""
         self.kept, self.monitor, self.dry_run = ExitStack(), monitor, execution.dry_run
-        self.budget: Budget | None = None
-        self.mark: Mapping[str, Any] | None = None
+        self.budget: Budget | None = None  # once it has been charged
+        self.mark: Mapping[str, Any] | None = None  # line and head of the ledger
         data, account = monitor.data, monitor.account
         local = any(each.info.local for each in monitor.questions.values())
         _check_input(monitor, execution)
@@ -210,13 +205,7 @@ class Run:
         }
 
     def execute(self) -> Counters:
-        """Charge, run, publish, and tell.
-
-        Raises:
-            UsageError: the ledger refuses the run.
-            RunError: it failed.
-            NothingUsableError: nothing that was read could be used.
-        """
+        """Charge, run, publish, and tell; a `CommandError` says why not."""
         tables: dict[str, Any] = {}
         if self.dry_run:
             counted = self.pipeline.run(self.options, self._pay)

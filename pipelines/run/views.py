@@ -142,9 +142,7 @@ class View:
     def follow(self, tables: Mapping[str, Table], step: int, before: Any) -> tuple[Table, Any]:
         """Return the rows of one window as they are known at its end, and what the next window needs to know.
 
-        Args:
-            tables: of its sources, with rows of this window and as many before it as `back` says.
-            before: what the window before has returned; None in the first one.
+        `tables` have rows of this window and as many before it as `back` says; `before` is of the window before.
         """
         if self.model.condition is not None:
             table = tables[self.of]
@@ -281,12 +279,7 @@ def tables_of(
     time: Callable[[int], Any] = timestamp,
     dropped: Mapping[str, Dropped | None] = MappingProxyType({}),
 ) -> dict[str, Table]:
-    """Return the tables of the questions that have windows, by name.
-
-    Args:
-        time: makes times of microseconds, as for `read_row_file`.
-        dropped: the share that limits drop of each, by name, where it is known.
-    """
+    """Return the tables of the questions that have windows, by name."""
     found = {}
     for name, question in monitor.questions.items():
         if not question.info.has_windows:

@@ -65,8 +65,7 @@ def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mappin
 class FollowView(beam.PTransform[Any, Any]):
     """Gives the rows of a view, those of each window when it is over, as its questions have published it by then.
 
-    Input: for each question, by its name, the paths of its files of windows once they are written. What is in them is
-    final, also where a run goes back to a checkpoint: whatever is published of a window comes from there alone.
+    Input: for each question, by its name, the paths of its files of windows once they are written, which are final.
     Rows that a question publishes after a later window than their own count in views from that one on; what was
     published of windows before stays as it is.
 

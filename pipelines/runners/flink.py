@@ -169,15 +169,7 @@ def submitted_job(
     and while it runs no second one is submitted that writes the same; see `window_files.alone_in`.
 
     Eight random digits are added to the name, since other jobs may have it. A job server of
-    `deploy/get_flink_job_server.sh` ends with this process.
-
-    Args:
-        options: those of the job, which has a name.
-        tell: is called with a line for people, at Ctrl-C, of what became of the job.
-        writes: the files that the job writes when its stream has ended; none of other input.
-
-    Raises:
-        UsageError: there is a job that writes the same.
+    `deploy/get_flink_job_server.sh` ends with this process. At Ctrl-C `tell` gets a line on what became of the job.
     """
     os.environ["PRIVSTREAM_JOB_SERVER_OWNER"] = str(os.getpid())
     if not on_cluster(options):

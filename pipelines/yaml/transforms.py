@@ -64,14 +64,6 @@ class OnRows(beam.PTransform[Any, Any]):
 
     *Privacy*: as of `privstream.pipelines.Private`. The whole configuration is public: Beam writes it into the
     pipeline. So the noise key is named by its file or environment variable.
-
-    Args:
-        kind: the question.
-        error_handling: a mapping with the name of the output for rows that cannot be used; else they are counted.
-        **config: plain values by name.
-
-    Raises:
-        ValueError, TypeError: a value breaks its rule, or a field is missing, when the pipeline is built.
     """
 
     def __init__(self, kind: type[Question], error_handling: Any = None, **config: Any) -> None:
