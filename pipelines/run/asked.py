@@ -65,11 +65,6 @@ class Asked:
     more: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     destination: Destination | None = None
 
-    @property
-    def spec(self) -> QuestionInfo:
-        """What it is to a user."""
-        return self.question.info
-
     def label(self, stage: str) -> str:
         """Return what one of its stages is called, beside those of other questions."""
         return stage_label(self.name, stage)
@@ -101,7 +96,9 @@ class Asked:
         if self.transform.explained is None:
             return path, self.row_type
         folder, slash, name = path.rpartition("/")
-        return f"{folder}{slash}.{name}.all.parquet", self.transform.unfinished or self.spec.row_type_of(self.transform)
+        return f"{folder}{slash}.{name}.all.parquet", self.transform.unfinished or self.question.info.row_type_of(
+            self.transform
+        )
 
     def explain(self, path: str, counted: Counters) -> Counters:
         """Write rows as they are shown, corrected where limits drop much; return counters with their number."""
@@ -112,11 +109,13 @@ class Asked:
         rows = corrected_rows(read_row_file(raw, row_type), dropped)
         if self.transform.explained is not None:
             rows = self.transform.explained(rows)
-        write_row_file(path, self.row_type, sort_rows(rows, self.spec.order) if self.spec.order else rows)
+        write_row_file(
+            path, self.row_type, sort_rows(rows, self.question.info.order) if self.question.info.order else rows
+        )
         if raw != path:
             filesystems().delete([raw])
-        published = self.counters(counted).get(self.spec.published, 0)
-        return {**counted, (self.label("Explain"), self.spec.published): len(rows) - published}
+        published = self.counters(counted).get(info.published, 0)
+        return {**counted, (self.label("Explain"), info.published): len(rows) - published}
 
     def facts(self, counted: Counters, *, dry_run: bool = False) -> words.Asked:
         """Return what the summary of a run, perhaps one that publishes nothing, says of the question."""
@@ -126,7 +125,7 @@ class Asked:
             name=self.name,
             counters=counters if known else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},
-            published=counters.get(self.spec.published, 0),
+            published=counters.get(self.question.info.published, 0),
             advice=self.transform.advice,
             alike=counters.get(ALIKE, 0),
         )

@@ -62,7 +62,7 @@ class LocalPipeline:
             try:
                 rows = asked.transform.publish(read_files(self.read.files, self.read.fields), keep)
                 for path in paths or ():
-                    _write(path, asked.row_type, sort_rows(rows, asked.spec.order))
+                    _write(path, asked.row_type, sort_rows(rows, asked.question.info.order))
                 if self.letters:
                     letters.seek(0)
                     _write(self.letters, DeadLetter, (DeadLetter(*json.loads(line)) for line in letters), private=True)

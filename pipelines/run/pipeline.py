@@ -105,7 +105,7 @@ class EventPipeline:
         def build(pipeline: beam.Pipeline) -> None:
             try:
                 if processes > 1:
-                    launch.check(options, partial(self._build_all, writes=unseen))
+                    self._build_all(launch.new_pipeline(options), unseen)  # what is wrong with it is raised
                     self._build_last(pipeline, writes)
                 else:
                     self._build_all(pipeline, writes)
@@ -129,13 +129,13 @@ class EventPipeline:
 
     def _writer(self, asked: Asked, path: str) -> Any:
         if self.places.unbounded:
-            form = asked.row_type, self.places.format, asked.spec.order
+            form = asked.row_type, self.places.format, asked.question.info.order
             return WriteWindowFiles(path, *form, destination=asked.destination, option="output")
         path, row_type = asked.raw(path)
         return WriteRows(
             path,
             row_type,
-            order=() if asked.transform.explained is not None else asked.spec.order,
+            order=() if asked.transform.explained is not None else asked.question.info.order,
             option="output",
             finish_table=asked.transform.finish_table,
         )

@@ -110,8 +110,7 @@ class Places:
         """Return the files that are written, but for dead letters."""
         monitor = self.monitor
         if monitor.single:
-            (name,) = monitor.questions
-            return [("output", self.rows(name)), ("the guarantee", self.guarantee(name))]
+            return [("output", self.folder), ("the guarantee", self.guarantee(""))]
         rows = [(f"the rows of {name}", self.rows(name)) for name in (*monitor.questions, *monitor.views)]
         guarantees = [(f"the guarantee of {name}", self.guarantee(name)) for name in monitor.questions]
         return [*rows, *guarantees, ("the guarantee", self.whole)]

@@ -63,7 +63,7 @@ def _show_rows(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> N
         for each, (name, table) in zip(run.questions, tables.items(), strict=True):
             gap()
             sys.stderr.flush()
-            info, record = each.spec, each.facts(counted).record
+            info, record = each.question.info, each.facts(counted).record
             if info.table:
                 print_rows(
                     table,

@@ -10,10 +10,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from apache_beam.options.pipeline_options import (
@@ -162,8 +163,8 @@ def name_job(options: PipelineOptions, name: str) -> None:
 @contextmanager
 def submitted_job(
     options: PipelineOptions, tell: Callable[[str], None], writes: Sequence[str] = ()
-) -> Iterator[SubmittedJob | None]:
-    """Give the job that is submitted to a cluster meanwhile, and end it at Ctrl-C; None elsewhere.
+) -> Iterator[Callable[[], str] | None]:
+    """Give what cancels the job that is submitted to a cluster meanwhile, and do so at Ctrl-C; None elsewhere.
 
     *Privacy*: a job whose command is gone goes on. So what a stream writes is in its name, as eight digits of a digest,
     and while it runs no second one is submitted that writes the same; see `window_files.alone_in`.
@@ -182,13 +183,13 @@ def submitted_job(
         _refuse_second(master, output)
         named.job_name = f"{named.job_name} {output}"
     named.job_name = f"{named.job_name} {secrets.token_hex(4)}"
-    job = SubmittedJob(master, named.job_name)
+    cancel = partial(_cancel, master, named.job_name)
     try:
-        yield job
+        yield cancel
     except BaseException as error:
         if not _interrupted(error):
             raise
-        tell(job.cancel())
+        tell(cancel())
         raise KeyboardInterrupt from error
 
 
@@ -212,25 +213,19 @@ def _job(master: str, suits: Callable[[Any], bool]) -> str | None:
     return next((job["jid"] for job in ask_cluster(master, "/jobs/overview")["jobs"] if suits(job)), None)
 
 
-class SubmittedJob(NamedTuple):
-    """The job of a name that no other job on a cluster has; `master` is the address of the cluster."""
-
-    master: str
-    name: str
-
-    def cancel(self) -> str:
-        """End the job, wait until it has ended, and say what became of it; its last checkpoint stays."""
-        try:
-            job = _job(self.master, lambda job: bool(job["name"] == self.name))
-        except UNANSWERED:
-            return "the cluster does not answer, so that the job may go on there: cancel it on Flink's page"
-        if job is None:
-            return "no job has begun on the cluster"
-        deadline = time.monotonic() + CANCEL_SECONDS
-        while time.monotonic() < deadline:
-            with suppress(*UNANSWERED):
-                if ask_cluster(self.master, f"/jobs/{job}")["state"] in ENDED:
-                    return f"job {job} has ended on the cluster; its last checkpoint stays"
-                ask_cluster(self.master, f"/jobs/{job}?mode=cancel", "PATCH")
-            time.sleep(POLL_SECONDS)
-        return f"the cluster has not confirmed that job {job} has ended: cancel it on Flink's page"
+def _cancel(master: str, name: str) -> str:
+    """End the job of a name, wait until it has ended, and say what became of it; its last checkpoint stays."""
+    try:
+        job = _job(master, lambda job: bool(job["name"] == name))
+    except UNANSWERED:
+        return "the cluster does not answer, so that the job may go on there: cancel it on Flink's page"
+    if job is None:
+        return "no job has begun on the cluster"
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(*UNANSWERED):
+            if ask_cluster(master, f"/jobs/{job}")["state"] in ENDED:
+                return f"job {job} has ended on the cluster; its last checkpoint stays"
+            ask_cluster(master, f"/jobs/{job}?mode=cancel", "PATCH")
+        time.sleep(POLL_SECONDS)
+    return f"the cluster has not confirmed that job {job} has ended: cancel it on Flink's page"

@@ -116,9 +116,9 @@ def run(
             clock(f"running on {runner}") as shown,
             _silence(),
             spilled() if runner == LOCAL_RUNNER else nullcontext(),
-            submitted_job(options, partial(_tell, shown), ends) as job,
+            submitted_job(options, partial(_tell, shown), ends) as cancel,
         ):
-            pipeline = _new_pipeline(options)
+            pipeline = new_pipeline(options)
             build(pipeline)
             if first is not None:
                 counters = first()
@@ -126,8 +126,8 @@ def run(
             if accepted is not None:
                 accepted()
             state = _wait(result, ends)
-            if job is not None and state == PipelineState.DONE and ends:  # Beam has cancelled it, the cluster goes on
-                _tell(shown, job.cancel())
+            if cancel is not None and state == PipelineState.DONE and ends:  # Beam has, and the cluster goes on
+                _tell(shown, cancel())
     except CommandError:
         raise
     except Exception as error:
@@ -137,16 +137,11 @@ def run(
     return added([counters, _counted(result)])
 
 
-def check(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> None:
-    """Build a pipeline that does not run: what is wrong with it is raised."""
-    build(_new_pipeline(options))
-
-
 def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> Counters:
     """Build and run a pipeline on the FnApiRunner, in a process that says nothing; return its counters."""
     logging.disable(logging.CRITICAL)
     try:
-        pipeline = _new_pipeline(options)
+        pipeline = new_pipeline(options)
         build(pipeline)
         result = _started(pipeline, options)
         result.wait_until_finish()
@@ -155,7 +150,7 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any])
     return _counted(result)
 
 
-def _new_pipeline(options: PipelineOptions) -> beam.Pipeline:
+def new_pipeline(options: PipelineOptions) -> beam.Pipeline:
     """Return a pipeline without its folder for Java's transforms, which a run that is killed would leave."""
     pipeline = beam.Pipeline(options=options)
     shutil.rmtree(pipeline.local_tempdir)
