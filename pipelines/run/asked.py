@@ -96,9 +96,8 @@ class Asked:
         if self.transform.explained is None:
             return path, self.row_type
         folder, slash, name = path.rpartition("/")
-        return f"{folder}{slash}.{name}.all.parquet", self.transform.unfinished or self.question.info.row_type_of(
-            self.transform
-        )
+        row_type = self.transform.unfinished or self.question.info.row_type_of(self.transform)
+        return f"{folder}{slash}.{name}.all.parquet", row_type
 
     def explain(self, path: str, counted: Counters) -> Counters:
         """Write rows as they are shown, corrected where limits drop much; return counters with their number."""
@@ -106,12 +105,10 @@ class Asked:
         dropped = None if limits is None else limits["dropped"]
         if raw == path and dropped is None:
             return counted
-        rows = corrected_rows(read_row_file(raw, row_type), dropped)
+        rows, info = corrected_rows(read_row_file(raw, row_type), dropped), self.question.info
         if self.transform.explained is not None:
             rows = self.transform.explained(rows)
-        write_row_file(
-            path, self.row_type, sort_rows(rows, self.question.info.order) if self.question.info.order else rows
-        )
+        write_row_file(path, self.row_type, sort_rows(rows, info.order) if info.order else rows)
         if raw != path:
             filesystems().delete([raw])
         published = self.counters(counted).get(info.published, 0)
