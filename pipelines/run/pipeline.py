@@ -21,7 +21,7 @@ from privstream.pipelines.run.shares import LETTERS, Receive, Share, events_for,
 from privstream.pipelines.run.views_stream import Followed, FollowView
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import on_cluster
-from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
+from privstream.pipelines.runners.launch import LOCAL_RUNNER
 from privstream.pipelines.runners.processes import Crew, workers_for
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, alone_in
 from privstream.pipelines.sinks.writers import WriteRows

@@ -29,11 +29,10 @@ from privstream.pipelines.run.asked import (
     row_type_of,
     shared_evenly,
 )
-from privstream.pipelines.run.calibration import Paid
 from privstream.pipelines.run.local import LocalPipeline, check_local
 from privstream.pipelines.run.pipeline import EventPipeline, reader, workers_of
 from privstream.pipelines.run.places import Places, destination, send
-from privstream.pipelines.run.plan import Plan, about
+from privstream.pipelines.run.plan import Paid, Plan, about
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.run.views_stream import followed
 from privstream.pipelines.runners.flink import name_job

@@ -88,15 +88,11 @@ def test_what_repeats_a_run_and_what_does_not(ledger: Ledger) -> None:
     [
         lambda line: line[:-1],
         lambda line: line[: len(line) // 2] + b"\n",
-        lambda line: b"\n",
-        lambda line: b"[]\n",
         lambda line: b"\xff\xfe\n",
         lambda line: line.replace(b'"ledger":1', b'"ledger":2'),
         lambda line: line.replace(b'"epsilon":1.0', b'"epsilon":NaN'),
-        lambda line: line.replace(b'"epsilon":1.0', b'"epsilon":"1.0"'),
         lambda line: line.replace(b'"mu":', b'"more":'),
         lambda line: line.replace(b'"what":"person"', b'"what":"nobody"'),
-        lambda line: line.replace(b'"label":"two"', b'"label":7'),
         lambda line: b"[" * 100_000 + b"\n",
     ],
 )
@@ -139,10 +135,7 @@ def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: p
     assert budget(*verify) == 0
     whole = Path("key.ledger.jsonl").read_bytes()
     first, last = whole.splitlines(keepends=True)
-    for text in (
-        first,
-        first + last.replace(b'"output":"2', b'"output":"3'),
-    ):
+    for text in (first, first + last.replace(b'"output":"2', b'"output":"3')):
         Path("key.ledger.jsonl").write_bytes(text)
         assert budget(*verify[:3]) == 0, "without the guarantee file nobody knows"
         assert budget(*verify) == 1

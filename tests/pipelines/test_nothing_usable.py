@@ -107,10 +107,3 @@ def test_a_quiet_run_prints_nothing_but_errors(folder: Path, capsys: pytest.Capt
     assert capsys.readouterr() == ("", "")
     assert cli.main([*shlex.split(run_line("cardinality")), "--quiet"]) == 2
     assert "--overwrite" in capsys.readouterr().err, "the rows are there"
-
-
-def test_the_exit_status_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["--help"])
-    shown = capsys.readouterr().out
-    assert all(f"\n  {status} " in shown for status in (0, 1, 2, 3, 130))

@@ -164,31 +164,6 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (noise.words(3) == KeyedNoise(KEY, "r").words(3)).all()
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"epsilom": 1.0}, "no option `epsilom`; did you mean `epsilon`?"),
-        ({"epsilon": "much"}, "epsilon must be a number, got much"),
-        ({"max_contributions": True}, "max_contributions must be a number, got true"),
-        ({"domain": ["tea", "tea"]}, "domain must hold distinct items"),
-        ({"key": "no such file"}, "key must be a readable file"),
-    ],
-    ids=lambda value: "" if isinstance(value, str) else "_".join(value),
-)
-def test_what_is_wrong_is_said_before_anything_runs(config: dict[str, Any], message: str) -> None:
-    rows = [{"item": "tea", "time": iso(START), "user": "u"}]
-    hitters = {"type": "KeyedCounts", "input": "Create", "config": BUDGET | config}
-    with pytest.raises(ValueError, match="KeyedCounts") as raised:
-        build(beam.Pipeline(), [{"type": "Create", "config": {"elements": rows}}, hitters])
-    assert message in str(raised.value)
-
-
-@pytest.mark.parametrize("value", ["bad", {"out": "bad"}, {"output": "good"}, {"output": None}])
-def test_error_handling_names_one_output(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^error_handling(\.output)? must be"):
-        transforms.KeyedCounts(**BUDGET, error_handling=value)
-
-
 OF_PEOPLE: dict[str, Any] = {"unit": "person", "max_contributions": 2}
 DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240}
 ITEMS = ["coffee", "tea", "water"]
