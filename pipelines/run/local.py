@@ -47,7 +47,19 @@ class LocalPipeline:
     ) -> Counters:
         """Write the run into the ledger, and then its rows, if there are paths; return what was counted."""
         charge()
-        asked, began = self.asked, time.monotonic()
+        began = time.monotonic()
+        try:
+            found = self._answer(paths)
+        except CommandError:
+            raise
+        except Exception as error:  # it might quote a record
+            raise RunError(cause(error, reading=True)) from error
+        say(f"read in {time.monotonic() - began:.1f} s")
+        return found
+
+    def _answer(self, paths: Sequence[str] | None) -> Counters:
+        """Read, and write rows, if they are to be written, and dead letters; return what was counted."""
+        asked = self.asked
         with (
             clock("reading"),
             spilled(),
@@ -59,18 +71,12 @@ class LocalPipeline:
                 if self.letters:
                     letters.write(f"{json.dumps(letter)}\n")
 
-            try:
-                rows = asked.transform.publish(read_files(self.read.files, self.read.fields), keep)
-                for path in paths or ():
-                    _write(path, asked.row_type, sort_rows(rows, asked.question.info.order))
-                if self.letters:
-                    letters.seek(0)
-                    _write(self.letters, DeadLetter, (DeadLetter(*json.loads(line)) for line in letters), private=True)
-            except CommandError:
-                raise
-            except Exception as error:  # nothing of it could quote a record
-                raise RunError(cause(error, reading=True)) from error
-        say(f"read in {time.monotonic() - began:.1f} s")
+            rows = asked.transform.publish(read_files(self.read.files, self.read.fields), keep)
+            for path in paths or ():
+                _write(path, asked.row_type, sort_rows(rows, asked.question.info.order))
+            if self.letters:
+                letters.seek(0)
+                _write(self.letters, DeadLetter, (DeadLetter(*json.loads(line)) for line in letters), private=True)
         return {("", name): number for name, number in found.items()}
 
 

@@ -98,14 +98,14 @@ class EventPipeline:
         processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions) else 1
         if unbounded:
             _prepare(options)
-        unseen = [beam.FlatMap(lambda row: ()) for _ in self.questions]
-        writes = unseen if paths is None else list(map(self._writer, self.questions, paths))
+        writes = _unseen(self.questions) if paths is None else list(map(self._writer, self.questions, paths))
         folders = [*(paths or ()), *(self.places.rows(view.name) for view in self.views)] if unbounded else []
 
         def build(pipeline: beam.Pipeline) -> None:
             try:
                 if processes > 1:
-                    self._build_all(launch.new_pipeline(options), unseen)  # what is wrong with it is raised
+                    whole = launch.new_pipeline(options)  # what is wrong with it is raised
+                    self._build_all(whole, _unseen(self.questions))
                     self._build_last(pipeline, writes)
                 else:
                     self._build_all(pipeline, writes)
@@ -210,3 +210,8 @@ def workers_of(given: int | None, options: PipelineOptions, read: Any) -> int:
     if given is not None and workers_for(given, 0) > 1:
         raise ValueError(f"workers must be 1 but for files on {LOCAL_RUNNER}, got {given}")
     return 1
+
+
+def _unseen(questions: Sequence[Asked]) -> list[Any]:
+    """Return what stands in the place of writing where rows are let go."""
+    return [beam.FlatMap(lambda row: ()) for _ in questions]

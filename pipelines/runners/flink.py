@@ -97,7 +97,7 @@ FLINK = "1.19"
 
 def choose_flink(options: PipelineOptions, arguments: Sequence[str]) -> None:
     """Name the release of Flink, unless an argument does: Beam takes its newest, on which nothing here is tested."""
-    if not any(each.partition("=")[0] == "--flink_version" for each in arguments):
+    if _on_flink(options) and not any(each.partition("=")[0] == "--flink_version" for each in arguments):
         options.view_as(FlinkRunnerOptions).flink_version = FLINK
 
 
