@@ -30,20 +30,11 @@ OF_FILES: tuple[str, ...] = ("time_format", "null", "trim", "decimal", "value_un
 class Private(beam.PTransform[Any, Any]):
     """A question about events: rows in, private rows out.
 
-    Elements are rows of Beam, named tuples, dataclasses or mappings, or frames. The names of their fields are those of
-    `fields`: user, item, time, value, time_unit, time_zone, where.
+    Elements are rows of Beam, named tuples, dataclasses or mappings, or frames. The names of their fields are given as
+    for `Data`: user, item, time, value, time_unit, time_zone, where.
 
-    *Privacy*: `guarantee`. The same noise must never stand for other events.
-
-    Args:
-        question: such as `Counts(max_contributions=40)`.
-        windows: such as `Windows("1h", start="2030-01-01", end="2030-02-01")`.
-        epsilon, delta: the budget.
-        noise: such as `KeyedNoise.from_file("key", "name of the run")`.
-        **fields: as of `Data`.
-
-    Raises:
-        ValueError, TypeError: an option breaks a rule.
+    *Privacy*: `guarantee`. The same noise, such as `KeyedNoise.from_file("key", "name of the run")`, must never stand
+    for other events.
 
     Example:
         >>> events | Private(Counts(max_contributions=40), Windows("1h", start=0, end=86400), epsilon=1, delta=1e-6,
@@ -106,19 +97,9 @@ class PrivateMonitor(beam.PTransform[Any, Any]):
     The result is a dictionary of collections, by the names of questions. Views, `data.input` and `output` are of no
     account here.
 
-    *Privacy*: all questions together promise `guarantee`. The noise of each is derived from the key, the run id and its
-    name. A pipeline is refused until `record` has written it into a ledger, or `ledger="none"` says that nobody keeps
-    an account. The same run id and key must never stand for other events.
-
-    Args:
-        monitor: with an account that names a key and a run id, since only a name can tell what is read.
-
-    Attributes:
-        guarantee: what is promised of all questions together.
-        guarantees: what each promises by itself, by name.
-
-    Raises:
-        ValueError, TypeError: a key breaks a rule.
+    *Privacy*: all questions together promise `guarantee`, and each by itself one of `guarantees`. The noise of each is
+    derived from the key, the run id and its name. A pipeline is refused until `record` has written it into a ledger, or
+    `ledger="none"` says that nobody keeps an account. The same run id and key must never stand for other events.
 
     Example:
         >>> monitor = PrivateMonitor(Monitor.from_file("monitor.yaml", key="key", run_id="july"))  # doctest: +SKIP
@@ -141,16 +122,7 @@ class PrivateMonitor(beam.PTransform[Any, Any]):
         self._recorded = monitor.account.ledger == NONE
 
     def record(self, data: str) -> Receipt:
-        """Write a run of one's own pipeline into the ledger; call it before the pipeline runs.
-
-        Privacy: the account is as true as what it is given, see `Ledger.record`.
-
-        Args:
-            data: what is read, in words or as a digest; not what is in it.
-
-        Raises:
-            ValueError: there is no ledger, it refuses the run, or there is no run id.
-        """
+        """Write the run into the ledger before the pipeline runs, with what is read, in words: see `Ledger.record`."""
         account, noise = self.monitor.account, self._noise()
         ledger = named_ledger(account.ledger, account.key)
         if ledger is None:

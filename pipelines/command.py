@@ -130,10 +130,6 @@ def spelled(message: str, names: Mapping[str, str]) -> str:
 
     A name of one word, such as `end`, may also be a word of the sentence: it gets its dashes where the sentence is
     about it, before "must". Values, which follow "got", texts in quotes and paths stay as they are.
-
-    Args:
-        message: of a transform, or of a command.
-        names: what arguments are called, by themselves.
     """
     rule, got, value = message.partition(", got ")
     rule = WITH_DASHES.sub(lambda found: names.get(found[1].replace("-", "_"), found[0]), rule)

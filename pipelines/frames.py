@@ -31,10 +31,7 @@ StrPath = str | os.PathLike[str]
 
 
 def read(path: StrPath) -> Result:
-    """Read the output of any command, with what is guaranteed of it; `table` has the rows as a pyarrow.Table.
-
-    Args:
-        path: a file of rows (.avro, .parquet, .jsonl or .csv) with its guarantee file, or the folder of a stream.
+    """Read the output of any command, a file or the folder of a stream, with what is guaranteed of it.
 
     Raises:
         ValueError: the path has no result, or a part of it is missing or damaged.
@@ -57,10 +54,7 @@ ONE_AT_A_TIME = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class DryRun:
-    """What `ask` returns where `dry_run=True`: nothing was published, recorded or spent.
-
-    The log says how much of the frame can be used, and what a run would promise; guard its exact numbers.
-    """
+    """What `ask` returns where `dry_run=True`: its log says how much can be used, in exact numbers to be guarded."""
 
     log: str = dataclasses.field(default="", repr=False)
 
@@ -104,15 +98,14 @@ def ask(
             `Counts(max_contributions=40)`; or a `Monitor`, or the path of its file.
         frame: events, one in each row: of pandas (2.2 or newer), Polars, pyarrow or DuckDB, or anything else with
             `__arrow_c_stream__`.
-        output: a file for the rows, .avro, .parquet, .jsonl or .csv, with the guarantee beside it; of a monitor, a
-            folder. None for none.
+        output: a file for the rows, with the guarantee beside it; of a monitor, a folder. None for none.
         dry_run: whether the frame is read only to say how much of it can be used.
         **keywords: options of the command by their names, such as `epsilon=1, window="1d", user="who"`. Public
             lists of items (`domain`) and of rules may be lists; `timedelta` and `datetime` are understood.
 
     Returns:
-        The result: `table` (a pyarrow.Table), `guarantee`, `accuracy`, `chart()`, `log`. Of a monitor, one for each
-        of its questions, by name. With `dry_run=True` a `DryRun`, which has a `log` alone.
+        The result: `table` (a pyarrow.Table), `guarantee`, `accuracy`, `chart()`, `log`; of a monitor one for each of
+        its questions, by name; with `dry_run=True` a `DryRun`, which has a `log` alone.
 
     Raises:
         ValueError, TypeError: an option, the frame or a column breaks a rule, or no event can be used.

@@ -70,10 +70,7 @@ class Asked:
         return stage_label(self.name, stage)
 
     def counters(self, counted: Counters) -> dict[str, int]:
-        """Return what a run has counted that is about this question: its own stages, and of reading what is about all.
-
-        Of records that were read for several questions each has counted which it can use.
-        """
+        """Return what a run has counted that is about this question: its own stages, and of reading what it can use."""
         if not self.name:
             return summed((name, number) for (_, name), number in counted.items())
         found, own = [], re.compile(rf"{self.name}(?:{OF_READING}|-)")  # some runners write a hyphen
@@ -140,10 +137,7 @@ def shared_evenly(given: Mapping[str, Any], info: QuestionInfo, workers: int, si
 
 
 def parameters_of(monitor: Monitor, question: Question, fields: FieldMapping) -> dict[str, Any]:
-    """Return what guarantee files say of the options of a question: what shapes its rows; nothing of where things are.
-
-    Lists that were given as such, and not as files, are not quoted.
-    """
+    """Return what guarantee files say of options: what shapes rows, and nothing of places. Lists are not quoted."""
     own = question.model_dump(mode="json", exclude_none=True, include=set(question.options()))
     lists = {name: f"a list of {len(own[name]):,}" for name in PUBLIC if isinstance(own.get(name), list | dict)}
     windows = question.windows.over(monitor.windows) if question.windows is not None else monitor.windows

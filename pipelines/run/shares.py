@@ -119,15 +119,11 @@ class Share:
     """What one process does at a time: a segment of each question, for some parts of files or shards of people.
 
     Attributes:
-        transforms: those of the questions, by their names.
-        fields: what is read.
-        processes: that share the work.
         letters: whether dead letters are wanted.
         number: of this process, from 0 on.
-        segment: the number of the segment; questions that share no such segment are left out.
+        segment: its number; questions that share no such segment are left out.
         parts: what is read in the first segment.
         received: what comes from the segment before, by question.
-        options: those of Beam that were given.
     """
 
     transforms: Mapping[str, PrivateTransform]
