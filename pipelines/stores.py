@@ -149,8 +149,7 @@ def check_store(path: str, option: str) -> None:
         missing = True
     if missing:
         raise ValueError(f"{option} of {scheme}:// needs an extra: pip install 'privstream[{extra}]'")
-    without = filesystems()._pipeline_options is None  # a command that takes no options of Beam
-    if without:
+    if filesystems()._pipeline_options is None:  # a command that takes no options of Beam
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415 - late, as all of Beam here
 
         filesystems().set_options(PipelineOptions([]))
@@ -158,9 +157,8 @@ def check_store(path: str, option: str) -> None:
         filesystems().get_filesystem(path)
     except ValueError as error:
         if scheme == "hdfs":
-            instead = ", which this command does not take: fetch the files, and name them here" if without else ""
-            needed = "--hdfs_host, --hdfs_port and --hdfs_user"
-            raise ValueError(f"{option} of hdfs:// needs {needed}{instead}, got {path}") from None
+            needed = "--hdfs_host, --hdfs_port and --hdfs_user, of a command that takes options of Beam"
+            raise ValueError(f"{option} of hdfs:// needs {needed}, got {path}") from None
         raise ValueError(f"{option} must be on a filesystem that Beam knows, got {path}: {error}") from None
 
 

@@ -46,13 +46,10 @@ def keys_of(kind: type[Question]) -> Iterator[OptionOf]:
 
 def error_output(error_handling: Any) -> str | None:
     """Return the name of the output for dead letters."""
-    if error_handling is None:
-        return None
-    if not isinstance(error_handling, Mapping) or list(error_handling) != ["output"]:
-        raise ValueError("error_handling must be a mapping with the one key output")
-    output = error_handling["output"]
-    if not isinstance(output, str) or output in ("", GOOD):
-        raise ValueError(f"error_handling.output must be a name other than {GOOD}, got {output!r}")
+    one = isinstance(error_handling, Mapping) and list(error_handling) == ["output"]
+    output = error_handling["output"] if one else None
+    if error_handling is not None and (not isinstance(output, str) or output in ("", GOOD)):
+        raise ValueError(f"error_handling must be a mapping with the one key output, a name other than {GOOD}")
     return output
 
 
