@@ -295,8 +295,7 @@ class Run:
         for name, table in found.items():
             write_row_file(self.places.hidden(name, folder), table.written_type, table.rows)
         for view in self.views:
-            said = view.nothing if not found[view.name].rows else view.note(tables | found)
-            if said:
+            if said := view.note(tables | found):
                 say(f"{view.name}: {said}")
         for name in found:
             move_file(self.places.hidden(name, folder), self.places.rows(name))

@@ -84,31 +84,22 @@ class Table:
         return replace(made, rows=sort_rows(rows, made.order))
 
 
-@dataclass(frozen=True)
 class View:
-    """A view of a monitor: a function of published tables."""
+    """A view of a monitor: a function of published tables.
 
-    name: str
-    model: ViewModel
+    Attributes:
+        of: the question or view that it is made of, unless it is a ratio.
+        sources: keys that name questions and other views, and the names.
+    """
 
-    @property
-    def of(self) -> str:
-        """The question or view that it is made of, unless it is a ratio."""
-        return self.model.of or ""
-
-    @property
-    def sources(self) -> Sequence[tuple[str, str]]:
-        """Keys that name questions and other views, and the names."""
-        ratio = self.model.ratio
-        return [("of", self.of)] if ratio is None else [("ratio", name) for name in ratio]
-
-    @property
-    def nothing(self) -> str:
-        """What a view without rows means, in words."""
-        return "no rows: nothing surely rose" if self.model.kind == "against" else "no rows"
+    def __init__(self, name: str, model: ViewModel) -> None:
+        self.name, self.model, self.kind, self.of = name, model, model.kind, model.of or ""
+        self.sources = [("of", self.of)] if model.ratio is None else [("ratio", each) for each in model.ratio]
 
     def note(self, tables: Mapping[str, Table]) -> str:
         """Return what must be said of the rows beside them, in words; empty where there is nothing."""
+        if not tables[self.name].rows:
+            return "no rows: nothing surely rose" if self.kind == "against" else "no rows"
         if self.model.condition is None or any(_number(row)[0] is not None for row in self._watched(tables[self.of])):
             return ""
         return f"no data in any window: {self.of} has published no number to compare, so that nothing can alert"
@@ -119,20 +110,19 @@ class View:
 
     def back(self, tables: Mapping[str, Table]) -> int:
         """Return of how many windows before its own a row is made."""
-        return self._windows(tables[self.of]) + HISTORY if self.model.kind in ("over", "against") else 0
+        return self._windows(tables[self.of]) + HISTORY if self.kind in ("over", "against") else 0
 
     def answered(self, tables: Mapping[str, Table]) -> Table:
         """Return the rows, from the tables of its sources."""
-        kind = self.model.kind
-        if kind == "ratio":
-            found = self._ratios(*(tables[name] for _, name in self.sources))
-        elif kind in ("over", "against"):
-            found = self._of_counts(tables[self.of])
-        elif kind == "largest":
-            found = tables[self.of].having(tables[self.of].rows)
+        above, below = tables[self.sources[0][1]], tables[self.sources[-1][1]]
+        if self.kind == "ratio":
+            found = self._ratios(above, below)
+        elif self.kind in ("over", "against"):
+            found = self._of_counts(above)
+        elif self.kind == "largest":
+            found = above.having(above.rows)
         else:
-            windows = _windows_of(tables[self.of])
-            found, _ = self._states(tables[self.of], windows, Watch())
+            found, _ = self._states(above, _windows_of(above), Watch())
         try:
             _ = found.written_type
         except ValueError as error:
@@ -164,7 +154,7 @@ class View:
 
     def _of_counts(self, table: Table) -> Table:
         """Return sums of counts over windows, or what rose: what the transform of a question makes of its rows."""
-        kind, windows = self.model.kind, self._windows(table)
+        kind, windows = self.kind, self._windows(table)
         try:
             view = table.transform.view(**{"windows" if kind == "over" else "rising": windows})
             rows = corrected_rows(view(released_rows(table.rows, table.dropped)), table.dropped)
@@ -173,13 +163,13 @@ class View:
         return table.having(rows) if kind == "over" else table.having(rows, KeyRise, ORDERS[kind])
 
     def _windows(self, table: Table) -> int:
-        kind = self.model.kind
+        """Return over or against how many windows it is."""
         if not isinstance(table.transform, CountsParameters):
             raise self.error("of", "must be a question `counts`")
         try:
-            found = windows_in(getattr(self.model, kind), table.steps)
+            found = windows_in(getattr(self.model, self.kind), table.steps)
         except ValueError as error:
-            raise self.error(kind, str(error).removeprefix("over ")) from None
+            raise self.error(self.kind, str(error).removeprefix("over ")) from None
         return 1 if isinstance(found, str) else found
 
     def _ratios(self, above: Table, below: Table) -> Table:
