@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from privstream.mechanisms import checks
@@ -81,16 +82,10 @@ def run(output: str, users: int, windows: int, seed: int) -> None:
 def _prepare(folder: str, files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> None:
     """Make the folder, write down the commands, and make a new noise key that only its owner can read."""
     os.makedirs(folder, exist_ok=True)
-    if os.listdir(folder):
-        try:
-            with open(files["commands.sh"]) as file:
-                mine = file.readline() == MARK
-        except (FileNotFoundError, UnicodeDecodeError):
-            mine = False
-        if not mine:
-            raise ValueError(f"--output must be a new folder, or one that a demo has made, got {folder}")
-    with open(files["commands.sh"], "w") as file:
-        file.writelines([MARK, *(f"{_typed(command)}\n" for command in commands)])
+    script = Path(files["commands.sh"])
+    if os.listdir(folder) and not (script.is_file() and script.read_bytes().startswith(MARK.encode())):
+        raise ValueError(f"--output must be a new folder, or one that a demo has made, got {folder}")
+    script.write_text("".join([MARK, *(f"{_typed(command)}\n" for command in commands)]))
     key = files["noise.key"]
     for path in (key, f"{key}{ENDING}"):  # the ledger is about runs with the key before
         if os.path.exists(path):

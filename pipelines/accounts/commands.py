@@ -141,10 +141,8 @@ SHOW = Command(
     "is recorded.",
     epilog="""\
 A run counts once for each label and noise key: a repetition costs nothing. For each unit that a run protects (a person,
-an event ..) the total is what all runs promise together to this unit: the plain sum, or less by composition. A run that
-protects a larger unit enters with what that means for this one: epsilon 1 for adding or removing a person is epsilon 2
-for an event (docs/proofs/units.md). What is spent of a limit also holds where runs were chosen after results; without
-a limit it holds for runs that were chosen before (docs/proofs/budget.md).
+an event ..) the total is what all runs promise together to this unit (docs/proofs/units.md). What is spent of a limit
+also holds where runs were chosen after results (docs/proofs/budget.md).
 """,
     options={**LEDGER, **_dataset("only this data set (default: all, each alone)"), **JSON},
     run=_worded(_show),
@@ -165,9 +163,8 @@ SET = Command(
     description="Sets the privacy budget of a data set, once, in the ledger in which its runs are recorded.",
     epilog="""\
 From then on each run about the data set is refused that would bring its total above the limit, and each run about a
-data set that the ledger does not know: a mistyped name opens no account. A limit holds also for runs that were chosen
-after earlier results (docs/proofs/budget.md); set it before the first run. Another limit needs --change, and the
-earlier one stays in the ledger.
+data set that the ledger does not know: a mistyped name opens no account. Set it before the first run; another limit
+needs --change, and the earlier one stays in the ledger.
 """,
     options={
         **LEDGER,
@@ -234,10 +231,9 @@ def _guarantee(epsilon: float | None, delta: float, gaussian: bool, like: str | 
 FIT = Command(
     description="Counts the runs that fit into a privacy budget, before any of them is made.",
     epilog=f"""\
-The runs are equal and about the same people, such as one a day; they are counted by the filter that refuses runs.
---epsilon and --delta alone stand for any mechanism; with --gaussian for one whose noise is Gaussian, of which more fit,
-and --like takes what a run promised that was made. With --ledger or --key, what is spent already on --dataset counts,
-and the limit in the ledger is taken if --limit is not given. More than {MOST_RUNS:,} runs are not counted.
+The runs are equal and about the same people; they are counted by the filter that refuses runs. --epsilon and --delta
+alone stand for any mechanism, with --gaussian for Gaussian noise, of which more fit. With --ledger or --key, what is
+spent already on --dataset counts, and the limit is that of the ledger. At most {MOST_RUNS:,} are counted.
 """,
     options={
         **LEDGER,
@@ -289,10 +285,9 @@ def _check(contents: Contents, path: str) -> None:
 VERIFY = Command(
     description="Checks that no line of a ledger was changed or deleted, and that it has the runs of guarantee files.",
     epilog="""\
-Each line of a ledger has the digest of the line before it, and each guarantee file that of its run's line. A line that
-was changed, added or deleted is found by the lines after it; the last one is found by the guarantee file of its run
-alone, so name those files that you trust. Exit status 1: something is missing or does not agree.
-This finds who changed a ledger and not the guarantee files; who can write both can make both anew.
+A line that was changed, added or deleted is found by the lines after it; the last one is found by the guarantee file of
+its run alone, so name those files that you trust: who can write both can make both anew. Exit status 1: something is
+missing or does not agree.
 """,
     options={
         **LEDGER,
