@@ -107,14 +107,6 @@ SWITCHES = ("directrunner", "switchingdirectrunner")
 """Runners of Beam that take Prism or, if it cannot be had or fails at once, another one, and do not say which."""
 
 BUILD_PRISM = "deploy/get_prism.sh builds it with Go; give its path by --prism_location"
-DOWNLOADS = {
-    "Unable to fetch remote prism binary": ("Prism", BUILD_PRISM),
-    "Unable to fetch remote job server jar": (
-        "the job server of Flink",
-        "deploy/get_flink_job_server.sh makes one; give its path by --flink_job_server_jar",
-    ),
-}
-"""What Beam says where it cannot download a program: the program, and what to do."""
 
 
 def choose_local_runner(options: PipelineOptions) -> None:
@@ -147,15 +139,6 @@ def choose_local_runner(options: PipelineOptions) -> None:
         wrong = f"prism_location must be a file, got {prism}; {BUILD_PRISM}"
     if wrong:
         raise UsageError(wrong)
-
-
-def without_program(error: BaseException) -> str | None:
-    """Say what to do if an error is that Prism, or the job server of Flink, cannot be downloaded."""
-    for told, (program, instead) in DOWNLOADS.items():
-        if told in str(error):
-            reason = str(error).rpartition("<urlopen error")[2].partition(">")[0].strip() or "no answer"
-            return f"{program}, which Beam downloads when it is first used, cannot be had ({reason}): {instead}"
-    return None
 
 
 PRISM_STAGE = "ref_AppliedPTransform_"  # how Prism begins the name of a stage
@@ -250,7 +233,7 @@ def run(
     except CommandError:
         raise
     except Exception as error:
-        raise RunError(without_program(error) or cause(error)) from error
+        raise RunError(cause(error)) from error
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
     return added([counters, _counted(result)])

@@ -179,34 +179,6 @@ def test_the_error_of_a_check_is_shown_as_it_is() -> None:
     assert str(raised.value) == "scale must be finite and > 0, got -1.0"
 
 
-LAUNCH_WITHOUT_PRISM = """
-from urllib.error import URLError
-import apache_beam as beam
-from apache_beam.runners.portability import prism_runner
-from privstream.pipelines.runners import launch
-from privstream.pipelines.command import RunError
-
-def fail(*_, **__):
-    raise URLError("no way out")
-
-prism_runner.urlopen = fail
-options = launch.parse_beam_options(["--runner", "PrismRunner"])
-try:
-    launch.run(options, lambda pipeline: pipeline | beam.Impulse())
-except RunError as error:
-    print(error)
-"""
-
-
-@pytest.mark.slow
-def test_prism_that_cannot_be_downloaded_is_explained(tmp_path: Path) -> None:
-    """In a process of its own: all later pipelines of a process use the Prism that its first one looked for."""
-    command = [sys.executable, "-c", LAUNCH_WITHOUT_PRISM]
-    home = os.environ | {"HOME": str(tmp_path)}  # without what was downloaded before
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, env=home).stdout
-    assert shown.startswith("Prism, which Beam downloads when it is first used, cannot be had (no way out): deploy/")
-
-
 def test_logs_work_again_after_a_run(caplog: pytest.LogCaptureFixture) -> None:
     launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]))
     logging.getLogger("privstream.test").error("heard")
