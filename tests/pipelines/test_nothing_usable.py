@@ -49,8 +49,6 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
 LEFT_OUT = {
     "top-k --domain domain": "150 .*--domain",
     "histogram": "150 .*--domain",
-    "queries": "150 .*--domain",
-    "heavy-hitters --domain domain": "150 .*--domain",
     "cardinality --enter_values in": "150 neither enter nor leave",
     "ranges --insert_values in": "150 neither insert nor delete",
     "predecessor --universe 16 --user far": "150 outside of the universe",

@@ -221,14 +221,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     ("name", "config", "message"),
     [
         ("KeyedCounts", {"over": "often"}, "over must be a number of seconds, or a number with"),
-        ("NumericQuantiles", {"quantiles": [0.9, 0.5]}, "quantiles must increase, got 0.9, 0.5"),
         ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a readable file: cannot read rules.jsonl"),
-        (
-            "SparseVectorAlerts",
-            {"rules": [{"name": "x", "above": 3}]},
-            "fields must be name, at_least, at_most, items",
-        ),
-        ("ThresholdFlags", {"thresholds": {"tea": 3}}, "thresholds must name every category of the domain"),
         ("SetCardinality", {"start": None}, "start must be given"),
         ("SetCardinality", {"period": 30}, "no option `period`"),
     ],
@@ -251,15 +244,12 @@ def test_the_listing_has_questions_about_events() -> None:
     [
         (Timestamp(START), None),
         (datetime(2024, 1, 1, tzinfo=UTC), None),
-        (datetime(2024, 1, 1), None),
         ("2024-01-01", None),
         ("2024-01-01T01:00:00+01:00", None),
         ("2024-01-01t00:00:00z", None),
         (START, "s"),
-        (float(START), "s"),
         (str(START), "s"),
         (START * 1000, "ms"),
-        (START * 10**9 + 1, "ns"),
         (f"{START * 10**9 + 1}", "ns"),
     ],
 )
