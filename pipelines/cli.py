@@ -21,7 +21,9 @@ from privstream.pipelines.model.base import meant
 from privstream.pipelines.model.catalogue import CLASSES, QUESTIONS
 from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.model.question import loaded
+from privstream.pipelines.options import add_execution, add_layers, add_options, given_to
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
+from privstream.pipelines.yaml_file import read_document
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
@@ -168,6 +170,9 @@ def _add(
             one.add_argument(option, **how).seldom = option in of_all  # type: ignore[attr-defined]
         if command.add_arguments is not None:
             command.add_arguments(one)
+        if command.keys is not None:
+            add_options(one, command.keys, command.kind)
+            (add_execution if command.takes_beam_options else add_layers)(one)
         chosen = command, one
     return chosen
 
@@ -183,8 +188,9 @@ def _run(command: Command, known: argparse.Namespace, others: list[str], options
     values = {name: value for name, value in vars(known).items() if "." not in name and name not in NOT_ITS_OWN}
     try:
         with quietly(on=getattr(known, "quiet", False)):
-            if command.read is not None:
-                values["given"] = command.read(known)
+            if command.keys is not None:
+                document = read_document(known.file) if command.kind is None else None
+                values["given"] = given_to(command.kind, known, command.keys, document, command.usual)
             command.run(**values, **({"beam": others} if command.takes_beam_options else {}))
         sys.stdout.flush()
     except BrokenPipeError:

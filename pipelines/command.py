@@ -7,12 +7,16 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from privstream.pipelines.terminal import one_line
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    from privstream.pipelines.model.question import Question
+    from privstream.pipelines.options import OptionOf
 
 
 class CommandError(Exception):
@@ -51,7 +55,9 @@ class Command:
         run: gets the values of options by their names.
         options: what argparse needs to know of each.
         add_arguments: adds further options.
-        read: makes of options that are keys of a monitor what `run` gets as `given`.
+        keys: options that are keys of a monitor; `run` gets what they give, or its file, as `given`.
+        kind: the question whose options these are; None of a monitor, which is in a `file`.
+        usual: values of a monitor that hold where nothing is given.
         takes_beam_options: whether `run` gets all other arguments as `beam`; other commands have none.
     """
 
@@ -59,7 +65,9 @@ class Command:
     run: Callable[..., None]
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
-    read: Callable[[argparse.Namespace], Any] | None = None
+    keys: Sequence[OptionOf] | None = None
+    kind: type[Question] | None = None
+    usual: Mapping[str, Any] | None = None
     takes_beam_options: bool = False
     epilog: str | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -20,12 +19,11 @@ from privstream.pipelines.model.base import Place, WrongKeyError, check_epsilon
 from privstream.pipelines.model.given import Given, Named
 from privstream.pipelines.model.monitor import Monitor, Privacy
 from privstream.pipelines.model.question import METHOD, Question, QuestionInfo, Windows
-from privstream.pipelines.options import OptionOf, add_layers, add_options, given_to, options_of
+from privstream.pipelines.options import OptionOf, options_of
 from privstream.pipelines.run.plan import Plan, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
 from privstream.pipelines.terminal import NOTE
-from privstream.pipelines.yaml_file import read_document
 from privstream.transforms.row_types import Time
 from privstream.transforms.timing.steps import Steps, end_of
 from rich.table import Table
@@ -127,12 +125,12 @@ def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:
 
 def plan_command(kind: type[Question]) -> Command:
     """Return the command that says how accurate answers will be."""
-    info, options = kind.info, planned_options(kind)
+    info, keys = kind.info, planned_options(kind)
     own: dict[str, dict[str, Any]] = {
         "--epsilon": {"metavar": "X[,X..]", "help": "epsilon, or several values to compare"},
         "--error": {"type": float, "metavar": "X", "help": "find the smallest epsilon with this error instead"},
     }
-    if "window" in {option.name for option in options}:
+    if "window" in {option.name for option in keys}:
         text = "number of windows, in place of --start and --end"
         own["--windows"] = {"type": int, "metavar": "N", "help": text}
         text = "plan for unbounded input, whose rows are seen window by window; without it for files"
@@ -141,20 +139,13 @@ def plan_command(kind: type[Question]) -> Command:
         own[f"--{stand.name}"] = {"metavar": "N", "required": stand.needed, "help": stand.text}
     own |= JSON
 
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_layers(parser)
-        add_options(parser, options, kind)
-
-    def read(arguments: argparse.Namespace) -> Given:
-        given = given_to(kind, arguments, options)
-        names: dict[Place, str] = {("plan", name.removeprefix("--")): name for name in own}
-        names |= {(option.name,): option.word for option in options}
-        return Given(given.layers, Named(given.main.content, names), kind)
-
     def run(
         given: Given, epsilon: str | None, error: float | None, json: bool, unbounded: bool = False,
         windows: int | None = None, **lists: Any,
     ) -> None:  # fmt: skip
+        names: dict[Place, str] = {("plan", name.removeprefix("--")): name for name in own}
+        names |= {(option.name,): option.word for option in keys}
+        given = Given(given.layers, Named(given.main.content, names), kind)
         with given.errors(), clock("planning"):
             made = _making(kind, given, windows, unbounded, lists)
             if (epsilon is None) == (error is None):
@@ -170,8 +161,8 @@ def plan_command(kind: type[Question]) -> Command:
         description="Predicts, before any data is read, how accurate the answers will be with one epsilon "
         "or several, or finds the epsilon that gives a wanted error. It costs no privacy budget.",
         options=own,
-        add_arguments=add_arguments,
-        read=read,
+        keys=keys,
+        kind=kind,
         run=run,
     )
 
@@ -286,7 +277,6 @@ COMMAND = Command(
     "accurate each of them will be with its share. All of them together cost no more than the total: what is Gaussian "
     "adds up by squares, so that five questions cost noise times 2.3, and not 5. It costs no privacy budget.",
     options={"file": {"metavar": "FILE.yaml", "help": "the monitor: data, budget, questions, shares"}, **JSON},
-    add_arguments=add_layers,
-    read=lambda arguments: given_to(None, arguments, (), document=read_document(arguments.file)),
+    keys=(),
     run=_run_monitor,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +9,13 @@ from privstream.pipelines.command import Command
 from privstream.pipelines.console import clock
 from privstream.pipelines.model.given import Given
 from privstream.pipelines.model.question import Question, QuestionInfo, loaded
-from privstream.pipelines.options import Execution, OptionOf, add_execution, add_options, given_to, options_of
-from privstream.pipelines.yaml_file import read_document
+from privstream.pipelines.options import Execution, OptionOf, options_of
 
 TRIALS = 4000
 USUAL: Mapping[str, Any] = {"suggest": {"privacy": {"epsilon": 0.05, "delta": 1e-6}}}
 """What holds where nothing is given, by the words of commands."""
 
+FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
 OF_MONITOR: tuple[OptionOf, ...] = tuple(
     option for option in options_of(None, ("output", "account")) if option.name != "output_format"
 )
@@ -24,18 +23,8 @@ OF_MONITOR: tuple[OptionOf, ...] = tuple(
 
 def run_command(kind: type[Question] | None = None) -> Command:
     """Return the command that answers a question; without one that of a monitor, which is in a file."""
-    options = OF_MONITOR if kind is None else tuple(options_of(kind))
 
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_options(parser, options, kind)
-        add_execution(parser)
-
-    def read(arguments: argparse.Namespace) -> Given:
-        document = None if kind is not None else read_document(arguments.file)
-        usual = None if kind is None else USUAL.get(kind.info.word)
-        return given_to(kind, arguments, options, document=document, usual=usual)
-
-    def run(given: Given, beam: Sequence[str], workers: int | None, dry_run: bool, **_: Any) -> None:
+    def run(given: Given, beam: Sequence[str], workers: int | None, dry_run: bool, file: str = "") -> None:
         with given.errors():
             monitor = given.monitor()
             with clock("checking options and input"):
@@ -53,11 +42,10 @@ def run_command(kind: type[Question] | None = None) -> Command:
         else f"{kind.info.description} The guarantee protects {kind.info.protected}. Any option of Apache Beam may be "
         "added, such as --runner.",
         epilog=None if kind is None else kind.info.epilog,
-        options={"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
-        if kind is None
-        else {},
-        add_arguments=add_arguments,
-        read=read,
+        options=FILE if kind is None else {},
+        keys=OF_MONITOR if kind is None else tuple(options_of(kind)),
+        kind=kind,
+        usual=None if kind is None else USUAL.get(kind.info.word),
         run=run,
         takes_beam_options=True,
     )
