@@ -22,7 +22,7 @@ from privstream.pipelines.run.views_stream import Followed, FollowView
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import on_cluster
 from privstream.pipelines.runners.launch import LOCAL_RUNNER
-from privstream.pipelines.runners.processes import Crew, workers_for
+from privstream.pipelines.runners.processes import crew, workers_for
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, alone_in
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.fields import AnyFields
@@ -121,8 +121,8 @@ class EventPipeline:
                 transforms = {each.name: each.transform for each in self.questions}
                 letters = bool(self.places.monitor.output.dead_letter)
                 share = Share(transforms=transforms, fields=self.read.fields, processes=processes, letters=letters)
-                crew = stack.enter_context(Crew(processes, perform).working())
-                first = partial(share_out, crew, share, self.read, options)
+                tell = stack.enter_context(crew(processes, perform))
+                first = partial(share_out, tell, share, self.read, options)
             ends = [join(folder, END) for folder in folders]
             return launch.run(options, build, ends, accepted if unbounded else None, first)
         raise AssertionError  # a `with` may swallow errors as far as mypy knows

@@ -18,7 +18,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.pipelines.run.asked import READ, stage_label
 from privstream.pipelines.runners import launch
-from privstream.pipelines.runners.processes import Crew
+from privstream.pipelines.runners.processes import Tell
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.sources.found_files import FilePart
 from privstream.pipelines.sources.normalise import is_for
@@ -180,7 +180,7 @@ def evenly(parts: Sequence[FilePart], processes: int) -> list[list[FilePart]]:
     return shares
 
 
-def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptions) -> Counters:
+def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptions) -> Counters:
     """Let the processes of a crew do all segments of each question that they share; return what they have counted.
 
     This process receives what these have given. `share` is what all do alike.
@@ -189,18 +189,18 @@ def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptio
         InputFileError: a file has changed since it was found, or cannot be read.
         RunError: one of them failed, or was killed.
     """
-    given, parts = options.get_all_options(drop_default=True), evenly(read.parts(), crew.number)
+    given, parts = options.get_all_options(drop_default=True), evenly(read.parts(), share.processes)
     counted: list[Counters] = []
     here: defaultdict[str, list[bytes]] = defaultdict(list)
-    there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(crew.number)]
+    there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(share.processes)]
     for segment in range(max(each.shared_segments for each in share.transforms.values())):
         each = replace(share, segment=segment, options=given)
         tasks = [
             pickler.dumps(replace(each, number=number, parts=parts[number], received=dict(there[number])))
-            for number in range(crew.number)
+            for number in range(share.processes)
         ]
-        there = [defaultdict(list) for _ in range(crew.number)]
-        for found, sent in crew.tell(tasks):
+        there = [defaultdict(list) for _ in range(share.processes)]
+        for found, sent in tell(tasks):
             counted.append(found)
             for (name, to), references in sent.items():
                 whole = name == LETTERS or share.transforms[name].shared_segments == segment + 1

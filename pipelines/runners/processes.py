@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import connection, resource_tracker
 from types import ModuleType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from privstream.pipelines.command import RunError
 from privstream.transforms import spill
@@ -61,80 +61,77 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-class Crew:
-    """Processes that each `perform` the tasks that they get, with a file for batches that all can read.
+Tell = Callable[[Sequence[Any]], list[Any]]
+"""Gives each process a task, and returns what each made of it, in their order."""
 
-    They end with the block of `working`, however it ends, and with this process, however that ends. `perform` is a
-    function of a module, whose errors are safe to show.
+
+@contextmanager
+def crew(number: int, perform: Callable[[Any], Any]) -> Iterator[Tell]:
+    """Start processes that each `perform` the tasks that they get, with a file for batches that all can read.
+
+    They end with the block, however it ends, and with this process, however that ends. `perform` is a function of a
+    module, whose errors are safe to show.
     """
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
+            with spill.files_for(number + 1) as paths:
+                stack.enter_context(spill.spilled_among(paths, 0))
+                pipes = stack.enter_context(_started(paths, folder, perform))
+                _answers(pipes)  # they have opened the files, which have no names from here on
+        except spill.SpillError as error:
+            raise RunError(str(error)) from None
 
-    def __init__(self, number: int, perform: Callable[[Any], Any]) -> None:
-        self.number, self._perform = number, perform
-        self._processes: list[Any] = []
-        self._pipes: list[connection.Connection] = []
+        def tell(tasks: Sequence[Any]) -> list[Any]:
+            for pipe, task in zip(pipes, tasks, strict=True):
+                with suppress(BrokenPipeError):  # that it has ended is seen below
+                    pipe.send(task)
+            return _answers(pipes)
 
-    @contextmanager
-    def working(self) -> Iterator[Self]:
-        """Start them, let this process read their files, and end them."""
-        with ExitStack() as stack:
-            try:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
-                with spill.files_for(self.number + 1) as paths:
-                    stack.enter_context(spill.spilled_among(paths, 0))
-                    stack.callback(self._end)
-                    self._start(paths, folder)
-            except spill.SpillError as error:
-                raise RunError(str(error)) from None
-            yield self  # the files have no names any more: they go with the last process that has opened them
+        yield tell
 
-    def tell(self, tasks: Sequence[Any]) -> list[Any]:
-        """Give each process a task, and return what each made of it, in their order."""
-        for pipe, task in zip(self._pipes, tasks, strict=True):
-            with suppress(BrokenPipeError):  # that it has ended is seen below
-                pipe.send(task)
-        return self._answers()
 
-    def _start(self, paths: Sequence[str], folder: str) -> None:
-        """Start all, whose temporary files go into a folder, and wait until they have opened the files."""
-        can = "forkserver" in multiprocessing.get_all_start_methods()
-        method = "forkserver" if can and len(os.fsencode(tempfile.gettempdir())) <= LONGEST else "spawn"
-        context: Any = multiprocessing.get_context(method)
-        if method == "forkserver":
-            context.set_forkserver_preload(["privstream.pipelines.run.shares"])  # processes are copies of it
+@contextmanager
+def _started(paths: Sequence[str], folder: str, perform: Callable[[Any], Any]) -> Iterator[list[connection.Connection]]:
+    """Start processes, whose temporary files go into a folder; in the end what they are doing is of no use any more."""
+    can = "forkserver" in multiprocessing.get_all_start_methods()
+    method = "forkserver" if can and len(os.fsencode(tempfile.gettempdir())) <= LONGEST else "spawn"
+    context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["privstream.pipelines.run.shares"])  # processes are copies of it
+    processes, pipes = [], []
+    try:
         with _quiet():
-            for number in range(self.number):
+            for number in range(1, len(paths)):
                 here, there = context.Pipe()
-                given = there, paths, number + 1, folder, self._perform
-                process = context.Process(target=_work, args=given, daemon=True)
+                process = context.Process(target=_work, args=(there, paths, number, folder, perform), daemon=True)
                 process.start()
                 there.close()
-                self._pipes.append(here)
-                self._processes.append(process)
-        self._answers()
-
-    def _answers(self) -> list[Any]:
-        answers: dict[int, Any] = {}
-        while len(answers) < self.number:
-            waited = {pipe: number for number, pipe in enumerate(self._pipes) if number not in answers}
-            for ready in connection.wait(list(waited)):
-                assert isinstance(ready, connection.Connection)
-                try:
-                    failed, answer = ready.recv()
-                except (EOFError, ConnectionError):
-                    raise RunError(WITHOUT_ANSWER) from None
-                if failed:
-                    raise RunError(answer)
-                answers[waited[ready]] = answer
-        return [answers[number] for number in range(self.number)]
-
-    def _end(self) -> None:
-        for process in self._processes:
+                pipes.append(here)
+                processes.append(process)
+        yield pipes
+    finally:
+        for process in processes:
             process.kill()
-        for process in self._processes:
+        for process in processes:
             process.join()
-        for pipe in self._pipes:
+        for pipe in pipes:
             pipe.close()
-        self._processes, self._pipes = [], []
+
+
+def _answers(pipes: Sequence[connection.Connection]) -> list[Any]:
+    answers: dict[Any, Any] = {}
+    while len(answers) < len(pipes):
+        for ready in connection.wait([pipe for pipe in pipes if pipe not in answers]):
+            assert isinstance(ready, connection.Connection)
+            try:
+                failed, answer = ready.recv()
+            except (EOFError, ConnectionError):
+                raise RunError(WITHOUT_ANSWER) from None
+            if failed:
+                raise RunError(answer)
+            answers[ready] = answer
+    return [answers[pipe] for pipe in pipes]
 
 
 def _work(

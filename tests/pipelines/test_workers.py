@@ -21,7 +21,7 @@ from privstream.pipelines.command import RunError
 from privstream.pipelines.model.catalogue import question
 from privstream.pipelines.run.asked import shared_evenly
 from privstream.pipelines.runners import processes
-from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, workers_for
+from privstream.pipelines.runners.processes import BYTES_EACH, MOST, crew, workers_for
 from privstream.transforms.spill import SMALLEST, fetch
 
 PRIVSTREAM = [sys.executable, "-c", "from privstream.pipelines.cli import main; raise SystemExit(main())"]
@@ -154,11 +154,11 @@ def test_processes_and_large_files_have_shards_of_people_of_their_own() -> None:
 
 def test_a_crew_answers_in_order_and_reads_each_others_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with Crew(2, square).working() as crew:
+    with crew(2, square) as tell:
         assert list(tmp_path.iterdir()) == []  # files have no names
-        assert crew.tell([3, 4]) == [9, 16]
-        first, second = crew.tell(["file", "file"])
-        assert crew.tell([second, first]) == [2 * SMALLEST] * 2
+        assert tell([3, 4]) == [9, 16]
+        first, second = tell(["file", "file"])
+        assert tell([second, first]) == [2 * SMALLEST] * 2
         assert len(fetch(first)) == 2 * SMALLEST
     assert list(tmp_path.iterdir()) == []
 
@@ -166,8 +166,8 @@ def test_a_crew_answers_in_order_and_reads_each_others_files(tmp_path: Path, mon
 @pytest.mark.parametrize(("task", "said"), [("fail", "this is said"), ("killed", "it was killed")])
 def test_who_fails_or_is_killed_ends_all(task: str, said: str) -> None:
     began = time.monotonic()
-    with pytest.raises(RunError, match=said), Crew(2, square).working() as crew:
-        crew.tell(["wait", task])
+    with pytest.raises(RunError, match=said), crew(2, square) as tell:
+        tell(["wait", task])
     assert time.monotonic() - began < 30
 
 
