@@ -113,7 +113,7 @@ class Ledger:
             ValueError: the ledger cannot be read or written, another release has had the same noise, its data set is
                 unknown, or the limit would be exceeded.
         """
-        _check_name("dataset", entry.dataset)
+        check_name("dataset", entry.dataset)
         if dry:
             contents = self.contents()
             return Receipt(self._agrees(entry, contents), contents.after(entry)[1])
@@ -161,7 +161,7 @@ class Ledger:
 
     def set_limit(self, dataset: str, limit: Limit, *, change: bool = False) -> Receipt:
         """Set the limit of a data set, which all later runs about it must keep; to `change` it must be said."""
-        _check_name("dataset", dataset)
+        check_name("dataset", dataset)
         with self._writing() as (contents, write):
             found = contents.limits.get(dataset)
             if found == limit:
@@ -176,7 +176,7 @@ class Ledger:
         Raises:
             ValueError: there is no such data set, or a limit would be about runs that did not have to keep it.
         """
-        _check_name("to", new)
+        check_name("to", new)
         with self._writing() as (contents, write):
             if dataset not in contents.datasets or new == dataset:
                 raise ValueError(f"dataset must be one of {', '.join(map(repr, contents.datasets))}, got {dataset!r}")
@@ -223,7 +223,8 @@ class Ledger:
         return False
 
 
-def _check_name(option: str, name: str) -> None:
+def check_name(option: str, name: str) -> None:
+    """Refuse what is no name of a data set."""
     if not name or not name.isprintable():
         raise ValueError(f"{option} must be a name of printable letters, got {name!r}")
 

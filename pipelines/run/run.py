@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.pipelines.accounts.entries import Entry
-from privstream.pipelines.accounts.ledger import named_ledger
+from privstream.pipelines.accounts.ledger import check_name, named_ledger
 from privstream.pipelines.accounts.run_identity import identify, noise_source, public_name
 from privstream.pipelines.accounts.spending import standing_of
 from privstream.pipelines.command import NothingUsableError, UsageError
@@ -74,6 +74,7 @@ class Run:
         _check_input(monitor, execution)
         self.options = _options(monitor, execution)
         self.places, self.views = Places(monitor), views_of(monitor)
+        check_name("dataset", account.dataset)
         self.ledger = named_ledger(account.ledger, account.key)
         if self.ledger is None and account.ledger is None and not monitor.single:
             raise WrongKeyError(("account", "ledger"), WITHOUT_ACCOUNT)
