@@ -9,14 +9,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from privstream.pipelines.terminal import one_line
 from typing_extensions import override
-
-if TYPE_CHECKING:
-    from privstream.pipelines.model.question import Question
-    from privstream.pipelines.options import OptionOf
 
 
 class CommandError(Exception):
@@ -65,8 +61,8 @@ class Command:
     run: Callable[..., None]
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
-    keys: Sequence[OptionOf] | None = None
-    kind: type[Question] | None = None
+    keys: Sequence[Any] | None = None
+    kind: Any = None
     usual: Mapping[str, Any] | None = None
     takes_beam_options: bool = False
     epilog: str | None = None

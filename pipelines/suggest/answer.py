@@ -1,14 +1,18 @@
-"""What `privstream suggest` says of its rows: a table, and an option."""
+"""What `privstream suggest` does, and what it says of its rows: a table, an option, a command line."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from privstream.mechanisms.limits.contributions import MOST_DROPPED
 from privstream.pipelines.commands.plan import rounded_up
-from privstream.pipelines.model.monitor import Monitor
+from privstream.pipelines.model.counted import Counts
+from privstream.pipelines.model.monitor import TERMINAL, Monitor
+from privstream.pipelines.options import options_of
 from privstream.pipelines.promise import Promise
+from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import LimitShare
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -59,7 +63,7 @@ def kept_in_words(row: LimitShare) -> str | None:
 
 
 def suggestions(rows: Sequence[LimitShare], promise: Promise, monitor: Monitor) -> Iterator[Text]:
-    """Yield what the rows suggest: the option on a line of its own, what it keeps and finds, and what to do then."""
+    """Yield what the rows suggest: the option on a line of its own, what it keeps and finds, and the command."""
     (question,), delta = monitor.questions.values(), monitor.privacy.spent_delta
     for_epsilon = float(getattr(question, "for_epsilon", 1.0))
     found = next((row for row in rows if row.suggested), None)
@@ -77,4 +81,28 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise, monitor: Monitor) 
         f"  keeps {kept}; finds items of {found.found_in_one:,} people in one window, or {found.found_in_all:,} in "
         f"each of all. {CHOSEN.format(most=MOST_DROPPED, seen=seen)}"
     )
-    yield Text(f"Then: privstream counts with the same data and windows, --epsilon {for_epsilon:g}, and this option")
+    yield Text(f"Then: {printable(command_line(found, monitor, for_epsilon))}")
+
+
+def command_line(found: LimitShare, monitor: Monitor, epsilon: float) -> str:
+    """Return the command that uses what is suggested; its rows go beside those of this one, or to the terminal."""
+    words = ["privstream counts"]
+    path = monitor.output.path
+    folder, slash, name = path.rpartition("/")
+    rows = TERMINAL if path == TERMINAL else f"{folder}{slash}counts.{name.rpartition('.')[2]}"
+    budget = {"epsilon": f"{epsilon:g}", "delta": f"{monitor.privacy.spent_delta:g}"}
+    for option in options_of(Counts):
+        section, key = option.place[0], option.place[-1]
+        if section == "questions" or key in ("people", "overwrite", "dead_letter", "run_id"):
+            continue
+        model = getattr(monitor, section)
+        value = budget.get(key, rows if option.name == "output" else getattr(model, key))
+        if value is None or value is False or value == option.field.default:
+            continue
+        for one in value if isinstance(value, tuple) else [value]:
+            words.append(option.word if one is True else f"{option.word} {shlex.quote(_plain(one))}")
+    return " ".join([*words, found.suggested.replace("max_contributions", "max-contributions")])
+
+
+def _plain(value: object) -> str:
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
