@@ -9,14 +9,14 @@ from privstream.pipelines.model.monitor import Account, Monitor, Output, Privacy
 from privstream.pipelines.model.question import Windows, loaded
 
 if TYPE_CHECKING:
-    from privstream.pipelines.beam import Private, PrivateMonitor
+    from privstream.pipelines.beam import Private
     from privstream.pipelines.frames import ask, read
 
-LATE = {"ask": "frames", "read": "frames", "Private": "beam", "PrivateMonitor": "beam"}
+LATE = {"ask": "frames", "read": "frames", "Private": "beam"}
 
 __all__ = [
     "Account", "Alerts", "Cardinality", "Counts", "Data", "Flags", "HeavyHitters", "Histogram", "Monitor", "Output",
-    "Predecessor", "Privacy", "Private", "PrivateMonitor", "Quantiles", "Queries", "Ranges", "TopK", "Windows", "ask",
+    "Predecessor", "Privacy", "Private", "Quantiles", "Queries", "Ranges", "TopK", "Windows", "ask",
     "read",
 ]  # fmt: skip
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.pvalue import PCollection
-from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource
+from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.account import NONE
-from privstream.pipelines.accounts.ledger import ENDING, Ledger, Receipt
-from privstream.pipelines.accounts.run_identity import RunIdentity, noise_source
-from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.data import OF_TEXT, Data
 from privstream.pipelines.model.monitor import Monitor, Privacy
 from privstream.pipelines.model.question import Question, Windows
 from privstream.pipelines.run.plan import Plan
-from privstream.pipelines.run.run import NOISE
-from privstream.pipelines.sources.fields import FieldMapping
 from typing_extensions import override
 
 IN_PIPELINE = "a pipeline"
@@ -31,20 +23,11 @@ OF_FILES: tuple[str, ...] = ("time_format", "null", "trim", "decimal", "value_un
 class Private(beam.PTransform[Any, Any]):
     """A question about events: rows in, private rows out.
 
-    Elements are rows of Beam, named tuples, dataclasses or mappings, or frames. The names of their fields are those of
-    `fields`: user, item, time, value, time_unit, time_zone, where.
+    Elements are rows of Beam, named tuples, dataclasses or mappings, or frames. The names of their fields are given as
+    for `Data`: user, item, time, value, time_unit, time_zone, where.
 
-    *Privacy*: `guarantee`. The same noise must never stand for other events.
-
-    Args:
-        question: such as `Counts(max_contributions=40)`.
-        windows: such as `Windows("1h", start="2030-01-01", end="2030-02-01")`.
-        epsilon, delta: the budget.
-        noise: such as `KeyedNoise.from_file("key", "name of the run")`.
-        **fields: as of `Data`.
-
-    Raises:
-        ValueError, TypeError: an option breaks a rule.
+    *Privacy*: `guarantee`. The same noise, such as `KeyedNoise.from_file("key", "name of the run")`, must never stand
+    for other events.
 
     Example:
         >>> events | Private(Counts(max_contributions=40), Windows("1h", start=0, end=86400), epsilon=1, delta=1e-6,
@@ -65,11 +48,21 @@ class Private(beam.PTransform[Any, Any]):
         data = Data.read({"input": IN_PIPELINE, **fields})
         privacy = Privacy.read({"epsilon": epsilon, "delta": delta})
         monitor = Monitor.of(question, data=data, windows=windows or Windows(), privacy=privacy)
-        _check_fields(data)
+        if wrong := [name for name in OF_FILES if name in data.model_fields_set and getattr(data, name)]:
+            raise ValueError(f"{wrong[0]} must not be given for a pipeline, whose elements have values")
         plan = Plan.of(monitor, unbounded=True)
         (self.fields,) = plan.fields.values()
-        given = plan.arguments(plan.questions[0])
-        self.transform = with_fields(question.info.transform_class(**given, noise=noise), self.fields)
+        named = self.fields
+        made = question.info.transform_class(**plan.arguments(plan.questions[0]), noise=noise)
+        self.transform = made.with_fields(
+            user=named.user or "user",
+            item=named.items if named.several else named.item or "item",
+            time=named.time,
+            value=named.value or "value",
+            time_unit=named.time_unit,
+            time_zone=named.time_zone,
+            where=named.where,
+        )
         self.guarantee: PrivacyGuarantee = self.transform.guarantee
         self.row_type = question.info.row_type_of(self.transform)
 
@@ -80,115 +73,3 @@ class Private(beam.PTransform[Any, Any]):
     @override
     def expand(self, events: Any) -> Any:
         return events | self.transform
-
-
-def _check_fields(data: Data) -> None:
-    """Refuse what is said of files."""
-    for name in OF_FILES:
-        if name in data.model_fields_set and getattr(data, name):
-            raise ValueError(f"{name} must not be given for a pipeline, whose elements have values")
-
-
-def with_fields(transform: Any, fields: FieldMapping) -> Any:
-    """Return a transform for elements whose fields have such names."""
-    return transform.with_fields(
-        user=fields.user or "user",
-        item=fields.items if fields.several else fields.item or "item",
-        time=fields.time,
-        value=fields.value or "value",
-        time_unit=fields.time_unit,
-        time_zone=fields.time_zone,
-        where=fields.where,
-    )
-
-
-class PrivateMonitor(beam.PTransform[Any, Any]):
-    """All questions of a monitor, under one guarantee: events in, a table of private rows for each question out.
-
-    The result is a dictionary of collections, by the names of questions. Views, `data.input` and `output` are of no
-    account here.
-
-    *Privacy*: all questions together promise `guarantee`. The noise of each is derived from the key, the run id and its
-    name. A pipeline is refused until `record` has written it into a ledger, or `ledger="none"` says that nobody keeps
-    an account. The same run id and key must never stand for other events.
-
-    Args:
-        monitor: with an account that names a key and a run id, since only a name can tell what is read.
-
-    Attributes:
-        guarantee: what is promised of all questions together.
-        guarantees: what each promises by itself, by name.
-
-    Raises:
-        ValueError, TypeError: a key breaks a rule.
-
-    Example:
-        >>> monitor = PrivateMonitor(Monitor.from_file("monitor.yaml", key="key", run_id="july"))  # doctest: +SKIP
-        >>> monitor.record(data="clicks of July")  # doctest: +SKIP
-        >>> tables = events | monitor  # doctest: +SKIP
-        >>> tables["pages"] | beam.io.WriteToText("pages")  # doctest: +SKIP
-    """
-
-    def __init__(self, monitor: Monitor) -> None:
-        super().__init__()
-        self.monitor = monitor
-        _check_fields(monitor.data)
-        planned = Plan.of(monitor, unbounded=True)  # tables of a pipeline go on while it runs
-        self._fields = planned.fields
-        self._given = {each.name: planned.arguments(each) for each in planned.questions}
-        self.guarantee: PrivacyGuarantee = planned.guarantee
-        self.guarantees: Mapping[str, PrivacyGuarantee] = {each.name: each.guarantee for each in planned.questions}
-        releases = {name: self._made(name, KeyedNoise.random()).release for name in monitor.questions}
-        self._identity = RunIdentity(releases=releases, readings=self._fields, data="")
-        self._recorded = monitor.account.ledger == NONE
-
-    def record(self, data: str) -> Receipt:
-        """Write a run of one's own pipeline into the ledger; call it before the pipeline runs.
-
-        Privacy: the account is as true as what it is given, see `Ledger.record`.
-
-        Args:
-            data: what is read, in words or as a digest; not what is in it.
-
-        Raises:
-            ValueError: there is no ledger, it refuses the run, or there is no run id.
-        """
-        account = self.monitor.account
-        ledger = account.ledger or f"{account.key or ''}{ENDING}"
-        if ledger in (NONE, ENDING):
-            raise ValueError("ledger must be given, or key, beside which there is one")
-        receipt = Ledger(ledger).record(
-            self.guarantee,
-            noise=self._noise(),
-            run_id=self._run_id,
-            data=data,
-            dataset=account.dataset,
-            question="run",
-        )
-        self._recorded = True
-        return receipt
-
-    @property
-    def _run_id(self) -> str:
-        """What noise depends on: the run id that was given, and what all questions draw."""
-        if not self.monitor.account.run_id:
-            raise WrongKeyError(("account", "run_id"), "must be given: only a name can tell what a pipeline reads")
-        return self._identity.label(self.monitor.account.run_id)
-
-    def _noise(self) -> KeyedNoise:
-        """Return the noise of the run."""
-        return noise_source(self.monitor.account.key, self.monitor.account.key_variable, self._run_id)
-
-    def _made(self, name: str, noise: NoiseSource) -> Any:
-        """Return the transform of a question."""
-        return self.monitor.questions[name].info.transform_class(**self._given[name], noise=noise)
-
-    @override
-    def expand(self, events: Any) -> dict[str, PCollection[Any]]:
-        if not self._recorded:
-            raise ValueError("record must be called before, which writes the run into a ledger; or ledger='none' given")
-        noise, found = self._noise(), {}
-        for name in self.monitor.questions:
-            made = with_fields(self._made(name, noise.derive(NOISE, name)), self._fields[name])
-            found[name] = events | f"{name}: {type(made).__name__}" >> made
-        return found

@@ -20,19 +20,18 @@ from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.base import meant
 from privstream.pipelines.model.catalogue import CLASSES, QUESTIONS
 from privstream.pipelines.model.counted import Suggest
-from privstream.pipelines.model.question import Question, loaded
+from privstream.pipelines.model.question import loaded
+from privstream.pipelines.options import add_execution, add_layers, add_options, given_to
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
+from privstream.pipelines.yaml_file import read_document
 
 Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 
 
-def _plan(kind: type[Question]) -> Command:
-    """Return the command that says how accurate answers will be."""
-    command: Command = loaded("commands.plan.plan_command")(kind)
-    return command
-
-
-PLANS: Commands = {kind.info.word: (partial(_plan, kind), kind.info.summary) for kind in CLASSES}
+PLANS: Commands = {
+    kind.info.word: (lambda kind=kind: loaded("commands.plan.plan_command")(kind), kind.info.summary)  # type: ignore[misc]
+    for kind in CLASSES
+}
 SIMULATIONS: Commands = {
     info.word: (info.simulation.path, info.simulation.summary) for info in QUESTIONS.values() if info.simulation
 }
@@ -84,6 +83,11 @@ exit status:
   130  interrupted; 143 by SIGTERM, as of kill and timeout, and 129 by a terminal that was closed
 """
 
+OF_ALL = {"--traceback": {"action": "store_true", "help": "show where an error is from, and records"}}
+OF_RUNS = {"--quiet": {"action": "store_true", "help": "print nothing but errors"}}
+NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "defaults", "set"})
+"""Parsed values that a command does not get: what all commands have, and layers of what is `given`."""
+
 INTERRUPTED = "privstream: interrupted; no file is half-written"
 BY_RICH = 1
 """The status with which rich ends a process whose standard output nobody reads any more."""
@@ -97,9 +101,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["budget"] and given[1:2] not in ([word] for word in (*BUDGET, "-h", "--help")):
         given.insert(1, "show")
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed before the command began
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
     _prepare_terminal()
     if arguments is None:
         _end_in_order()
@@ -116,8 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if others and not command.takes_beam_options:
         added.error(f"unknown option {others[0]}{meant(others[0], added._option_string_actions)}")
     status = _run(command, known, others, [*added._option_string_actions])
-    if arguments is None:
-        _say_no_more()
+    if arguments is None:  # threads of a runner that failed print tracebacks while the process ends
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     return status
 
 
@@ -126,6 +128,9 @@ NO_DELTA = "; give --delta, or --people N, an upper bound on the number of peopl
 
 def _prepare_terminal() -> None:
     """Let nothing be printed that could steer a terminal, or that its encoding cannot say."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before the command began
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -142,7 +147,6 @@ def _end_in_order() -> None:
 
 
 def _end(number: int, frame: Any) -> NoReturn:
-    """End, as a signal asks."""
     raise SystemExit(BY_SIGNAL + number)
 
 
@@ -160,22 +164,17 @@ def _add(
             chosen = _add(one, what, given[1:], "about")
             continue
         command = load(what)
-        one.description = command.description
-        shown = one.add_argument("--traceback", action="store_true", help="show where an error is from, and records")
-        shown.seldom = True  # type: ignore[attr-defined]
-        command.add_arguments(one)
-        if command.takes_beam_options:
-            quiet = one.add_argument("--quiet", action="store_true", help="print nothing but errors")
-            quiet.seldom = True  # type: ignore[attr-defined]
+        one.description, one.epilog = command.description, command.epilog
+        of_all = {**OF_ALL, **(OF_RUNS if command.takes_beam_options else {})}
+        for option, how in {**of_all, **command.options}.items():
+            one.add_argument(option, **how).seldom = option in of_all  # type: ignore[attr-defined]
+        if command.add_arguments is not None:
+            command.add_arguments(one)
+        if command.keys is not None:
+            add_options(one, command.keys, command.kind)
+            (add_execution if command.takes_beam_options else add_layers)(one)
         chosen = command, one
     return chosen
-
-
-def _say_no_more() -> None:
-    """Close the process's standard error: threads of a runner that failed print tracebacks while the process ends."""
-    sys.stderr.flush()
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
 
 
 def load(what: str | Callable[[], Command]) -> Command:
@@ -186,10 +185,13 @@ def load(what: str | Callable[[], Command]) -> Command:
 
 
 def _run(command: Command, known: argparse.Namespace, others: list[str], options: Sequence[str]) -> int:
-    """Run a command that has been parsed."""
+    values = {name: value for name, value in vars(known).items() if "." not in name and name not in NOT_ITS_OWN}
     try:
         with quietly(on=getattr(known, "quiet", False)):
-            command.run(known, others)
+            if command.keys is not None:
+                document = read_document(known.file) if command.kind is None else None
+                values["given"] = given_to(command.kind, known, command.keys, document, command.usual)
+            command.run(**values, **({"beam": others} if command.takes_beam_options else {}))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -211,7 +213,7 @@ def _fail(known: argparse.Namespace, others: list[str], options: Sequence[str], 
     """Say what went wrong in one line, and return the exit status."""
     if known.traceback:
         say("".join(traceback.format_exception(error)).rstrip())
-    command = " ".join([known.command, *([known.about] if "about" in known else [])])
+    command = f"{known.command} {getattr(known, 'about', '')}".strip()
     what = "there is not enough memory for numbers of this size: " if isinstance(error, MemoryError) else ""
     text = str(error)
     if isinstance(error, UsageError):

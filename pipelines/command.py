@@ -7,8 +7,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 from privstream.pipelines.terminal import one_line
@@ -43,18 +43,29 @@ class InconclusiveError(CommandError):
     status = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """A subcommand: what it says of itself, its options, and what it does.
 
-    `run` gets the parsed options and the arguments that are not its own, which only a command that
-    `takes_beam_options` may have.
+    Attributes:
+        run: gets the values of options by their names.
+        options: what argparse needs to know of each.
+        add_arguments: adds further options.
+        keys: options that are keys of a monitor; `run` gets what they give, or its file, as `given`.
+        kind: the question whose options these are; None of a monitor, which is in a `file`.
+        usual: values of a monitor that hold where nothing is given.
+        takes_beam_options: whether `run` gets all other arguments as `beam`; other commands have none.
     """
 
     description: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, list[str]], None]
+    run: Callable[..., None]
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    keys: Sequence[Any] | None = None
+    kind: Any = None
+    usual: Mapping[str, Any] | None = None
     takes_beam_options: bool = False
+    epilog: str | None = None
 
 
 NARROW, WIDE = 60, 100
@@ -63,7 +74,6 @@ SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
 LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
 WITH_DASHES = re.compile(r"(?<![\w-])--([a-z][a-z_-]*)")
 METAVARS = {int: "N", float: "X"}
-
 
 NUMBERS: Mapping[Callable[[str], Any], str] = {int: "must be a whole number", float: "must be a number"}
 """What a text must be that is read by these."""
@@ -99,14 +109,7 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 class Option(NamedTuple):
-    """An option of a command that belongs to no model.
-
-    Attributes:
-        name: without dashes.
-        type: Path, int or float.
-        text: what it is.
-        default: None for none.
-    """
+    """An option of a command that belongs to no model: its name without dashes, and as type Path, int or float."""
 
     name: str
     type: str
@@ -131,10 +134,6 @@ def spelled(message: str, names: Mapping[str, str]) -> str:
 
     A name of one word, such as `end`, may also be a word of the sentence: it gets its dashes where the sentence is
     about it, before "must". Values, which follow "got", texts in quotes and paths stay as they are.
-
-    Args:
-        message: of a transform, or of a command.
-        names: what arguments are called, by themselves.
     """
     rule, got, value = message.partition(", got ")
     rule = WITH_DASHES.sub(lambda found: names.get(found[1].replace("-", "_"), found[0]), rule)
@@ -152,11 +151,7 @@ class Help(argparse.Action):
 
     @override
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        more = [
-            action
-            for action in parser._actions
-            if getattr(action, "seldom", False) and action.help != argparse.SUPPRESS
-        ]
+        more = [each for each in parser._actions if getattr(each, "seldom", False) and each.help != argparse.SUPPRESS]
         if more and values != "all":
             for action in more:
                 action.help = argparse.SUPPRESS
@@ -193,7 +188,7 @@ class Parser(argparse.ArgumentParser):
 
     @override
     def format_help(self) -> str:
-        if self.usage is None:
+        if self.usage is None and self._subparsers is None:
             self.usage = self._shortest()
         return super().format_help()
 
@@ -201,18 +196,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
 
-    def _shortest(self) -> str | None:
-        """Return the shortest call that can be, or None for argparse's own words."""
-        if self._subparsers is not None:
-            return None
+    def _shortest(self) -> str:
+        """Return the shortest call that can be."""
         width = self._get_formatter()._width
-        needed = [
-            " ".join([*action.option_strings[:1], self._word(action)]) for action in self._actions if action.required
-        ]
+        words_of = {each: str(each.metavar or METAVARS.get(each.type, "NAME")) for each in self._actions}  # type: ignore[call-overload]
+        needed = [" ".join([*each.option_strings[:1], word]) for each, word in words_of.items() if each.required]
         words = [self.prog, *(word.replace(" ", "\0") for word in needed), "[OPTION]..."]
         lines = textwrap.wrap(" ".join(words).replace("%", "%%"), width - 7, subsequent_indent=" " * 11)
         return "\n".join(lines).replace("\0", " ")
-
-    def _word(self, action: argparse.Action) -> str:
-        """Return what stands for the value of an option."""
-        return str(action.metavar or METAVARS.get(action.type, "NAME"))  # type: ignore[call-overload]

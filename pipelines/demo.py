@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import secrets
@@ -12,12 +11,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.plot import write
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.simulate.city import Truth
@@ -36,25 +36,23 @@ NAMES = ("events.parquet", "truth.jsonl", "counts.jsonl", "counts.png", "report.
 """What the demo leaves in its folder, beside the guarantee and the ledger."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    text = "where the files go (default: demo-output)"
-    parser.add_argument("--output", default="demo-output", metavar="FOLDER", help=text)
-    parser.add_argument("--users", type=int, default=40_000, metavar="N", help="people (default: 40,000)")
-    parser.add_argument("--windows", type=int, default=48, metavar="M", help="hours (default: 48)")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the simulated events (default: 1)")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--output": {"default": "demo-output", "metavar": "FOLDER", "help": "where files go (default: demo-output)"},
+    "--users": {"type": int, "default": 40_000, "metavar": "N", "help": "people (default: 40,000)"},
+    "--windows": {"type": int, "default": 48, "metavar": "M", "help": "hours (default: 48)"},
+    "--seed": {"type": int, "default": 1, "metavar": "S", "help": "of the simulated events (default: 1)"},
+}
 
 
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
+def run(output: str, users: int, windows: int, seed: int) -> None:
     """Simulate, watch, draw, and report."""
-    began, folder = time.monotonic(), arguments.output
-    files = {name: os.path.join(folder, name) for name in NAMES}
+    began, files = time.monotonic(), {name: os.path.join(output, name) for name in NAMES}
     console = Console(highlight=False)
     try:
-        for name, least in (("users", 1), ("windows", 1), ("seed", 0)):
-            checks.integer(name, getattr(arguments, name), minimum=least)
-        commands = _commands(arguments, files)
-        _prepare(folder, files, commands)
+        for name, number, least in (("users", users, 1), ("windows", windows, 1), ("seed", seed, 0)):
+            checks.integer(name, number, minimum=least)
+        commands = _commands(files, users, windows, seed)
+        _prepare(output, files, commands)
     except ValueError as error:
         raise UsageError(str(error)) from error
     except OSError as error:
@@ -67,17 +65,15 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         console.print()
     rows: list[KeyCount] = read_row_file(files["counts.jsonl"], KeyCount)
     truth: list[Truth] = read_row_file(files["truth.jsonl"], Truth)
-    write(read_result(files["counts.jsonl"]).chart(truth), files["counts.png"])
-    promise = Promise.read(f"{files['counts.jsonl']}.guarantee.json")
-    assert promise is not None  # the run has written it
-    key = files["noise.key"]
+    result, key = read_result(files["counts.jsonl"]), files["noise.key"]
+    write(result.chart(truth), files["counts.png"])
     again = f"sh {files['commands.sh']} (the noise key is in {key}; another demo makes another key)"
     for line in (
-        _verdict(rows, truth, int(promise.number("accuracy", "detection_threshold"))),
+        _verdict(rows, truth, int(result.promise.number("accuracy", "detection_threshold"))),
         f"\nPicture, with the simulated truth: {files['counts.png']}",
         f"Report: {files['report.html']}",
         f"The same rows again: {again}",
-        f"Live page: {_typed(['serve', folder, '--ledger', f'{key}{ENDING}'])}",
+        f"Live page: {_typed(['serve', output, '--ledger', f'{key}{ENDING}'])}",
         f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['counts', '--help'])}",
     ):
         console.print(Text(printable(line)), soft_wrap=True)
@@ -86,16 +82,10 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 def _prepare(folder: str, files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> None:
     """Make the folder, write down the commands, and make a new noise key that only its owner can read."""
     os.makedirs(folder, exist_ok=True)
-    if os.listdir(folder):
-        try:
-            with open(files["commands.sh"]) as file:
-                mine = file.readline() == MARK
-        except (FileNotFoundError, UnicodeDecodeError):
-            mine = False
-        if not mine:
-            raise ValueError(f"--output must be a new folder, or one that a demo has made, got {folder}")
-    with open(files["commands.sh"], "w") as file:
-        file.writelines([MARK, *(f"{_typed(command)}\n" for command in commands)])
+    script = Path(files["commands.sh"])
+    if os.listdir(folder) and not (script.is_file() and script.read_bytes().startswith(MARK.encode())):
+        raise ValueError(f"--output must be a new folder, or one that a demo has made, got {folder}")
+    script.write_text("".join([MARK, *(f"{_typed(command)}\n" for command in commands)]))
     key = files["noise.key"]
     for path in (key, f"{key}{ENDING}"):  # the ledger is about runs with the key before
         if os.path.exists(path):
@@ -112,11 +102,10 @@ def _typed(command: Sequence[str]) -> str:
     return f"{program} {shlex.join(command)}"
 
 
-def _commands(arguments: argparse.Namespace, files: Mapping[str, str]) -> list[list[str]]:
-    """Return the commands of the demo, as one would type them."""
+def _commands(files: Mapping[str, str], users: int, windows: int, seed: int) -> list[list[str]]:
     events, truth, rows, _, report, key, _ = files.values()
-    end = (datetime.fromisoformat(START) + timedelta(hours=arguments.windows)).isoformat()
-    size = f"--users {arguments.users} --windows {arguments.windows} --seed {arguments.seed}".split()
+    end = (datetime.fromisoformat(START) + timedelta(hours=windows)).isoformat()
+    size = f"--users {users} --windows {windows} --seed {seed}".split()
     asked = f"--window 1h --start {START} --end {end} --epsilon 1 --delta 1e-6 --max-contributions 40".split()
     return [
         ["simulate", "heavy-hitters", *size, "--output", events, "--truth", truth],
@@ -142,6 +131,6 @@ COMMAND = Command(
     description="Simulates two days of searches in a city, counts with differential privacy how many people search "
     "for what, and says what was found and missed. It keeps the files and prints the commands, so that you can run "
     "them by hand.",
-    add_arguments=add_arguments,
+    options=OPTIONS,
     run=run,
 )

@@ -31,10 +31,7 @@ StrPath = str | os.PathLike[str]
 
 
 def read(path: StrPath) -> Result:
-    """Read the output of any command, with what is guaranteed of it; `table` has the rows as a pyarrow.Table.
-
-    Args:
-        path: a file of rows (.avro, .parquet, .jsonl or .csv) with its guarantee file, or the folder of a stream.
+    """Read the output of any command, a file or the folder of a stream, with what is guaranteed of it.
 
     Raises:
         ValueError: the path has no result, or a part of it is missing or damaged.
@@ -57,10 +54,7 @@ ONE_AT_A_TIME = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class DryRun:
-    """What `ask` returns where `dry_run=True`: nothing was published, recorded or spent.
-
-    The log says how much of the frame can be used, and what a run would promise; guard its exact numbers.
-    """
+    """What `ask` returns where `dry_run=True`: its log says how much can be used, in exact numbers to be guarded."""
 
     log: str = dataclasses.field(default="", repr=False)
 
@@ -104,15 +98,14 @@ def ask(
             `Counts(max_contributions=40)`; or a `Monitor`, or the path of its file.
         frame: events, one in each row: of pandas (2.2 or newer), Polars, pyarrow or DuckDB, or anything else with
             `__arrow_c_stream__`.
-        output: a file for the rows, .avro, .parquet, .jsonl or .csv, with the guarantee beside it; of a monitor, a
-            folder. None for none.
+        output: a file for the rows, with the guarantee beside it; of a monitor, a folder. None for none.
         dry_run: whether the frame is read only to say how much of it can be used.
         **keywords: options of the command by their names, such as `epsilon=1, window="1d", user="who"`. Public
             lists of items (`domain`) and of rules may be lists; `timedelta` and `datetime` are understood.
 
     Returns:
-        The result: `table` (a pyarrow.Table), `guarantee`, `accuracy`, `chart()`, `log`. Of a monitor, one for each
-        of its questions, by name. With `dry_run=True` a `DryRun`, which has a `log` alone.
+        The result: `table` (a pyarrow.Table), `guarantee`, `accuracy`, `chart()`, `log`; of a monitor one for each of
+        its questions, by name; with `dry_run=True` a `DryRun`, which has a `log` alone.
 
     Raises:
         ValueError, TypeError: an option, the frame or a column breaks a rule, or no event can be used.
@@ -195,7 +188,6 @@ OF_FRAMES = frozenset({"input", "wide", *OF_FILES})
 
 
 def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, Any], dry_run: bool, folder: str) -> str:
-    """Answer a question; return the path of the rows."""
     events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows.parquet")
     path = rows if output is None else os.fspath(output)
     if path == "-":
@@ -205,17 +197,13 @@ def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, A
             raise TypeError(f"{kind.info.word} has no option `{name}` for frames")
     given = in_python(kind, keywords, {"data": {"input": events}, "output": {"path": path}})
     with given.errors():
-        monitor = given.monitor()
-        _write(frame, monitor, events)
-        with loaded("run.run.Run").prepare(monitor, Execution(workers=1, dry_run=dry_run)) as run:
-            run.execute()
+        _execute(given.monitor(), frame, events, dry_run=dry_run)
     return "" if dry_run else path
 
 
 def _run_monitor(
     asked: Monitor | os.PathLike[str], frame: Any, output: Any, keywords: Mapping[str, Any], folder: str
 ) -> dict[str, str]:
-    """Answer the questions of a monitor; return the paths of their rows by name."""
     events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows")
     if wrong := [name for name in keywords if name not in Account.model_fields]:
         raise TypeError(f"{wrong[0]} must not be given with a monitor, which has its options")
@@ -224,18 +212,17 @@ def _run_monitor(
     data = {name: None for name in OF_FILES if name not in ("input", "kafka_setting")} | {"input": events}
     place = {"path": rows if output is None else os.fspath(output), "format": "parquet", "send": ()}
     parts = {"data": monitor.data.model_copy(update=data), "output": monitor.output.model_copy(update=place)}
-    monitor = monitor.model_copy(update={"account": account, **parts})
     check_account(account.model_dump())
-    _write(frame, monitor, events)
-    with loaded("run.run.Run").prepare(monitor, Execution(workers=1, dry_run=False)) as run:
-        run.execute()
-        return {name: run.places.rows(name) for name in monitor.questions}
+    return _execute(monitor.model_copy(update={"account": account, **parts}), frame, events)
 
 
-def _write(frame: Any, monitor: Monitor, path: str) -> None:
-    """Write the columns of a frame that are read into a file."""
+def _execute(monitor: Monitor, frame: Any, path: str, *, dry_run: bool = False) -> dict[str, str]:
+    """Write the columns of a frame that are read into a file, and run; return the paths of rows by name."""
     table = loaded("sources.frame_files.as_table")(frame)
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
     fields = loaded("run.run.shared_fields")(read)
     fields.check(table.schema, "the frame")
     loaded("sources.frame_files.write_events")([table], fields.names(), path)
+    with loaded("run.run.Run").prepare(monitor, Execution(workers=1, dry_run=dry_run)) as run:
+        run.execute()
+        return {name: run.places.rows(name) for name in monitor.questions}

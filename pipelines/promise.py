@@ -13,23 +13,14 @@ from privstream.pipelines.stores import exists, opened
 
 @dataclass(frozen=True)
 class Promise:
-    """A guarantee file.
-
-    Attributes:
-        path: where it is.
-        content: what a run has written into it.
-    """
+    """A guarantee file: where it is, and what a run has written into it."""
 
     path: str
     content: Mapping[str, Any]
 
     @classmethod
     def read(cls, path: str) -> Promise | None:
-        """Return what a file promises, or None if there is no such file.
-
-        Raises:
-            ValueError: it is not one that a command writes; the message names the file.
-        """
+        """Return what a file promises, or None if there is none. What no command writes is a ValueError."""
         try:
             if not exists(path):
                 return None
@@ -54,11 +45,7 @@ class Promise:
         return bool(intervals.get("leave_out") and not intervals.get("allow"))
 
     def number(self, *names: str) -> Any:
-        """Return what stands at a place of the file, which must be there.
-
-        Raises:
-            ValueError: it is not; the message names file and place.
-        """
+        """Return what stands at a place of the file, which must be there, or a ValueError names file and place."""
         found: Any = self.content
         for name in names:
             if not isinstance(found, Mapping) or name not in found:

@@ -66,7 +66,6 @@ BOOT = "/proc/sys/kernel/random/boot_id"  # differs between machines, and from o
 
 @functools.cache
 def _machine() -> int:
-    """Return a number of this machine; 0 if it has none."""
     try:
         with open(BOOT, encoding="ascii") as file:
             return int(file.read(8), 16)
@@ -85,7 +84,6 @@ def facts_of(path: str) -> FileFacts:
 
 
 def _described(found: Any) -> FileFacts:
-    """Return what Beam says of a file."""
     return FileFacts(found.path, found.size_in_bytes, (found.last_updated_in_seconds,))
 
 
@@ -131,11 +129,7 @@ def delete(path: str) -> None:
 
 
 def reach_stores(arguments: Sequence[str], options: PipelineOptions) -> None:
-    """Let all paths of this process be reached as Beam's options, made of arguments, say.
-
-    Raises:
-        ValueError: one is a secret, which lists of processes and job servers would show.
-    """
+    """Let all paths be reached as Beam's options say; secrets are refused, which lists of processes would show."""
     for argument in arguments:
         name = argument.removeprefix("--").partition("=")[0]
         if argument.startswith("--") and name in SECRETS:
@@ -155,8 +149,7 @@ def check_store(path: str, option: str) -> None:
         missing = True
     if missing:
         raise ValueError(f"{option} of {scheme}:// needs an extra: pip install 'privstream[{extra}]'")
-    without = filesystems()._pipeline_options is None  # a command that takes no options of Beam
-    if without:
+    if filesystems()._pipeline_options is None:  # a command that takes no options of Beam
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415 - late, as all of Beam here
 
         filesystems().set_options(PipelineOptions([]))
@@ -164,9 +157,8 @@ def check_store(path: str, option: str) -> None:
         filesystems().get_filesystem(path)
     except ValueError as error:
         if scheme == "hdfs":
-            instead = ", which this command does not take: fetch the files, and name them here" if without else ""
-            needed = "--hdfs_host, --hdfs_port and --hdfs_user"
-            raise ValueError(f"{option} of hdfs:// needs {needed}{instead}, got {path}") from None
+            needed = "--hdfs_host, --hdfs_port and --hdfs_user, of a command that takes options of Beam"
+            raise ValueError(f"{option} of hdfs:// needs {needed}, got {path}") from None
         raise ValueError(f"{option} must be on a filesystem that Beam knows, got {path}: {error}") from None
 
 

@@ -27,10 +27,7 @@ LINE_END = re.compile(r"\s*[\r\n]\s*")
 
 
 def printable(text: str) -> str:
-    """Escape what cannot be seen, such as control characters, changes of direction and lone surrogates.
-
-    Ends of lines stay.
-    """
+    """Escape what cannot be seen, such as control characters and changes of direction; ends of lines stay."""
     return "\n".join(_shown(line) for line in text.split("\n"))
 
 
@@ -55,10 +52,7 @@ def is_quiet() -> bool:
 
 
 def say(text: str, hanging: int = 0) -> None:
-    """Tell the person at the terminal, whose lines end between words; elsewhere lines stay as they are.
-
-    `hanging`: columns by which the following parts of a line are set in.
-    """
+    """Tell the person at the terminal, whose lines end between words, and go on set in by some columns."""
     if is_quiet():
         return
     shown = printable(text)
@@ -76,11 +70,7 @@ def gap() -> None:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Write JSON in which what cannot be seen is escaped by its hexadecimal code; NaN and infinity are refused.
-
-    Raises:
-        ValueError: there is a NaN or an infinity.
-    """
+    """Write JSON in which what cannot be seen is escaped by its hexadecimal code; NaN and infinity are refused."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     if text.isprintable():
         return text
@@ -96,5 +86,4 @@ class PrintableFormatter(logging.Formatter):
 
 
 def _shown(line: str) -> str:
-    """Escape what cannot be seen in one line."""
     return line if line.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)

@@ -50,13 +50,7 @@ CoreLoader.add_constructor("tag:yaml.org,2002:float", _float)
 
 @dataclass(frozen=True)
 class Document:
-    """What is in a file.
-
-    Attributes:
-        path: of the file.
-        content: plain values; the file is a mapping.
-        lines: where each key stands, by the keys that lead to it.
-    """
+    """What is in a file, as plain values, and in which line each key stands, by the keys that lead to it."""
 
     path: str
     content: dict[str, Any]

@@ -7,8 +7,9 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b, sha256
+from importlib.metadata import version
 from typing import Annotated, Any, Literal, NamedTuple
 
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, group_point
@@ -33,11 +34,7 @@ Unit = Annotated[
     PlainSerializer(PrivacyUnit.to_dict),
 ]
 Budget = Annotated[float, Field(ge=0)]
-
-
-def now() -> str:
-    """Return the time of a line, ISO 8601 in UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+PROMISED = ("unit", "neighbouring", "epsilon", "delta")
 
 
 class Cost(NamedTuple):
@@ -61,16 +58,14 @@ class Limit(NamedTuple):
 
 
 class Line(BaseModel):
-    """A line of a ledger about a data set.
+    """A line of a ledger about a data set, with the digest of all lines before it.
 
-    Attributes:
-        salt: random, so that the digest of the line shows nothing of it.
-        previous: digest of all lines before it.
+    Privacy: `salt` is random, so that the digest of the line shows nothing of it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     ledger: Literal[1] = 1
-    time: str = Field(default_factory=now)
+    time: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     dataset: str
     salt: str = Field(default_factory=lambda: secrets.token_hex(SALT_BYTES), repr=False)
     previous: str = Field(default=BEFORE_ALL, repr=False)
@@ -91,7 +86,7 @@ class Entry(Line):
     digest: str
     name: str
     command: str
-    version: str
+    version: str = Field(default_factory=partial(version, "privstream"))
     data: str
     key: str
     output: str
@@ -106,8 +101,7 @@ class Entry(Line):
     def of(cls, guarantee: PrivacyGuarantee, **given: Any) -> Entry:
         """Return the entry of a run with this guarantee."""
         mu, slack = shift_of(guarantee)
-        promised = {name: getattr(guarantee, name) for name in ("unit", "neighbouring", "epsilon", "delta")}
-        return cls(**given, **promised, mu=mu, slack=slack)
+        return cls(**given, **{name: getattr(guarantee, name) for name in PROMISED}, mu=mu, slack=slack)
 
     @property
     def release(self) -> tuple[str, str, str]:
@@ -116,8 +110,7 @@ class Entry(Line):
 
     def promises(self, guarantee: PrivacyGuarantee) -> bool:
         """Tell whether a guarantee is that of this run."""
-        names = ("unit", "neighbouring", "epsilon", "delta")
-        return all(getattr(self, name) == getattr(guarantee, name) for name in names)
+        return all(getattr(self, name) == getattr(guarantee, name) for name in PROMISED)
 
     def about(self, unit: PrivacyUnit, neighbouring: str) -> Cost | None:
         """Return what it costs another unit, or None if nothing is proved: docs/proofs/budget.md, section 3."""
@@ -131,13 +124,15 @@ class Entry(Line):
             return Cost(GaussianCurve(shift=mu).epsilon(self.delta), self.delta, mu, 0.0)
         curve = PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)
         point = group_point(curve, self.epsilon, self.delta, changes)
-        if point is None:
-            return None
-        return Cost(point.at_epsilon, point.at_delta, *shift_of_point(point.at_epsilon, point.at_delta))
+        return (
+            None
+            if point is None
+            else Cost(point.at_epsilon, point.at_delta, *shift_of_point(point.at_epsilon, point.at_delta))
+        )
 
 
 class LimitLine(Line):
-    """The limit of a data set, which holds until the next one."""
+    """The limit of a data set, until the next one."""
 
     kind: Literal["limit"] = "limit"
     epsilon: Annotated[float, Field(gt=0)]
@@ -172,7 +167,8 @@ class Contents:
         found: list[AnyLine] = []
         for line in self.lines:
             if isinstance(line, NameLine):
-                found = [_renamed(each, line) for each in found]
+                new = {"dataset": line.new}
+                found = [each.model_copy(update=new) if each.dataset == line.dataset else each for each in found]
             found.append(line)
         return found
 
@@ -200,11 +196,6 @@ class Contents:
         chained = line.model_copy(update={"previous": self.heads[-1]})
         written = chained.model_dump_json().encode() + b"\n"
         return written, Contents((*self.lines, chained), (*self.heads, head_after(self.heads[-1], written)))
-
-
-def _renamed(line: AnyLine, by: NameLine) -> AnyLine:
-    """Return a line by the name that its data set has after another line."""
-    return line.model_copy(update={"dataset": by.new}) if line.dataset == by.dataset else line
 
 
 def record_digest(value: Any) -> str:

@@ -6,11 +6,10 @@ import errno
 import fcntl
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -25,25 +24,20 @@ from privstream.pipelines.accounts.entries import (
     record_digest,
 )
 from privstream.pipelines.accounts.spending import check_limit
-from privstream.pipelines.locations import DEFAULT_DATASET
+from privstream.pipelines.locations import DEFAULT_DATASET, POSTGRESQL, TABLE
 
 if TYPE_CHECKING:
-    from privstream.pipelines.accounts.ledger_table import LedgerTable, TableLines
+    from privstream.pipelines.accounts.ledger_table import TableLines
 
 ENDING = ".ledger.jsonl"
 """What the ledger beside a key is called: the name of the key's file, and this."""
 
-DATABASE = "postgresql://"
-"""What the place of a ledger in a database begins with."""
+NONE = "none"
+"""The value of `--ledger` that goes without."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Receipt:
-    """What the ledger says of a line that it has taken.
-
-    Attributes:
-        repeats: whether it repeats an earlier one, so that it costs nothing more.
-    """
+class Receipt(NamedTuple):
+    """What the ledger says of a line that it has taken; one that repeats an earlier one costs nothing more."""
 
     repeats: bool
     contents: Contents
@@ -57,6 +51,13 @@ class Receipt:
     def head(self) -> str:
         """Digest of all lines. Privacy: each line has 256 random bits, so that this shows nothing of them."""
         return self.contents.heads[-1]
+
+
+def named_ledger(ledger: str | None, key: str | None) -> Ledger | None:
+    """Return the ledger that is named, or the one beside the key; None to go without."""
+    if ledger == NONE or (ledger is None and key is None):
+        return None
+    return Ledger(f"{key}{ENDING}" if ledger is None else ledger)
 
 
 class Ledger:
@@ -84,18 +85,20 @@ class Ledger:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._store = _store(path)
+        self._lines: FileLines | TableLines = FileLines(path)
+        if path.startswith(POSTGRESQL):
+            try:
+                module = importlib.import_module("privstream.pipelines.accounts.ledger_table")
+            except ImportError:
+                rule = "must be a file, unless PostgreSQL's driver is installed: pip install 'privstream[postgresql]'"
+                raise ValueError(f"ledger {rule}") from None
+            self._lines = module.TableLines(path)
+        elif not path or "://" in path:
+            raise ValueError(f"ledger must be a file of this machine, {TABLE}, or {NONE}, got {path!r}")
 
     def contents(self) -> Contents:
-        """Return what all lines say; nothing, if there is no such file or table.
-
-        Raises:
-            ValueError: the ledger cannot be read, a line is damaged or the chain is broken; the message names the line.
-        """
-        if not self._store.exists():
-            return Contents()
-        with self._store.opened(write=False) as lines:
-            return read_lines(lines.read(), self.path)
+        """Return what all lines say; nothing, if there is none. A damaged line is a ValueError that names it."""
+        return read_lines(self._lines.read(), self.path)
 
     def read(self) -> list[Entry]:
         """Return all runs, in the order in which they were started."""
@@ -107,16 +110,15 @@ class Ledger:
         Nobody else writes meanwhile, and the entry is on the disk when this returns.
 
         Raises:
-            ValueError: the ledger cannot be written, a line is damaged, another release has had the same noise, its
-                data set is unknown where there are limits or where its data have another name, or the limit would be
-                exceeded.
+            ValueError: the ledger cannot be read or written, another release has had the same noise, its data set is
+                unknown, or the limit would be exceeded.
         """
+        check_name("dataset", entry.dataset)
         if dry:
             contents = self.contents()
-            return Receipt(repeats=self._agrees(entry, contents), contents=contents.after(entry)[1])
-        with self._store.opened(write=True) as lines:
-            contents = read_lines(lines.read(), self.path)
-            return _write(lines, contents, entry, self._agrees(entry, contents))
+            return Receipt(self._agrees(entry, contents), contents.after(entry)[1])
+        with self._writing() as (contents, write):
+            return write(entry, repeats=self._agrees(entry, contents))
 
     def record(
         self,
@@ -137,16 +139,13 @@ class Ledger:
 
         Args:
             guarantee: what the transforms of the pipeline promise together.
-            noise: their noise, for the fingerprint of its key.
-            run_id: the run id of the noise.
+            noise: theirs, of the same run id.
+            run_id: the name of the run.
             data: what is read, in words or as a digest; not what is in it.
             dataset: whose budget is spent.
             question: what the run is called in tables.
             parameters: plain values that shape the answers, but no user ids and no items.
             output: where rows go.
-
-        Raises:
-            ValueError: see `append`; the noise has another run id; or `data` says nothing.
         """
         if noise.run_id != run_id:
             raise ValueError(
@@ -155,57 +154,54 @@ class Ledger:
             )
         if not data.strip():
             raise ValueError("data must say what is read, got a text without words")
-        entry = Entry.of(
-            guarantee,
-            label=run_id,
-            digest=record_digest([question, parameters or {}, data]),
-            name=run_id,
-            dataset=dataset,
-            command=question,
-            version=version("privstream"),
-            data=data,
-            key=noise.fingerprint,
-            output=output,
-        )
+        digest = record_digest([question, parameters or {}, data])
+        about = {"command": question, "dataset": dataset, "data": data, "output": output}
+        entry = Entry.of(guarantee, label=run_id, name=run_id, digest=digest, key=noise.fingerprint, **about)
         return self.append(entry)
 
     def set_limit(self, dataset: str, limit: Limit, *, change: bool = False) -> Receipt:
-        """Set the limit of a data set, which all later runs about it must keep; the earlier limit stays in the ledger.
-
-        Raises:
-            ValueError: there is another limit, and `change` does not say that it is to be changed; or the ledger
-                cannot be written.
-        """
-        with self._store.opened(write=True) as lines:
-            contents = read_lines(lines.read(), self.path)
+        """Set the limit of a data set, which all later runs about it must keep; to `change` it must be said."""
+        check_name("dataset", dataset)
+        with self._writing() as (contents, write):
             found = contents.limits.get(dataset)
             if found == limit:
-                return Receipt(repeats=True, contents=contents)
+                return Receipt(True, contents)
             if found is not None and not change:
                 raise ValueError(f"change must be given: the limit of {dataset!r} is {found.in_words()}")
-            line = LimitLine(dataset=dataset, epsilon=limit.epsilon, delta=limit.delta)
-            return _write(lines, contents, line, repeats=False)
+            return write(LimitLine(dataset=dataset, epsilon=limit.epsilon, delta=limit.delta))
 
     def rename(self, dataset: str, new: str) -> Receipt:
         """Give a data set another name; what two have spent that are one from now on is added up.
 
         Raises:
-            ValueError: there is no such data set; both have runs and one a limit, or both have limits, so that the
-                limit would be about runs that did not have to keep it; or the ledger cannot be written.
+            ValueError: there is no such data set, or a limit would be about runs that did not have to keep it.
         """
-        with self._store.opened(write=True) as lines:
-            contents = read_lines(lines.read(), self.path)
+        check_name("to", new)
+        with self._writing() as (contents, write):
             if dataset not in contents.datasets or new == dataset:
                 raise ValueError(f"dataset must be one of {', '.join(map(repr, contents.datasets))}, got {dataset!r}")
             limited, both = {dataset, new} & contents.limits.keys(), {dataset, new}
             if len(limited) == 2 or (limited and both <= {entry.dataset for entry in contents.entries}):
                 raise ValueError(f"to must be a new data set, since {dataset!r} or {new!r} has a limit of its own")
-            return _write(lines, contents, NameLine(dataset=dataset, new=new), repeats=False)
+            return write(NameLine(dataset=dataset, new=new))
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[Contents, Callable[..., Receipt]]]:
+        """Give what the ledger says, and what appends a line, while nobody else writes."""
+        with self._lines.writing() as (lines, append):
+            contents = read_lines(lines, self.path)
+
+            def write(line: AnyLine, *, repeats: bool = False) -> Receipt:
+                written, after = contents.after(line)
+                append(written)
+                return Receipt(repeats, after)
+
+            yield contents, write
 
     def _agrees(self, entry: Entry, contents: Contents) -> bool:
         """Return whether an entry repeats an earlier one, if it agrees with all and the limit is kept."""
         earlier, limits = contents.entries, contents.limits
-        own = [other for other in earlier if other.dataset == entry.dataset]
+        own = contents.about(entry.dataset)
         if any(other.release == entry.release for other in own):
             return True
         for other in earlier:
@@ -214,46 +210,68 @@ class Ledger:
                     f"run_id must be another one: the run {entry.name} of {other.time} in {self.path} had other data "
                     "or parameters, and both would get the same noise"
                 )
+        wrong = f", got {entry.dataset!r}; privstream budget set opens an account"
         if limits and entry.dataset not in contents.datasets:
-            raise ValueError(
-                f"dataset must be one of {', '.join(map(repr, contents.datasets))}, which the ledger has, got "
-                f"{entry.dataset!r}; privstream budget set opens an account"
-            )
+            known = ", ".join(map(repr, contents.datasets))
+            raise ValueError(f"dataset must be one of {known}, which the ledger has{wrong}")
         same = dict.fromkeys(other.dataset for other in earlier if other.data == entry.data)
         if same and entry.dataset not in {*same, *limits}:
-            raise ValueError(
-                f"dataset must be {' or '.join(map(repr, same))}, as which the ledger has these data, got "
-                f"{entry.dataset!r}; privstream budget set opens an account for other people in them"
-            )
+            known = " or ".join(map(repr, same))
+            raise ValueError(f"dataset must be {known}, as which the ledger has these data{wrong} for other people")
         if (found := limits.get(entry.dataset)) is not None:
             check_limit(found, entry, own)
         return False
 
 
-@dataclass(frozen=True)
-class FileLines:
-    """The lines of an open file that nobody else has meanwhile."""
+def check_name(option: str, name: str) -> None:
+    """Refuse what is no name of a data set."""
+    if not name or not name.isprintable():
+        raise ValueError(f"{option} must be a name of printable letters, got {name!r}")
 
-    file: int
-    path: str
+
+class FileLines:
+    """The lines of a file, made by the first one, readable by its owner alone."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
 
     def read(self) -> list[bytes]:
-        """Return all lines."""
-        with open(os.dup(self.file), "rb") as stream:
-            stream.seek(0)
-            return stream.readlines()
+        """Return all lines; none if there is no such file."""
+        if not os.path.exists(self.path):
+            return []
+        with self._locked(os.O_RDONLY, fcntl.LOCK_SH, "read") as file:
+            return _all_lines(file)
 
-    def append(self, line: bytes) -> None:
-        """Write a line to the disk, all of it or nothing.
+    @contextmanager
+    def writing(self) -> Iterator[tuple[list[bytes], Callable[[bytes], None]]]:
+        """Give all lines, and what appends one, while nobody else writes, or reads what is going to change."""
+        with self._locked(os.O_RDWR | os.O_CREAT | os.O_APPEND, fcntl.LOCK_EX, "written") as file:
+            yield _all_lines(file), partial(self._append, file)
 
-        Raises:
-            ValueError: the disk is full, or fails.
-        """
-        length = os.fstat(self.file).st_size
+    @contextmanager
+    def _locked(self, flags: int, lock: int, word: str) -> Iterator[int]:
+        rule = f"ledger must be a file that can be {word}, got {self.path}"
+        if os.path.exists(self.path) and not (os.path.isfile(self.path) or os.path.isdir(self.path)):
+            raise ValueError(f"ledger must be a file that keeps its lines, got {self.path}")  # not a device or a pipe
         try:
-            if os.write(self.file, line) != len(line):
+            file = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ValueError(f"{rule} ({error.strerror})") from None
+        try:
+            fcntl.flock(file, lock)
+            yield file
+        except OSError as error:
+            raise ValueError(f"{rule} ({error.strerror})") from None
+        finally:
+            os.close(file)
+
+    def _append(self, file: int, line: bytes) -> None:
+        """Write a line to the disk, all of it or nothing."""
+        length = os.fstat(file).st_size
+        try:
+            if os.write(file, line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(self.file)
+            os.fsync(file)
             if not length:  # the name of a new file, too
                 folder = os.open(os.path.dirname(os.path.realpath(self.path)), os.O_RDONLY | os.O_DIRECTORY)
                 try:
@@ -261,61 +279,12 @@ class FileLines:
                 finally:
                     os.close(folder)
         except OSError as error:
-            os.ftruncate(self.file, length)
+            os.ftruncate(file, length)
             rule = "ledger must be a file that can be written"
             raise ValueError(f"{rule}, got {self.path} ({error.strerror}); nothing was recorded") from None
 
 
-@dataclass(frozen=True)
-class LedgerFile:
-    """A file of lines, made by the first one, readable by its owner alone."""
-
-    path: str
-
-    def exists(self) -> bool:
-        """Tell whether there is such a file."""
-        return os.path.exists(self.path)
-
-    @contextmanager
-    def opened(self, *, write: bool) -> Iterator[FileLines]:
-        """Open the file while nobody else writes, or reads what is going to change."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND if write else os.O_RDONLY
-        if self.exists() and not (os.path.isfile(self.path) or os.path.isdir(self.path)):
-            raise ValueError(f"ledger must be a file that keeps its lines, got {self.path}")  # not a device or a pipe
-        try:
-            file = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            word = "written" if write else "read"
-            raise ValueError(f"ledger must be a file that can be {word}, got {self.path} ({error.strerror})") from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
-            yield FileLines(file, self.path)
-        except OSError as error:
-            raise ValueError(f"ledger must be a file that can be used, got {self.path} ({error.strerror})") from None
-        finally:
-            os.close(file)
-
-
-def is_database(path: str) -> bool:
-    """Tell whether a ledger is no file."""
-    return path.startswith(DATABASE)
-
-
-def _store(path: str) -> LedgerFile | LedgerTable:
-    """Return where the lines are."""
-    if not is_database(path):
-        return LedgerFile(path)
-    try:
-        module = importlib.import_module("privstream.pipelines.accounts.ledger_table")
-    except ImportError:
-        rule = "ledger must be a file, unless PostgreSQL's driver is installed: pip install 'privstream[postgresql]'"
-        raise ValueError(rule) from None
-    store: LedgerTable = module.LedgerTable(path)
-    return store
-
-
-def _write(lines: FileLines | TableLines, contents: Contents, line: AnyLine, repeats: bool) -> Receipt:
-    """Append a line to the chain."""
-    written, after = contents.after(line)
-    lines.append(written)
-    return Receipt(repeats=repeats, contents=after)
+def _all_lines(file: int) -> list[bytes]:
+    with open(os.dup(file), "rb") as stream:
+        stream.seek(0)
+        return stream.readlines()

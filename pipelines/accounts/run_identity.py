@@ -29,9 +29,7 @@ class RunIdentity:
         releases: of each question by name, `release` of its transform; the name of a single question is empty.
         readings: of each question by name, all that says how records are read, as plain values.
         data: digest of the contents of all input files; or the source, if that has no end.
-        place: of the rows of an unbounded run. Nothing else distinguishes the data of two such runs: one that
-            starts again finds what it has published, and leaves it; elsewhere it would publish other answers about the
-            same windows, so that is another release.
+        place: of the rows of an unbounded run, since elsewhere it would publish other answers about the same windows.
     """
 
     releases: Mapping[str, Mapping[str, Any]]
@@ -69,12 +67,7 @@ def identify(
     read: Mapping[str, Mapping[str, Any]],
     files: Iterable[EventFile],
 ) -> RunIdentity:
-    """Return what all questions draw, and of what.
-
-    Args:
-        given: arguments of their transforms, by name.
-        read: by name, what they read of events, and what else is read.
-    """
+    """Return what all questions draw, by the arguments of their transforms, and of what that is read."""
     data, releases, readings = monitor.data, {}, {}
     forms = {"watermark": data.watermark, "input_format": data.input_format} if data.unbounded else {}
     for name, question in monitor.questions.items():
@@ -82,7 +75,7 @@ def identify(
         key = "" if monitor.single else name
         releases[key], readings[key] = made.release, {**read[name], **forms}
     if data.unbounded:
-        source, place = f"{WATCHED}{_source(data.input)}", _place(monitor.output.path)
+        source, place = f"{WATCHED}{_place(data.input)}", _place(monitor.output.path)
         return RunIdentity(releases=releases, readings=readings, data=source, place=place)
     return RunIdentity(releases=releases, readings=readings, data=data_digest(files))
 
@@ -109,15 +102,10 @@ def content_digest(path: str) -> list[str]:
         raise InputFileError(f"cannot read {path}: {reason}") from None
 
 
-def _source(path: str) -> str:
-    """Return the name of a source without an end: a topic, whatever broker has it, or a folder."""
+def _place(path: str) -> str:
+    """Return a path that says the same in any working directory; of a topic its name, whatever broker has it."""
     if path.startswith("kafka://"):
         return f"kafka topic {path.rpartition('/')[2]}"
-    return _place(path)
-
-
-def _place(path: str) -> str:
-    """Return a path that says the same in any working directory."""
     return path if scheme_of(path) is not None else os.path.realpath(path)
 
 

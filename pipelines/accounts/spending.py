@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from privstream.mechanisms.privacy.accounting import GaussianCurve
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.shift import Shift, added
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.pipelines.accounts.entries import Contents, Cost, Entry, Limit
@@ -65,17 +67,8 @@ class Filter:
 
     def more(self, costs: Sequence[Cost], cost: Cost) -> int:
         """Return how many more equal releases fit; at most `MOST_RUNS`."""
-
-        def fit(number: int) -> bool:
-            return number <= MOST_RUNS and self.keeps([*costs, *[cost] * number])
-
-        least, more = 0, 1
-        while fit(more):
-            least, more = more, 2 * more
-        while more - least > 1:
-            middle = (least + more) // 2
-            least, more = (middle, more) if fit(middle) else (least, middle)
-        return least
+        numbers = range(1, MOST_RUNS + 1)
+        return bisect_left(numbers, True, key=lambda number: not self.keeps([*costs, *[cost] * number]))
 
     def _affords(self, slack: float) -> bool:
         return slack <= self.slack * ROUNDING
@@ -132,10 +125,6 @@ class Standing:
         """Whether the limit is kept, or there is none."""
         return self.filter is None or self.filter.keeps(self.costs)
 
-    def without_last(self) -> Standing:
-        """Return what all releases but the last one cost."""
-        return replace(self, costs=self.costs[:-1])
-
     def more(self, cost: Cost) -> int | None:
         """Return how many more equal releases fit into the limit; None without one."""
         if self.limit is None:
@@ -167,13 +156,19 @@ def standings_of(contents: Contents, dataset: str) -> list[Standing]:
     return list(standings(contents.about(dataset), contents.limits.get(dataset)))
 
 
+def standing_of(contents: Contents, dataset: str, promised: PrivacyGuarantee | Entry) -> Standing | None:
+    """Return what the runs about a data set have cost the unit of a promise."""
+    wanted = promised.unit, promised.neighbouring
+    return next((each for each in standings_of(contents, dataset) if (each.unit, each.neighbouring) == wanted), None)
+
+
 def check_limit(limit: Limit, entry: Entry, earlier: Sequence[Entry]) -> None:
     """Refuse a run that would bring its data set past a limit, for a unit that the run promises something to."""
     for found in standings([*earlier, entry], limit):
         cost = entry.about(found.unit, found.neighbouring)
         if cost is None or found.kept:
             continue
-        before = found.without_last()
+        before = replace(found, costs=found.costs[:-1])
         raise ValueError(
             f"the limit of data set {entry.dataset!r} must not be exceeded: of {limit.in_words()} epsilon "
             f"{before.epsilon:.4g} is spent for {found.unit}, neighbours by {found.neighbouring}, and this run costs "

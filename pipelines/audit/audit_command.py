@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from json import dumps
 from typing import Any, Literal
 
 import numpy as np
@@ -181,20 +180,20 @@ class AuditCommand:
 
     spec: QuestionInfo
 
-    def run(self, arguments: argparse.Namespace) -> None:
+    def run(self, trials: int, key: str | None, json: bool) -> None:
         """Replay and attack, print what was found, and end with the verdict."""
         began = time.monotonic()
         attacks: Sequence[Attack] = loaded(self.spec.audit.path) if self.spec.audit else ()
         try:
-            if checks.integer("trials", arguments.trials, minimum=FEWEST) % 2:
-                raise ValueError(f"trials must be even, half of them for each input, got {arguments.trials}")
-            found = replays(self.spec, arguments.key)
+            if checks.integer("trials", trials, minimum=FEWEST) % 2:
+                raise ValueError(f"trials must be even, half of them for each input, got {trials}")
+            found = replays(self.spec, key)
             wrong = WRONG / max(1, len(attacks))
-            found += [tried(self.spec, attack, arguments.trials, arguments.key, wrong) for attack in attacks]
+            found += [tried(self.spec, attack, trials, key, wrong) for attack in attacks]
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
         say(f"audited in {time.monotonic() - began:.0f} s")
-        report(f"audit of {self.spec.word}", {"question": self.spec.word}, found, arguments)
+        report(f"audit of {self.spec.word}", {"question": self.spec.word}, found, trials, json=json)
 
 
 HEADINGS = ("attack", "mechanism", "epsilon", "measured", "delta", "share", "verdict")
@@ -212,7 +211,9 @@ def report(
     title: str,
     about: Mapping[str, Any],
     findings: Sequence[Finding],
-    arguments: argparse.Namespace,
+    trials: int,
+    *,
+    json: bool,
     notes: Sequence[str] = (),
 ) -> None:
     """Print what was found, as a table or as JSON, and end with the verdict.
@@ -222,7 +223,7 @@ def report(
         InconclusiveError: a control was not caught.
     """
     verdict = overall(findings)
-    if arguments.json:
+    if json:
         on_epsilon = [finding for finding in findings if finding.about == "epsilon"]
         least = min(on_epsilon, key=lambda finding: finding.measured / finding.guarantee.epsilon)
         said = {
@@ -231,12 +232,12 @@ def report(
             "measured_epsilon": least.measured,
             "unit": str(least.guarantee.unit),
             "weakest_attack": least.name,
-            "trials": arguments.trials,
+            "trials": trials,
             "confidence": 1 - WRONG,
             "verdict": verdict,
             "attacks": [finding.to_dict() for finding in findings],
         }
-        print(json.dumps(said, indent=2))
+        print(dumps(said, indent=2))
     else:
         texts = [one.text if one.control is None else f"{one.name}: {one.text}" for one in findings]
         show(title, _table(findings), [*notes, *dict.fromkeys(texts), *MEANING])

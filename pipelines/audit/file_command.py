@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.audit.audit_command import Finding, replayed, report
 from privstream.pipelines.command import Command, UsageError
-from privstream.pipelines.commands.question import add_audit_options
+from privstream.pipelines.commands.question import AUDIT_OPTIONS
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.catalogue import MODELS, question
 from privstream.pipelines.model.given import Given
@@ -92,21 +91,23 @@ def _guarantee(promise: Promise) -> PrivacyGuarantee:
         raise ValueError(f"{promise.path} must be a guarantee that privstream wrote: {error}") from None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    words = "what a run has written beside its rows, or in the folder of a monitor; or FILE.yaml, a monitor"
-    parser.add_argument("file", metavar="RESULT.guarantee.json", help=words)
-    add_audit_options(parser)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "file": {
+        "metavar": "RESULT.guarantee.json",
+        "help": "what a run has written beside its rows, or in the folder of a monitor; or FILE.yaml, a monitor",
+    },
+    **AUDIT_OPTIONS,
+}
 
 
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
+def run(file: str, trials: int, key: str | None, json: bool) -> None:
     """Read the file, and replay its run."""
-    path, found, without = arguments.file, list[Finding](), dict[str, str]()
+    path, found, without = file, list[Finding](), dict[str, str]()
     try:
         whole, promises = _planned(path) if path.endswith(MONITOR_FILES) else _published(path)
         for name, promise in promises.items():
             try:
-                found.append(replay(name, promise, arguments.key))
+                found.append(replay(name, promise, key))
             except ValueError as error:
                 without[name] = str(error)
         if not found:
@@ -120,7 +121,7 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
         "without_attack": without,
     }
     notes = [f"{name} is not audited: {reason}" for name, reason in without.items()]
-    report(f"audit of {path}", about, found, arguments, notes)
+    report(f"audit of {path}", about, found, trials, json=json, notes=notes)
 
 
 Promises = tuple[PrivacyGuarantee, Mapping[str, Promise]]
@@ -177,6 +178,6 @@ COMMAND = Command(
     "file. Of a monitor, FILE.yaml or the _guarantee.json of its folder, each question is held against its part of the "
     "budget. Events are invented: it reads no data of yours, costs no privacy budget, and needs no key. It is for "
     "questions whose noise is added to numbers. Public lists are read where the file says.",
-    add_arguments=add_arguments,
+    options=OPTIONS,
     run=run,
 )

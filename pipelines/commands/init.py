@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import READ
@@ -26,51 +26,47 @@ NO_NAME = re.compile(r"[-+.\d\s]*\d[-+.:TZe\d\s]*|.*@.*|.*\d{4,}.*|")
 """Texts that are no names of fields, but numbers, times, addresses or nothing: a file without a header begins so."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    parser.add_argument("input", metavar="INPUT", help="events: a path, a folder or a glob, .avro .parquet .jsonl .csv")
-    parser.add_argument("--output", metavar="PATH", default=DEFAULT, help=f"a new file (default: {DEFAULT}), or -")
-    parser.add_argument("--input-format", choices=READ, help="default: by the ending of the name")
-    parser.add_argument("--encoding", metavar="NAME", help="of CSV and JSON lines, such as windows-1252")
-    parser.add_argument("--delimiter", metavar="NAME", help="of CSV, where the first line does not show it")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "input": {"metavar": "INPUT", "help": "events: a path, a folder or a glob, .avro .parquet .jsonl .csv"},
+    "--output": {"metavar": "PATH", "default": DEFAULT, "help": f"a new file (default: {DEFAULT}), or -"},
+    "--input-format": {"choices": READ, "help": "default: by the ending of the name"},
+    "--encoding": {"metavar": "NAME", "help": "of CSV and JSON lines, such as windows-1252"},
+    "--delimiter": {"metavar": "NAME", "help": "of CSV, where the first line does not show it"},
+}
 
 
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
+def run(output: str, **given: str | None) -> None:
     """Read the names, and write the file."""
-    to_terminal = arguments.output == "-"
     try:
-        if not to_terminal:
-            check_destination(arguments.output)
-            check_new(arguments.output)
-        fields = _fields(arguments)
+        if output != "-":
+            check_destination(output)
+            check_new(output)
+        fields = _fields(**given)  # type: ignore[arg-type]
     except (InputFileError, ValueError, OSError) as error:
         raise UsageError(str(error).replace("; --overwrite replaces it", "").replace("--input ", "INPUT ")) from error
-    given = {name: getattr(arguments, name) for name in ("input", "input_format", "encoding", "delimiter")}
     data = "\n".join(f"  {name}: {_yaml(value)}" for name, value in given.items() if value is not None)
     text = TEMPLATE.format(fields=", ".join(map(_yaml, fields)), data=data, fill_in=FILL_IN)
-    if to_terminal:
+    if output == "-":
         print(printable(text), end="")
         return
-    Path(arguments.output).write_text(text, encoding="utf-8")
-    next_step = f"privstream plan {arguments.output}"
-    say(f"{arguments.output}: fill in what says {FILL_IN}, then: {next_step}")
+    Path(output).write_text(text, encoding="utf-8")
+    say(f"{output}: fill in what says {FILL_IN}, then: privstream plan {output}")
 
 
-def _fields(arguments: argparse.Namespace) -> list[str]:
+def _fields(input: str, input_format: str | None, encoding: str | None, delimiter: str | None) -> list[str]:
     """Return the fields of the first file, by its header or schema; of JSON lines, by the keys of the first line.
 
     Raises:
         InputFileError, ValueError: the file has none, or its first line has what is no name, and is not quoted.
     """
-    delimiter = "\t" if arguments.delimiter == "tab" else arguments.delimiter
-    form = replace(FieldMapping(encoding=arguments.encoding or UTF_8, delimiter=delimiter).text, names=())
-    file = match_files(arguments.input, arguments.input_format)[0]
+    delimiter = "\t" if delimiter == "tab" else delimiter
+    form = replace(FieldMapping(encoding=encoding or UTF_8, delimiter=delimiter).text, names=())
+    file = match_files(input, input_format)[0]
     schema = FORMATS[file.format].schema(file.path, form)
     names = [field.name for field in schema] if schema is not None else []
     if file.format == "jsonl":
         lines = next(iter(read_lines(file.path, form.encoding)), None)
-        row = None if lines is None or isinstance(lines, Damage) else parse_line(lines.texts[0])
-        names = list(row or ())
+        names = list((None if lines is None or isinstance(lines, Damage) else parse_line(lines.texts[0])) or ())
     if not names:
         raise InputFileError(f"INPUT must have fields: {file.path} has none")
     usual = all(len(name) <= LONGEST_NAME and not NO_NAME.fullmatch(name) and name.isprintable() for name in names)
@@ -111,7 +107,6 @@ output: {{path: out}}
 
 
 def _yaml(text: str) -> str:
-    """Return a text as YAML reads it."""
     other = any(re.fullmatch(form, text) for _, form, _ in CORE)
     return text if PLAIN.fullmatch(text) and not other else json.dumps(text, ensure_ascii=False)
 
@@ -120,6 +115,6 @@ COMMAND = Command(
     description="Writes a commented monitor, a file of questions with one privacy budget, from the names of the fields "
     "of a file of events: the header of CSV, the schema of Parquet or Avro, the keys of the first line of JSON. Names "
     "may tell something, too: look at the file before you share it.",
-    add_arguments=add_arguments,
+    options=OPTIONS,
     run=run,
 )

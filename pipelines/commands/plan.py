@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from privstream.mechanisms import KeyedNoise, checks
+from privstream.mechanisms import checks
 from privstream.mechanisms.guarantee_records import guarantee_record
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.pipelines.command import Command
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.model.base import Place, WrongKeyError, check_epsilon
 from privstream.pipelines.model.given import Given, Named
 from privstream.pipelines.model.monitor import Monitor, Privacy
-from privstream.pipelines.model.question import METHOD, Question, Windows
-from privstream.pipelines.options import OptionOf, add_layers, add_options, given_to, options_of
-from privstream.pipelines.run.plan import Plan, with_budget
+from privstream.pipelines.model.question import METHOD, Question, QuestionInfo, Windows
+from privstream.pipelines.options import OptionOf, options_of
+from privstream.pipelines.run.plan import Plan, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
 from privstream.pipelines.terminal import NOTE
-from privstream.pipelines.yaml_file import read_document
 from privstream.transforms.row_types import Time
 from privstream.transforms.timing.steps import Steps, end_of
 from rich.table import Table
@@ -40,109 +38,74 @@ FAR = 2**40
 MOST_NAMES = 1_000_000
 """In a list of a plan."""
 
+JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print one JSON object"}}
 
-@dataclass(frozen=True)
-class PlanOfQuestion:
-    """What budgets give.
+Made = Callable[[float], Any]
+"""Returns what a run with an epsilon promises."""
 
-    Attributes:
-        question: with its options.
-        known: arguments of its transform, but for the budget and the noise.
-        delta: of the run.
-        given: what options say.
-        unbounded: whether rows are seen while the run goes on.
-    """
 
-    question: Question
-    known: Mapping[str, Any]
-    delta: float
-    given: Given
-    unbounded: bool
+def _making(kind: type[Question], given: Given, windows: int | None, unbounded: bool, lists: Mapping[str, Any]) -> Made:
+    info = kind.info
+    own: dict[str, Any] = {"question": info.word, **info.assumed}
+    if "queries" in info.unplanned:
+        own["queries"] = "none"
+    for name, stand in info.stands.items():
+        if (listed := lists[stand.name.replace("-", "_")]) is not None:
+            own[name] = _list_of(name, stand.name, str(listed))
+    question = kind.read(own | given.content["questions"].popitem()[1], at=("questions", info.word))
+    privacy = Privacy.read({"epsilon": 1.0, **given.content.get("privacy", {})}, at=("privacy",))
+    privacy.check()
+    zone = given.content.get("data", {}).get("time_zone")
+    spans = Windows.read(given.content.get("windows", {}), at=("windows",))
+    known = question.arguments(_counted(spans, windows, zone) if info.has_windows else spans, zone=zone)
+    return lambda epsilon: planned(question, known, epsilon, privacy.spent_delta, unbounded=unbounded)
 
-    @classmethod
-    def of(cls, kind: type[Question], arguments: argparse.Namespace, options: Sequence[OptionOf]) -> PlanOfQuestion:
-        """Return the plan that options describe."""
-        info, given = kind.info, given_to(kind, arguments, options)
-        more = ("epsilon", "windows", "error", *(stand.name for stand in info.stands.values()))
-        names: dict[Place, str] = {("plan", name): f"--{name}" for name in more}
-        names |= {(option.name,): option.word for option in options}
-        given = Given(given.layers, Named(given.main.content, names), kind)
-        with given.errors():
-            own: dict[str, Any] = {"question": info.word, **info.assumed}
-            if "queries" in info.unplanned:
-                own["queries"] = "none"
-            for name, stand in info.stands.items():
-                if (listed := getattr(arguments, stand.name)) is not None:
-                    own[name] = _list_of(name, stand.name, str(listed))
-            question = kind.read(own | given.content["questions"].popitem()[1], at=("questions", info.word))
-            privacy = Privacy.read({"epsilon": 1.0, **given.content.get("privacy", {})}, at=("privacy",))
-            privacy.check()
-            zone = given.content.get("data", {}).get("time_zone")
-            windows = Windows.read(given.content.get("windows", {}), at=("windows",))
-            if info.has_windows:
-                windows = _counted(windows, getattr(arguments, "windows", None), zone)
-            known = question.arguments(windows, zone=zone)
-        return cls(question, known, privacy.spent_delta, given, bool(getattr(arguments, "unbounded", False)))
 
-    def run(self, arguments: argparse.Namespace) -> None:
-        """Print the answer."""
-        with self.given.errors(), clock("planning"):
-            if (arguments.epsilon is None) == (arguments.error is None):
-                raise ValueError("one of --epsilon and --error must be given")
-            wanted = arguments.error
-            epsilons = _numbers(arguments.epsilon) if wanted is None else [self.least(wanted)]
-            answer = {"question": self.question.info.word, "budgets": list(map(self.budget, epsilons))}
-        if arguments.json:
-            print(json.dumps(answer, indent=2, allow_nan=False))
-        else:
-            self._print(answer["budgets"])  # type: ignore[arg-type]
+def _budget(made: Made, epsilon: float) -> dict[str, Any]:
+    transform = made(epsilon)
+    accuracy = transform.accuracy
+    return {
+        "epsilon": epsilon,
+        "method": getattr(transform, METHOD, None),
+        "error": None if accuracy.error == math.inf else accuracy.error,
+        "accuracy": accuracy.to_dict(),
+        "advice": transform.advice,
+        "guarantee": _record(transform.guarantee),
+    }
 
-    def transform(self, epsilon: float) -> Any:
-        """Return what a run with such a budget promises."""
-        given = with_budget(self.question, self.known, epsilon, self.delta)
-        made = self.question.info.planned_class(**given, noise=KeyedNoise.random("plan"))
-        return made if self.unbounded else made.to_finish()
 
-    def budget(self, epsilon: float) -> dict[str, Any]:
-        """Return what such a budget gives."""
-        made = self.transform(epsilon)
-        accuracy = made.accuracy
-        return {
-            "epsilon": epsilon,
-            "method": getattr(made, METHOD, None),
-            "error": None if accuracy.error == math.inf else accuracy.error,
-            "accuracy": accuracy.to_dict(),
-            "advice": made.advice,
-            "guarantee": {name: one for name, one in guarantee_record(made.guarantee).items() if one is not None},
-        }
+def _record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
+    return {name: one for name, one in guarantee_record(guarantee).items() if one is not None}
 
-    def least(self, error: float) -> float:
-        """Return the least epsilon with an error, rounded up to three digits."""
-        wanted = checks.positive("error", error)
-        if self.transform(MOST_EPSILON).accuracy.error > wanted:
-            raise WrongKeyError(("plan", "error"), f"must be larger for an epsilon <= {MOST_EPSILON:g}, got {wanted:g}")
-        low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
-        for _ in range(TRIES):
-            middle = (low + high) / 2
-            try:
-                enough = self.transform(math.exp(middle)).accuracy.error <= wanted
-            except (ValueError, OverflowError):  # no noise is large enough
-                enough = False
-            low, high = (low, middle) if enough else (middle, high)
-        return rounded_up(math.exp(high))
 
-    def _print(self, budgets: Sequence[Mapping[str, Any]]) -> None:
-        """Print a row for each budget, and what the last one says."""
-        table = Table()
-        for heading in ("epsilon", f"error ({self.question.info.error_unit})"):
-            table.add_column(heading, justify="right")
-        for budget in budgets:
-            table.add_row(f"{budget['epsilon']:g}", "-" if budget["error"] is None else number(budget["error"]))
-        last = budgets[-1]
-        notes = [f"{NOTE}{last['advice']}"] if last["advice"] else []
-        method = f", method {last['method']}" if self.question.info.methods else ""
-        title = f"delta {last['guarantee']['delta']:g}{method}, for {last['guarantee']['unit']}"
-        show(title, table, [last["accuracy"]["sentence"], *notes])
+def _least(made: Made, error: float) -> float:
+    """Return the least epsilon with an error, rounded up to three digits."""
+    wanted = checks.positive("error", error)
+    if made(MOST_EPSILON).accuracy.error > wanted:
+        raise WrongKeyError(("plan", "error"), f"must be larger for an epsilon <= {MOST_EPSILON:g}, got {wanted:g}")
+    low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
+    for _ in range(TRIES):
+        middle = (low + high) / 2
+        try:
+            enough = made(math.exp(middle)).accuracy.error <= wanted
+        except (ValueError, OverflowError):  # no noise is large enough
+            enough = False
+        low, high = (low, middle) if enough else (middle, high)
+    return rounded_up(math.exp(high))
+
+
+def _print(info: QuestionInfo, budgets: Sequence[Mapping[str, Any]]) -> None:
+    """Print a row for each budget, and what the last one says."""
+    table = Table()
+    for heading in ("epsilon", f"error ({info.error_unit})"):
+        table.add_column(heading, justify="right")
+    for budget in budgets:
+        table.add_row(f"{budget['epsilon']:g}", "-" if budget["error"] is None else number(budget["error"]))
+    last = budgets[-1]
+    notes = [f"{NOTE}{last['advice']}"] if last["advice"] else []
+    method = f", method {last['method']}" if info.methods else ""
+    title = f"delta {last['guarantee']['delta']:g}{method}, for {last['guarantee']['unit']}"
+    show(title, table, [last["accuracy"]["sentence"], *notes])
 
 
 PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zone")
@@ -162,34 +125,50 @@ def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:
 
 def plan_command(kind: type[Question]) -> Command:
     """Return the command that says how accurate answers will be."""
-    info, options = kind.info, planned_options(kind)
+    info, keys = kind.info, planned_options(kind)
+    own: dict[str, dict[str, Any]] = {
+        "--epsilon": {"metavar": "X[,X..]", "help": "epsilon, or several values to compare"},
+        "--error": {"type": float, "metavar": "X", "help": "find the smallest epsilon with this error instead"},
+    }
+    if "window" in {option.name for option in keys}:
+        text = "number of windows, in place of --start and --end"
+        own["--windows"] = {"type": int, "metavar": "N", "help": text}
+        text = "plan for unbounded input, whose rows are seen window by window; without it for files"
+        own["--unbounded"] = {"action": "store_true", "help": text}
+    for stand in info.stands.values():
+        own[f"--{stand.name}"] = {"metavar": "N", "required": stand.needed, "help": stand.text}
+    own |= JSON
 
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        group = parser.add_argument_group("plan")
-        group.add_argument("--epsilon", metavar="X[,X..]", help="epsilon, or several values to compare")
-        text = "instead of --epsilon: find the smallest epsilon with this error"
-        group.add_argument("--error", type=float, metavar="X", help=text)
-        if "window" in {option.name for option in options}:
-            group.add_argument(
-                "--windows", type=int, metavar="N", help="number of windows, in place of --start and --end"
-            )
-            text = "plan for unbounded input, whose rows are seen window by window; without it for files"
-            group.add_argument("--unbounded", action="store_true", help=text)
-        for stand in info.stands.values():
-            group.add_argument(f"--{stand.name}", metavar="N", required=stand.needed, help=stand.text)
-        group.add_argument("--json", action="store_true", help="print one JSON object")
-        add_layers(group)
-        add_options(parser, options, kind)
-
-    def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        PlanOfQuestion.of(kind, arguments, options).run(arguments)
+    def run(
+        given: Given, epsilon: str | None, error: float | None, json: bool, unbounded: bool = False,
+        windows: int | None = None, **lists: Any,
+    ) -> None:  # fmt: skip
+        names: dict[Place, str] = {("plan", name.removeprefix("--")): name for name in own}
+        names |= {(option.name,): option.word for option in keys}
+        given = Given(given.layers, Named(given.main.content, names), kind)
+        with given.errors(), clock("planning"):
+            made = _making(kind, given, windows, unbounded, lists)
+            if (epsilon is None) == (error is None):
+                raise ValueError("one of --epsilon and --error must be given")
+            epsilons = [_least(made, error)] if error is not None else _numbers(epsilon or "")
+            budgets = [_budget(made, one) for one in epsilons]
+        if json:
+            _print_json({"question": info.word, "budgets": budgets})
+        else:
+            _print(info, budgets)
 
     return Command(
         description="Predicts, before any data is read, how accurate the answers will be with one epsilon "
         "or several, or finds the epsilon that gives a wanted error. It costs no privacy budget.",
-        add_arguments=add_arguments,
+        options=own,
+        keys=keys,
+        kind=kind,
         run=run,
     )
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
 
 
 def _list_of(name: str, option: str, number: str) -> Any:
@@ -205,7 +184,6 @@ def _list_of(name: str, option: str, number: str) -> Any:
 
 
 def _numbers(texts: str) -> list[float]:
-    """Return several epsilons."""
     try:
         return [check_epsilon(float(text)) for text in texts.split(",")]
     except ValueError as error:
@@ -242,35 +220,23 @@ def rounded_up(value: float) -> float:
     return float(f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.3g}")
 
 
-def _add_monitor(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    parser.add_argument(
-        "file", metavar="FILE.yaml", help="the monitor: data, total budget, questions with their shares"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_layers(parser)
-
-
-def _run_monitor(arguments: argparse.Namespace, others: list[str]) -> None:
-    """Read the file, share out the budget, and print what it gives."""
-    given = given_to(None, arguments, (), document=read_document(arguments.file))
+def _run_monitor(given: Given, file: str, json: bool) -> None:
     with clock("sharing out the budget"), given.errors():
         monitor = given.monitor()
-        planned = Plan.of(monitor)
+        plan = Plan.of(monitor)
         views = views_of(monitor)
-        answer_views(views, tables_of(monitor, planned.transforms, {}, Time))
-        answer = _answer(arguments.file, monitor, planned) | {"views": [view.name for view in views]}
-    if arguments.json:
-        print(json.dumps(answer, indent=2, allow_nan=False))
+        answer_views(views, tables_of(monitor, plan.transforms, {}, Time))
+        answer = _answer(file, monitor, plan) | {"views": [view.name for view in views]}
+    if json:
+        _print_json(answer)
     else:
         _print_monitor(answer)
 
 
-def _answer(path: str, monitor: Monitor, planned: Plan) -> dict[str, Any]:
-    """Return what each question gets, and what is promised of all together."""
+def _answer(path: str, monitor: Monitor, plan: Plan) -> dict[str, Any]:
     accuracy_of = cache(attrgetter("accuracy"))  # questions that differ in their fields alone have one transform
     questions = {}
-    for paid in planned.questions:
+    for paid in plan.questions:
         question = monitor.questions[paid.name]
         accuracy = accuracy_of(paid.transform)
         questions[paid.name] = {
@@ -282,12 +248,10 @@ def _answer(path: str, monitor: Monitor, planned: Plan) -> dict[str, Any]:
             "error_unit": question.info.error_unit,
             "sentence": accuracy.sentence,
         }
-    guarantee = {name: value for name, value in guarantee_record(planned.guarantee).items() if value is not None}
-    return {"monitor": path, "questions": questions, "guarantee": guarantee}
+    return {"monitor": path, "questions": questions, "guarantee": _record(plan.guarantee)}
 
 
 def _print_monitor(answer: dict[str, Any]) -> None:
-    """Print a table of questions, and what it says."""
     table = Table()
     table.add_column("name", no_wrap=True)
     table.add_column("question", no_wrap=True)
@@ -312,6 +276,7 @@ COMMAND = Command(
     description="Shares out one total budget over the questions of a file, before any data is read, and predicts how "
     "accurate each of them will be with its share. All of them together cost no more than the total: what is Gaussian "
     "adds up by squares, so that five questions cost noise times 2.3, and not 5. It costs no privacy budget.",
-    add_arguments=_add_monitor,
+    options={"file": {"metavar": "FILE.yaml", "help": "the monitor: data, budget, questions, shares"}, **JSON},
+    keys=(),
     run=_run_monitor,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any
 
@@ -18,18 +17,13 @@ def schema() -> dict[str, Any]:
     return {"$schema": DRAFT, **Monitor.model_json_schema(by_alias=True), "title": "a monitor of privstream"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    parser.add_argument("--output", metavar="PATH", default="-", help="file to write, or - for the terminal (default)")
-
-
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
+def run(output: str) -> None:
     """Print the schema, or write it into a file."""
-    if arguments.output == "-":
+    if output == "-":
         print(json.dumps(schema(), indent=2))
         return
     try:
-        write_json(arguments.output, schema())
+        write_json(output, schema())
     except OSError as error:
         raise UsageError(f"--output must be a file that can be written ({error.strerror})") from error
 
@@ -38,6 +32,6 @@ COMMAND = Command(
     description="Prints the JSON schema of monitors. An editor with it completes the keys of a monitor, says what each "
     "is, and marks mistakes while you write. A first line of the file names it: "
     "`# yaml-language-server: $schema=monitor.schema.json`.",
-    add_arguments=add_arguments,
+    options={"--output": {"metavar": "PATH", "default": "-", "help": "a file, or - for the terminal (default)"}},
     run=run,
 )

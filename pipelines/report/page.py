@@ -14,9 +14,9 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
-from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.accounts.spending import standing_of
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.show import words
@@ -172,7 +172,7 @@ def cost_in_words(ledger: str, result: Result) -> str:
             f"ledger must have recorded the run of each result, and {ledger} has not the line that "
             f"{result.promise.path} names: name the ledger of that run, or leave it out"
         )
-    standing = Account(path=ledger, dataset=entry.dataset).spent(result.guarantee)
+    standing = standing_of(contents, entry.dataset, result.guarantee)
     if standing is None:
         return f"{entry.dataset!r}: nothing to tell"
     limit = None if standing.limit is None else standing.limit.epsilon

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Any
 
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.report.result import read_result
@@ -11,25 +11,26 @@ from privstream.pipelines.sinks.row_files import check_destination, whole_file
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "result": {
+        "metavar": "RESULT",
+        "help": "output of a command, a file or a folder, with its guarantee file; or a view of a monitor",
+    },
+    "--output": {"required": True, "metavar": "PATH", "help": "the picture; ends in .png, .svg or .html"},
+}
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    words = "output of a command, a file or a folder, with its guarantee file; or a view of a monitor"
-    parser.add_argument("result", metavar="RESULT", help=words)
-    parser.add_argument("--output", required=True, metavar="PATH", help="the picture; ends in .png, .svg or .html")
 
-
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
+def run(result: str, output: str) -> None:
     """Read the result and write its chart."""
     try:
-        if not arguments.output.lower().endswith((".png", ".svg", ".html")):
-            raise ValueError(f"--output must end in .png, .svg or .html, got {arguments.output}")
-        check_destination(arguments.output)
-        chart = read_result(arguments.result, Time).chart()
+        if not output.lower().endswith((".png", ".svg", ".html")):
+            raise ValueError(f"--output must end in .png, .svg or .html, got {output}")
+        check_destination(output)
+        chart = read_result(result, Time).chart()
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
-    write(chart, arguments.output)
-    say(f"picture: {arguments.output}")
+    write(chart, output)
+    say(f"picture: {output}")
 
 
 def write(chart: Chart, path: str) -> None:
@@ -43,4 +44,4 @@ def write(chart: Chart, path: str) -> None:
         raise RunError(f"cannot write {path}: {error}") from error
 
 
-COMMAND = Command(description="Draws the chart of a result.", add_arguments=add_arguments, run=run)
+COMMAND = Command(description="Draws the chart of a result.", options=OPTIONS, run=run)

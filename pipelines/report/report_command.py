@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Any
 
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
@@ -15,47 +15,51 @@ TITLE = "Differentially private results"
 LONGEST_TITLE = 200
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    words = (
-        "output of a command, a file or a folder, with its guarantee file; or a monitor, FILE.yaml or its folder, "
-        "with all results"
-    )
-    parser.add_argument("results", nargs="+", metavar="RESULT", help=words)
-    parser.add_argument("--output", required=True, metavar="PAGE", help="the page; ends in .html")
-    words = f"heading, at most {LONGEST_TITLE} characters (default: {TITLE})"
-    parser.add_argument("--title", default=TITLE, metavar="TEXT", help=words)
-    parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded: shows what is spent")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "results": {
+        "nargs": "+",
+        "metavar": "RESULT",
+        "help": "output of a command, a file or a folder, with its guarantee file; or a monitor, FILE.yaml or its "
+        "folder, with all results",
+    },
+    "--output": {"required": True, "metavar": "PAGE", "help": "the page; ends in .html"},
+    "--title": {
+        "default": TITLE,
+        "metavar": "TEXT",
+        "help": f"heading, at most {LONGEST_TITLE} characters (default: {TITLE})",
+    },
+    "--ledger": {"metavar": "PATH", "help": "file in which the runs are recorded: shows what is spent"},
+}
 
 
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
+def run(results: list[str], output: str, title: str, ledger: str | None) -> None:
     """Read the results, make the page, and write it."""
     try:
-        if not arguments.output.lower().endswith(".html"):
-            raise ValueError(f"--output must end in .html, got {arguments.output}")
-        if not 0 < len(arguments.title.strip()) <= LONGEST_TITLE:
-            raise ValueError(f"--title must have 1 to {LONGEST_TITLE} characters, got {len(arguments.title)}")
-        check_destination(arguments.output)
+        if not output.lower().endswith(".html"):
+            raise ValueError(f"--output must end in .html, got {output}")
+        if not 0 < len(title.strip()) <= LONGEST_TITLE:
+            raise ValueError(f"--title must have 1 to {LONGEST_TITLE} characters, got {len(title)}")
+        check_destination(output)
         with clock("reading and drawing results"):
-            given, ledger = [output_of(path) for path in arguments.results], arguments.ledger
+            given = [output_of(path) for path in results]
             if ledger is None and len(given) == 1:  # a page of one monitor needs no option
-                ledger = ledger_of(arguments.results[0])
+                ledger = ledger_of(results[0])
             whole = monitor_promise(given[0]) if len(given) == 1 else None
             paths = [path for one in given for path in results_of(one)]
-            page = loaded("report.page.page_of")(paths, title=arguments.title, ledger=ledger, whole=whole)
+            page = loaded("report.page.page_of")(paths, title=title, ledger=ledger, whole=whole)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     try:
-        with whole_file(arguments.output) as stream:
+        with whole_file(output) as stream:
             stream.write(page.encode())
     except OSError as error:
-        raise RunError(f"cannot write {arguments.output}: {error}") from error
-    say(f"report: {arguments.output} ({len(page.encode()) / 1e6:.1f} MB)")
+        raise RunError(f"cannot write {output}: {error}") from error
+    say(f"report: {output} ({len(page.encode()) / 1e6:.1f} MB)")
 
 
 COMMAND = Command(
     description="Makes one page of results: of each a sentence, a picture and a short table; all rows, what is "
     "guaranteed and how accurate numbers are can be opened. The page needs no network.",
-    add_arguments=add_arguments,
+    options=OPTIONS,
     run=run,
 )

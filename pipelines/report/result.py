@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.ledger import ENDING, is_database
-from privstream.pipelines.locations import END, GUARANTEE, MONITOR_FILES, WRITTEN
+from privstream.pipelines.accounts.ledger import ENDING
+from privstream.pipelines.locations import END, GUARANTEE, MONITOR_FILES, POSTGRESQL, WRITTEN
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.model.question import QuestionInfo, loaded
 from privstream.pipelines.promise import Promise
@@ -210,7 +210,7 @@ def ledger_of(path: str) -> str | None:
     document = read_document(path)
     ledger, key = document.at(("account", "ledger")), document.at(("account", "key"))
     ledger = f"{key}{ENDING}" if ledger is None and key is not None else ledger
-    return ledger if isinstance(ledger, str) and (is_database(ledger) or os.path.exists(ledger)) else None
+    return ledger if isinstance(ledger, str) and (ledger.startswith(POSTGRESQL) or os.path.exists(ledger)) else None
 
 
 def monitor_promise(path: str) -> Promise | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.account import Charge
 from privstream.pipelines.model.data import FORMS, Data
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import METHOD, PUBLIC, Question, QuestionInfo
@@ -22,7 +21,6 @@ from privstream.pipelines.sinks.row_files import (
     read_row_file,
     sort_rows,
     with_item_columns,
-    write_json,
     write_row_file,
 )
 from privstream.pipelines.sinks.row_formats import Layout
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 READ = "Read"
 """What stages are called that read for all questions."""
 
-SHARDS, LEAST_SHARDS = "shards", 4
+LEAST_SHARDS = 4
 BYTES_OF_SHARD = 1 << 30
 """Of input, at most, whose people one shard has: one window of it is in memory at a time."""
 
@@ -55,10 +53,7 @@ def stage_label(name: str, stage: str) -> str:
 class Asked:
     """A question whose options have been checked: what is done, what is promised, and where its rows go.
 
-    Attributes:
-        name: of the question among several; empty if it is the only one.
-        promised: what its guarantee file says.
-        more: further elements that the transform takes, by name.
+    Its name is empty if it is the only one; `more` are further elements that the transform takes, by name.
     """
 
     name: str = ""
@@ -70,20 +65,12 @@ class Asked:
     more: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     destination: Destination | None = None
 
-    @property
-    def spec(self) -> QuestionInfo:
-        """What it is to a user."""
-        return self.question.info
-
     def label(self, stage: str) -> str:
         """Return what one of its stages is called, beside those of other questions."""
         return stage_label(self.name, stage)
 
     def counters(self, counted: Counters) -> dict[str, int]:
-        """Return what a run has counted that is about this question: its own stages, and of reading what is about all.
-
-        Of records that were read for several questions each has counted which it can use.
-        """
+        """Return what a run has counted that is about this question: its own stages, and of reading what it can use."""
         if not self.name:
             return summed((name, number) for (_, name), number in counted.items())
         found, own = [], re.compile(rf"{self.name}(?:{OF_READING}|-)")  # some runners write a hyphen
@@ -106,26 +93,23 @@ class Asked:
         if self.transform.explained is None:
             return path, self.row_type
         folder, slash, name = path.rpartition("/")
-        return f"{folder}{slash}.{name}.all.parquet", self.transform.unfinished or self.spec.row_type_of(self.transform)
+        row_type = self.transform.unfinished or self.question.info.row_type_of(self.transform)
+        return f"{folder}{slash}.{name}.all.parquet", row_type
 
     def explain(self, path: str, counted: Counters) -> Counters:
-        """Write the rows of a finished run as they are shown, corrected where limits drop much of them.
-
-        Returns:
-            What the run has counted, with the number of rows that are shown.
-        """
+        """Write rows as they are shown, corrected where limits drop much; return counters with their number."""
         limits, (raw, row_type) = self.limits(counted).get("limits"), self.raw(path)
         dropped = None if limits is None else limits["dropped"]
         if raw == path and dropped is None:
             return counted
-        rows = corrected_rows(read_row_file(raw, row_type), dropped)
+        rows, info = corrected_rows(read_row_file(raw, row_type), dropped), self.question.info
         if self.transform.explained is not None:
             rows = self.transform.explained(rows)
-        write_row_file(path, self.row_type, sort_rows(rows, self.spec.order) if self.spec.order else rows)
+        write_row_file(path, self.row_type, sort_rows(rows, info.order) if info.order else rows)
         if raw != path:
             filesystems().delete([raw])
-        own, published = self.label("Explain"), self.counters(counted).get(self.spec.published, 0)
-        return {**counted, (own, self.spec.published): len(rows) - published}
+        published = self.counters(counted).get(info.published, 0)
+        return {**counted, (self.label("Explain"), info.published): len(rows) - published}
 
     def facts(self, counted: Counters, *, dry_run: bool = False) -> words.Asked:
         """Return what the summary of a run, perhaps one that publishes nothing, says of the question."""
@@ -135,41 +119,38 @@ class Asked:
             name=self.name,
             counters=counters if known else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},
-            published=counters.get(self.spec.published, 0),
+            published=counters.get(self.question.info.published, 0),
             advice=self.transform.advice,
             alike=counters.get(ALIKE, 0),
         )
 
 
 def shared_evenly(given: Mapping[str, Any], info: QuestionInfo, workers: int, size: int = 0) -> dict[str, Any]:
-    """Return the arguments of a transform with as many shards of people for each process; they change no answer.
+    """Return the arguments of a transform with as many shards for each process, which change no answer.
 
-    Args:
-        size: bytes of files that are read to their end: there is a shard for each `BYTES_OF_SHARD` of them at least.
+    There is a shard for each `BYTES_OF_SHARD` of input, of so many bytes, at least.
     """
-    if SHARDS not in info.arguments:
+    if "shards" not in info.arguments:
         return dict(given)
     least = max(LEAST_SHARDS, size // BYTES_OF_SHARD)
-    return dict(given) | {SHARDS: min(-(-least // workers) * workers, MOST_SHARDS)}
+    return {**given, "shards": min(-(-least // workers) * workers, MOST_SHARDS)}
 
 
 def parameters_of(monitor: Monitor, question: Question, fields: FieldMapping) -> dict[str, Any]:
-    """Return what guarantee files say of the options of a question: what shapes its rows; nothing of where things are.
-
-    Lists that were given as such, and not as files, are not quoted.
-    """
+    """Return what guarantee files say of options: what shapes rows, and nothing of places. Lists are not quoted."""
     own = question.model_dump(mode="json", exclude_none=True, include=set(question.options()))
     lists = {name: f"a list of {len(own[name]):,}" for name in PUBLIC if isinstance(own.get(name), list | dict)}
     windows = question.windows.over(monitor.windows) if question.windows is not None else monitor.windows
     read = {name: getattr(fields, name) for name in ("user", "item", "time", "value", "where")}
     forms = monitor.data.model_dump(mode="json", exclude_defaults=True, include=set(FORMS))
-    found = {
+    return {
         **own,
         **lists,
         **(windows.model_dump(mode="json", exclude_none=True) if question.info.has_windows else {}),
+        **{name: value for name, value in read.items() if value},
+        **forms,
+        **({"value_unit": fields.value_unit} if fields.whole and fields.value else {}),
     }
-    found |= {name: value for name, value in read.items() if value} | forms
-    return found | ({"value_unit": fields.value_unit} if fields.whole and fields.value else {})
 
 
 def promise(
@@ -180,11 +161,7 @@ def promise(
     guarantee: PrivacyGuarantee | None = None,
     dataset: str = "",
 ) -> dict[str, Any]:
-    """Return the guarantee, the accuracy and their public parameters, for machines and people.
-
-    Args:
-        guarantee: what is promised, if it is less than what the transform promises.
-    """
+    """Return the guarantee, or what is promised of it, the accuracy and their public parameters."""
     promised = transform.guarantee if guarantee is None else guarantee
     spent = {"epsilon": promised.epsilon, "delta": promised.delta}
     return {
@@ -233,8 +210,3 @@ def check_usable(data: Data, files: Sequence[EventFile], fields: AnyFields) -> N
         f"input must have records that can be used, and none of the first {found.total():,} can: {reasons}{read}; "
         "nothing was published or spent"
     )
-
-
-def write_guarantee(path: str, promised: Mapping[str, Any], charge: Charge) -> None:
-    """Write what a run promises, and where the ledger says so."""
-    write_json(path, dict(promised) | ({} if charge.mark is None else {"ledger": dict(charge.mark)}))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,22 +42,26 @@ class LocalPipeline:
     asked: Asked
     letters: str | None
 
-    def run(self, options: Any, paths: Sequence[str], charge: Callable[[], None], accepted: Any) -> Counters:
-        """Write the run into the ledger, and then its rows; return what was counted."""
+    def run(
+        self, options: Any, charge: Callable[[], None], paths: Sequence[str] | None = None, accepted: Any = None
+    ) -> Counters:
+        """Write the run into the ledger, and then its rows, if there are paths; return what was counted."""
         charge()
-        return self._answer(paths[0])
+        began = time.monotonic()
+        try:
+            found = self._answer(paths)
+        except CommandError:
+            raise
+        except Exception as error:  # it might quote a record
+            raise RunError(cause(error, reading=True)) from error
+        say(f"read in {time.monotonic() - began:.1f} s")
+        return found
 
-    def try_out(self, options: Any, charge: Callable[[], None]) -> Counters:
-        """Do all of it but write rows; what the ledger or the limit would refuse is refused."""
-        charge()
-        return self._answer(None)
-
-    def _answer(self, path: str | None) -> Counters:
-        """Read, write rows, if they are to be written, and dead letters; return what was counted."""
-        asked, began = self.asked, time.monotonic()
+    def _answer(self, paths: Sequence[str] | None) -> Counters:
+        """Read, and write rows, if they are to be written, and dead letters; return what was counted."""
+        asked = self.asked
         with (
             clock("reading"),
-            _errors_without_records(),
             spilled(),
             counted() as found,
             tempfile.TemporaryFile("w+", dir=folder_on_disk()) as letters,  # of their owner alone, and without a name
@@ -68,29 +71,15 @@ class LocalPipeline:
                 if self.letters:
                     letters.write(f"{json.dumps(letter)}\n")
 
-            read = read_files(self.read.files, self.read.fields)
-            rows = asked.transform.publish(read, keep)
-            if path is not None:
-                _write(path, asked.row_type, sort_rows(rows, asked.spec.order))
+            rows = asked.transform.publish(read_files(self.read.files, self.read.fields), keep)
+            for path in paths or ():
+                _write(path, asked.row_type, sort_rows(rows, asked.question.info.order))
             if self.letters:
                 letters.seek(0)
                 _write(self.letters, DeadLetter, (DeadLetter(*json.loads(line)) for line in letters), private=True)
-        say(f"read in {time.monotonic() - began:.1f} s")
         return {("", name): number for name, number in found.items()}
 
 
 def _write(path: str, row_type: type, rows: Any, *, private: bool = False) -> None:
-    """Write a file, and count it."""
     write_row_file(path, row_type, rows, private=private)
     counter(COMPLETE).inc()
-
-
-@contextmanager
-def _errors_without_records() -> Iterator[None]:
-    """Let errors say what they say where a pipeline fails: nothing that could quote a record."""
-    try:
-        yield
-    except CommandError:
-        raise
-    except Exception as error:
-        raise RunError(cause(error, reading=True)) from error

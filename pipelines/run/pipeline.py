@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,8 +21,8 @@ from privstream.pipelines.run.shares import LETTERS, Receive, Share, events_for,
 from privstream.pipelines.run.views_stream import Followed, FollowView
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.flink import on_cluster
-from privstream.pipelines.runners.local_runner import LOCAL_RUNNER
-from privstream.pipelines.runners.processes import Crew, workers_for
+from privstream.pipelines.runners.launch import LOCAL_RUNNER
+from privstream.pipelines.runners.processes import crew, workers_for
 from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles, WriteWindowFiles, alone_in
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.fields import AnyFields
@@ -62,108 +62,83 @@ def reader(data: Data, fields: AnyFields, options: PipelineOptions, folder: str)
     return module.ReadKafka(data.input, fields, data.kafka_settings(), seconds=seconds)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EventPipeline:
     """Questions as one pipeline.
 
     Attributes:
         workers: processes that share the work, where all questions let them.
         views: what is made of published rows while the run goes on.
+        sent: where rows of these are sent, by name.
     """
 
     places: Places
     read: Any
     questions: tuple[Asked, ...]
-    workers: int = 1
-    views: Sequence[Followed] = ()
+    workers: int
+    views: Sequence[Followed]
     sent: Mapping[str, Any]
 
     def run(
         self,
         options: PipelineOptions,
-        paths: Sequence[str],
         charge: Callable[[], None],
-        accepted: Callable[[], None],
+        paths: Sequence[str] | None = None,
+        accepted: Callable[[], None] | None = None,
     ) -> Counters:
         """Run it; return what was counted.
 
         Args:
             charge: writes the run into the ledger: the last thing before it may start.
+            paths: where rows go; without any they are let go unseen.
             accepted: called as soon as the runner has taken a pipeline whose input has no end, since rows are then to
                 come.
         """
         unbounded = self.places.unbounded
+        processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions) else 1
         if unbounded:
             _prepare(options)
-        writes = [self._writer(asked, path) for asked, path in zip(self.questions, paths, strict=True)]
+        writes = _unseen(self.questions) if paths is None else list(map(self._writer, self.questions, paths))
+        folders = [*(paths or ()), *(self.places.rows(view.name) for view in self.views)] if unbounded else []
 
         def build(pipeline: beam.Pipeline) -> None:
-            """Build all of it."""
-            with errors_of_options():
-                self._build(pipeline, options, writes)
+            try:
+                if processes > 1:
+                    whole = launch.new_pipeline(options)  # what is wrong with it is raised
+                    self._build_all(whole, _unseen(self.questions))
+                    self._build_last(pipeline, writes)
+                else:
+                    self._build_all(pipeline, writes)
+            except (ValueError, TypeError) as error:  # of options: it passes through a runner as what it is
+                raise UsageError(str(error)) from error
             charge()
 
-        folders = [*paths, *(self.places.rows(view.name) for view in self.views)] if unbounded else []
-        with alone_in(folders) if folders else nullcontext():
-            return self._run(options, build, [join(folder, END) for folder in folders], accepted if unbounded else None)
-
-    def try_out(self, options: PipelineOptions, charge: Callable[[], None]) -> Counters:
-        """Run the pipeline for its counters alone; rows are let go unseen. What the ledger would refuse is refused."""
-
-        def build(pipeline: beam.Pipeline) -> None:
-            charge()
-            with errors_of_options():
-                self._build(pipeline, options, [beam.FlatMap(_let_go) for _ in self.questions])
-
-        return self._run(options, build)
+        with ExitStack() as stack:
+            first = None
+            if folders:
+                stack.enter_context(alone_in(folders))
+            if processes > 1:
+                transforms = {each.name: each.transform for each in self.questions}
+                letters = bool(self.places.monitor.output.dead_letter)
+                share = Share(transforms=transforms, fields=self.read.fields, processes=processes, letters=letters)
+                tell = stack.enter_context(crew(processes, perform))
+                first = partial(share_out, tell, share, self.read, options)
+            ends = [join(folder, END) for folder in folders]
+            return launch.run(options, build, ends, accepted if unbounded else None, first)
+        raise AssertionError  # a `with` may swallow errors as far as mypy knows
 
     def _writer(self, asked: Asked, path: str) -> Any:
-        """Return what writes the rows of a question."""
         if self.places.unbounded:
-            order, sent = asked.spec.order, asked.destination
-            form = asked.row_type, self.places.format, order
-            return WriteWindowFiles(path, *form, destination=sent, option="output")
+            form = asked.row_type, self.places.format, asked.question.info.order
+            return WriteWindowFiles(path, *form, destination=asked.destination, option="output")
         path, row_type = asked.raw(path)
         return WriteRows(
             path,
             row_type,
-            order=() if asked.transform.explained is not None else asked.spec.order,
+            order=() if asked.transform.explained is not None else asked.question.info.order,
             option="output",
             finish_table=asked.transform.finish_table,
         )
-
-    @property
-    def processes(self) -> int:
-        """How many processes share the work."""
-        return self.workers if all(len(each.transform.segments) > 1 for each in self.questions) else 1
-
-    def _run(
-        self,
-        options: PipelineOptions,
-        build: Callable[[beam.Pipeline], None],
-        ends: Sequence[str] = (),
-        accepted: Callable[[], None] | None = None,
-    ) -> Counters:
-        """Run a pipeline; what processes share of it they do first."""
-        if self.processes == 1:
-            return launch.run(options, build, ends, accepted)
-        share = Share(
-            transforms={each.name: each.transform for each in self.questions},
-            fields=self.read.fields,
-            processes=self.processes,
-            letters=bool(self.places.monitor.output.dead_letter),
-        )
-        with Crew(self.processes, perform).working() as crew:
-            first = partial(share_out, crew, share, self.read, options)
-            return launch.run(options, build, ends, accepted, first)
-
-    def _build(self, pipeline: beam.Pipeline, options: PipelineOptions, writes: Sequence[Any]) -> None:
-        """Read once, run the transforms, and write; or do of that what processes do not share."""
-        if self.processes > 1:
-            launch.check(options, partial(self._build_all, writes=[beam.FlatMap(_let_go) for _ in writes]))
-            self._build_last(pipeline, writes)
-        else:
-            self._build_all(pipeline, writes)
 
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         """Read once, run the transforms, and write."""
@@ -199,7 +174,6 @@ class EventPipeline:
         self._write_letters(dead)
 
     def _write_letters(self, dead: Sequence[Any]) -> None:
-        """Write dead letters, if they are wanted, into a file or into a folder of files."""
         if path := self.places.monitor.output.dead_letter:
             file = self.places.unbounded and WriteDeadLetterFiles(path)
             letters = file or WriteRows(path, DeadLetter, option="dead_letter", private=True)
@@ -216,17 +190,7 @@ class EventPipeline:
         return published.dead_letters, published.rows | asked.label("Write") >> write
 
 
-@contextmanager
-def errors_of_options() -> Iterator[None]:
-    """Let what is wrong with options pass through a runner as what it is."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
-
-
 def _prepare(options: PipelineOptions) -> None:
-    """Set what a runner needs for streaming input."""
     standard = options.view_as(StandardOptions)
     standard.streaming = True
     if standard.runner.rpartition(".")[2] == LOCAL_RUNNER:
@@ -248,6 +212,6 @@ def workers_of(given: int | None, options: PipelineOptions, read: Any) -> int:
     return 1
 
 
-def _let_go(row: Any) -> Iterator[Any]:
-    """Keep nothing."""
-    return iter(())
+def _unseen(questions: Sequence[Asked]) -> list[Any]:
+    """Return what stands in the place of writing where rows are let go."""
+    return [beam.FlatMap(lambda row: ()) for _ in questions]

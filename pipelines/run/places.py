@@ -1,70 +1,55 @@
-"""Where rows and guarantees of a run go; and that nothing is written over, or published beside what it is not of."""
+"""Where rows and guarantees of a run go, and are sent; and that nothing is written over."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from privstream.pipelines.locations import DEFAULT_FORMAT, GUARANTEE
+from privstream.pipelines.command import RunError
+from privstream.pipelines.locations import DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format
+from privstream.pipelines.sinks.destination import SENT, TOO_LARGE, Destination, Several, UnreachableError
+from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format, read_row_file
+from privstream.pipelines.sinks.webhook import Webhook, has_alerts
 from privstream.pipelines.sinks.window_files import check_folder
 from privstream.pipelines.sources.found_files import split_pattern
 from privstream.pipelines.stores import exists, filesystems, join, scheme_of
+from privstream.pipelines.terminal import say
 
 Named = tuple[str, str]
 """The option or the words that name a path, and the path."""
 
 
-@dataclass(frozen=True)
 class Places:
-    """Where rows and guarantees go; of streaming input, rows come while the run goes on, into folders."""
+    """Where rows and guarantees go; of streaming input, rows come while the run goes on, into folders.
 
-    monitor: Monitor
+    Attributes:
+        folder: what identifies the place: the folder, or the file of a single question.
+        parent: the folder with the files of rows.
+        terminal: whether rows are printed, and nothing is written.
+        format: of files in folders.
+        row_format: of rows; None on a terminal.
+        whole: where the guarantee of all questions of a monitor is.
+    """
 
-    def __post_init__(self) -> None:
-        if self.terminal and (self.unbounded or not self.monitor.single):
-            why = "when the input has no end" if self.monitor.single else "for the rows of all questions"
+    def __init__(self, monitor: Monitor) -> None:
+        single, self.monitor, self.unbounded = monitor.single, monitor, monitor.data.unbounded
+        self.folder = folder = monitor.output.path
+        self.terminal = folder == TERMINAL
+        if self.terminal and (self.unbounded or not single):
+            why = "when the input has no end" if single else "for the rows of all questions"
             raise WrongKeyError(("output", "path"), f"must be a folder {why}")
-
-    @property
-    def unbounded(self) -> bool:
-        """Whether the input has no end."""
-        return self.monitor.data.unbounded
-
-    @property
-    def terminal(self) -> bool:
-        """Whether rows are printed, and nothing is written."""
-        return self.folder == TERMINAL
-
-    @property
-    def folder(self) -> str:
-        """What identifies the place: the folder, or the file of a single question."""
-        return self.monitor.output.path
-
-    @property
-    def parent(self) -> str:
-        """The folder with the files of rows."""
-        if not self.monitor.single:
-            return self.folder
-        return self.folder.rpartition("/")[0] if scheme_of(self.folder) else os.path.dirname(self.folder) or "."
-
-    @property
-    def format(self) -> str:
-        """The format of files in folders."""
-        return self.monitor.output.format or (DEFAULT_FORMAT if self.monitor.single else "csv")
-
-    @property
-    def row_format(self) -> str | None:
-        """The format of rows; None on a terminal."""
-        if self.terminal:
-            return None
-        return self.format if self.unbounded or not self.monitor.single else self.folder.rpartition(".")[2].lower()
+        above = folder.rpartition("/")[0] if scheme_of(folder) else os.path.dirname(folder) or "."
+        self.parent = above if single else folder
+        self.format = monitor.output.format or (DEFAULT_FORMAT if single else "csv")
+        in_file = single and not self.unbounded
+        self.row_format = None if self.terminal else folder.rpartition(".")[2].lower() if in_file else self.format
+        self.whole = "" if single else join(folder, GUARANTEE)
 
     def rows(self, name: str) -> str:
         """Return the file of a question or a view; of input without an end, the folder."""
@@ -75,11 +60,6 @@ class Places:
     def guarantee(self, name: str) -> str:
         """Return where the promise goes; in a folder under a name that who watches it passes over."""
         return join(self.rows(name), GUARANTEE) if self.unbounded else f"{self.rows(name)}.guarantee.json"
-
-    @property
-    def whole(self) -> str:
-        """Where the guarantee of all questions of a monitor is."""
-        return join(self.folder, GUARANTEE)
 
     def hidden(self, name: str, folder: str) -> str:
         """Return where rows are written before they are complete, in a hidden folder."""
@@ -98,28 +78,27 @@ class Places:
             view = next(iter(self.monitor.views))
             raise WrongKeyError(("views", view), "must not be given without an output on this machine")
         rows = [] if self.terminal else self._written()
-        if rows and self.monitor.single:
-            if self.unbounded:
-                _checked(check_folder, self.folder)
-            else:
-                output_format(self.folder, "output")
+        in_file = bool(rows) and self.monitor.single and not self.unbounded
+        if in_file:
+            output_format(self.folder, "output")
+        elif rows and self.monitor.single:
+            _checked(check_folder, self.folder)
         if not self.unbounded and not output.overwrite:
             for what, path in rows:
                 check_new(path, what)
-        if rows and self.monitor.single and not self.unbounded:
+        if in_file:
             _checked(check_destination, self.folder)
         letters = [("dead_letter", output.dead_letter)] if output.dead_letter else []
-        for option, path in letters if not self.unbounded else ():
-            output_format(path, option)
-            check_destination(path, option)
         if self.unbounded:
             read = [] if self.monitor.data.from_kafka else [("input", split_pattern(self.monitor.data.input)[0])]
             _check_apart([("output", self.folder)], [*read, *letters], "must be another folder than")
+        for option, path in letters if not self.unbounded else ():
+            output_format(path, option)
+            check_destination(path, option)
         ledgers = [] if ledger is None or "://" in ledger else [("--ledger", ledger)]
         _check_apart(self._read(inputs), [*ledgers, *letters, *rows], "must not be written over")
 
     def _read(self, inputs: Iterable[str]) -> Iterable[Named]:
-        """Yield the files that are read."""
         yield from (("input", path) for path in inputs)
         if self.monitor.account.key is not None:
             yield "key", self.monitor.account.key
@@ -131,8 +110,7 @@ class Places:
         """Return the files that are written, but for dead letters."""
         monitor = self.monitor
         if monitor.single:
-            (name,) = monitor.questions
-            return [("output", self.rows(name)), ("the guarantee", self.guarantee(name))]
+            return [("output", self.folder), ("the guarantee", self.guarantee(""))]
         rows = [(f"the rows of {name}", self.rows(name)) for name in (*monitor.questions, *monitor.views)]
         guarantees = [(f"the guarantee of {name}", self.guarantee(name)) for name in monitor.questions]
         return [*rows, *guarantees, ("the guarantee", self.whole)]
@@ -200,8 +178,55 @@ def _check_apart(taken: Iterable[Named], paths: Sequence[Named], rule: str) -> N
 
 
 def _checked(check: Callable[[str, str], None], path: str) -> None:
-    """Check a place by a function that names the option."""
     try:
         check(path, "output")
     except ValueError as error:
         raise WrongKeyError(("output", "path"), str(error).removeprefix("output ")) from None
+
+
+def destination(
+    places: Places, name: str, run_id: str, row_type: type, key: Sequence[str], *, dry_run: bool
+) -> Destination | None:
+    """Return where the rows of a question or a view are sent, which has been checked; None for nowhere."""
+    monitor, found = places.monitor, list[Destination]()
+    output, single = monitor.output, monitor.single
+    try:
+        for address in output.send:
+            url = address if single else f"{address}/{name}"
+            if url.startswith(POSTGRESQL):
+                table = _imported("postgres_table", "postgresql").PostgresTable
+                found.append(table(url, run_id, row_type, key, replace=output.overwrite))
+            else:
+                topic = _imported("kafka_topic", "kafka").KafkaTopic
+                found.append(topic(url, run_id, row_type, key, monitor.data.kafka_settings()))
+        if output.notify is not None and has_alerts(row_type):
+            folder = places.folder if places.unbounded else places.parent
+            found.append(Webhook(output.notify, run_id, row_type, key, folder, name))
+        if not found:
+            return None
+        to = found[0] if len(found) == 1 else Several(found)
+        if not dry_run:  # the check makes a table that is missing
+            to.check(first=not exists(places.guarantee(name) if name in monitor.questions else places.whole))
+    except (ValueError, OSError) as error:
+        text = str(error).replace("--output", "send", 1)
+        raise ValueError(text if single else f"{text} (for {name})") from None
+    return to
+
+
+def _imported(module: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(f"privstream.pipelines.sinks.{module}")
+    except ImportError:
+        raise ValueError(f"--send of this kind needs an extra: pip install 'privstream[{extra}]'") from None
+
+
+def send(to: Destination | None, path: str) -> None:
+    """Send the rows of a file when a run has written it, and say so."""
+    if to is None:
+        return
+    rows = read_row_file(path, to.row_type)
+    try:
+        left_out = to.send(rows)
+    except UnreachableError as error:
+        raise RunError(f"{error}; all rows are in {path}, and the same run with --overwrite sends them again") from None
+    say(to.sent_from(path, {SENT: len(rows) - left_out, TOO_LARGE: left_out}))

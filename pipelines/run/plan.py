@@ -2,21 +2,208 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple, Self
 
 from privstream.mechanisms import KeyedNoise
+from privstream.mechanisms.privacy.accounting import (
+    GaussianCurve,
+    PointCurve,
+    PrivacyCurve,
+    PureDp,
+    SlackCurve,
+    joint_curve,
+    largest_shift,
+)
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.public_lists import Reading, domain, of_columns
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.run.calibration import Calibrated, Paid, Sharing, calibrate
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.transforms.reading.texts import column_names
+
+OF_DELTA = 0.9
+"""So much of delta the questions get themselves; the composition of them needs the rest."""
+
+CLOSE = 0.998
+"""A total that is at least so much of what is allowed is near enough."""
+
+TRIES = 30
+DIGITS = 6
+FINEST_GRID, GRID_POINTS = 1e-4, 200_000
+
+
+MIXED = (
+    "unit must be the same in questions that share a delta: one that protects persons and one that protects events, or "
+    "other neighbours, would need a larger one"
+)
+TOO_SMALL = "epsilon or delta of privacy must be larger for this number of questions: no budget is small enough"
+PROOF = "docs/proofs/monitor.md, Theorem 1"
+
+
+class Sharing(NamedTuple):
+    """A question to be paid for: its name, its share, and what makes its transform for an epsilon and a delta."""
+
+    name: str
+    share: float
+    make: Callable[[float, float], Any]
+
+
+class Paid(NamedTuple):
+    """What a question gets: its own epsilon and delta, the transform that has them, and what it promises alone."""
+
+    name: str
+    share: float
+    epsilon: float
+    delta: float
+    transform: Any
+    guarantee: PrivacyGuarantee
+
+
+class Calibrated(NamedTuple):
+    """All questions with their budgets, and what is promised of all of them together."""
+
+    questions: tuple[Paid, ...]
+    guarantee: PrivacyGuarantee
+
+
+def calibrate(asked: Sequence[Sharing], epsilon: float, delta: float) -> Calibrated:
+    """Share out a budget.
+
+    Privacy: all questions together are (epsilon, delta)-differentially private (docs/proofs/monitor.md).
+    """
+    whole = math.fsum(each.share for each in asked)
+    weights = [each.share / whole for each in asked]
+    if len(asked) == 1:
+        return _made(asked, [rounded_down(epsilon)], [rounded_down(delta) if delta else 0.0], delta)
+    return _scaled(asked, weights, epsilon, delta) if delta else _divided(asked, weights, epsilon)
+
+
+def _divided(asked: Sequence[Sharing], weights: Sequence[float], epsilon: float) -> Calibrated:
+    """Divide an epsilon in proportion, such that what it comes to for the unit of all questions is within it."""
+    whole = epsilon
+    for _ in range(TRIES):
+        found = _made(asked, [rounded_down(whole * weight) for weight in weights], [0.0] * len(asked), 0.0)
+        cost = found.guarantee.epsilon
+        if cost <= epsilon:
+            return found
+        whole *= (1 - 10.0**-DIGITS) * epsilon / cost  # a change by this unit is several by that of a question
+    raise ValueError(TOO_SMALL)
+
+
+def _scaled(asked: Sequence[Sharing], weights: Sequence[float], epsilon: float, delta: float) -> Calibrated:
+    """Find the scale with which the whole is just within a budget."""
+    deltas = [rounded_down(OF_DELTA * delta * weight) for weight in weights]
+    of_noise: list[float | None] = [*deltas]
+    low, high, shift = 0.0, math.inf, largest_shift(epsilon, delta)
+    best: Calibrated | None = None
+    asked = [each._replace(make=cache(each.make)) for each in asked]  # steps go back to budgets that were tried
+    for _ in range(TRIES):
+        shares = [shift * math.sqrt(weight) for weight in weights]
+        epsilons = [
+            rounded_down(GaussianCurve(shift=one).epsilon(delta if own is None else own))
+            for one, own in zip(shares, of_noise, strict=True)
+        ]
+        found = _made(asked, epsilons, deltas, delta)
+        curves = [each.guarantee.known_curve for each in found.questions]
+        of_noise = [_delta_of_noise(curve, own) for curve, own in zip(curves, deltas, strict=True)]
+        cost = found.guarantee.epsilon
+        if cost <= epsilon:
+            low, best = shift, found
+        else:
+            high = shift
+        if best is not None and (CLOSE * epsilon <= cost <= epsilon or high - low <= (1 - CLOSE) * low):
+            break
+        near = shift * 0.9995 * epsilon / cost if 0 < cost < math.inf else shift / 2
+        if not low < near < high:
+            near = (low + high) / 2 if high < math.inf else 2 * shift
+        shift = near
+    if best is None:
+        raise ValueError(TOO_SMALL)
+    return best._replace(guarantee=replace(best.guarantee, epsilon=epsilon))
+
+
+def _delta_of_noise(curve: PrivacyCurve, delta: float) -> float | None:
+    """Return the part of a question's delta that its Gaussian noise has; None where its noise is another."""
+    inner, slack = (curve.curve, curve.slack) if isinstance(curve, SlackCurve) else (curve, 0.0)
+    return delta - slack if isinstance(inner, GaussianCurve) else None
+
+
+def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[float], delta: float) -> Calibrated:
+    """Return questions with these budgets; the epsilon of the whole is what they cost at the total delta."""
+    paid = []
+    for each, own, part in zip(asked, epsilons, deltas, strict=True):
+        try:
+            made = each.make(own, part)
+        except ValueError as error:
+            about = re.search(r"\b(epsilon|delta)\b", str(error))
+            share = f" (its share of the budget: epsilon {own:g}, delta {part:g})" if about else ""
+            raise ValueError(f"{each.name}: {error}{share}") from None
+        paid.append(Paid(each.name, each.share, own, part, made, made.guarantee))
+    promised = [each.guarantee for each in paid]
+    unit, neighbouring = common_unit({each.name: each.guarantee for each in paid})
+    turned = [one for each in promised if (one := each.about(unit, neighbouring)) is not None]
+    plain = math.fsum(each.epsilon for each in turned)
+    enough = math.fsum(each.delta for each in turned) <= delta
+    if len(paid) == 1:
+        return Calibrated(tuple(paid), turned[0])
+    interval = max(FINEST_GRID, plain / GRID_POINTS)
+    curve: PrivacyCurve = joint_curve([each.known_curve for each in turned], interval) if delta else PureDp(plain)
+    cost = curve.epsilon(delta) if delta else math.inf
+    if enough and plain < cost:  # slack of a large epsilon, or losses that a grid rounds up: the curve says the same
+        cost, curve = plain, PointCurve(at_epsilon=plain, at_delta=delta) if delta else curve
+    if not math.isfinite(cost):
+        raise ValueError(MIXED)
+    lasts = {one.horizon for one in turned}
+    shared = next(iter(lasts)) if len(lasts) == 1 else None  # else each question says for how many windows it holds
+    limits = [(*each.limits, *(each.lasting("window") if shared is None else ())) for each in promised]
+    of_each = [limit for limit in limits[0] if all(limit in others for others in limits)]
+    of_one = [
+        f"{one.name}: {limit}" for one, own in zip(paid, limits, strict=True) for limit in own if limit not in of_each
+    ]
+    whole = replace(
+        turned[0],
+        epsilon=cost,
+        delta=delta,
+        limits=tuple(dict.fromkeys([*of_one, *(f"Each question: {limit}" for limit in of_each)])),
+        public=tuple(dict.fromkeys(public for one in turned for public in one.public)),
+        caveats=tuple(dict.fromkeys(caveat for one in turned for caveat in one.caveats)),
+        proof="; ".join(dict.fromkeys([PROOF, *(one.proof for one in turned if one.proof)])),
+        horizon=shared,
+        curve=curve,
+    )
+    return Calibrated(tuple(paid), whole)
+
+
+def common_unit(guarantees: Mapping[str, PrivacyGuarantee]) -> tuple[PrivacyUnit, str]:
+    """Return a unit, with its neighbours, to which all guarantees promise something, at the least number of changes."""
+    units = list(dict.fromkeys((each.unit, each.neighbouring) for each in guarantees.values()))
+    able: list[tuple[int, int, tuple[PrivacyUnit, str]]] = []
+    for unit, neighbouring in units:
+        changes = [each.unit.changes(each.neighbouring, unit, neighbouring) for each in guarantees.values()]
+        turned = [each.about(unit, neighbouring) for each in guarantees.values()]
+        if None not in changes and None not in turned:
+            able.append((sum(number for number in changes if number), -len(able), (unit, neighbouring)))
+    if not able:
+        protected = "; ".join(f"{name} protects {each.unit}" for name, each in guarantees.items())
+        raise ValueError(f"questions must protect the same unit, or units with one in common: {protected}")
+    return min(able, key=lambda one: one[:1])[2]
+
+
+def rounded_down(value: float) -> float:
+    """Return a number > 0 with six digits that is not larger, which a command line can repeat."""
+    if value <= 0:
+        raise ValueError("delta of privacy must be smaller for so small an epsilon: a question would have none")
+    found = float(f"{value:.{DIGITS}g}")
+    unit = 10.0 ** (math.floor(math.log10(value)) - DIGITS + 1)
+    return found if found <= value else float(f"{found - unit:.{DIGITS}g}")
 
 
 @contextmanager
@@ -49,11 +236,7 @@ class Plan:
 
     @classmethod
     def of(cls, monitor: Monitor, *, unbounded: bool | None = None) -> Self:
-        """Share out the budget of a monitor.
-
-        Args:
-            unbounded: whether rows are seen while the run goes on; None where the input says it.
-        """
+        """Share out the budget of a monitor, whose rows are perhaps seen while the run goes on."""
         goes_on = monitor.data.unbounded if unbounded is None else unbounded
         epsilon, delta = monitor.privacy.epsilon, monitor.privacy.spent_delta
         fields, given = {}, {}
@@ -63,17 +246,12 @@ class Plan:
                 given[name] = arguments_of(monitor, name, fields[name])
 
         def made(name: str, epsilon: float, delta: float) -> Any:
-            question = monitor.questions[name]
-            own = with_budget(question, given[name], epsilon, delta)
-            try:
-                return _planned(question.info.planned_class, tuple(own.items()), goes_on)
-            except TypeError:  # a list, by which nothing is looked up
-                return _made(question.info.planned_class, own, goes_on)
+            return planned(monitor.questions[name], given[name], epsilon, delta, unbounded=goes_on)
 
         if monitor.single:
             (name,) = monitor.questions
             transform = made(name, epsilon, delta)
-            found = Calibrated((Paid(name, 1.0, epsilon, delta, transform),), transform.guarantee)
+            found = Calibrated((Paid(name, 1.0, epsilon, delta, transform, transform.guarantee),), transform.guarantee)
         else:
             asked = [Sharing(name, each.share, partial(made, name)) for name, each in monitor.questions.items()]
             found = calibrate(asked, epsilon, delta)
@@ -95,6 +273,22 @@ def with_budget(question: Question, given: Mapping[str, Any], epsilon: float, de
     return {**given, "epsilon": epsilon, **({"delta": delta} if "delta" in question.info.arguments else {})}
 
 
+def planned(question: Question, given: Mapping[str, Any], epsilon: float, delta: float, *, unbounded: bool) -> Any:
+    """Return what a transform promises for a budget, whatever noise it has."""
+    own = with_budget(question, given, epsilon, delta)
+    try:
+        return _planned(question.info.planned_class, tuple(own.items()), unbounded)
+    except TypeError:  # a list, by which nothing is looked up
+        return _planned.__wrapped__(question.info.planned_class, tuple(own.items()), unbounded)
+
+
+@lru_cache(maxsize=128)
+def _planned(kind: Any, arguments: tuple[tuple[str, Any], ...], unbounded: bool) -> Any:
+    """Make it, once for questions that differ in their fields and conditions alone."""
+    made = kind(**dict(arguments), noise=KeyedNoise.random("plan"))
+    return made if unbounded else made.to_finish()
+
+
 def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str, Any]:
     """Return the arguments of the transform of a question, but for the budget and the noise."""
     question, reading = monitor.questions[name], Reading.of(monitor.data)
@@ -102,18 +296,6 @@ def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str,
         question = question.model_copy(update={"public_items": named})
     given = question.arguments(monitor.windows, reading, monitor.data.time_zone)
     return of_columns(given, len(fields.several)) if fields.several else given
-
-
-@lru_cache(maxsize=128)
-def _planned(kind: Any, arguments: tuple[tuple[str, Any], ...], unbounded: bool) -> Any:
-    """Return what `_made` does, once for questions that differ in their fields and conditions alone."""
-    return _made(kind, dict(arguments), unbounded)
-
-
-def _made(kind: Any, arguments: Mapping[str, Any], unbounded: bool) -> Any:
-    """Return what a transform promises, whatever noise it has."""
-    made = kind(**arguments, noise=KeyedNoise.random("plan"))
-    return made if unbounded else made.to_finish()
 
 
 def _check_same_people(monitor: Monitor, guarantee: PrivacyGuarantee) -> None:

@@ -37,12 +37,12 @@ def tell(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> str | N
     """Say what was read and published, and what that promises; return why nothing of it could be used, if so."""
     monitor, asked = run.monitor, run.questions
     told = summary(
-        [each.facts(counted, dry_run=run.execution.dry_run) for each in asked],
+        [each.facts(counted, dry_run=run.dry_run) for each in asked],
         (asked[0].promised if monitor.single else run.promised)["guarantee"],
-        budget=run.charged[-1].budget if run.charged else None,
+        budget=run.budget,
         path=None if run.places.terminal else run.places.folder,
         dead_letter=monitor.output.dead_letter,
-        dry_run=run.execution.dry_run,
+        dry_run=run.dry_run,
         views=[view.name for view in run.views],
     )
     words = str if monitor.single else _in_words_of_file
@@ -63,7 +63,7 @@ def _show_rows(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> N
         for each, (name, table) in zip(run.questions, tables.items(), strict=True):
             gap()
             sys.stderr.flush()
-            info, record = each.spec, each.facts(counted).record
+            info, record = each.question.info, each.facts(counted).record
             if info.table:
                 print_rows(
                     table,
@@ -82,5 +82,4 @@ def _show_rows(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> N
 
 
 def _in_words_of_file(text: str) -> str:
-    """Return what is said of options with keys of the file in their place."""
     return OPTION.sub(lambda found: found[0] if (key := found[1].replace("-", "_")) in OF_COMMAND else key, text)

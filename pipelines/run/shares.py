@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import apache_beam as beam
 from apache_beam.internal import pickler
@@ -18,7 +18,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.pipelines.run.asked import READ, stage_label
 from privstream.pipelines.runners import launch
-from privstream.pipelines.runners.processes import Crew
+from privstream.pipelines.runners.processes import Tell
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.sources.found_files import FilePart
 from privstream.pipelines.sources.normalise import is_for
@@ -33,11 +33,8 @@ from typing_extensions import override
 LETTERS = "\0dead letters"
 """What is sent under this name, which no question has, are dead letters."""
 
-SENT = "elements"
-"""What is written, as a snapshot."""
-
-AT_ONCE = 1024
-"""Elements that are written together."""
+SENT, AT_ONCE = "elements", 1024
+"""What is written, as a snapshot, and how many elements together."""
 
 Place = tuple[str, int]
 """What elements are, a question or dead letters, and whose: the number of a process, or 0 for the command."""
@@ -86,16 +83,10 @@ class Post:
 
 
 class SendAway(beam.DoFn):
-    """Sends elements to the process that has the shard in their key, or to the command.
-
-    Args:
-        name: what they are.
-        processes: that share them out; None to send them to the command.
-    """
+    """Sends elements of a name to the process that has the shard in their key, or to the command."""
 
     def __init__(self, name: str, processes: int | None) -> None:
-        self.name = name
-        self.processes = processes
+        self.name, self.processes = name, processes
 
     @override
     def process(self, element: Any, timestamp: Any = beam.DoFn.TimestampParam) -> None:
@@ -104,17 +95,11 @@ class SendAway(beam.DoFn):
 
 
 class Receive(beam.PTransform[Any, Any]):
-    """Gives the elements that were sent to this process under a name, at their times.
-
-    Args:
-        name: what they are.
-        kind: their type.
-    """
+    """Gives the elements of a type that were sent to this process under a name, at their times."""
 
     def __init__(self, name: str, kind: Any) -> None:
         super().__init__()
-        self.name = name
-        self.kind = kind
+        self.name, self.kind = name, kind
 
     @override
     def expand(self, pbegin: Any) -> Any:
@@ -123,7 +108,6 @@ class Receive(beam.PTransform[Any, Any]):
 
 
 def _received(name: str, kind: Any) -> Iterator[Any]:
-    """Read what was sent."""
     for reference in Post.received.get(name, ()):
         found: Any = unpack(SENT, 1, fetch(reference))
         for micros, element in marshal.loads(found[SENT]):
@@ -135,15 +119,11 @@ class Share:
     """What one process does at a time: a segment of each question, for some parts of files or shards of people.
 
     Attributes:
-        transforms: those of the questions, by their names.
-        fields: what is read.
-        processes: that share the work.
         letters: whether dead letters are wanted.
         number: of this process, from 0 on.
-        segment: the number of the segment; questions that share no such segment are left out.
+        segment: its number; questions that share no such segment are left out.
         parts: what is read in the first segment.
         received: what comes from the segment before, by question.
-        options: those of Beam that were given.
     """
 
     transforms: Mapping[str, PrivateTransform]
@@ -181,71 +161,48 @@ class Share:
             together | "SendLettersAway" >> beam.ParDo(SendAway(LETTERS, None))
 
 
-class Done(NamedTuple):
-    """What a process has counted, and references to what it has sent."""
-
-    counted: Counters
-    sent: Mapping[Place, Sequence[bytes]]
-
-
-def perform(task: bytes) -> Done:
-    """Do a `Share`, as a process of a crew."""
+def perform(task: bytes) -> tuple[Counters, dict[Place, list[bytes]]]:
+    """Do a `Share`, as a process of a crew; return what was counted, and references to what was sent."""
     share: Share = pickler.loads(task)
     Post.begin(share.received)
     counted = launch.run_quietly(PipelineOptions.from_dictionary(dict(share.options)), share.build)
-    return Done(counted, Post.end())
+    return counted, Post.end()
 
 
 def evenly(parts: Sequence[FilePart], processes: int) -> list[list[FilePart]]:
     """Share out parts of files, the largest first, each to the process that has least, by rows or else by bytes."""
     shares: list[list[FilePart]] = [[] for _ in range(processes)]
     sizes = [0] * processes
-    for part in sorted(parts, key=_size, reverse=True):
+    for part in sorted(parts, key=lambda part: part.rows or part.size, reverse=True):
         least = sizes.index(min(sizes))
         shares[least].append(part)
-        sizes[least] += _size(part)
+        sizes[least] += part.rows or part.size
     return shares
 
 
-def _size(part: FilePart) -> int:
-    return part.rows or part.size
-
-
-def share_out(crew: Crew, share: Share, read: ReadEvents, options: PipelineOptions) -> Counters:
+def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptions) -> Counters:
     """Let the processes of a crew do all segments of each question that they share; return what they have counted.
 
-    This process receives what these have given.
-
-    Args:
-        crew: the processes.
-        share: what all do alike.
-        read: the reader of the input.
-        options: of Beam.
+    This process receives what these have given. `share` is what all do alike.
 
     Raises:
         InputFileError: a file has changed since it was found, or cannot be read.
         RunError: one of them failed, or was killed.
     """
-    given, parts = options.get_all_options(drop_default=True), evenly(read.parts(), crew.number)
+    given, parts = options.get_all_options(drop_default=True), evenly(read.parts(), share.processes)
     counted: list[Counters] = []
     here: defaultdict[str, list[bytes]] = defaultdict(list)
-    there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(crew.number)]
+    there: list[defaultdict[str, list[bytes]]] = [defaultdict(list) for _ in range(share.processes)]
     for segment in range(max(each.shared_segments for each in share.transforms.values())):
+        each = replace(share, segment=segment, options=given)
         tasks = [
-            replace(
-                share,
-                number=number,
-                segment=segment,
-                parts=parts[number] if segment == 0 else (),
-                received=dict(there[number]),
-                options=given,
-            )
-            for number in range(crew.number)
+            pickler.dumps(replace(each, number=number, parts=parts[number], received=dict(there[number])))
+            for number in range(share.processes)
         ]
-        there = [defaultdict(list) for _ in range(crew.number)]
-        for done in crew.tell([pickler.dumps(task) for task in tasks]):
-            counted.append(done.counted)
-            for (name, to), references in done.sent.items():
+        there = [defaultdict(list) for _ in range(share.processes)]
+        for found, sent in tell(tasks):
+            counted.append(found)
+            for (name, to), references in sent.items():
                 whole = name == LETTERS or share.transforms[name].shared_segments == segment + 1
                 (here if whole else there[to])[name] += references
     Post.begin(dict(here))

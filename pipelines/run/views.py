@@ -25,7 +25,6 @@ from privstream.transforms.reading.texts import join_item
 from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate
 from privstream.transforms.timing.steps import Steps, timestamp, windows_in
 
-VIEWS = "views"
 NUMBERS = ("people", "ratio", "value")
 """What may be the number of a row, the first one that there is; `lower` and `upper` are its interval."""
 
@@ -85,67 +84,55 @@ class Table:
         return replace(made, rows=sort_rows(rows, made.order))
 
 
-@dataclass(frozen=True)
 class View:
-    """A view of a monitor: a function of published tables."""
+    """A view of a monitor: a function of published tables.
 
-    name: str
-    model: ViewModel
+    Attributes:
+        of: the question or view that it is made of, unless it is a ratio.
+        sources: keys that name questions and other views, and the names.
+    """
 
-    @property
-    def of(self) -> str:
-        """The question or view that it is made of, unless it is a ratio."""
-        return self.model.of or ""
-
-    @property
-    def sources(self) -> Sequence[tuple[str, str]]:
-        """Keys that name questions and other views, and the names."""
-        ratio = self.model.ratio
-        return [("of", self.of)] if ratio is None else [("ratio", name) for name in ratio]
-
-    @property
-    def nothing(self) -> str:
-        """What a view without rows means, in words."""
-        return "no rows: nothing surely rose" if self.model.kind == "against" else "no rows"
+    def __init__(self, name: str, model: ViewModel) -> None:
+        self.name, self.model, self.kind, self.of = name, model, model.kind, model.of or ""
+        self.sources = [("of", self.of)] if model.ratio is None else [("ratio", each) for each in model.ratio]
 
     def note(self, tables: Mapping[str, Table]) -> str:
         """Return what must be said of the rows beside them, in words; empty where there is nothing."""
+        if not tables[self.name].rows:
+            return "no rows: nothing surely rose" if self.kind == "against" else "no rows"
         if self.model.condition is None or any(_number(row)[0] is not None for row in self._watched(tables[self.of])):
             return ""
         return f"no data in any window: {self.of} has published no number to compare, so that nothing can alert"
 
     def error(self, key: str, message: str) -> WrongKeyError:
         """Return an error about a key."""
-        return WrongKeyError((VIEWS, self.name, key), message)
+        return WrongKeyError(("views", self.name, key), message)
 
     def back(self, tables: Mapping[str, Table]) -> int:
         """Return of how many windows before its own a row is made."""
-        return self._windows(tables[self.of]) + HISTORY if self.model.kind in ("over", "against") else 0
+        return self._windows(tables[self.of]) + HISTORY if self.kind in ("over", "against") else 0
 
     def answered(self, tables: Mapping[str, Table]) -> Table:
         """Return the rows, from the tables of its sources."""
-        kind = self.model.kind
-        if kind == "ratio":
-            found = self._ratios(*(tables[name] for _, name in self.sources))
-        elif kind in ("over", "against"):
-            found = self._of_counts(tables[self.of])
-        elif kind == "largest":
-            found = tables[self.of].having(tables[self.of].rows)
+        above, below = tables[self.sources[0][1]], tables[self.sources[-1][1]]
+        if self.kind == "ratio":
+            found = self._ratios(above, below)
+        elif self.kind in ("over", "against"):
+            found = self._of_counts(above)
+        elif self.kind == "largest":
+            found = above.having(above.rows)
         else:
-            windows = _windows_of(tables[self.of])
-            found, _ = self._states(tables[self.of], windows, Watch())
+            found, _ = self._states(above, _windows_of(above), Watch())
         try:
             _ = found.written_type
         except ValueError as error:
-            raise WrongKeyError((VIEWS, self.name), str(error)) from None
+            raise WrongKeyError(("views", self.name), str(error)) from None
         return found if self.model.largest is None else self._largest(found, self.model.largest)
 
     def follow(self, tables: Mapping[str, Table], step: int, before: Any) -> tuple[Table, Any]:
         """Return the rows of one window as they are known at its end, and what the next window needs to know.
 
-        Args:
-            tables: of its sources, with rows of this window and as many before it as `back` says.
-            before: what the window before has returned; None in the first one.
+        `tables` have rows of this window and as many before it as `back` says; `before` is of the window before.
         """
         if self.model.condition is not None:
             table = tables[self.of]
@@ -155,7 +142,6 @@ class View:
         return replace(found, rows=[row for row in found.rows if row.window_end == end]), None
 
     def _largest(self, table: Table, number: int) -> Table:
-        """Return the rows with the largest numbers of each window."""
         fields = table.row_type._fields
         ranked = "rise" if table.order == ORDERS["against"] else next((one for one in NUMBERS if one in fields), None)
         if "item" not in fields or ranked is None:
@@ -168,7 +154,7 @@ class View:
 
     def _of_counts(self, table: Table) -> Table:
         """Return sums of counts over windows, or what rose: what the transform of a question makes of its rows."""
-        kind, windows = self.model.kind, self._windows(table)
+        kind, windows = self.kind, self._windows(table)
         try:
             view = table.transform.view(**{"windows" if kind == "over" else "rising": windows})
             rows = corrected_rows(view(released_rows(table.rows, table.dropped)), table.dropped)
@@ -178,13 +164,12 @@ class View:
 
     def _windows(self, table: Table) -> int:
         """Return over or against how many windows it is."""
-        kind = self.model.kind
         if not isinstance(table.transform, CountsParameters):
             raise self.error("of", "must be a question `counts`")
         try:
-            found = windows_in(getattr(self.model, kind), table.steps)
+            found = windows_in(getattr(self.model, self.kind), table.steps)
         except ValueError as error:
-            raise self.error(kind, str(error).removeprefix("over ")) from None
+            raise self.error(self.kind, str(error).removeprefix("over ")) from None
         return 1 if isinstance(found, str) else found
 
     def _ratios(self, above: Table, below: Table) -> Table:
@@ -232,12 +217,12 @@ class View:
     @property
     def _about(self) -> str | float:
         """The item or the quantile that an alert is about; empty where rows of a window have but one number."""
-        if self.model.quantile is not None:
-            return self.model.quantile
-        return item_of(self.model.item) if self.model.item else ""
+        item, quantile = self.model.item or (), self.model.quantile
+        if quantile is not None:
+            return quantile
+        return join_item(item) if len(item) > 1 else "".join(item)
 
     def _watched(self, table: Table) -> list[Any]:
-        """Return the rows of what is watched, one of each window."""
         fields, about = table.row_type._fields, self._about
         if table.row_type.__name__ not in COMPARED:
             raise self.error("of", "must be counts, ratios, quantiles, or the size of a set")
@@ -252,11 +237,6 @@ class View:
         if named == "quantile" and about not in (asked := table.transform.mechanism.quantiles):
             raise self.error("quantile", f"must be one of {', '.join(map('{:g}'.format, asked))}, those of {self.of}")
         return [row for row in table.rows if named is None or getattr(row, named) == about]
-
-
-def item_of(parts: Sequence[str]) -> str:
-    """Return the text of an item: of one column as it is."""
-    return parts[0] if len(parts) == 1 else join_item(parts)
 
 
 def _shown(rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -289,12 +269,7 @@ def tables_of(
     time: Callable[[int], Any] = timestamp,
     dropped: Mapping[str, Dropped | None] = MappingProxyType({}),
 ) -> dict[str, Table]:
-    """Return the tables of the questions that have windows, by name.
-
-    Args:
-        time: makes times of microseconds, as for `read_row_file`.
-        dropped: the share that limits drop of each, by name, where it is known.
-    """
+    """Return the tables of the questions that have windows, by name."""
     found = {}
     for name, question in monitor.questions.items():
         if not question.info.has_windows:
@@ -332,7 +307,7 @@ def views_of(monitor: Monitor) -> tuple[View, ...]:
         return tuple(views[name] for name in TopologicalSorter(sources).static_order() if name in views)
     except CycleError as error:
         circle = error.args[1]
-        raise WrongKeyError((VIEWS, circle[0]), f"must not be made of itself: {' of '.join(circle[::-1])}") from None
+        raise WrongKeyError(("views", circle[0]), f"must not be made of itself: {' of '.join(circle[::-1])}") from None
 
 
 def answer_views(views: Sequence[View], tables: Mapping[str, Table]) -> dict[str, Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -27,55 +27,45 @@ TOO_LATE = "files_not_in_views"
 """Counter of files that came after a view had published their window; there should be none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Followed:
+class Followed(NamedTuple):
     """A view of input without an end.
 
     Attributes:
         chain: the views that it is made of, each behind those that it is made of itself; it is the last one.
         tables: of the questions that it is made of, without rows.
+        table: its own, without rows.
+        steps: the windows, which rows come for in time: questions have waited for late events, and started afresh.
     """
 
-    view: View
+    name: str
     chain: tuple[View, ...]
     tables: Mapping[str, Table]
     table: Table
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self.view.name
-
-    @property
-    def steps(self) -> Steps:
-        """The windows, which rows come for in time: questions have waited for late events, and started afresh."""
-        return replace(self.table.steps, renewal=None, allowed_lateness=0)
+    steps: Steps
 
 
 def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mapping[str, Table]) -> list[Followed]:
     """Return views as those of streaming input."""
-    by_name = {view.name: view for view in views}
+    sources: dict[str, set[str]] = {}
     found = []
-    for view in views:
-        names, wanted = set(), [view.name]
-        while wanted:
-            names.add(name := wanted.pop())
-            wanted += [source for _, source in by_name[name].sources] if name in by_name else []
+    for view in views:  # each behind those that it is made of
+        own = {source for _, source in view.sources}
+        sources[view.name] = names = own.union({view.name}, *(sources.get(name, ()) for name in own))
         table = answers[view.name]
         if table.steps.first is None:
             key = view.sources[0][0]
             raise view.error(key, "must be of questions with `start` where input has no end: windows count from it")
         chain = tuple(each for each in views if each.name in names)
-        of_questions = {name: tables[name] for name in sorted(names - by_name.keys())}
-        found.append(Followed(view=view, chain=chain, tables=of_questions, table=table))
+        of_questions = {name: tables[name] for name in sorted(names - answers.keys())}
+        steps = replace(table.steps, renewal=None, allowed_lateness=0)
+        found.append(Followed(view.name, chain, of_questions, table, steps))
     return found
 
 
 class FollowView(beam.PTransform[Any, Any]):
     """Gives the rows of a view, those of each window when it is over, as its questions have published it by then.
 
-    Input: for each question, by its name, the paths of its files of windows once they are written. What is in them is
-    final, also where a run goes back to a checkpoint: whatever is published of a window comes from there alone.
+    Input: for each question, by its name, the paths of its files of windows once they are written, which are final.
     Rows that a question publishes after a later window than their own count in views from that one on; what was
     published of windows before stays as it is.
 
@@ -106,22 +96,13 @@ def by_window(path: str, name: str, steps: Steps) -> Keyed:
     return on_clock(steps.ending(timestamp(end_of(path))), json.dumps([name, path]).encode())
 
 
-class Remembered(NamedTuple):
-    """What a view knows after a window.
-
-    Attributes:
-        files: that later windows need: by path the question, and the window after which it was published.
-    """
-
-    files: Mapping[str, tuple[str, int]]
-    before: Watch | None
+Remembered = tuple[Mapping[str, tuple[str, int]], Watch | None]
+"""What a view knows after a window: by path of a file that later windows need the question, and the window after which
+it was published; and how the alert stands."""
 
 
 class Follow(StepFn, state="monitor_view"):
-    """Per view: on the clock of its windows, paths of published files in, rows of the view out.
-
-    State are the paths of the files that later windows need, and how the alert stands.
-    """
+    """Per view: on the clock of its windows, paths of published files in, rows of the view out."""
 
     def __init__(self, followed: Followed, row_types: Mapping[str, type]) -> None:
         super().__init__(steps=followed.steps, timer_offset=1)
@@ -136,7 +117,7 @@ class Follow(StepFn, state="monitor_view"):
 
     @override
     def initial(self, key: bytes) -> Remembered:
-        return Remembered({}, None)
+        return {}, None
 
     @override
     def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
@@ -145,7 +126,7 @@ class Follow(StepFn, state="monitor_view"):
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Remembered) -> Stepped:
-        files = {**state.files, **{path: (name, step) for name, path in map(json.loads, batches)}}
+        files, watch = {**state[0], **{path: (name, step) for name, path in map(json.loads, batches)}}, state[1]
         self._read = {path: self._read.get(path) or self._rows(path, name) for path, (name, _) in files.items()}
         tables: dict[str, Table] = dict(self.tables)
         before, found = None, None
@@ -156,11 +137,11 @@ class Follow(StepFn, state="monitor_view"):
                 rows = (row for path, (whose, _) in files.items() if whose == name for row in self._read[path])
                 some = [row for window, row in rows if step - back <= window <= step]
                 given[name] = replace(given[name], rows=some)
-            found, before = view.follow(given, step, state.before)
+            found, before = view.follow(given, step, watch)
             tables[view.name] = found
         assert found is not None  # a chain ends with the view itself
         kept = {path: each for path, each in files.items() if each[1] > step - self.back[each[0]]}
-        return Stepped(Remembered(kept, before), found.rows)
+        return Stepped((kept, before), found.rows)
 
     def _rows(self, path: str, name: str) -> list[tuple[int, Any]]:
         """Return the rows of a file with their windows; it never changes."""
@@ -177,7 +158,7 @@ class Follow(StepFn, state="monitor_view"):
         found: dict[str, Any] = unpack(KIND, 1, data)
         files, before = json.loads(found["state"])
         named = {path: (name, step) for path, (name, step) in files.items()}
-        return Remembered(named, None if before is None else Watch(*before))
+        return named, None if before is None else Watch(*before)
 
     @override
     def end(self, key: bytes, known: Known, cells: Cells) -> None:

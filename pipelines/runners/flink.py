@@ -1,4 +1,4 @@
-"""What Flink needs beside Beam: its options, whether the cluster suits, why it restarted a job, and how often."""
+"""What Flink needs beside Beam: its options, whether the cluster suits, and the job that was submitted to it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from apache_beam.options.pipeline_options import (
@@ -37,20 +38,20 @@ then refers to files that are deleted by now ("Attempt to reference unknown stat
 BUNDLE_MILLIS = 100
 """A step passes the watermark on when its bundle ends. Beam's own default, a second, adds up over some ten steps."""
 
-NUMBERS = {
-    "checkpointing_interval": "milliseconds between two checkpoints; needs --streaming",
-    "checkpoint_timeout_millis": f"after which a checkpoint restarts the job (default: {CHECKPOINT_TIMEOUT_MILLIS})",
-    "min_pause_between_checkpoints": f"milliseconds (default: {CHECKPOINT_PAUSE_MILLIS})",
-    "shutdown_sources_after_idle_ms": "lets a bounded run with checkpoints end; no checkpoint is taken from then on",
-    "max_bundle_size": "elements that are handled together at most",
-    "max_bundle_time_mills": f"milliseconds that a bundle waits (default with checkpoints: {BUNDLE_MILLIS})",
-}
-FLAGS = {
-    "finish_bundle_before_checkpointing": "always on with checkpoints: without it events are lost as late",
-    "externalized_checkpoints_enabled": "always on with checkpoints: the last one stays when a job is cancelled",
-    "retain_externalized_checkpoints_on_cancellation": "likewise",
-    "allow_non_restored_state": "go on also if the savepoint has state of steps that no longer exist",
-}
+NUMBERS = (
+    "checkpointing_interval",
+    "checkpoint_timeout_millis",
+    "min_pause_between_checkpoints",
+    "shutdown_sources_after_idle_ms",
+    "max_bundle_size",
+    "max_bundle_time_mills",
+)
+LASTING = (
+    "finish_bundle_before_checkpointing",
+    "externalized_checkpoints_enabled",
+    "retain_externalized_checkpoints_on_cancellation",
+)
+"""Flags that are on with checkpoints: without the first one events are lost as late."""
 
 
 class FlinkJobOptions(PipelineOptions):
@@ -59,13 +60,12 @@ class FlinkJobOptions(PipelineOptions):
     @classmethod
     @override
     def _add_argparse_args(cls, parser: Any) -> None:
-        for name, text in NUMBERS.items():
-            parser.add_argument(f"--{name}", type=int, help=text)
-        for name, text in FLAGS.items():
-            parser.add_argument(f"--{name}", default=False, action="store_true", help=text)
-        words = "false with checkpoints, unless given: a savepoint then fits any parallelism"
-        parser.add_argument("--operator_chaining", choices=["true", "false"], help=words)
-        parser.add_argument("--savepoint_path", help="folder of the savepoint or checkpoint to go on from")
+        for name in NUMBERS:
+            parser.add_argument(f"--{name}", type=int)
+        for name in (*LASTING, "allow_non_restored_state"):
+            parser.add_argument(f"--{name}", default=False, action="store_true")
+        parser.add_argument("--operator_chaining", choices=["true", "false"])
+        parser.add_argument("--savepoint_path")
 
 
 def prepare_for_checkpoints(options: PipelineOptions) -> None:
@@ -75,16 +75,16 @@ def prepare_for_checkpoints(options: PipelineOptions) -> None:
     become late. And steps that Flink chains, which depends on parallelism, go by other names in a savepoint.
     """
     flink = options.view_as(FlinkJobOptions)
-    if flink.checkpointing_interval is not None:
-        flink.finish_bundle_before_checkpointing = True
-        flink.externalized_checkpoints_enabled = True
-        flink.retain_externalized_checkpoints_on_cancellation = True
-        flink.checkpoint_timeout_millis = flink.checkpoint_timeout_millis or CHECKPOINT_TIMEOUT_MILLIS
-        if flink.min_pause_between_checkpoints is None:
-            flink.min_pause_between_checkpoints = CHECKPOINT_PAUSE_MILLIS
-        if flink.max_bundle_time_mills is None:
-            flink.max_bundle_time_mills = BUNDLE_MILLIS
-        flink.operator_chaining = flink.operator_chaining or "false"
+    if flink.checkpointing_interval is None:
+        return
+    for name in LASTING:
+        setattr(flink, name, True)
+    flink.checkpoint_timeout_millis = flink.checkpoint_timeout_millis or CHECKPOINT_TIMEOUT_MILLIS
+    flink.operator_chaining = flink.operator_chaining or "false"
+    if flink.min_pause_between_checkpoints is None:
+        flink.min_pause_between_checkpoints = CHECKPOINT_PAUSE_MILLIS
+    if flink.max_bundle_time_mills is None:
+        flink.max_bundle_time_mills = BUNDLE_MILLIS
 
 
 LOCAL_MASTERS = ("[local]", "[auto]")
@@ -120,9 +120,8 @@ def check_flink(options: PipelineOptions) -> None:
     except UNANSWERED as error:
         reason = getattr(error, "reason", None) or type(error).__name__
         what = "start one with deploy/flink_cluster.py start, or mend host and port"
-        raise UsageError(
-            f"flink_master must be the address of a Flink cluster, got {master} ({reason}): {what}"
-        ) from None
+        rule = f"must be the address of a Flink cluster, got {master} ({reason}): {what}"
+        raise UsageError(f"flink_master {rule}") from None
     release = runs.rpartition(".")[0]
     if release != version:
         rule = f"that of the cluster: {master} runs Flink {runs}, got {version}"
@@ -150,7 +149,7 @@ def ask_cluster(master: str, path: str, method: str = "GET") -> Any:
         return json.loads(answer.read())
 
 
-CANCEL_SECONDS, CANCEL_POLL_SECONDS, LET_GO_SECONDS = 60, 0.2, 30
+CANCEL_SECONDS, POLL_SECONDS, LET_GO_SECONDS = 60, 0.2, 30
 ENDED = ("FINISHED", "CANCELED", "FAILED")
 """States of jobs that have ended."""
 
@@ -164,22 +163,14 @@ def name_job(options: PipelineOptions, name: str) -> None:
 @contextmanager
 def submitted_job(
     options: PipelineOptions, tell: Callable[[str], None], writes: Sequence[str] = ()
-) -> Iterator[SubmittedJob | None]:
-    """Give the job that is submitted to a cluster meanwhile, and end it at Ctrl-C.
+) -> Iterator[Callable[[], str] | None]:
+    """Give what cancels the job that is submitted to a cluster meanwhile, and do so at Ctrl-C; None elsewhere.
 
     *Privacy*: a job whose command is gone goes on. So what a stream writes is in its name, as eight digits of a digest,
     and while it runs no second one is submitted that writes the same; see `window_files.alone_in`.
 
     Eight random digits are added to the name, since other jobs may have it. A job server of
-    `deploy/get_flink_job_server.sh` ends with this process. None elsewhere: what runs there ends with the command.
-
-    Args:
-        options: those of the job, which has a name.
-        tell: is called with a line for people, at Ctrl-C, of what became of the job.
-        writes: the files that the job writes when its stream has ended; none of other input.
-
-    Raises:
-        UsageError: there is a job that writes the same.
+    `deploy/get_flink_job_server.sh` ends with this process. At Ctrl-C `tell` gets a line on what became of the job.
     """
     os.environ["PRIVSTREAM_JOB_SERVER_OWNER"] = str(os.getpid())
     if not on_cluster(options):
@@ -192,13 +183,13 @@ def submitted_job(
         _refuse_second(master, output)
         named.job_name = f"{named.job_name} {output}"
     named.job_name = f"{named.job_name} {secrets.token_hex(4)}"
-    job = SubmittedJob(master, named.job_name)
+    cancel = partial(_cancel, master, named.job_name)
     try:
-        yield job
+        yield cancel
     except BaseException as error:
         if not _interrupted(error):
             raise
-        tell(job.cancel())
+        tell(cancel())
         raise KeyboardInterrupt from error
 
 
@@ -208,40 +199,33 @@ def _interrupted(error: BaseException | None) -> bool:
 
 
 def _refuse_second(master: str, output: str) -> None:
-    """Refuse a job while another one, which is known by its name, writes the same; one that ends is waited for."""
+    """Refuse a job while another one writes the same; one that ends is waited for."""
     deadline = time.monotonic() + LET_GO_SECONDS
     with suppress(*UNANSWERED):
         while running := _job(master, lambda job: f" {output} " in job["name"] and job["state"] not in ENDED):
             if time.monotonic() > deadline:
                 rule = "end it first, for two at once would publish other answers with the same noise"
                 raise UsageError(f"job {running} on {master} writes into the same folder: {rule}")
-            time.sleep(CANCEL_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 def _job(master: str, suits: Callable[[Any], bool]) -> str | None:
-    """Return the first job of a cluster that suits; raises one of `UNANSWERED` if there is no answer."""
     return next((job["jid"] for job in ask_cluster(master, "/jobs/overview")["jobs"] if suits(job)), None)
 
 
-class SubmittedJob(NamedTuple):
-    """The job of a name that no other job on a cluster has; `master` is the address of the cluster."""
-
-    master: str
-    name: str
-
-    def cancel(self) -> str:
-        """End the job, wait until it has ended, and say what became of it; its last checkpoint stays."""
-        try:
-            job = _job(self.master, lambda job: bool(job["name"] == self.name))
-        except UNANSWERED:
-            return "the cluster does not answer, so that the job may go on there: cancel it on Flink's page"
-        if job is None:
-            return "no job has begun on the cluster"
-        deadline = time.monotonic() + CANCEL_SECONDS
-        while time.monotonic() < deadline:
-            with suppress(*UNANSWERED):
-                if ask_cluster(self.master, f"/jobs/{job}")["state"] in ENDED:
-                    return f"job {job} has ended on the cluster; its last checkpoint stays"
-                ask_cluster(self.master, f"/jobs/{job}?mode=cancel", "PATCH")
-            time.sleep(CANCEL_POLL_SECONDS)
-        return f"the cluster has not confirmed that job {job} has ended: cancel it on Flink's page"
+def _cancel(master: str, name: str) -> str:
+    """End the job of a name, wait until it has ended, and say what became of it; its last checkpoint stays."""
+    try:
+        job = _job(master, lambda job: bool(job["name"] == name))
+    except UNANSWERED:
+        return "the cluster does not answer, so that the job may go on there: cancel it on Flink's page"
+    if job is None:
+        return "no job has begun on the cluster"
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(*UNANSWERED):
+            if ask_cluster(master, f"/jobs/{job}")["state"] in ENDED:
+                return f"job {job} has ended on the cluster; its last checkpoint stays"
+            ask_cluster(master, f"/jobs/{job}?mode=cancel", "PATCH")
+        time.sleep(POLL_SECONDS)
+    return f"the cluster has not confirmed that job {job} has ended: cancel it on Flink's page"

@@ -11,15 +11,34 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, cast
+from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import apache_beam as beam
+import grpc
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, _BeamArgumentParser
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    FlinkRunnerOptions,
+    PipelineOptions,
+    PortableOptions,
+    PrismRunnerOptions,
+    StandardOptions,
+    WorkerOptions,
+    _BeamArgumentParser,
+)
+from apache_beam.portability.api import beam_fn_api_pb2_grpc
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.runner import PipelineState, create_runner
+from apache_beam.runners.worker import worker_pool_main
+from apache_beam.transforms import environments
+from apache_beam.utils import thread_pool_executor
 from privstream import mechanisms, pipelines, transforms
 from privstream.pipelines.command import CommandError, RunError, UsageError
 from privstream.pipelines.console import STANDARD_ERROR, clock
@@ -30,16 +49,99 @@ from privstream.pipelines.runners.flink import (
     prepare_for_checkpoints,
     submitted_job,
 )
-from privstream.pipelines.runners.local_runner import LOCAL_RUNNER, beam_as_needed, choose_local_runner, without_program
 from privstream.pipelines.stores import reach_stores
-from privstream.pipelines.terminal import printable
+from privstream.pipelines.terminal import printable, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.reading import dead_letters
 from privstream.transforms.spill import spilled
 from rich.progress import Progress
+from typing_extensions import override
+
+HOST = "127.0.0.1"
+PINGS = [("grpc.http2.max_pings_without_data", 0), ("grpc.http2.max_ping_strikes", 0)]
+
+
+class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
+    """Beam's pool of workers for environment type LOOPBACK, which by itself listens on every interface."""
+
+    @classmethod
+    @override
+    def start(
+        cls,
+        use_process: bool = False,
+        port: int = 0,
+        state_cache_size: int = 0,
+        data_buffer_time_limit_ms: int = -1,
+        container_executable: str | None = None,
+    ) -> tuple[str, grpc.Server]:
+        server = grpc.server(thread_pool_executor.shared_unbounded_instance(), options=PINGS)
+        bound = server.add_insecure_port(f"{HOST}:{port}")
+        pool = cls(use_process, container_executable, state_cache_size, data_buffer_time_limit_ms)
+        beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(pool, server)
+        server.start()
+        return f"{HOST}:{bound}", server
+
+
+@contextmanager
+def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
+    """Let pipelines that are started meanwhile do what no option of Beam says.
+
+    Workers listen on loopback alone. Those of FnApiRunner cache no state by default: to weigh a value Beam goes through
+    all modules of the process. And the folder with lists of packages to install, which Beam would leave, goes.
+    """
+    cache = options.view_as(WorkerOptions).max_cache_memory_usage_mb
+    packages: Any = environments.python_sdk_dependencies
+    with TemporaryDirectory(prefix="privstream-") as folder:
+        local = options.view_as(StandardOptions).runner == LOCAL_RUNNER
+        listed = (lambda options: ()) if local else partial(packages, tmp_dir=folder)
+        with (
+            patch.object(worker_pool_main, "BeamFnExternalWorkerPoolServicer", LoopbackWorkers),
+            patch.object(worker_handlers, "STATE_CACHE_SIZE_MB", cache),
+            patch.object(environments, "python_sdk_dependencies", listed),
+        ):
+            yield
+
+
+LOCAL_RUNNER = "FnApiRunner"
+SWITCHES = ("directrunner", "switchingdirectrunner")
+"""Runners of Beam that take Prism or, if it cannot be had or fails at once, another one, and do not say which."""
+
+BUILD_PRISM = "deploy/get_prism.sh builds it with Go; give its path by --prism_location"
+
+
+def choose_local_runner(options: PipelineOptions) -> None:
+    """Name the runner if it is not, and refuse ways to run that give wrong results, or open ports to everybody.
+
+    *Privacy*: who connects to a port without a password gets the pipeline, its noise key too.
+    """
+    standard, direct = options.view_as(StandardOptions), options.view_as(DirectOptions)
+    name = (standard.runner or LOCAL_RUNNER).rpartition(".")[2].lower()
+    prism = options.view_as(PrismRunnerOptions).prism_location
+    opens = "opens a port on every interface without a password"
+    mode, threads = direct.direct_running_mode, direct.direct_num_workers
+    if standard.runner is None or name in SWITCHES:
+        if standard.runner is not None:
+            say(f"{standard.runner} would choose a runner: taking {LOCAL_RUNNER}")
+        standard.runner = LOCAL_RUNNER
+    wrong = ""
+    if name == "bundlebaseddirectrunner":
+        wrong = "runner must not be BundleBasedDirectRunner: it lets time overtake timers, and would write empty files"
+    elif mode != "in_memory":
+        ports = f"the others {opens.replace('opens a port', 'open ports')}"
+        wrong = f"direct_running_mode must be in_memory: {ports}, and charge people wrongly, got {mode}"
+    elif threads != 1:
+        wrong = f"direct_num_workers must be 1: several workers in one process read outdated state, got {threads}"
+    elif options.view_as(PortableOptions).job_endpoint == "embed":
+        wrong = f"job_endpoint must not be embed: it {opens}"
+    elif options.view_as(FlinkRunnerOptions).flink_submit_uber_jar:
+        wrong = f"flink_submit_uber_jar must not be given: it {opens}; use --flink_job_server_jar"
+    elif name == "prismrunner" and prism is not None and not urlsplit(prism).scheme and not os.path.isfile(prism):
+        wrong = f"prism_location must be a file, got {prism}; {BUILD_PRISM}"
+    if wrong:
+        raise UsageError(wrong)
+
 
 PRISM_STAGE = "ref_AppliedPTransform_"  # how Prism begins the name of a stage
-
 GRACE_SECONDS = 5
 RUNNER_LOGGERS = ("apache_beam", "PrismRunner", dead_letters.__name__)
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
@@ -100,10 +202,10 @@ def run(
     Args:
         options: Beam's options.
         build: adds the transforms.
-        ends: files that the pipeline writes when all is done; a job that goes on all the same, as one with checkpoints
-            does on Flink, is then cancelled, and has no counters.
-        accepted: called once the pipeline is built and the runner has taken it.
-        first: what is done once the pipeline is built, before it runs; it returns counters of its own, which are added.
+        ends: files that are written when all is done; a job that goes on all the same, as one with checkpoints does on
+            Flink, is then cancelled, and has no counters.
+        accepted: called once the runner has taken the pipeline.
+        first: is done once the pipeline is built, before it runs; its counters are added.
 
     Raises:
         RunError: the run failed; the message is that of the error, without the runner's own words.
@@ -116,9 +218,9 @@ def run(
             clock(f"running on {runner}") as shown,
             _silence(),
             spilled() if runner == LOCAL_RUNNER else nullcontext(),
-            submitted_job(options, partial(_tell, shown), ends) as job,
+            submitted_job(options, partial(_tell, shown), ends) as cancel,
         ):
-            pipeline = _new_pipeline(options)
+            pipeline = new_pipeline(options)
             build(pipeline)
             if first is not None:
                 counters = first()
@@ -126,27 +228,22 @@ def run(
             if accepted is not None:
                 accepted()
             state = _wait(result, ends)
-            if job is not None and state == PipelineState.DONE and ends:  # Beam has cancelled it, the cluster goes on
-                _tell(shown, job.cancel())
+            if cancel is not None and state == PipelineState.DONE and ends:  # Beam has, and the cluster goes on
+                _tell(shown, cancel())
     except CommandError:
         raise
     except Exception as error:
-        raise RunError(without_program(error) or cause(error)) from error
+        raise RunError(cause(error)) from error
     if state not in (None, PipelineState.DONE):
         raise RunError(f"the run on {runner} ended in state {state}")
     return added([counters, _counted(result)])
-
-
-def check(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> None:
-    """Build a pipeline that does not run: what is wrong with it is raised."""
-    build(_new_pipeline(options))
 
 
 def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any]) -> Counters:
     """Build and run a pipeline on the FnApiRunner, in a process that says nothing; return its counters."""
     logging.disable(logging.CRITICAL)
     try:
-        pipeline = _new_pipeline(options)
+        pipeline = new_pipeline(options)
         build(pipeline)
         result = _started(pipeline, options)
         result.wait_until_finish()
@@ -155,7 +252,7 @@ def run_quietly(options: PipelineOptions, build: Callable[[beam.Pipeline], Any])
     return _counted(result)
 
 
-def _new_pipeline(options: PipelineOptions) -> beam.Pipeline:
+def new_pipeline(options: PipelineOptions) -> beam.Pipeline:
     """Return a pipeline without its folder for Java's transforms, which a run that is killed would leave."""
     pipeline = beam.Pipeline(options=options)
     shutil.rmtree(pipeline.local_tempdir)
@@ -168,7 +265,6 @@ def _started(pipeline: beam.Pipeline, options: PipelineOptions) -> Any:
 
 
 def _counted(result: Any) -> Counters:
-    """Return what a pipeline has counted."""
     return added(
         {(str(counter.key.step).removeprefix(PRISM_STAGE), counter.key.metric.name): counter.committed or 0}
         for counter in result.metrics().query().get("counters", [])
@@ -178,11 +274,10 @@ def _counted(result: Any) -> Counters:
 
 def added(parts: Iterable[Counters]) -> Counters:
     """Add up counters of the same stage and name."""
-    found: Counters = {}
+    found = Counter[tuple[str, str]]()
     for part in parts:
-        for place, number in part.items():
-            found[place] = found.get(place, 0) + number
-    return found
+        found.update(part)
+    return dict(found)
 
 
 def _wait(result: Any, ends: Sequence[str]) -> str | None:

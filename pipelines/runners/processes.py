@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import connection, resource_tracker
 from types import ModuleType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from privstream.pipelines.command import RunError
 from privstream.transforms import spill
@@ -24,32 +24,20 @@ BYTES_EACH, MOST = 1 << 26, 256
 LONGEST = 74
 """Bytes of the name of the folder for temporary files: the name of a socket in it, of 33 more, may have 107."""
 
-MAIN = "__main__"
-
 WITHOUT_ANSWER = (
     "a worker process has ended before its work was done: it was killed, or there was not enough memory for all of "
     "them, and fewer --workers need less. No file is half-written"
 )
 
 
-def cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def workers_for(given: int | None, size: int) -> int:
     """Return how many processes share the work of a run: as `given`, or one for each 64 MiB of input and processor."""
     if given is None:
-        return max(1, min(cores(), size // BYTES_EACH))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(cores, size // BYTES_EACH))
     if not 1 <= given <= MOST:
         raise ValueError(f"workers must be from 1 to {MOST}, got {given}")
     return given
-
-
-def _context() -> Any:
-    """Return how processes are started: as copies of one that has loaded what they need, if the system can."""
-    can = "forkserver" in multiprocessing.get_all_start_methods() and len(os.fsencode(tempfile.gettempdir())) <= LONGEST
-    return multiprocessing.get_context("forkserver" if can else "spawn")
 
 
 @contextmanager
@@ -59,8 +47,8 @@ def _quiet() -> Iterator[None]:
     They load no main program either, which may be somebody's own, without a guard: they would run it.
     """
     with ExitStack() as stack:
-        stack.callback(sys.modules.__setitem__, MAIN, sys.modules[MAIN])
-        sys.modules[MAIN] = ModuleType(MAIN)
+        stack.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
+        sys.modules["__main__"] = ModuleType("__main__")
         sys.stderr.flush()
         kept = os.dup(STANDARD_ERROR)
         stack.callback(os.close, kept)
@@ -73,86 +61,82 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-class Crew:
-    """Processes that each `perform` the tasks that they get, with a file for batches that all can read.
+Tell = Callable[[Sequence[Any]], list[Any]]
+"""Gives each process a task, and returns what each made of it, in their order."""
 
-    They end with the block of `working`, however it ends, and with this process, however that ends. `perform` is a
-    function of a module, whose errors are safe to show.
+
+@contextmanager
+def crew(number: int, perform: Callable[[Any], Any]) -> Iterator[Tell]:
+    """Start processes that each `perform` the tasks that they get, with a file for batches that all can read.
+
+    They end with the block, however it ends, and with this process, however that ends. `perform` is a function of a
+    module, whose errors are safe to show.
     """
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
+            with spill.files_for(number + 1) as paths:
+                stack.enter_context(spill.spilled_among(paths, 0))
+                pipes = stack.enter_context(_started(paths, folder, perform))
+                _answers(pipes)  # they have opened the files, which have no names from here on
+        except spill.SpillError as error:
+            raise RunError(str(error)) from None
 
-    def __init__(self, number: int, perform: Callable[[Any], Any]) -> None:
-        self.number, self._perform = number, perform
-        self._processes: list[Any] = []
-        self._pipes: list[connection.Connection] = []
+        def tell(tasks: Sequence[Any]) -> list[Any]:
+            for pipe, task in zip(pipes, tasks, strict=True):
+                with suppress(BrokenPipeError):  # that it has ended is seen below
+                    pipe.send(task)
+            return _answers(pipes)
 
-    @contextmanager
-    def working(self) -> Iterator[Self]:
-        """Start them, let this process read their files, and end them."""
-        with ExitStack() as stack:
-            try:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
-                with spill.files_for(self.number + 1) as paths:
-                    stack.enter_context(spill.spilled_among(paths, 0))
-                    stack.callback(self._end)
-                    self._start(paths, folder)
-            except spill.SpillError as error:
-                raise RunError(str(error)) from None
-            yield self  # the files have no names any more: they go with the last process that has opened them
+        yield tell
 
-    def tell(self, tasks: Sequence[Any]) -> list[Any]:
-        """Give each process a task, and return what each made of it, in their order."""
-        for pipe, task in zip(self._pipes, tasks, strict=True):
-            with suppress(BrokenPipeError):  # that it has ended is seen below
-                pipe.send(task)
-        return self._answers()
 
-    def _start(self, paths: Sequence[str], folder: str) -> None:
-        """Start all, whose temporary files go into a folder, and wait until they have opened the files."""
-        context = _context()
-        if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload(["privstream.pipelines.run.shares"])  # processes are copies of it
+@contextmanager
+def _started(paths: Sequence[str], folder: str, perform: Callable[[Any], Any]) -> Iterator[list[connection.Connection]]:
+    """Start processes, whose temporary files go into a folder; in the end what they are doing is of no use any more."""
+    can = "forkserver" in multiprocessing.get_all_start_methods()
+    method = "forkserver" if can and len(os.fsencode(tempfile.gettempdir())) <= LONGEST else "spawn"
+    context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["privstream.pipelines.run.shares"])  # processes are copies of it
+    processes, pipes = [], []
+    try:
         with _quiet():
-            for number in range(self.number):
+            for number in range(1, len(paths)):
                 here, there = context.Pipe()
-                given = there, paths, number + 1, folder, self._perform
-                process = context.Process(target=_work, args=given, daemon=True)
+                process = context.Process(target=_work, args=(there, paths, number, folder, perform), daemon=True)
                 process.start()
                 there.close()
-                self._pipes.append(here)
-                self._processes.append(process)
-        self._answers()
-
-    def _answers(self) -> list[Any]:
-        """Wait for an answer of each."""
-        answers: dict[int, Any] = {}
-        while len(answers) < self.number:
-            waited = {pipe: number for number, pipe in enumerate(self._pipes) if number not in answers}
-            for ready in connection.wait(list(waited)):
-                assert isinstance(ready, connection.Connection)
-                try:
-                    failed, answer = ready.recv()
-                except (EOFError, ConnectionError):
-                    raise RunError(WITHOUT_ANSWER) from None
-                if failed:
-                    raise RunError(answer)
-                answers[waited[ready]] = answer
-        return [answers[number] for number in range(self.number)]
-
-    def _end(self) -> None:
-        """End all: what they were doing is of no use any more."""
-        for process in self._processes:
+                pipes.append(here)
+                processes.append(process)
+        yield pipes
+    finally:
+        for process in processes:
             process.kill()
-        for process in self._processes:
+        for process in processes:
             process.join()
-        for pipe in self._pipes:
+        for pipe in pipes:
             pipe.close()
-        self._processes, self._pipes = [], []
+
+
+def _answers(pipes: Sequence[connection.Connection]) -> list[Any]:
+    answers: dict[Any, Any] = {}
+    while len(answers) < len(pipes):
+        for ready in connection.wait([pipe for pipe in pipes if pipe not in answers]):
+            assert isinstance(ready, connection.Connection)
+            try:
+                failed, answer = ready.recv()
+            except (EOFError, ConnectionError):
+                raise RunError(WITHOUT_ANSWER) from None
+            if failed:
+                raise RunError(answer)
+            answers[ready] = answer
+    return [answers[pipe] for pipe in pipes]
 
 
 def _work(
     pipe: connection.Connection, paths: Sequence[str], number: int, folder: str, perform: Callable[[Any], Any]
 ) -> None:
-    """Do one task after the other, as a process of a crew."""
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -173,7 +157,6 @@ def _work(
 
 
 def _end_with_parent() -> NoReturn:
-    """End this process when the command has ended, however it did."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

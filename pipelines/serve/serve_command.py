@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
 import os
 import threading
@@ -147,24 +146,25 @@ def listen(page: LivePage, port: int) -> ThreadingHTTPServer:
         raise ValueError(f"port must be free, got {port} ({error.strerror})") from None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    words = "with results of commands, and folders of streaming runs; or FILE.yaml, a monitor, for its folder"
-    parser.add_argument("folder", metavar="FOLDER", help=words)
-    words = f"default: {PORT}; 0 for any that is free"
-    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=words)
-    parser.add_argument("--ledger", metavar="PATH", help="file in which the runs are recorded: shows what is spent")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "folder": {
+        "metavar": "FOLDER",
+        "help": "with results of commands, and folders of streaming runs; or FILE.yaml, a monitor, for its folder",
+    },
+    "--port": {"type": int, "default": PORT, "metavar": "N", "help": f"default: {PORT}; 0 for any that is free"},
+    "--ledger": {"metavar": "PATH", "help": "file in which the runs are recorded: shows what is spent"},
+}
 
 
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
+def run(folder: str, port: int, ledger: str | None) -> None:
     """Check the options, listen, and answer until interrupted."""
     try:
-        ledger, folder = arguments.ledger or ledger_of(arguments.folder), output_of(arguments.folder)
+        ledger, folder = ledger or ledger_of(folder), output_of(folder)
         if not os.path.isdir(folder):
             raise ValueError(f"FOLDER must be a folder that exists, got {folder}")
         if ledger is not None:
             Ledger(ledger).contents()
-        server = listen(LivePage(folder, ledger), arguments.port)
+        server = listen(LivePage(folder, ledger), port)
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error
     say(f"live page of {folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)")
@@ -174,6 +174,6 @@ def run(arguments: argparse.Namespace, others: list[str]) -> None:
 
 COMMAND = Command(
     description="Shows the report of a folder as a page that follows running jobs. It listens on this machine alone.",
-    add_arguments=add_arguments,
+    options=OPTIONS,
     run=run,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
@@ -31,15 +30,10 @@ DURATIONS = ("window", "renew_every", "allowed_lateness", "timeout")
 """Options that are lengths of time."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    parser.add_argument("result", metavar="RESULT", help="output of a command, or its guarantee file")
-
-
-def run(arguments: argparse.Namespace, others: list[str]) -> None:
+def run(result: str) -> None:
     """Print all that a guarantee file says, in sentences."""
     try:
-        promise = read(arguments.result)
+        promise = read(result)
         guarantee = guarantee_of(promise.content)
         sections = dict(explanation(promise.content, guarantee))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -127,6 +121,6 @@ def _option(name: str, value: Any) -> str:
 COMMAND = Command(
     description="Explains a result from its guarantee file: what is protected, how the numbers were made and how "
     "accurate they are, what limits drop, how items are discovered, and what each column means.",
-    add_arguments=add_arguments,
+    options={"result": {"metavar": "RESULT", "help": "output of a command, or its guarantee file"}},
     run=run,
 )

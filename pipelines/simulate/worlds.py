@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ FIELDS: dict[str, type] = {"user": str, "item": str, "time": Time}
 GROUP_ROWS = 1 << 19
 """Rows of a row group of Parquet, whatever windows are."""
 
-Lines = Callable[[argparse.Namespace], Iterable[str]]
+Lines = Callable[[SimpleNamespace], Iterable[str]]
 """Returns the lines of a further file."""
 
 
@@ -122,7 +123,8 @@ def simulation(
             text = "what the truth is about, as of `counts` (default: window)"
             parser.add_argument("--over", choices=SPANS, default="window", help=text)
 
-    def run(arguments: argparse.Namespace, others: list[str]) -> None:
+    def run(**values: Any) -> None:
+        arguments = SimpleNamespace(**values)
         names = [option.name for option in options] + ["over"] * spans
         given = {name: getattr(arguments, name) for name in names}
         number = windows or arguments.windows
@@ -144,10 +146,10 @@ def simulation(
         if arguments.truth is not None:
             say(f"truth: {arguments.truth}")
 
-    return Command(f"{description} Nothing in them is private.", add_arguments=add_arguments, run=run)
+    return Command(description=f"{description} Nothing in them is private.", add_arguments=add_arguments, run=run)
 
 
-def _check_files(arguments: argparse.Namespace, further: Iterable[str]) -> None:
+def _check_files(arguments: SimpleNamespace, further: Iterable[str]) -> None:
     """Refuse to write two things into one file, and further files that cannot be written."""
     taken: dict[str, str] = {}
     for name in ("output", "truth", *further):

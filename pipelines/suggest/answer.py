@@ -105,5 +105,4 @@ def command_line(found: LimitShare, monitor: Monitor, epsilon: float) -> str:
 
 
 def _plain(value: object) -> str:
-    """Write a number without an exponent."""
     return f"{value:.15g}" if isinstance(value, float) else str(value)

@@ -46,13 +46,10 @@ def keys_of(kind: type[Question]) -> Iterator[OptionOf]:
 
 def error_output(error_handling: Any) -> str | None:
     """Return the name of the output for dead letters."""
-    if error_handling is None:
-        return None
-    if not isinstance(error_handling, Mapping) or list(error_handling) != ["output"]:
-        raise ValueError("error_handling must be a mapping with the one key output")
-    output = error_handling["output"]
-    if not isinstance(output, str) or output in ("", GOOD):
-        raise ValueError(f"error_handling.output must be a name other than {GOOD}, got {output!r}")
+    one = isinstance(error_handling, Mapping) and list(error_handling) == ["output"]
+    output = error_handling["output"] if one else None
+    if error_handling is not None and (not isinstance(output, str) or output in ("", GOOD)):
+        raise ValueError(f"error_handling must be a mapping with the one key output, a name other than {GOOD}")
     return output
 
 
@@ -64,14 +61,6 @@ class OnRows(beam.PTransform[Any, Any]):
 
     *Privacy*: as of `privstream.pipelines.Private`. The whole configuration is public: Beam writes it into the
     pipeline. So the noise key is named by its file or environment variable.
-
-    Args:
-        kind: the question.
-        error_handling: a mapping with the name of the output for rows that cannot be used; else they are counted.
-        **config: plain values by name.
-
-    Raises:
-        ValueError, TypeError: a value breaks its rule, or a field is missing, when the pipeline is built.
     """
 
     def __init__(self, kind: type[Question], error_handling: Any = None, **config: Any) -> None:
@@ -124,7 +113,6 @@ def _with_times_as_text(row: Any, row_type: type) -> Row:
 
 
 def _check_schema(rows: PCollection[Any]) -> None:
-    """Refuse what are no rows with a schema."""
     element: Any = rows.element_type
     try:
         named_fields_from_element_type(element)

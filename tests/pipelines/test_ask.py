@@ -121,17 +121,13 @@ def test_a_file_of_events_has_the_contents_of_a_frame_and_nothing_else(tmp_path:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"epsilon": "x"}, "epsilon must be a number, got x"),
         ({"unit": "people"}, "unit must be one of"),
         ({"key": None}, "key must be given, so that"),
-        ({"key": "none"}, "key must be a readable file"),
         ({"user": "Who"}, "user must name a field of the frame"),
-        ({"user": "query"}, "user, item, time and value must be different fields"),
         ({"output": "-"}, "output must be a file, or None"),
         ({"run_id": "a\0b"}, "run_id must be valid UTF-8 text"),
         ({"user_field": "who"}, "counts has no option `user_field`; did you mean `user`?"),
         ({"watch": 1}, "counts has no option `watch` for frames"),
-        ({"domain": [b"x"]}, "domain must be a list of texts"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -213,15 +209,8 @@ def test_a_result_without_rows_is_a_table_with_columns(tmp_path: Path) -> None:
 
 
 def _promise(path: Path) -> None:
-    made = KeyedCounts(
-        epsilon=1,
-        delta=1e-6,
-        max_contributions=4,
-        window=3600,
-        start=0,
-        end=7200,
-        noise=KeyedNoise(b"an example, not a secret", "a test"),
-    )
+    noise = KeyedNoise(b"an example, not a secret", "a test")
+    made = KeyedCounts(epsilon=1, delta=1e-6, max_contributions=4, window=3600, start=0, end=7200, noise=noise)
     content = {
         "made_by": {"command": "privstream counts"},
         "guarantee": guarantee_record(made.guarantee),

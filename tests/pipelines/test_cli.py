@@ -1,6 +1,5 @@
 """The command line: what starts, what is refused, what an error says, and what `--dry_run` tells."""
 
-import argparse
 import logging
 import os
 import shlex
@@ -22,8 +21,7 @@ from privstream.pipelines.command import (
     RunError,
     UsageError,
 )
-from privstream.pipelines.model.catalogue import WORDS
-from privstream.pipelines.runners import launch, local_runner
+from privstream.pipelines.runners import launch
 from questions import run_line, write_folder
 
 SECRET = "u000042"
@@ -47,27 +45,13 @@ def test_a_reader_of_a_table_that_has_gone_is_not_called_an_interruption():
     assert ran.returncode == 0
 
 
-def test_the_installed_command_says_nothing_but_what_it_does(tmp_path: Path) -> None:
-    options = ["--users", "9", "--windows", "2", "--seed", "3", "--output", str(tmp_path / "events.csv")]
-    ran = subprocess.run([ENTRY, "simulate", "heavy-hitters", *options], capture_output=True, text=True, check=True)
-    assert ran.stdout == ""
-    assert ran.stderr.endswith(f"events of 9 people in 2 windows of 1 hour: {tmp_path / 'events.csv'}\n")
-    assert len(ran.stderr.splitlines()) == 1
-
-
-def test_every_question_can_be_planned() -> None:
-    assert list(cli.PLANS) == list(WORDS)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "required: COMMAND"),
         (["nonsense"], "invalid choice: 'nonsense'"),
-        (["--nonsense"], "required: COMMAND"),
         (["plot", "a", "--output", "b", "--nonsense"], "unknown option --nonsense"),
         (["plan"], "the following arguments are required"),
-        (["simulate", "heavy-hitters", "--use", "3"], "required: --users"),
     ],
 )
 def test_what_is_no_command_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,42 +62,26 @@ def test_what_is_no_command_is_refused(arguments: list[str], message: str, capsy
     assert shown.out == ""
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "message"),
-    [
-        (
-            UsageError("max_hits must be >= 1 with windows, got max_hits 0"),
-            2,
-            "privstream plan heavy-hitters: error: --max_hits must be >= 1 with windows, got max_hits 0",
-        ),
-        (UsageError("'max_hits' is a name"), 2, "privstream plan heavy-hitters: error: 'max_hits' is a name"),
-        (RunError("it broke"), 1, "privstream plan heavy-hitters: error: it broke"),
-        (NothingUsableError("no event"), 3, "privstream plan heavy-hitters: error: no event"),
-        (
-            OSError(28, "No space left", "rows"),
-            1,
-            "privstream plan heavy-hitters: error: [Errno 28] No space left: 'rows'",
-        ),
-        (
-            MemoryError("Unable to allocate 1 TiB"),
-            1,
-            "privstream plan heavy-hitters: error: there is not enough memory for numbers of this size: "
-            "Unable to allocate 1 TiB",
-        ),
-        (KeyboardInterrupt(), 130, "privstream: interrupted; no file is half-written"),
-        (SystemExit(143), 143, "privstream: interrupted; no file is half-written"),
-    ],
-)
+PLAN = "privstream plan heavy-hitters: error:"
+ERRORS = [
+    (UsageError("max_hits must be >= 1, got max_hits 0"), 2, f"{PLAN} --max_hits must be >= 1, got max_hits 0"),
+    (UsageError("'max_hits' is a name"), 2, f"{PLAN} 'max_hits' is a name"),
+    (RunError("it broke"), 1, f"{PLAN} it broke"),
+    (NothingUsableError("no event"), 3, f"{PLAN} no event"),
+    (OSError(28, "No space left", "rows"), 1, f"{PLAN} [Errno 28] No space left: 'rows'"),
+    (MemoryError("1 TiB"), 1, f"{PLAN} there is not enough memory for numbers of this size: 1 TiB"),
+    (KeyboardInterrupt(), 130, "privstream: interrupted; no file is half-written"),
+    (SystemExit(143), 143, "privstream: interrupted; no file is half-written"),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "message"), ERRORS)
 @pytest.mark.parametrize("traceback", [False, True])
 def test_errors_are_one_line_and_a_status(error, status, message, traceback, monkeypatch, capsys):
-    def fail(known: argparse.Namespace, others: list[str]) -> None:
+    def fail(**given: object) -> None:
         raise error
 
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        for name in ("--max_hits", "--windows"):
-            parser.add_argument(name)
-
-    command = Command(description="fails", add_arguments=add_arguments, run=fail)
+    command = Command(description="fails", options={"--max_hits": {}, "--windows": {}}, run=fail)
     monkeypatch.setattr(cli, "load", lambda module: command)
     assert cli.main(["plan", "heavy-hitters", *(["--traceback"] if traceback else [])]) == status
     lines = capsys.readouterr().err.splitlines()
@@ -126,7 +94,6 @@ def test_errors_are_one_line_and_a_status(error, status, message, traceback, mon
     ("arguments", "message"),
     [
         (["--nonsense"], "unknown option --nonsense"),
-        (["--windows", "7"], "unknown option --windows"),
         (["--direct_num_workers", "many"], "--direct_num_workers: invalid int value: 'many'"),
         (["--runner", "BundleBasedDirectRunner"], "runner must not be BundleBasedDirectRunner"),
         (["--runner", "PrismRunner", "--prism_location", "/no/prism"], "prism_location must be a file, got /no/prism"),
@@ -190,44 +157,6 @@ def test_the_error_of_a_check_is_shown_as_it_is() -> None:
     with pytest.raises(RunError) as raised:
         launch.run(launch.parse_beam_options([]), lambda p: p | beam.Create([SECRET]) | beam.ParDo(Refuse()))
     assert str(raised.value) == "scale must be finite and > 0, got -1.0"
-
-
-LAUNCH_WITHOUT_PRISM = """
-from urllib.error import URLError
-import apache_beam as beam
-from apache_beam.runners.portability import prism_runner
-from privstream.pipelines.runners import launch
-from privstream.pipelines.command import RunError
-
-def fail(*_, **__):
-    raise URLError("no way out")
-
-prism_runner.urlopen = fail
-options = launch.parse_beam_options(["--runner", "PrismRunner"])
-try:
-    launch.run(options, lambda pipeline: pipeline | beam.Impulse())
-except RunError as error:
-    print(error)
-"""
-
-
-@pytest.mark.slow
-def test_prism_that_cannot_be_downloaded_is_explained(tmp_path: Path) -> None:
-    """In a process of its own: all later pipelines of a process use the Prism that its first one looked for."""
-    command = [sys.executable, "-c", LAUNCH_WITHOUT_PRISM]
-    home = os.environ | {"HOME": str(tmp_path)}  # without what was downloaded before
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, env=home).stdout
-    assert shown.startswith("Prism, which Beam downloads when it is first used, cannot be had (no way out): deploy/")
-
-
-@pytest.mark.parametrize(
-    ("told", "option"), [("prism binary", "prism_location"), ("job server jar", "flink_job_server_jar")]
-)
-def test_a_program_that_cannot_be_downloaded_is_explained(told: str, option: str) -> None:
-    error = RuntimeError(f"Unable to fetch remote {told} at a.example: <urlopen error [Errno 5] no way>. Stage it")
-    said = local_runner.without_program(error)
-    assert said is not None and "([Errno 5] no way)" in said and said.endswith(f"give its path by --{option}")
-    assert local_runner.without_program(RuntimeError("another")) is None
 
 
 def test_logs_work_again_after_a_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -322,11 +251,3 @@ def test_input_of_which_nothing_can_be_used_ends_with_status_3(folder, capsys):
     assert run("top-k", "--dry_run", "--start=2031-01-01", "--end=2031-01-01T02:00") == 3
     assert "no row could be used" in capsys.readouterr().err
     assert not (folder / "key.ledger.jsonl").exists()
-
-
-def test_input_without_an_end_cannot_be_tried(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "in").mkdir()
-    (folder / "out").mkdir()
-    watch = ["--input=in", "--output=out", "--watch=1", "--run_id=a", "--input_format=parquet"]
-    assert run("top-k", *watch, "--dry_run") == 2
-    assert "--dry-run must not be given when the input has no end" in capsys.readouterr().err

@@ -14,9 +14,9 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.accounts import ledger as of_ledgers
-from privstream.pipelines.accounts.account import Account
 from privstream.pipelines.accounts.entries import Entry, Limit
 from privstream.pipelines.accounts.ledger import Ledger
+from privstream.pipelines.accounts.spending import standing_of
 from privstream.pipelines.runners import launch
 
 LINE = "histogram --input a.jsonl --output {} --window 3600 --start 2024-01-01 --end 2024-01-01T03:00:00Z --epsilon 1"
@@ -88,15 +88,11 @@ def test_what_repeats_a_run_and_what_does_not(ledger: Ledger) -> None:
     [
         lambda line: line[:-1],
         lambda line: line[: len(line) // 2] + b"\n",
-        lambda line: b"\n",
-        lambda line: b"[]\n",
         lambda line: b"\xff\xfe\n",
         lambda line: line.replace(b'"ledger":1', b'"ledger":2'),
         lambda line: line.replace(b'"epsilon":1.0', b'"epsilon":NaN'),
-        lambda line: line.replace(b'"epsilon":1.0', b'"epsilon":"1.0"'),
         lambda line: line.replace(b'"mu":', b'"more":'),
         lambda line: line.replace(b'"what":"person"', b'"what":"nobody"'),
-        lambda line: line.replace(b'"label":"two"', b'"label":7'),
         lambda line: b"[" * 100_000 + b"\n",
     ],
 )
@@ -139,10 +135,7 @@ def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: p
     assert budget(*verify) == 0
     whole = Path("key.ledger.jsonl").read_bytes()
     first, last = whole.splitlines(keepends=True)
-    for text in (
-        first,
-        first + last.replace(b'"output":"2', b'"output":"3'),
-    ):
+    for text in (first, first + last.replace(b'"output":"2', b'"output":"3')):
         Path("key.ledger.jsonl").write_bytes(text)
         assert budget(*verify[:3]) == 0, "without the guarantee file nobody knows"
         assert budget(*verify) == 1
@@ -262,7 +255,7 @@ def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, caps
     (found,) = account["totals"]
     assert (found["epsilon"], found["left"], found["more"]) == (2.03125, 1.21875, 1)
     assert [one["repeats"] for one in account["runs"]] == [1, 0]
-    spent = Account.prepare(ledger.path, None, "shop").spent(pure(1.0))
+    spent = standing_of(ledger.contents(), "shop", pure(1.0))
     assert spent is not None and spent.left == 1.21875
 
 

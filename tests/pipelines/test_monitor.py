@@ -13,8 +13,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
 from privstream.pipelines.cli import main
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.run.calibration import Sharing, calibrate, common_unit, rounded_down
-from privstream.pipelines.run.plan import Plan
+from privstream.pipelines.run.plan import Plan, Sharing, calibrate, common_unit, rounded_down
 from privstream.pipelines.yaml_file import read_document
 
 HEAD = """\

@@ -1,14 +1,11 @@
-"""A monitor in Python: about a frame, and in a pipeline of one's own."""
+"""A monitor in Python: all its questions about a frame."""
 
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import pandas as pd
 import pytest
-from apache_beam.pipeline import PipelineVisitor
-from apache_beam.testing.util import assert_that
-from privstream.pipelines import Monitor, PrivateMonitor, ask
+from privstream.pipelines import Monitor, ask
 from privstream.pipelines.accounts.ledger import Ledger
 
 DAY = """\
@@ -63,71 +60,3 @@ def test_a_frame_is_asked_all_questions_at_once() -> None:
         ask(monitor, frame.drop(columns="country"))
     with pytest.raises(TypeError, match="epsilon must not be given with a monitor"):
         ask(monitor, frame, epsilon=1)
-
-
-@pytest.mark.slow
-def test_a_pipeline_gets_a_table_for_each_question() -> None:
-    """Its run is in the ledger before."""
-    monitor = PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine"))
-    assert monitor.record(data="clicks of a day").line == 1
-    (entry,) = Ledger("key.ledger.jsonl").read()
-    assert entry.promises(monitor.guarantee)
-    assert (monitor.guarantee.epsilon, set(monitor.guarantees)) == (8, {"pages", "present"})
-
-    def whole(rows: list[Any]) -> None:
-        assert len(rows) == 4 and {row.item for row in rows} == {"de, /a", "fr, /b"}
-
-    def sizes(rows: list[Any]) -> None:
-        assert len(rows) == 2 and all(10 < row.people < 200 for row in rows)
-
-    with beam.Pipeline("FnApiRunner") as pipeline:
-        tables = pipeline | beam.Create(clicks()) | monitor
-        assert_that(tables["pages"], whole, label="pages")
-        assert_that(tables["present"], sizes, label="present")
-    changed = PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine", ledger="key.ledger.jsonl"))
-    Path("day.yaml").write_text(DAY.replace("timeout: 30m", "timeout: 20m"))
-    assert changed.record(data="clicks of a day").repeats
-    assert not PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine")).record(data="clicks of a day").repeats
-
-
-def test_what_is_recorded_of_counts_is_what_runs_whether_the_input_ends_or_not() -> None:
-    """Nothing else in an entry could tell paced contributions of a person from sampled ones."""
-    Path("day.yaml").write_text(DAY.replace("max_contributions: 4", "max_contributions: 3"))
-    monitor = PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine"))
-    monitor.record(data="clicks")
-    ends, goes_on = beam.Pipeline("FnApiRunner"), beam.Pipeline("FnApiRunner")
-    unbounded = goes_on | beam.Create(clicks())
-    unbounded.is_bounded = False
-    for name, events in {"ends": ends | beam.Create(clicks()), "goes on": unbounded}.items():
-        _ = events | name >> monitor
-    stages = [{label.partition("/")[2] for label in _labels(each)} for each in (ends, goes_on)]
-    assert stages[0] == stages[1]
-    assert any("CountContributions" in label for label in stages[0])
-
-
-def _labels(pipeline: beam.Pipeline) -> set[str]:
-    """Return the full labels of all transforms of a pipeline."""
-    found: set[str] = set()
-
-    class Visitor(PipelineVisitor):
-        def visit_transform(self, node: Any) -> None:
-            found.add(node.full_label)
-
-    pipeline.visit(Visitor())
-    return found
-
-
-def test_a_pipeline_is_refused_that_nobody_counts() -> None:
-    """Unless it is asked for by name; and a run has a name."""
-    pipeline = beam.Pipeline("FnApiRunner")
-    events = pipeline | beam.Create(clicks())
-    with pytest.raises(ValueError, match=r"^record must be called before"):
-        _ = events | "one" >> PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine"))
-    with pytest.raises(ValueError, match=r"^run_id must be given"):
-        PrivateMonitor(Monitor.from_file("day.yaml")).record(data="clicks")
-    with pytest.raises(ValueError, match=r"^ledger must be given, or key"):
-        PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine", ledger="none")).record(data="clicks")
-    assert set(events | "two" >> PrivateMonitor(Monitor.from_file("day.yaml", run_id="mine", ledger="none"))) == {
-        "pages",
-        "present",
-    }

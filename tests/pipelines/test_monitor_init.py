@@ -63,16 +63,6 @@ def test_what_may_be_data_is_not_written(tmp_path: Path, capsys: pytest.CaptureF
     assert not any(len(part) > 1 and part in told.replace(str(tmp_path), "") for part in first.split(","))
 
 
-def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A monitor that is there stays; what is no input is refused."""
-    (tmp_path / "events.csv").write_text("user,page\n")
-    (tmp_path / "monitor.yaml").write_text("mine")
-    assert main(["init", str(tmp_path / "events.csv"), "--output", str(tmp_path / "monitor.yaml")]) == 2
-    assert "must be a new file" in capsys.readouterr().err and (tmp_path / "monitor.yaml").read_text() == "mine"
-    assert main(["init", str(tmp_path / "none.csv"), "--output", "-"]) == 2
-    assert "INPUT must match at least one file" in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def valid() -> Any:
     """Return what checks a monitor against the schema."""
@@ -118,14 +108,10 @@ def test_what_is_read_is_valid(tmp_path: Path, valid: Any) -> None:
     ("old", "new"),
     [
         ("share: 3", "shrae: 3"),
-        ("share: 3", "share: 0"),
         ("question: counts", "question: count"),
-        ("window: 3600", "windw: 3600"),
         ("privacy: {epsilon: 1", "privacy: {epsilon: -1"),
         ("input: clicks.csv, ", ""),
-        ("for: 3", "for: 0"),
         ("[top, latency]", "[top]"),
-        ("format: csv", "format: xls"),
         ("timeout: 30m", "timeout: true"),
     ],
 )

@@ -115,12 +115,9 @@ def test_names_and_circles_are_checked(tmp_path: Path) -> None:
 LISTED = PAGES.replace("4}", "4, domain: [a, b]}")
 REFUSED = {
     "{of: present, over: 2h}": (PRESENT, "of must be a question `counts`"),
-    "{of: present, item: a, above: 2}": (PRESENT, "item must not be given for present"),
     "{of: present, largest: 2}": (PRESENT, "largest must be of rows with an item and a count"),
     "{of: pages, over: 90m}": (PAGES, "over must be a multiple of window"),
-    "{of: pages, against: 6h}": (PAGES, "against rising must be < 6, the number of windows of the run"),
     "{of: pages, above: 2}": (PAGES, "item must be given for pages"),
-    "{of: pages, item: [de, a], above: 2}": (PAGES, "item must be of the columns page"),
     "{of: pages, item: c, above: 2}": (LISTED, "item must be on the list of items"),
     "{of: speed, quantile: 0.9, above: 2}": (SPEED, "quantile must be one of 0.5, 0.99, those of speed"),
     "{ratio: [pages, pages]}": (PAGES, "ratio must be of different questions"),

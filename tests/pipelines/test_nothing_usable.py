@@ -49,8 +49,6 @@ def test_times_that_cannot_be_read(command: str, folder: Path, capsys: pytest.Ca
 LEFT_OUT = {
     "top-k --domain domain": "150 .*--domain",
     "histogram": "150 .*--domain",
-    "queries": "150 .*--domain",
-    "heavy-hitters --domain domain": "150 .*--domain",
     "cardinality --enter_values in": "150 neither enter nor leave",
     "ranges --insert_values in": "150 neither insert nor delete",
     "predecessor --universe 16 --user far": "150 outside of the universe",
@@ -107,10 +105,3 @@ def test_a_quiet_run_prints_nothing_but_errors(folder: Path, capsys: pytest.Capt
     assert capsys.readouterr() == ("", "")
     assert cli.main([*shlex.split(run_line("cardinality")), "--quiet"]) == 2
     assert "--overwrite" in capsys.readouterr().err, "the rows are there"
-
-
-def test_the_exit_status_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["--help"])
-    shown = capsys.readouterr().out
-    assert all(f"\n  {status} " in shown for status in (0, 1, 2, 3, 130))

@@ -120,16 +120,6 @@ def test_what_is_published_of_a_run_id_depends_on_the_key() -> None:
     assert len(names) == 2 and len(ids) == 1
 
 
-def test_the_run_id_that_is_given_is_in_the_guarantee_file(capsys: pytest.CaptureFixture[str]) -> None:
-    write("a.jsonl", events(30, "u"))
-    histogram("a.jsonl", "1.jsonl")
-    said = json.loads(Path("1.jsonl.guarantee.json").read_text())["parameters"]["run_id"]
-    assert cli.main(["explain", "1.jsonl"]) == 0
-    assert f"run id {said}" in capsys.readouterr().out
-    histogram("a.jsonl", "2.jsonl", "--run_id", "mine")
-    assert json.loads(Path("2.jsonl.guarantee.json").read_text())["parameters"]["run_id"] == "mine"
-
-
 def test_data_are_the_multiset_of_contents_and_how_they_are_read() -> None:
     for name, text in {"a.jsonl": "1", "b.jsonl": "1", "c.jsonl": "2", "a.csv": "1"}.items():
         Path(name).write_text(text)

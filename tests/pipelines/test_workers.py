@@ -21,13 +21,13 @@ from privstream.pipelines.command import RunError
 from privstream.pipelines.model.catalogue import question
 from privstream.pipelines.run.asked import shared_evenly
 from privstream.pipelines.runners import processes
-from privstream.pipelines.runners.processes import BYTES_EACH, MOST, Crew, workers_for
+from privstream.pipelines.runners.processes import BYTES_EACH, MOST, crew, workers_for
 from privstream.transforms.spill import SMALLEST, fetch
 
 PRIVSTREAM = [sys.executable, "-c", "from privstream.pipelines.cli import main; raise SystemExit(main())"]
 HOURS = 4
 ON_A_CLOCK = "--window 1h --start 2024-01-01 --end 2024-01-01T04:00"
-FOUND = "--window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 --delta 1e-6"
+FOUND = f"{ON_A_CLOCK} --epsilon 20 --delta 1e-6"
 QUESTIONS = {
     "counts": f"counts {FOUND} --max_contributions 3",
     "counts since the start": f"counts {FOUND} --max_contributions 3 --over start",
@@ -35,12 +35,9 @@ QUESTIONS = {
     "counts of a list": f"counts {ON_A_CLOCK} --epsilon 20 --delta 1e-6 --max_contributions 3 --domain items",
     "sums": f"counts {FOUND} --max_contributions 3 --value cents --max_value 900",
     "counts in streams": f"counts {FOUND} --max_contributions 3 --item shop,item",
-    "heavy hitters": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 --delta 1e-6 "
-    "--max_hits 3 --method clock",
-    "heavy hitters by status": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 "
-    "--delta 1e-6 --method status --max_hits 3",
-    "heavy hitters of a list": "heavy-hitters --window 1h --start 2024-01-01 --end 2024-01-01T04:00 --epsilon 20 "
-    "--delta 1e-6 --max_hits 3 --domain items --method clock",
+    "heavy hitters": f"heavy-hitters {FOUND} --max_hits 3 --method clock",
+    "heavy hitters by status": f"heavy-hitters {FOUND} --max_hits 3 --method status",
+    "heavy hitters of a list": f"heavy-hitters {FOUND} --max_hits 3 --domain items --method clock",
     "top-k": f"top-k {ON_A_CLOCK} --epsilon 20 --delta 1e-6 --domain items --top 2",
     "top-k without a list": f"top-k {FOUND} --top 2",
     "alerts": f"alerts {ON_A_CLOCK} --epsilon 20 --delta 1e-6 --rules rules",
@@ -139,7 +136,7 @@ account: {{key: {shop}/key}}
 
 
 def test_how_many_processes_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "cores", lambda: 4)
+    monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: range(4))
     assert [workers_for(None, size) for size in (0, BYTES_EACH, 3 * BYTES_EACH, 99 * BYTES_EACH)] == [1, 1, 3, 4]
     assert workers_for(7, 0) == 7
     for given in (0, MOST + 1):
@@ -157,11 +154,11 @@ def test_processes_and_large_files_have_shards_of_people_of_their_own() -> None:
 
 def test_a_crew_answers_in_order_and_reads_each_others_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with Crew(2, square).working() as crew:
+    with crew(2, square) as tell:
         assert list(tmp_path.iterdir()) == []  # files have no names
-        assert crew.tell([3, 4]) == [9, 16]
-        first, second = crew.tell(["file", "file"])
-        assert crew.tell([second, first]) == [2 * SMALLEST] * 2
+        assert tell([3, 4]) == [9, 16]
+        first, second = tell(["file", "file"])
+        assert tell([second, first]) == [2 * SMALLEST] * 2
         assert len(fetch(first)) == 2 * SMALLEST
     assert list(tmp_path.iterdir()) == []
 
@@ -169,8 +166,8 @@ def test_a_crew_answers_in_order_and_reads_each_others_files(tmp_path: Path, mon
 @pytest.mark.parametrize(("task", "said"), [("fail", "this is said"), ("killed", "it was killed")])
 def test_who_fails_or_is_killed_ends_all(task: str, said: str) -> None:
     began = time.monotonic()
-    with pytest.raises(RunError, match=said), Crew(2, square).working() as crew:
-        crew.tell(["wait", task])
+    with pytest.raises(RunError, match=said), crew(2, square) as tell:
+        tell(["wait", task])
     assert time.monotonic() - began < 30
 
 

@@ -164,31 +164,6 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (noise.words(3) == KeyedNoise(KEY, "r").words(3)).all()
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"epsilom": 1.0}, "no option `epsilom`; did you mean `epsilon`?"),
-        ({"epsilon": "much"}, "epsilon must be a number, got much"),
-        ({"max_contributions": True}, "max_contributions must be a number, got true"),
-        ({"domain": ["tea", "tea"]}, "domain must hold distinct items"),
-        ({"key": "no such file"}, "key must be a readable file"),
-    ],
-    ids=lambda value: "" if isinstance(value, str) else "_".join(value),
-)
-def test_what_is_wrong_is_said_before_anything_runs(config: dict[str, Any], message: str) -> None:
-    rows = [{"item": "tea", "time": iso(START), "user": "u"}]
-    hitters = {"type": "KeyedCounts", "input": "Create", "config": BUDGET | config}
-    with pytest.raises(ValueError, match="KeyedCounts") as raised:
-        build(beam.Pipeline(), [{"type": "Create", "config": {"elements": rows}}, hitters])
-    assert message in str(raised.value)
-
-
-@pytest.mark.parametrize("value", ["bad", {"out": "bad"}, {"output": "good"}, {"output": None}])
-def test_error_handling_names_one_output(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^error_handling(\.output)? must be"):
-        transforms.KeyedCounts(**BUDGET, error_handling=value)
-
-
 OF_PEOPLE: dict[str, Any] = {"unit": "person", "max_contributions": 2}
 DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240}
 ITEMS = ["coffee", "tea", "water"]
@@ -246,14 +221,7 @@ def test_each_transform_gives_what_it_gives_in_python(tmp_path: Path, key_file: 
     ("name", "config", "message"),
     [
         ("KeyedCounts", {"over": "often"}, "over must be a number of seconds, or a number with"),
-        ("NumericQuantiles", {"quantiles": [0.9, 0.5]}, "quantiles must increase, got 0.9, 0.5"),
         ("SparseVectorAlerts", {"rules": "rules.jsonl"}, "rules must be a readable file: cannot read rules.jsonl"),
-        (
-            "SparseVectorAlerts",
-            {"rules": [{"name": "x", "above": 3}]},
-            "fields must be name, at_least, at_most, items",
-        ),
-        ("ThresholdFlags", {"thresholds": {"tea": 3}}, "thresholds must name every category of the domain"),
         ("SetCardinality", {"start": None}, "start must be given"),
         ("SetCardinality", {"period": 30}, "no option `period`"),
     ],
@@ -276,15 +244,12 @@ def test_the_listing_has_questions_about_events() -> None:
     [
         (Timestamp(START), None),
         (datetime(2024, 1, 1, tzinfo=UTC), None),
-        (datetime(2024, 1, 1), None),
         ("2024-01-01", None),
         ("2024-01-01T01:00:00+01:00", None),
         ("2024-01-01t00:00:00z", None),
         (START, "s"),
-        (float(START), "s"),
         (str(START), "s"),
         (START * 1000, "ms"),
-        (START * 10**9 + 1, "ns"),
         (f"{START * 10**9 + 1}", "ns"),
     ],
 )

@@ -7,6 +7,7 @@ import flink_job_server
 import yaml
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOptions, StandardOptions
 from privstream.pipelines import cli
+from privstream.pipelines.options import add_options
 from privstream.pipelines.runners import launch
 
 REPOSITORY = Path(__file__).parents[2]
@@ -19,7 +20,8 @@ def test_the_launchers_command_is_one_that_privstream_takes(monkeypatch):
     monkeypatch.setattr(launch, "check_flink", lambda options: None)  # there is no cluster here
     command = COMPOSE["services"]["launcher"]["command"]
     parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
-    cli.load(cli.COMMANDS[command[0]][0]).add_arguments(parser)
+    asked = cli.load(cli.COMMANDS[command[0]][0])
+    add_options(parser, asked.keys, asked.kind)
     known, others = parser.parse_known_args(command[1:])
     options = launch.parse_beam_options(others)
     assert vars(known)["account.key"].startswith("/run/secrets/")

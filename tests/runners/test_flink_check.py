@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -63,11 +62,6 @@ def options(*given: str) -> PipelineOptions:
     return PipelineOptions(["--runner=FlinkRunner", "--flink_version=1.19", *given])
 
 
-def test_other_runners_are_not_looked_at(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    check_flink(PipelineOptions(["--runner=FnApiRunner", "--flink_job_server_jar=/no/such.jar"]))
-
-
 def test_all_is_there(java, cluster, tmp_path):
     (tmp_path / "server.jar").touch()
     check_flink(options(f"--flink_job_server_jar={tmp_path / 'server.jar'}", f"--flink_master={cluster.address}"))
@@ -101,15 +95,10 @@ def test_missing_java(monkeypatch):
 
 def test_checkpoints_never_cut_bundles_short_outlive_their_job_and_fit_any_parallelism():
     given = parse_beam_options(["--checkpointing_interval=5000", "--savepoint_path=/there"]).view_as(FlinkJobOptions)
-    assert given.finish_bundle_before_checkpointing
-    assert given.operator_chaining == "false"
-    assert given.checkpoint_timeout_millis == 120_000
-    assert given.min_pause_between_checkpoints == 1000
-    assert given.max_bundle_time_mills == 100
-    assert given.externalized_checkpoints_enabled
-    assert given.retain_externalized_checkpoints_on_cancellation
-    assert given.checkpointing_interval == 5000
-    assert given.savepoint_path == "/there"
+    assert all(getattr(given, name) for name in flink_check.LASTING)
+    assert given.operator_chaining == "false" and given.savepoint_path == "/there"
+    assert (given.checkpointing_interval, given.checkpoint_timeout_millis) == (5000, 120_000)
+    assert (given.min_pause_between_checkpoints, given.max_bundle_time_mills) == (1000, 100)
     without = parse_beam_options([]).view_as(FlinkJobOptions)
     assert not without.finish_bundle_before_checkpointing
     assert without.operator_chaining is None
@@ -174,15 +163,6 @@ def test_a_second_job_that_writes_the_same_is_refused_while_the_first_goes_on(cl
     again = submit("rows/_END")
     assert again != first
     assert again.rpartition(" ")[0] == first.rpartition(" ")[0]
-
-
-@pytest.mark.parametrize(("given", "name"), [([], "counts to rows"), (["--job_name=mine"], "mine")])
-def test_a_job_has_the_name_that_it_was_given_and_on_a_cluster_random_digits(cluster, given, name):
-    mine = options(*given, f"--flink_master={cluster.address}")
-    name_job(mine, "counts to rows")
-    assert name_of(mine) == name
-    with submitted_job(mine, pytest.fail):
-        assert re.fullmatch(rf"{name} [0-9a-f]{{8}}", name_of(mine))
 
 
 MAVEN = """#!/bin/sh
