@@ -7,13 +7,15 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, gaussian_noise, laws
+from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, best, gaussian_noise, laws
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 from scipy import special
+from typing_extensions import override
 
 LENGTHS = (1, 4, 16, 64)
 """Windows of blocks."""
@@ -127,6 +129,10 @@ class DiscoveryLaw(KeyLaw):
     scales: tuple[Scale, ...]
     people: PeopleList | None = None
 
+    @override
+    def threshold(self, step: int) -> int:
+        return self.scales[0].threshold
+
 
 def scales_of(horizon: int | None) -> tuple[int, ...]:
     """Return the lengths of blocks in a run of so many windows."""
@@ -140,23 +146,17 @@ def calibrate_discovery(epsilon: float, delta: float, bounds: Bounds, lengths: t
     Raises:
         ValueError: no noise that can be drawn is enough.
     """
-    found, refused = [], []
-    for law in laws(epsilon, delta, bounds):
-        try:
-            found.append(_with_scales(law(), lengths))
-        except ValueError as error:
-            refused.append(error)
-    if not found:
-        raise refused[-1]
-    return min(found, key=lambda law: functools.reduce(lambda product, scale: product * scale.threshold, law.scales, 1))
+    makers = (partial(_with_scales, made, lengths) for made in laws(epsilon, delta, bounds))
+    return best(makers, lambda law: math.prod(scale.threshold for scale in law.scales))
 
 
-def _with_scales(law: KeyLaw, lengths: tuple[int, ...]) -> DiscoveryLaw:
+def _with_scales(made: Callable[[], KeyLaw], lengths: tuple[int, ...]) -> DiscoveryLaw:
     """Return a law with the thresholds of its scales: docs/proofs/keyed_counts.md, section 9.
 
     Raises:
         ValueError: it is not tried.
     """
+    law = made()
     noise = law.noises[0]
     assert isinstance(noise, ToeplitzNoise) and law.tail is not None
     if noise.is_laplace and law.bounds.contributions > MOST_PURE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,10 +21,10 @@ from privstream.mechanisms.keyed_counts.discovery import (
     calibrate_discovery,
     scales_of,
 )
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep, WindowCounts, windows_since
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
 from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise
+from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import special
@@ -31,17 +32,11 @@ from scipy import special
 MOST_KEPT = 1024
 """Windows of which a key that is found has rows, the one in which it is found among them."""
 
-MOST_SUMMED = 1024
-"""Windows of a sum."""
-
 LASTING = (1, 4, 16, 64)
 """Windows for which it is said how many people are needed."""
 
 OTHERS = "_by_others"
 """In names of numbers of people: no person has an item in two windows."""
-
-LARGEST_SUMMED = 1 << 29
-"""Largest value times windows of a sum: with 2^33 contributions to a key in each of them, sums are below 2^62."""
 
 NOT_FOUND = -1
 CARRIED = 0
@@ -49,6 +44,26 @@ PUBLIC = -2
 
 _STALE = 2.0  # deviations of the noise above which what was published of a key is more than noise
 _TOGETHER = 1 << 20  # numbers that are drawn in one call
+
+
+@dataclass(frozen=True, eq=False)
+class WindowCounts:
+    """What one window brought to keys that were not found. Private.
+
+    Attributes:
+        step: its number.
+        keys: int64 (n,), distinct.
+        values: int64 (answers, n): contributions, and perhaps their sums.
+    """
+
+    step: int
+    keys: Integers
+    values: Integers
+
+
+def windows_since(windows: tuple[WindowCounts, ...], first: int) -> tuple[WindowCounts, ...]:
+    """Return the windows from a step on."""
+    return windows[bisect_left(windows, first, key=lambda window: window.step) :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +117,10 @@ class FoundKeys(KeyedCounts):
         found in them, or soon after, with an even chance; fewer, if other people have it in each.
 
     Attributes:
-        over: "window", or n >= 2, at most MOST_SUMMED, where a view adds up the noisy counts of the last n windows:
-            errors are stated of these sums; what is published is of single windows all the same.
         min_people: without so many people in one window a key is not found; its other windows may have fewer.
         horizon: steps of the run, or None, without a list; it must be given for sums of windows.
+
+    All other attributes are those of `KeyedCounts`; `over` is not "start".
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -126,21 +141,14 @@ class FoundKeys(KeyedCounts):
     state_type = FoundState
 
     def __post_init__(self) -> None:
-        if self.over == "start" or (isinstance(self.over, int) and self.over > MOST_SUMMED):
-            most = f"at most {MOST_SUMMED:,} windows"
-            raise ValueError(f"over must be 'window' or {most} for found keys, got {self.over!r}")
-        if self.public_keys is True:
-            raise ValueError("public_keys must be false: keys that are public need not be found")
+        if self.over == "start" or self.public_keys is True:
+            raise ValueError("over must not be start, and public_keys must be false: keys are found by their windows")
         super().__post_init__()
-        if self.windows > 1 and (self.max_value or 0) > (largest := LARGEST_SUMMED // self.windows):
-            raise ValueError(
-                f"max_value must be at most {largest:,} for sums over {self.windows:,} windows, got {self.max_value}"
-            )
 
     @cached_property
     def bounds(self) -> Bounds:
-        """All that noise depends on beside epsilon and delta: sums of published counts have none of their own."""
-        return replace(super().bounds, span=1, listed=self.listed)
+        """All that noise depends on beside epsilon and delta."""
+        return replace(super().bounds, listed=self.listed)
 
     @property
     def listed(self) -> int:
@@ -166,24 +174,12 @@ class FoundKeys(KeyedCounts):
         deviations = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in self.law.noises]  # alike on every machine
         scales = [[float(number) for number in dataclasses.astuple(scale)] for scale in self.law.scales]
         kind, values = super()._described()
-        noisy = {name: value for name, value in values.items() if name != "over"}
-        described = [kind, noisy, deviations, scales, float(MOST_KEPT)]
+        described = [kind, values, deviations, scales, float(MOST_KEPT)]
         if (people := self.law.people) is not None:
             tests = [people.steps, people.least, people.thresholds]
             stddevs = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in people.noises]
             described.append([stddevs, *([*map(float, part)] for part in tests)])
         return described
-
-    @property
-    def windows(self) -> int:
-        """Windows of which a count is the sum at most."""
-        return self.over if isinstance(self.over, int) else 1
-
-    def detection(self, step: int, beta: float, tests: int = 1) -> int:
-        """Return with how many people in one window a key is found, in so many tests at once, but with beta."""
-        self._step_number(step)
-        tail = checks.probability("beta", beta) / checks.integer("tests", tests, minimum=1)
-        return self.threshold(step) + self.law.noises[0].tail_bound(1, tail)
 
     @property
     def kept(self) -> int:
@@ -196,10 +192,6 @@ class FoundKeys(KeyedCounts):
         limits = limits_told(self.bounds, self.unit, lasting=True)
         proof = f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}"
         return replace(super().guarantee, limits=limits, proof=proof)
-
-    def _noise(self, answer: str) -> RunningNoise:
-        """Return the noise of what is published: of a sum of so many windows, or, in the first ones, of all."""
-        return self._summed_noise(answer, self.windows)
 
     @property
     def accuracy(self) -> Accuracy:
@@ -234,11 +226,6 @@ class FoundKeys(KeyedCounts):
             by_others = self.needed[f"needed{OTHERS}_in_{self.horizon}"]
             claim += f"; if others have an item in each window, {by_others:,} in each of {self.horizon:,} are enough"
         return f"{claim}."
-
-    def threshold(self, step: int) -> int:
-        """Return the least noisy count of one window with which a key is found."""
-        self._step_number(step)
-        return self.law.scales[0].threshold
 
     def people_needed(self, windows: int, probability: float = 0.5, *, others: bool = False) -> float:
         """Return how many people a key needs in each of so many windows, to be found with an even chance, or another.
@@ -382,11 +369,6 @@ class FoundKeys(KeyedCounts):
                 passes = noisy[-scale.windows :].sum(axis=0) >= scale.threshold
                 passed.append(some[enough & passes])
         return np.unique(np.concatenate(passed))
-
-    def _check_listed(self, given: KeyedStep) -> None:
-        super()._check_listed(given)
-        if given.listed is None and self.lists(given.step):
-            raise ValueError(f"listed must be given at step {given.step}: a list of different people is kept")
 
     def _followed_list(self, listed: Integers, given: KeyedStep, number: int) -> Integers:
         """Return the list of different people after what one step brought."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,33 +95,20 @@ class KeyTable:
     Attributes:
         keys: uint64 (k,).
         published: bool (k,): whether the key has been published.
-        totals: int64 (answers, k): true totals since the start; answers are the count and perhaps the sum.
-        recent: int64 (windows, answers, k): what each of the last windows brought, in a ring.
+        totals: int64 (answers, k): true totals, of the window or since the start; the count and perhaps the sum.
         memory: float64 (rows, k): what the noise remembers.
     """
 
     keys: Words
     published: NDArray[np.bool_]
     totals: Integers
-    recent: Integers
     memory: Floats
 
     @classmethod
-    def empty(cls, keys: Words, answers: int, windows: int, rows: int) -> KeyTable:
+    def empty(cls, keys: Words, answers: int, rows: int) -> KeyTable:
         """Return a table of keys about which there is nothing yet."""
         count = len(keys)
-        return cls(
-            keys,
-            np.zeros(count, np.bool_),
-            np.zeros((answers, count), np.int64),
-            np.zeros((windows, answers, count), np.int64),
-            np.zeros((rows, count)),
-        )
-
-    @property
-    def answers(self) -> Integers:
-        """True answers, int64 (answers, k): of the last windows, or since the start."""
-        return self.recent.sum(axis=0) if len(self.recent) else self.totals
+        return cls(keys, np.zeros(count, np.bool_), np.zeros((answers, count), np.int64), np.zeros((rows, count)))
 
     def take(self, index: NDArray[Any]) -> KeyTable:
         """Return a copy of some keys, by a mask or by positions."""
@@ -134,11 +120,9 @@ class KeyTable:
 
     def joined(self, other: KeyTable) -> KeyTable:
         """Return the keys of both, in order."""
-        if not len(other.keys):
-            return self
         columns = zip(vars(self).values(), vars(other).values(), strict=True)
         both = KeyTable(*(np.concatenate(pair, axis=-1) for pair in columns))
-        return both.take(np.argsort(both.keys))
+        return both.take(np.argsort(both.keys)) if len(other.keys) else self
 
     def positions(self, keys: Words) -> tuple[Integers, NDArray[np.bool_]]:
         """Return where keys are, and which of them are here at all."""
@@ -146,12 +130,6 @@ class KeyTable:
             return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
         found = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return found, self.keys[found] == keys
-
-    def add(self, index: Integers, values: Integers, slot: int) -> None:
-        """Add what a step brought to distinct keys at these positions, values (answers, n), in place."""
-        self.totals[:, index] += values
-        if len(self.recent):
-            self.recent[slot][:, index] += values
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,23 +139,3 @@ class KeyedState:
     step: int
     waiting: KeyTable
     counted: KeyTable
-
-
-@dataclass(frozen=True, eq=False)
-class WindowCounts:
-    """What one window brought to keys that were not found. Private.
-
-    Attributes:
-        step: its number.
-        keys: int64 (n,), distinct.
-        values: int64 (answers, n): contributions, and perhaps their sums.
-    """
-
-    step: int
-    keys: Integers
-    values: Integers
-
-
-def windows_since(windows: tuple[WindowCounts, ...], first: int) -> tuple[WindowCounts, ...]:
-    """Return the windows from a step on."""
-    return windows[bisect_left(windows, first, key=lambda window: window.step) :]

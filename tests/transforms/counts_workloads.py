@@ -172,7 +172,7 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     """Return the rows that the transform must give, sorted: the mechanism on exact counts, all keys in one shard, and
     the view of all that is published until then."""
     kept, code, rows, raw = contributions(made, events), coder(made), [], []
-    mechanism = replace(made.mechanism, over="window") if made.remembers else made.mechanism
+    mechanism = replace(made.mechanism, over="window") if made.mechanism.windows > 1 else made.mechanism
     view = None if made._to_finish else made.finish
     entries, lists = on_list(made, kept), getattr(made.mechanism, "listed", 0) > 0
     names = {code(item): item for _, item, _ in kept}
