@@ -205,14 +205,6 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         """Return how many answers were measured so far: those are what the budget of `max_updates` is for."""
         return state.tests.hits
 
-    def spent(self, state: Hypothesis) -> float:
-        """Return the epsilon that the run has really used so far, at most.
-
-        For delta = 0 the answers given are so much private, and the rest of `epsilon` may be spent otherwise if the run
-        is not continued. For delta > 0 updates do not add up, and the first query spends all.
-        """
-        return self.tests.spent(state.tests)
-
     def step(self, state: Hypothesis, given: LinearQueries, noise: NoiseSource) -> tuple[Hypothesis, LinearAnswers]:
         """Answer queries in order, up to and including the last that is paid for.
 

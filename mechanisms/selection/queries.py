@@ -90,34 +90,16 @@ class QueryMechanism(ABC):
         return described(self)
 
 
-def check_threshold(threshold: int) -> None:
-    """Refuse a threshold that is no integer within range."""
-    if checks.integer("threshold", threshold, minimum=-LARGEST) > LARGEST:
-        raise ValueError(f"threshold must be <= 2**60, got {threshold}")
-
-
-def integers(name: str, values: ArrayLike) -> Integers:
-    """Return integers within range as a fresh int64 array. Messages never quote a value."""
+def integers(name: str, values: ArrayLike, *, single: bool = False) -> Integers:
+    """Return a row of integers within range, or perhaps a single one, as a fresh int64 array; quotes no value."""
     array: NDArray[Any] = np.asarray(values)
-    if array.ndim > 1:
+    if array.ndim != 1 and not (single and array.ndim == 0):
         raise ValueError(f"{name} must be one-dimensional, got {array.ndim} dimensions")
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers, got {array.dtype}")
     if array.size and (array.max() > LARGEST or array.min() < -LARGEST):
         raise ValueError(f"{name} must be between -2**60 and 2**60")
     return array.astype(np.int64)
-
-
-def vector(name: str, values: ArrayLike) -> Integers:
-    """Return a one-dimensional array of integers within range."""
-    if np.ndim(values) != 1:
-        raise ValueError(f"{name} must be one-dimensional, got {np.ndim(values)} dimensions")
-    return integers(name, values)
-
-
-def query_labels(first: int, count: int) -> NDArray[np.uint64]:
-    """Return the noise labels first, first + 1, .."""
-    return np.uint64(first) + np.arange(count, dtype=np.uint64)
 
 
 def noisy(values: Integers, law: Geometric | DiscreteLaplace, labels: Labels, noise: NoiseSource) -> Integers:

@@ -18,14 +18,12 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, PureComposition, PureDp, smallest
 from privstream.mechanisms.selection.queries import (
+    LARGEST,
     QueryMechanism,
-    check_threshold,
     excess_quantile,
     integers,
     leaders,
     noisy,
-    query_labels,
-    vector,
 )
 from typing_extensions import override
 
@@ -138,7 +136,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         checks.positive("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         checks.integer("max_hits", self.max_hits, minimum=1)
-        check_threshold(self.threshold)
+        checks.integer("threshold", self.threshold, minimum=-LARGEST, maximum=LARGEST)
         checks.one_of("publish", self.publish, PUBLISHED)
         checks.integer("branches", self.branches, minimum=1, maximum=MOST_BRANCHES)
         checks.non_negative("margin", self.margin)
@@ -179,8 +177,9 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     @property
     def threshold_epsilon(self) -> float:
         """The part of epsilon that the threshold costs, with gaps."""
-        share = self.threshold_share
-        return self.epsilon * (optimal_share(self.max_hits, monotone=self.monotone) if share is None else share)
+        # Ding et al. (2022), section 5.1, after Lyu, Su and Li (2017), section 4.2.
+        best = 1 / (1 + math.cbrt((self.max_hits if self.monotone else 2 * self.max_hits) ** 2))
+        return self.epsilon * (best if self.threshold_share is None else self.threshold_share)
 
     @property
     def hit_epsilon(self) -> float:
@@ -285,8 +284,11 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         each branch gets an equal part. This is not so among hits alone: of queries far below their threshold that hit
         nevertheless, every bound is wrong.
         """
-        below = {branch: self._excess(branch, confidence) for branch in set(answers.branches.tolist())}
-        return answers.numbers - np.array([below[branch] for branch in answers.branches.tolist()], dtype=np.float64)
+        wrong = (1 - checks.probability("confidence", confidence)) / self.branches
+        scales = [math.ldexp(self.query_scale, branch) for branch in range(self.branches)]
+        threshold = Geometric(self.threshold_scale)
+        below = np.array([excess_quantile(Geometric(scale), threshold, wrong) for scale in scales])
+        return np.asarray(answers.numbers - below[answers.branches])
 
     def step(
         self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
@@ -308,8 +310,8 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         Raises:
             BudgetSpent: the run had halted before.
         """
-        queries = vector("values", values)
-        bars = integers("thresholds", self.threshold if thresholds is None else thresholds)
+        queries = integers("values", values)
+        bars = integers("thresholds", self.threshold if thresholds is None else thresholds, single=True)
         if bars.shape not in {(), queries.shape}:
             raise ValueError(f"thresholds must be one number or {len(queries)} numbers, got shape {bars.shape}")
         if len(queries) and self.halted(state):
@@ -332,7 +334,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         Raises:
             ValueError: gaps are not published, there are several branches, or there is no query.
         """
-        queries = vector("values", values)
+        queries = integers("values", values)
         if self.publish != GAPS or self.branches > 1 or not len(queries):
             raise ValueError("publish must be gaps, branches 1, and values at least one query to select from")
         source = self._source(noise).derive("in noisy order")
@@ -349,7 +351,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         self, state: Progress, values: Integers, bars: Integers, noise: NoiseSource
     ) -> tuple[Progress, Answers]:
         """Return the state after some queries, and their answers."""
-        labels, gaps = query_labels(state.asked, len(values)), values - bars
+        labels, gaps = np.uint64(state.asked) + np.arange(len(values), dtype=np.uint64), values - bars
         raws = []
         for branch in range(self.branches):
             source = noise.derive("query", branch)  # a test alone needs no noise of its own for each value
@@ -389,11 +391,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         found = np.flatnonzero(branches >= 0)
         return found, branches[found]
 
-    def _excess(self, branch: int, confidence: float) -> float:
-        query, threshold = self.query_law(branch), self.threshold_law
-        assert isinstance(query, Geometric) and isinstance(threshold, Geometric)
-        return excess_quantile(query, threshold, (1 - checks.probability("confidence", confidence)) / self.branches)
-
     def _law(self, scale: float) -> Geometric | DiscreteLaplace:
         return Geometric(scale) if self.publish == GAPS else DiscreteLaplace(scale)
 
@@ -428,11 +425,3 @@ def noise_scale(epsilon: float, delta: float, max_hits: int, changes: int) -> fl
         return PureComposition(rounds=max_hits, round_epsilon=changes / scale).delta(epsilon) <= delta
 
     return smallest(private, pure / (_MOST_GAIN * max_hits), pure, precision=1e-9)
-
-
-def optimal_share(hits: int, *, monotone: bool) -> float:
-    """Return the part of epsilon for the threshold that gives the gaps of hits at the full price the least variance.
-
-    Source: Ding et al. (2022), section 5.1, after Lyu, Su and Li (2017), section 4.2.
-    """
-    return 1 / (1 + math.cbrt((hits if monotone else 2 * hits) ** 2))

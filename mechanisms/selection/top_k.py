@@ -28,7 +28,7 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.mechanisms.selection.queries import QueryMechanism, check_threshold, leaders, noisy, vector
+from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, integers, leaders, noisy
 from scipy import special
 from typing_extensions import override
 
@@ -111,7 +111,7 @@ class NoisyTopK(QueryMechanism):
         checks.positive("epsilon", self.epsilon)
         checks.integer("top", self.top, minimum=1)
         if self.threshold is not None:
-            check_threshold(self.threshold)
+            checks.integer("threshold", self.threshold, minimum=-LARGEST, maximum=LARGEST)
         self._check_queries(self.noise_scale)
 
     @property
@@ -158,7 +158,7 @@ class NoisyTopK(QueryMechanism):
         Raises:
             ValueError: there are too few queries to select from.
         """
-        queries = vector("values", values)
+        queries = integers("values", values)
         if self.threshold is not None:  # last, so that queries win ties against it
             queries = np.append(queries, self.threshold)
         if len(queries) <= self.top:
