@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +28,6 @@ MOST_LISTED = 32
 _LIST_TIMES = (2, 1)  # the list is read after this part of the steps
 _EARLY = 0.1  # of its budget that each reading but the last has
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
-_PLACES = 1024  # of the windows that an item lasts, for which a chance is computed
 _PRUNED = 0.02  # of the noise that a test allows for: a key with less in a block is not tested, and costs no noise
 
 
@@ -88,33 +86,12 @@ class PeopleList:
     least: tuple[int, ...]
     thresholds: tuple[int, ...]
 
-    def people(self, lasting: int, horizon: int, probability: float) -> float:
-        """Return how many people an item needs in each of so many windows of a run, others in each, to be found.
-
-        The windows begin anywhere with the same chance, which is part of `probability`; the best test of each place
-        counts, with normal noise. math.inf if they lie behind the last test too often.
-        """
-        chance = self.chance(lasting, horizon)
-        farthest = max(needed + 10 * stddev for needed, stddev in zip(self.thresholds, self._stddevs, strict=True))
-        enough = range(1, math.ceil(farthest))
-        place = bisect_left(enough, probability, key=chance)
-        return enough[place] if place < len(enough) else math.inf
-
-    def chance(self, lasting: int, horizon: int) -> Callable[[int], float]:
-        """Return the chance to be found of an item that lasts, by how many people it has: as in `people`."""
-        begins = np.linspace(0, horizon - lasting, min(_PLACES, horizon - lasting + 1)).astype(np.int64)
-        before = np.clip(np.array(self.steps)[:, None] - begins, 0, lasting)
-        thresholds, stddevs = np.array(self.thresholds)[:, None], np.array(self._stddevs)[:, None]
-
-        def chance(people: int) -> float:
-            return float(special.ndtr((people * before - thresholds) / stddevs).max(axis=0).mean())
-
-        return chance
-
-    @property
-    def _stddevs(self) -> list[float]:
-        """Standard deviations of the noise of each test."""
-        return [math.sqrt(noise.variance(1)) for noise in self.noises]
+    def people(self, probability: float) -> float:
+        """Return how many people an item needs in each window of a run, others in each, to be found: the best test
+        counts, with normal noise."""
+        margin = float(special.ndtri(probability))
+        tests = zip(self.noises, self.thresholds, self.steps, strict=True)
+        return min((needed + margin * math.sqrt(noise.variance(1))) / step for noise, needed, step in tests)
 
 
 @dataclass(frozen=True)

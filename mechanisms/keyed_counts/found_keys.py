@@ -35,9 +35,6 @@ MOST_KEPT = 1024
 LASTING = (1, 4, 16, 64)
 """Windows for which it is said how many people are needed."""
 
-OTHERS = "_by_others"
-"""In names of numbers of people: no person has an item in two windows."""
-
 NOT_FOUND = -1
 CARRIED = 0
 PUBLIC = -2
@@ -114,7 +111,7 @@ class FoundKeys(KeyedCounts):
 
     Accuracy:
         As for `KeyedCounts`. `people_needed(windows)`: how many people a key needs in each of so many windows to be
-        found in them, or soon after, with an even chance; fewer, if other people have it in each.
+        found in them, or soon after, with an even chance.
 
     Attributes:
         min_people: without so many people in one window a key is not found; its other windows may have fewer.
@@ -195,51 +192,29 @@ class FoundKeys(KeyedCounts):
 
     @property
     def accuracy(self) -> Accuracy:
-        """What holds, from public parameters alone: as for `KeyedCounts`, and `people_needed` of some windows."""
-        found = super().accuracy
-        return replace(found, claim=f"{found.claim} {self.found_claim}", numbers={**found.numbers, **self.needed})
-
-    @property
-    def needed(self) -> dict[str, int]:
-        """`people_needed` of some windows, and of all, by name: with an even chance, and likely, with 95%; with a list,
-        also where other people have a key in each window.
-        """
-        lasting = sorted({windows for windows in LASTING if windows <= (self.horizon or windows)} | {self.horizon or 1})
-        return {
-            f"{name}{OTHERS * others}_in_{windows}": round(self.people_needed(windows, probability, others=others))
-            for others in (False, True)[: 1 + (self.listed > 0)]
+        """What holds, from public parameters alone: as for `KeyedCounts`, and `people_needed` of some windows, and of
+        all, by name: with an even chance, and likely, with 95%; with a list, also where others have a key in each."""
+        found, last = super().accuracy, self.horizon or 1
+        lasting = sorted({windows for windows in LASTING if windows <= (self.horizon or windows)} | {last})
+        needed = {
+            f"{name}_in_{windows}": round(self.people_needed(windows, probability))
             for name, probability in (("needed", 0.5), ("likely", 0.95))
             for windows in lasting
         }
-
-    @property
-    def found_claim(self) -> str:
-        """What is said of items that are found, as sentences."""
-        who = "events" if self.unit == "event" else "people"
-        needed = ", ".join(
-            f"{self.needed[name]:,} {who} in each of {int(name.rpartition('_')[2]):,}"
-            for name in self.needed
-            if name.startswith("needed_in_")
-        )
-        claim = f"Items stay found. For an even chance to be found an item needs {needed} windows"
         if self.law.people is not None:
-            by_others = self.needed[f"needed{OTHERS}_in_{self.horizon}"]
-            claim += f"; if others have an item in each window, {by_others:,} in each of {self.horizon:,} are enough"
-        return f"{claim}."
+            by_others = self.law.people.people(0.95)
+            needed[f"likely_by_others_in_{last}"] = min(round(by_others), needed[f"likely_in_{last}"])
+        return replace(found, numbers={**found.numbers, **needed})
 
-    def people_needed(self, windows: int, probability: float = 0.5, *, others: bool = False) -> float:
+    def people_needed(self, windows: int, probability: float = 0.5) -> float:
         """Return how many people a key needs in each of so many windows, to be found with an even chance, or another.
 
         It is found in these windows, wherever they lie, or soon after: by a block that holds most of them, the best
-        single one, with normal noise. With `others` no person has the key in two of them; then the list of different
-        people, if there is one, finds it as well, where the windows lie anywhere with the same chance.
+        single one, with normal noise.
         """
         checks.integer("windows", windows, minimum=1)
         margin = self.stddev(1) * float(special.ndtri(checks.probability("probability", probability)))
-        by_blocks = min(scale.people(windows, margin) for scale in self.law.scales)
-        if not others or self.law.people is None or self.horizon is None:
-            return by_blocks
-        return min(by_blocks, self.law.people.people(min(windows, self.horizon), self.horizon, probability))
+        return min(scale.people(windows, margin) for scale in self.law.scales)
 
     def initial_state(self, keys: Words | None = None, *, public: int = 0, carried: int = 0) -> Any:
         """Return the state before the first step.

@@ -118,23 +118,12 @@ def leaders(totals: NDArray[Any], count: int) -> Integers:
     return chosen[np.lexsort((chosen, -totals[chosen]))]
 
 
-def difference_tail(query: Geometric, threshold: Geometric, x: int) -> float:
-    """Return Pr[A - B > x] for the noise A of a query and B of a threshold: docs/proofs/free_gap.md, section 5."""
-    a, c = 1 / query.scale, 1 / threshold.scale
-    both = -math.expm1(-a - c)
-    if x >= -1:
-        return -math.expm1(-c) / both * math.exp(-(x + 1) * a)
-    return 1 + math.expm1(-a) / both * math.exp(x * c)
-
-
 def excess_quantile(query: Geometric, threshold: Geometric, beta: float) -> float:
-    """Return the least t, rounded up, such that a gap exceeds the truth by more than t with probability <= beta.
+    """Return a t such that a gap exceeds the truth by more than t with probability <= beta, the least up to about 1/2.
 
-    The error of a gap is the query's noise minus the threshold's, each less its mean.
+    The error of a gap is the query's noise A minus the threshold's B, each less its mean: docs/proofs/free_gap.md,
+    section 5.
     """
-    reach = math.ceil(2 * (query.scale + threshold.scale) * (2 - math.log(min(beta, 1 - beta)))) + 2
-    low, high = -reach, reach
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if difference_tail(query, threshold, middle) <= beta else (middle, high)
-    return high - query.mean + threshold.mean
+    a, c = 1 / query.scale, 1 / threshold.scale
+    ahead = math.expm1(-c) / math.expm1(-a - c)  # Pr[A >= B]
+    return max(-1, math.ceil(math.log(ahead / beta) / a) - 1) - query.mean + threshold.mean
