@@ -228,28 +228,23 @@ class QuantileRows:
 
 @dataclass(frozen=True, kw_only=True)
 class NumericQuantiles(Mechanism[int]):
-    """Publishes quantiles of the numbers of each step.
+    """Publishes quantiles of the numbers of each step, as many as are asked for at one price.
 
     Numbers are sorted into public bins. All nodes of a tree over the bins have noisy counts, which are made consistent
-    by least squares. All quantiles are taken from these counts: asking for more of them costs nothing. The state is the
-    number of the last step.
+    by least squares. The state is the number of the last step.
 
     Privacy:
         Unit: one person over the whole run, who contributes at most `contributions` values in all and at most
         `per_step` in a step; or one event, which is one value. Adding or removing. The caller enforces the limits.
-        (epsilon, delta)-DP with adaptive inputs: docs/proofs/numeric_quantiles.md, Theorem 1. Public: the parameters
-        and the steps. Noise is bound to step, node and count.
+        (epsilon, delta)-DP with adaptive inputs. Public: the parameters and the steps.
 
     Accuracy:
         Each interval contains the true quantile with probability 95%, of values clipped to [low, high], if there are
         any; see `error`. Where there are few or none, intervals reach from `low` to `high`.
 
     Attributes:
-        epsilon: finite and > 0.
         delta: in [0, 1). With 0 noise is discrete Laplace, else the smaller of this and discrete Gaussian.
-        low, high: the range of values; those outside count as the nearest bin.
-        resolution: number of bins, from 2 to 65,536.
-        scale: "linear" for bins of equal width, "log" for edges of equal ratios.
+        low, high, resolution, scale: the public bins, see `Bins`; values outside count as the nearest bin.
         quantiles: in (0, 1), increasing; 0.5 is the median.
         horizon: steps of the run, or None.
         contributions: values of one person in the whole run at most, >= 1; 1 for the unit of an event.
@@ -264,8 +259,7 @@ class NumericQuantiles(Mechanism[int]):
         >>> rows.estimates.round(), rows.lower, rows.upper
         (array([40.]), array([39.]), array([41.]))
 
-    Source: derived here, docs/proofs/numeric_quantiles.md; consistent counts of trees: Hay, Rastogi, Miklau, Suciu,
-    Boosting the accuracy of differentially private histograms through consistency (VLDB 2010).
+    Source: derived here, docs/proofs/numeric_quantiles.md; consistent counts of trees: Hay et al. (VLDB 2010).
     """
 
     epsilon: float

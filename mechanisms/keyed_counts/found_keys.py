@@ -71,10 +71,8 @@ class FoundState:
         step: number of steps so far.
         found_at: int64 (keys,): the step at which each key was found, or PUBLIC, CARRIED or NOT_FOUND.
         totals: int64 (keys,): sum of the counts that were published of each.
-        listed: int64 (keys,): how many people the list of different people counts for each key; empty without one, and
-            when its last test is over.
-        windows: the last windows, in order, as far as keys that are found later will have rows of them; those without
-            contributions are missing.
+        listed: int64 (keys,): entries of each key on the list of people; empty without one, or after its last test.
+        windows: what the last windows brought to keys that are not found, as far as there may be rows of them.
     """
 
     step: int
@@ -93,31 +91,25 @@ class FoundState:
 class FoundKeys(KeyedCounts):
     """Publishes after every step how many people contributed to each key, of all keys found so far; perhaps also sums.
 
-    Keys are what the people name. A key is found when the noisy sum of its counts over the last 1, 4, 16 or 64 windows
-    reaches the threshold of that many windows, or when the list of different people has enough of them, read after half
-    of the run and at its end. From then on its noisy count is published after every step, and
-    once those of earlier windows.
+    A key is found when the noisy sum of its counts over the last 1, 4, 16 or 64 windows reaches the threshold of that
+    many windows, or when the list of different people, read after half of the run and at its end, has enough of them.
+    From then on its noisy count is published after every step, and once those of earlier windows. Keys on a public
+    list, if there is one, are published from the first step on, and never tested.
 
     Keys are numbers 0, 1, 2, .. that the caller gives: rows of a table. Every step must be given. The source of noise
-    must know keys by what they stand for (see `RowNoise`) where they get other numbers by `compact` and `renewed`.
-
-    Some keys may be on a public list: they are published after every step, also in the periods that follow, and are
-    never tested. Runs with different lists must have sources of noise of their own.
+    must know keys by what they stand for (see `RowNoise`), and runs with different public lists need sources of their
+    own.
 
     Privacy:
-        As for `KeyedCounts`: one person over the whole run, or one event; (epsilon, delta)-DP, inputs being adaptive.
-        Public besides: the number of steps, and the public list. Keys that are carried over must have been published.
-        On the list a person counts for at most 32 keys, once for each; it takes a fifth of the squared shift.
+        As for `KeyedCounts`. Public besides: the number of steps, and the public list. Keys that are carried over must
+        have been published. On the list of people a person counts for at most 32 keys, once for each.
 
     Accuracy:
         As for `KeyedCounts`. `people_needed(windows)`: how many people a key needs in each of so many windows to be
         found in them, or soon after, with an even chance.
 
-    Attributes:
-        min_people: without so many people in one window a key is not found; its other windows may have fewer.
-        horizon: steps of the run, or None, without a list; it must be given for sums of windows.
-
-    All other attributes are those of `KeyedCounts`; `over` is not "start".
+    Attributes: those of `KeyedCounts`, but that `over` is not "start", and without `min_people` people in one window a
+    key is not found; its other windows may have fewer.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -256,16 +248,18 @@ class FoundKeys(KeyedCounts):
         if len(waiting):
             windows += (WindowCounts(step, keys[waiting], values[:, waiting]),)
         newly = self._newly_found(windows, found_at, step, source)
-        listed = self._followed_list(state.listed, given, number)
+        listed = state.listed
+        if given.listed is not None:
+            listed = _extended(listed, number, 0)
+            listed[keys] += given.listed
         newly = np.union1d(newly, self._found_on_list(listed, found_at, step, source))
         found_at[newly] = step
         published = np.flatnonzero(found_at != NOT_FOUND)
-        true = np.zeros((len(values), number), np.int64)
-        true[:, keys] = values
-        noises = [
-            self._noise_of_steps(published, true[i : i + 1, published], step, source, i)[0] for i in range(len(true))
-        ]
-        rows = self._rows(step, published.astype(np.uint64), true[:, published] + np.stack(noises))
+        true = np.zeros((len(values), 1, number), np.int64)
+        true[:, 0, keys] = values
+        rows = self._rows(
+            step, published.astype(np.uint64), self._noisy(published, true[:, :, published], step, source)[:, 0]
+        )
         earlier = [*self._earlier(windows, newly, step, source, number)]
         totals[published] += rows.counts
         for one in earlier:
@@ -332,26 +326,19 @@ class FoundKeys(KeyedCounts):
             for window in block:
                 sums[window.keys] += window.values[0]
             longest[sums >= scale.least] = scale.windows
-        tested, passed = np.flatnonzero(longest), [np.zeros(0, np.int64)]
-        number = int(longest.max(initial=0))
-        size = max(1, _TOGETHER // max(1, number))
-        for start in range(0, len(tested), size):
-            some, first = tested[start : start + size], step - number + 1
-            true = self._brought(windows, some, first, step, len(found_at))[0]
-            noisy = true + self._noise_of_steps(some, true, first, source, 0, last=longest[some])
-            for scale in due:  # what is not tested at a scale has too few contributions in its block
-                enough = true[-scale.windows :].sum(axis=0) >= scale.least
-                passes = noisy[-scale.windows :].sum(axis=0) >= scale.threshold
-                passed.append(some[enough & passes])
+        passed = [np.zeros(0, np.int64)]
+        for length in {scale.windows for scale in due}:
+            first, tested = step - length + 1, np.flatnonzero(longest == length)
+            size = max(1, _TOGETHER // length)
+            for some in (tested[start : start + size] for start in range(0, len(tested), size)):
+                true = self._brought(windows, some, first, step, len(found_at))[:1]
+                noisy, true = self._noisy(some, true, first, source)[0], true[0]
+                for scale in (scale for scale in due if scale.windows <= length):
+                    # What is not tested at a scale has too few contributions in its block.
+                    enough = true[-scale.windows :].sum(axis=0) >= scale.least
+                    passes = noisy[-scale.windows :].sum(axis=0) >= scale.threshold
+                    passed.append(some[enough & passes])
         return np.unique(np.concatenate(passed))
-
-    def _followed_list(self, listed: Integers, given: KeyedStep, number: int) -> Integers:
-        """Return the list of different people after what one step brought."""
-        if given.listed is None:
-            return listed
-        followed = _extended(listed, number, 0)
-        followed[given.keys.astype(np.int64)] += given.listed
-        return followed
 
     def _found_on_list(self, listed: Integers, found_at: Integers, step: int, source: NoiseSource) -> Integers:
         """Return the keys, increasing, that so many different people have had that the list finds them at this step.
@@ -378,11 +365,9 @@ class FoundKeys(KeyedCounts):
         size = max(1, _TOGETHER // len(newly))
         for start in range(first, step, size):
             last = min(start + size, step) - 1
-            true = self._brought(windows, newly, start, last, number)
-            noisy = [true[i] + self._noise_of_steps(newly, true[i], start, source, i) for i in range(len(true))]
+            noisy = self._noisy(newly, self._brought(windows, newly, start, last, number), start, source)
             for place in range(last - start + 1):
-                answers = np.stack([answer[place] for answer in noisy])
-                yield self._rows(start + place, newly.astype(np.uint64), answers)
+                yield self._rows(start + place, newly.astype(np.uint64), noisy[:, place])
 
     def _brought(
         self, windows: tuple[WindowCounts, ...], keys: Integers, first: int, last: int, number: int
@@ -398,29 +383,15 @@ class FoundKeys(KeyedCounts):
                 found[:, window.step - first, at[some]] = window.values[:, some]
         return found
 
-    def _noise_of_steps(
-        self,
-        keys: Integers,
-        true: Integers,
-        first: int,
-        source: NoiseSource,
-        answer: int,
-        last: Integers | None = None,
-    ) -> Integers:
-        """Return the noise of steps from `first` on, int64 of the shape of `true` (steps, keys), bound to it.
-
-        With `last`, int64 (keys,), only that of so many of the last steps of each key is drawn; the rest is 0.
-        """
-        noise = self.law.noises[answer]
-        assert isinstance(noise, ToeplitzNoise)
-        if not true.size:
-            return true
-        back = np.arange(len(true), 0, -1)[:, None]
-        place, number = np.nonzero(np.broadcast_to(back <= (len(true) if last is None else last), true.shape))
-        labels, steps = keys[number].astype(np.uint64), (first + place).astype(np.uint64)
-        drawn = np.zeros_like(true)
-        drawn[place, number] = noise.independent(labels, steps, [true[place, number]], source.derive(ANSWERS[answer]))
-        return drawn
+    def _noisy(self, keys: Integers, true: Integers, first: int, source: NoiseSource) -> Integers:
+        """Return exact numbers of steps from `first` on, int64 (answers, steps, keys), with noise bound to them."""
+        noisy, steps = true.copy(), first + np.arange(true.shape[1], dtype=np.uint64)
+        labels, at = np.tile(keys.astype(np.uint64), len(steps)), np.repeat(steps, len(keys))
+        for answer, noise, numbers in zip(ANSWERS, self.law.noises, noisy, strict=False):
+            assert isinstance(noise, ToeplitzNoise)
+            drawn = noise.independent(labels, at, [numbers.ravel()], source.derive(answer))
+            numbers[:] += drawn.reshape(numbers.shape)
+        return noisy
 
 
 def _extended(column: Integers, number: int, value: int) -> Integers:

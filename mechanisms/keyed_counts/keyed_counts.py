@@ -41,44 +41,37 @@ LARGEST_SUMMED = 1 << 29
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedCounts(Mechanism[KeyedState]):
-    """Publishes after every step, for each key, how many people contributed to it; and perhaps a sum and a mean.
+    """Publishes after every step, for each key, how many people contributed to it; and perhaps a sum.
 
-    Answers are about one window, or about all since the start. Keys are a public list, or whatever the people name:
-    then a key is considered as soon as `min_people` people have contributed to it, and published where its noisy count
-    reaches a threshold. Keys that are not considered cost no noise. Shards of keys are independent: each has a state of
-    its own.
+    Keys are a public list, or whatever the people name: then a key is considered as soon as `min_people` people have
+    contributed to it, and published where its noisy count reaches a threshold. Keys that are not considered cost no
+    noise. Shards of keys are independent: each has a state of its own.
 
     Privacy:
         Unit: one person over the whole run, who contributes at most `contributions` times in all and at most once to a
         key in a step; or one event, added or removed. The caller enforces the limits. (epsilon, delta)-DP with adaptive
-        inputs. Public: the parameters, the steps, and the list of keys if it is public. The noise of a key is defined
-        at all steps of the run, whenever the key was first seen.
+        inputs. Public: the parameters, the steps, and the list of keys if it is public.
 
     Accuracy:
         `stddev(step)` is exact. `detection(step, beta, tests)`: a key with at least so many people is published with
         probability 1 - beta, in so many tests at once.
 
     Attributes:
-        epsilon: finite and > 0.
-        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace; for counts since the
-            start, if there are many steps, in a k-ary tree, whose noise is not bound to the data: such a run must not
-            be repeated on other data.
+        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace; since the start, of many
+            steps, in a k-ary tree, whose noise is not bound to data: such a run must not be repeated on other data.
         over: "window": each step alone; "start": all steps, in which a person contributes to a key once; or n >= 2, at
-            most MOST_SUMMED, where a view adds up the noisy counts of the last n windows: errors are stated of these
-            sums, and what is published is of single windows all the same.
+            most 1024: errors are stated of sums of the last n windows, which a view makes of what is published.
         horizon: steps of the run, up to 2^20; may be None for "window" alone.
         contributions: of one person in the whole run at most, >= 1.
-        contributions_per_window: of one person in one step at most, from 1 to `contributions`. None: as many. It makes
-            no noise smaller.
+        contributions_per_window: of one person in one step at most; None: as many. It makes no noise smaller.
         public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
-        min_people: people that a key must have to be considered, >= 1: since the start, or for "window" in the window.
+        min_people: people that a key must have to be considered, >= 1: since the start, or in the window.
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
             and half of the budget is for their sums.
         unit: "person" or "event"; with "event", `contributions` is 1.
         dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a tenth of
-            the budget; noise is Gaussian then, and delta > 0. Not for the unit of an event, or over "start".
-        possible: contributions that a person can have, dropped ones too, by public parameters; None if there is no such
-            number.
+            the budget; not without delta, for events, or over "start".
+        possible: contributions that a person can have, dropped ones too, by public parameters, or None.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -90,8 +83,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         >>> rows.keys.tolist(), bool(abs(rows.counts[0] - 500) < 60)
         ([7], True)
 
-    Source: derived here, docs/proofs/keyed_counts.md; thresholds on keys that nobody knew: Korolova et al. (2009), and
-    for streams Zhang et al., Differentially Private Stream Processing at Scale (VLDB 2024).
+    Source: derived here, docs/proofs/keyed_counts.md; thresholds on unknown keys: Korolova et al. (2009).
     """
 
     epsilon: float

@@ -170,19 +170,16 @@ class ThresholdMonitor(ChargingMonitor[MonitorState]):
     """Test at every step, for every item, whether at least about `detection_threshold` people have it now.
 
     Each hit charges every person who took part in it; a person charged `max_hits` times takes part no more. Misses
-    cost nothing, so the number of tests is unbounded, and the inputs of a step may depend on everything published.
-
-    With the calibration "status" a hit takes an item up. An item that is up is tested the other way round, against a
-    lower threshold, and goes down when too few people have it. Each change charges every person who took part in the
-    test; staying up or down costs nothing, so a lasting favourite costs its people one charge.
+    cost nothing, so the number of tests is unbounded. With the calibration "status" a hit takes an item up. An item
+    that is up is tested against a lower threshold, and goes down when too few people have it. Each change charges who
+    took part in the test; staying up or down costs nothing.
 
     Privacy:
-        Unit: one person over the whole run, added or removed. See `guarantee`. Assumes that each person
-        enters at most `items_per_step` items a step, which is checked, and, with an unknown domain, takes part in at
-        most `horizon` steps: with `first_step` the monitor refuses steps outside of [first_step, first_step +
-        horizon); without it the caller must cap each person's participation. While an item is up every step must be
-        decided, also if nobody has anything, which `step` checks.
-        Public: all fields, the steps, the hits or statuses, and their noisy counts.
+        Unit: one person over the whole run, added or removed: `guarantee`. Inputs may depend on everything published.
+        Assumes that each person enters at most `items_per_step` items a step, which is checked, and, with an unknown
+        domain, takes part in at most `horizon` steps: with `first_step` the monitor refuses other steps; without it
+        the caller must cap each person's participation. While an item is up every step must be decided, also if nobody
+        has anything, which `step` checks. Public: all fields, the steps, the hits or statuses, and their noisy counts.
 
     Accuracy:
         `detection_threshold`: the number of people, not yet dropped, from which an item is reported, or goes up at once
@@ -198,8 +195,7 @@ class ThresholdMonitor(ChargingMonitor[MonitorState]):
         items_per_step: items that one person has in a step at most, 1 to 65535.
         tests: number of tests for the accuracy; None for domain_size * horizon, or a million.
         calibration: "clock"; "status"; or "paper" for the clock's constants as published, for a public domain.
-        up_steps: steps at which an item is up, of all items together, for the accuracy of statuses; no more than
-            `tests` count. More of them lower the threshold at which items go down.
+        up_steps: steps at which an item is up, of all items together, for the accuracy of statuses, up to `tests`.
 
     All other attributes are those of `ChargingMonitor`.
 
@@ -209,8 +205,7 @@ class ThresholdMonitor(ChargingMonitor[MonitorState]):
         >>> monitor.detection_threshold, replace(monitor, calibration="status").detection_threshold
         (330, 337)
 
-    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5 ("paper"); docs/proofs/clock.md for "clock",
-    docs/proofs/status_monitor.md for "status".
+    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5; docs/proofs/clock.md, docs/proofs/status_monitor.md.
     """
 
     domain_size: int | None = None

@@ -50,22 +50,19 @@ class RuleMonitor(ChargingMonitor[RuleState]):
     """Keep for each of some public rules, such as "at least 500 people", whether it is active.
 
     It is `ThresholdMonitor` with statuses and two public thresholds for each key: one at which it becomes active, and
-    one at which it ends. Each change charges every person who took part in the test; staying as it is costs nothing. A
-    person charged `max_hits` times takes part no more. Rules of few people would then be active although many are
-    there: they are no longer tested, nor active, once so many changes are published that somebody may be left out of
-    them. That is `max_hits` + 1 less their number.
+    one at which it ends. Rules of few people would become active where people were charged `max_hits` times and no
+    longer count: they are tested, and active, only until `max_hits` + 1 less their number changes are published.
 
     Privacy:
         Unit: one person over the whole run, added or removed. (epsilon, delta): `guarantee`. Every rule is
-        tested at every step, whether anybody is counted for it or not; people may take part in any number of steps.
-        Assumes that of a person only the rules ranked below the charges left count, see `Holdings`; rules of few people
-        are ranked first. Public: all fields, the steps, the changes and the noisy counts of changes.
+        tested at every step; people may take part in any number of steps. Assumes that of a person only the rules
+        ranked below the charges left count, see `Holdings`; rules of few people are ranked first. Public: all fields,
+        the steps, the changes and the noisy counts of changes.
 
     Accuracy:
-        `margin`: with probability 1 - beta, in `tests` tests together, every number of people, of those not yet
+        `margin_in(tests)`: with probability 1 - beta, in so many tests, every number of people, of those not yet
         dropped, that passes its threshold by more than the margin makes a rule active at once, and keeps it so; and
-        none that misses it by more does. In between a rule stays as it is. For rules of few people, while they are
-        tested, that is true of all people: nobody has been dropped.
+        none that misses it by more does. In between a rule stays as it is.
 
     Attributes:
         max_hits: at least the number of rules: one person may count for all of them.
@@ -77,17 +74,11 @@ class RuleMonitor(ChargingMonitor[RuleState]):
     All other attributes are those of `ChargingMonitor`.
 
     Example:
-        >>> from privstream.mechanisms import SeededNoise
         >>> monitor = RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500,), ends=(500,), many=(True,))
         >>> monitor.margin_in(monitor.tests)
         194
-        >>> crowd = np.arange(800, dtype=np.uint64)
-        >>> given = Holdings(step=1, users=crowd, items=np.zeros(800, np.uint64))
-        >>> state, rows = monitor.step(monitor.initial_state(), given, SeededNoise(1))
-        >>> rows.status.tolist(), abs(int(rows.counts[0]) - 800) < 60
-        ([0], True)
 
-    Source: derived here, docs/proofs/status_monitor.md.
+    Source: derived here, docs/proofs/status_monitor.md, section 6.
     """
 
     starts: tuple[int, ...]

@@ -78,28 +78,21 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         not halt before all these queries are answered.
 
     Args:
-        epsilon: privacy loss of the whole run, > 0.
         delta: in [0, 1); > 0 pays for many updates.
         domain_size: number of kinds of records, from 2 to 2^24.
         records: public number of records, from 1 to 2^53, exact or estimated; a wrong one costs accuracy, not privacy.
         alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1).
         neighbouring: "add_remove" or "replace_one" record.
 
-    Raises:
-        ValueError: a parameter is out of range, or no proof covers (epsilon, delta, max_updates).
-        TypeError: a parameter is of another type.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=4, records=10**6, alpha=0.1)
-        >>> counts = np.array([700_000, 100_000, 100_000, 100_000])
-        >>> given = LinearQueries(counts, np.array([[1, 0, 0, 0], [0, 1, 1, 0]]))
-        >>> state, answers = mechanism.step(mechanism.initial_state(), given, SeededNoise(1))
+        >>> given = LinearQueries(np.array([7, 1, 1, 1]) * 100_000, np.array([[1, 0, 0, 0], [0, 1, 1, 0]]))
+        >>> _, answers = mechanism.step(mechanism.initial_state(), given, SeededNoise(1))
         >>> answers.measured.tolist(), answers.values.round(-5).tolist()
         ([True, True], [700000.0, 200000.0])
 
-    Source: Hardt and Rothblum (2010); Dwork and Roth, The Algorithmic Foundations of Differential Privacy (2014),
-    Algorithms 5 and 6; docs/proofs/multiplicative_weights.md.
+    Source: Hardt and Rothblum (2010); Dwork and Roth (2014), Algorithms 5 and 6; docs/proofs/multiplicative_weights.md.
     """
 
     epsilon: float

@@ -87,13 +87,11 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     Privacy:
         Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
         (epsilon, delta)-DP however many queries are asked; queries and thresholds may depend on all earlier answers.
-        Public: the parameters, the thresholds and the number of queries. With gaps, what a run has really used is
-        `spent`; the rest may be spent on something else once the run is over.
+        Public: the parameters, the thresholds and the number of queries.
 
     Accuracy:
-        Over so many queries, with probability 1 - beta, each hit has value >= threshold - alpha and each miss
-        value <= threshold + alpha, and each published value is within alpha of the truth, alpha =
-        `accuracy(queries, beta)`.
+        Over so many queries, with probability 1 - beta, each hit has value >= threshold - alpha, each miss
+        value <= threshold + alpha, and each published value is off by alpha at most: `accuracy(queries, beta)`.
 
     Attributes:
         delta: in [0, 1); 0 with gaps.
@@ -109,12 +107,11 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = SparseVector(epsilon=1.0, max_hits=2, threshold=500)
-        >>> state, answers = mechanism.step(mechanism.initial_state(), [3, 990, 4, 980, 5], SeededNoise(1))
-        >>> answers.hits.tolist()
+        >>> mechanism.step(mechanism.initial_state(), [3, 990, 4, 980, 5], SeededNoise(1))[1].hits.tolist()
         [False, True, False, True]
 
-    Source: Dwork and Roth (2014), Algorithms 1 to 3, docs/proofs/sparse_vector.md; Ding et al., Free gap estimates
-    (2022), Algorithms 1, 2 and 5, docs/proofs/free_gap.md.
+    Source: Dwork and Roth (2014), Algorithms 1 to 3, docs/proofs/sparse_vector.md; Ding et al. (2022), Algorithms 1, 2
+    and 5, docs/proofs/free_gap.md.
     """
 
     epsilon: float

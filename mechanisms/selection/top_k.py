@@ -74,13 +74,11 @@ class NoisyTopK(QueryMechanism):
         Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
         epsilon-DP for each call of `select`; the gaps are free. Public: the parameters, the number of queries, and
         their order, which must not depend on the data (not by descending count). One that stops at the threshold after
-        m queries has used (m + 1) / top of epsilon only, `spent`; the rest may be spent on something else.
+        m queries has used (m + 1) / top of epsilon only, `spent`.
 
     Accuracy:
         With probability 1 - beta no query that was not selected exceeds a selected one, or the threshold if that was
-        reached, by more than `accuracy(queries, beta)`. The noise of a gap has mean 0 and variance `gap_variance`, as
-        if the selection did not depend on the noise; `postprocess.blue_from_gaps` improves measurements with the first
-        top - 1 gaps.
+        reached, by more than `accuracy(queries, beta)`. `gap_variance` is as if the selection did not depend on noise.
 
     Attributes:
         top: number of queries to select, >= 1.
@@ -90,14 +88,12 @@ class NoisyTopK(QueryMechanism):
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
-        >>> NoisyTopK(epsilon=1.0, top=2, monotone=True).select([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
-        [1, 3]
         >>> hybrid = NoisyTopK(epsilon=1.0, top=4, threshold=500, monotone=True)
         >>> selection = hybrid.select([30, 900, 40, 700, 50], SeededNoise(1))
         >>> selection.indices.tolist(), selection.spent
         ([1, 3], 0.75)
 
-    Source: Ding et al., Free gap estimates (2022), Algorithms 3 and 4; docs/proofs/free_gap.md, section 3.
+    Source: Ding et al. (2022), Algorithms 3 and 4; docs/proofs/free_gap.md, section 3.
     """
 
     epsilon: float
@@ -204,20 +200,17 @@ class MeasuredTopK:
     estimates are the best linear unbiased ones from measures and gaps.
 
     Privacy:
-        Unit: one person over all releases, who changes each count of a release by at most 1 and at most
-        `items_per_release` of them, in at most `releases` releases. (epsilon, delta)-DP for all releases together.
-        However many counts a person changes, to select costs the same, since all move in one direction; to measure
-        costs more. Public: the parameters, the number and order of the counts, and when there are releases.
+        Unit: one person over all releases, who changes each count of a release by at most 1, all in one direction, and
+        at most `items_per_release` of them, in at most `releases` releases. (epsilon, delta)-DP for all releases
+        together. Public: the parameters, the number and order of the counts, and when there are releases.
 
     Accuracy:
         With probability 95% no count of a release that was not selected exceeds a selected one by more than
-        `selection_error(counts, 0.05)`, and, each alone, an interval contains the true count, whatever the counts:
-        it is that of the measure, which does not know what the selection saw, widened until it contains the estimate.
-        Where selected counts stand clear of the rest, the variance of an estimate is `estimate_variance`; where the
-        noise decides what is selected, gaps and estimates are biased upwards.
+        `selection_error(counts, 0.05)`, and, each alone, an interval contains the true count: it is that of the
+        measure, which does not know what the selection saw, widened until it contains the estimate. Where the noise
+        decides what is selected, gaps and estimates are biased upwards; elsewhere `estimate_variance` holds.
 
     Args:
-        epsilon: privacy loss of all releases together, > 0.
         delta: in [0, 1). Above 0 many releases need less noise.
         top: number of counts to select in each release, >= 1.
         releases: releases that one person takes part in at most, >= 1.
@@ -230,7 +223,7 @@ class MeasuredTopK:
         >>> MeasuredTopK(epsilon=1.0, top=2).release([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
         [1, 3]
 
-    Source: Ding et al., Free gap estimates (2022), Algorithm 3 and section 6.3; docs/proofs/top_k_windows.md.
+    Source: Ding et al. (2022), Algorithm 3 and section 6.3; docs/proofs/top_k_windows.md.
     """
 
     epsilon: float
@@ -389,28 +382,25 @@ class ExponentialMechanismWithGap(QueryMechanism):
     minus the soft maximum of all others, both in units of `utility_scale`.
 
     Privacy:
-        Unit: one change of the data that moves no utility by more than `sensitivity`, under the stated neighbouring
-        relation. epsilon-DP for each call of `select`, or for index and gap together if any exact sampler of the
-        exponential mechanism selects on the same data and `gap` draws the rest. Utilities are real numbers, and the
-        noise is in floating point: round the gap that is published (Mironov 2012). Public: the parameters, the number
-        and order of the candidates.
+        Unit: one change of the data that moves no utility by more than `sensitivity`. epsilon-DP for each call of
+        `select`, or for index and gap together if any exact sampler of the exponential mechanism selects on the same
+        data and `gap` draws the rest. Utilities and noise are floating-point numbers: round the gap that is published
+        (Mironov 2012). Public: the parameters, the number and order of the candidates.
 
     Accuracy:
         With probability 1 - beta the selected utility is within `utility_scale` ln(candidates / beta) of the best.
         `postprocess.gap_p_value` is how unlikely so large a gap is if another candidate is better.
 
     Args:
-        epsilon: privacy loss of one selection, > 0.
         sensitivity: most that one change of the data can move any utility, > 0.
-        monotone, neighbouring: see `QueryMechanism`.
+        epsilon, monotone, neighbouring: see `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> ExponentialMechanismWithGap(epsilon=1.0).select([3.0, 90.0, 40.0], SeededNoise(1)).candidate
         1
 
-    Source: McSherry and Talwar (2007); Ding et al., Free gap estimates (2022), Algorithms 6 and 7, Theorems 6 and 10;
-    docs/proofs/free_gap.md, section 4.
+    Source: Ding et al. (2022), Algorithms 6 and 7, Theorems 6 and 10; docs/proofs/free_gap.md, section 4.
     """
 
     epsilon: float
