@@ -163,7 +163,8 @@ class FoundKeys(KeyedCounts):
         deviations = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in self.law.noises]  # alike on every machine
         scales = [[float(number) for number in dataclasses.astuple(scale)] for scale in self.law.scales]
         kind, values = super()._described()
-        described = [kind, values, deviations, scales, float(MOST_KEPT)]
+        noisy = {name: value for name, value in values.items() if name != "over"}
+        described = [kind, noisy, deviations, scales, float(MOST_KEPT)]
         if (people := self.law.people) is not None:
             tests = [people.steps, people.least, people.thresholds]
             stddevs = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in people.noises]

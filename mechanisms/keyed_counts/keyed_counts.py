@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -14,7 +15,7 @@ from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate, limits_told, plural
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
@@ -25,7 +26,6 @@ from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, 
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 ANSWERS = ("count", "sum")
-NO_KEYS = np.zeros(0, np.uint64)
 LARGEST_CONTRIBUTIONS = 1 << 30
 LARGEST_VALUE = 1 << 40
 MOST_SUM = 1 << 62
@@ -45,7 +45,8 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     Keys are a public list, or whatever the people name: then a key is considered as soon as `min_people` people have
     contributed to it, and published where its noisy count reaches a threshold. Keys that are not considered cost no
-    noise. Shards of keys are independent: each has a state of its own.
+    noise. Keys are numbers that the caller gives, from 0 on; the source of noise must know what they stand for (see
+    `RowNoise`). Shards of keys are independent: each has a state of its own.
 
     Privacy:
         Unit: one person over the whole run, who contributes at most `contributions` times in all and at most once to a
@@ -147,7 +148,8 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _described(self) -> Any:
         kind, values = super()._described()
-        return [kind, values | {"over": "start" if self.over == "start" else "window"}]  # sums shape no noise
+        over = "start" if self.over == "start" else "window"  # sums shape no noise
+        return [kind, values | {"over": over, "contributions_per_key": 1.0 if over == "start" else None}]
 
     @property
     def windows(self) -> int:
@@ -261,9 +263,12 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Return the state before the first step; of a shard of a public list, `keys`, uint64 (n,), distinct."""
         if keys is not None and not self.public_keys:
             raise ValueError("keys must not be given unless their list is public")
-        answers, rows = len(self.law.noises), sum(noise.rows for noise in self.law.noises)
-        waiting = KeyTable.empty(NO_KEYS, answers, 0)
-        return KeyedState(0, waiting, KeyTable.empty(np.unique(NO_KEYS if keys is None else keys), answers, rows))
+        public = np.zeros(0, np.int64) if keys is None else keys.astype(np.int64)
+        number, rows = 1 + int(public.max(initial=-1)), sum(noise.rows for noise in self.law.noises)
+        totals = np.zeros((len(self.law.noises), number), np.int64)
+        state = KeyedState(0, totals, np.zeros(number, np.bool_), np.zeros(number, np.bool_), np.zeros((rows, number)))
+        state.counted[public] = True
+        return state
 
     def step(self, state: KeyedState, given: KeyedStep, noise: NoiseSource) -> tuple[KeyedState, KeyedRows]:
         """Add what one step brought to a shard of keys, and return what is published about it.
@@ -280,66 +285,60 @@ class KeyedCounts(Mechanism[KeyedState]):
                 contributions in all, or it is not on the public list.
         """
         values, source, lasting = self._checked(state, given), self._source(noise), self.bounds.since_start
-        waiting, counted = state.waiting.copy(), state.counted.copy()
+        keys = given.keys.astype(np.int64)
+        after = state.grown(1 + int(keys.max(initial=-1)))
+        totals, counted = after.totals, after.counted
+        if self.public_keys and not counted[keys].all():
+            raise ValueError("keys must be on the public list that the state was made with")
+        for step in range(state.step + 1, given.step if len(after.memory) else 0):
+            self._noises(after, step, source)
         if not lasting:
-            counted.totals[:] = 0
-        elif len(counted.memory):
-            for step in range(state.step + 1, given.step):
-                self._noises(counted, step, source)
-        waiting, counted = self._added(waiting, counted, given, values, source)
-        answers = counted.totals + self._noises(counted, given.step, source)
-        chosen = self._chosen(counted, answers[0], given.step)
-        following = KeyedState(given.step, waiting, replace(counted, published=counted.published | chosen))
+            totals[:] = 0
+        totals[:, keys] += values
+        self._check_sums_fit(totals[0])
+        ready = totals[0] >= (self.bounds.min_people or 1)  # a contribution each
+        self._remember(after, np.flatnonzero(ready & ~counted), given.step, source)
+        counted |= ready
+        some = after.considered
+        answers = totals[:, some] + self._noises(after, given.step, source)
+        chosen = self._chosen(answers[0], after.published[some], given.step)
+        after.published[some] |= chosen
         if not (lasting or self.public_keys):  # nothing outlives a step
-            following = replace(self.initial_state(), step=given.step)
-        return following, self._rows(given.step, counted.keys[chosen], answers[:, chosen])
+            after = self.initial_state()
+        return replace(after, step=given.step), self._rows(
+            given.step, some[chosen].astype(np.uint64), answers[:, chosen]
+        )
 
-    def _added(
-        self, waiting: KeyTable, counted: KeyTable, given: KeyedStep, values: Integers, source: NoiseSource
-    ) -> tuple[KeyTable, KeyTable]:
-        """Return the tables with what came: first to counted keys, then to those that wait, of which some are ready."""
-        index, here = counted.positions(given.keys)
-        counted.totals[:, index[here]] += values[:, here]
-        rest = np.flatnonzero(~here & (self.public_keys | (given.counts > 0)))
-        if len(rest):
-            if self.public_keys:
-                raise ValueError("keys must be on the public list that the state was made with")
-            _, here = waiting.positions(given.keys[rest])
-            unseen = np.sort(given.keys[rest[~here]])
-            waiting = waiting.joined(KeyTable.empty(unseen, len(values), 0))
-            index, _ = waiting.positions(given.keys[rest])
-            waiting.totals[:, index] += values[:, rest]
-            ready = waiting.totals[0] >= (self.law.bounds.min_people or 1)  # a contribution each
-            waiting, new = waiting.take(~ready), waiting.take(ready)
-            counted = counted.joined(replace(new, memory=self._memory(new.keys, given.step, source)))
-        for table in (waiting, counted):
-            self._check_sums_fit(table.totals[0])
-        return waiting, counted
+    def _remember(self, state: KeyedState, keys: Integers, step: int, source: NoiseSource) -> None:
+        """Bring the memory of keys that start to be counted at `step` to where noise is that they had all the time."""
+        for answer, noise, rows in self._memories(state):
+            memory = rows[:, keys]
+            noise.remember(memory, step, keys.astype(np.uint64), source.derive(answer))
+            rows[:, keys] = memory
 
-    def _memory(self, keys: Words, step: int, source: NoiseSource) -> NDArray[np.float64]:
-        """Return what noise remembers, of all steps before, of keys that start to be counted at `step`."""
-        parts = [np.zeros((noise.rows, len(keys))) for noise in self.law.noises]
-        for answer, noise, part in zip(ANSWERS, self.law.noises, parts, strict=False):
-            noise.remember(part, step, keys, source.derive(answer))
-        return np.concatenate(parts)
+    def _noises(self, state: KeyedState, step: int, source: NoiseSource) -> Integers:
+        """Return the noise of one step, int64 (answers, keys considered), and bring memory up to date."""
+        keys, noises = state.considered, []
+        for (answer, noise, rows), totals in zip(self._memories(state), state.totals, strict=True):
+            memory = rows[:, keys]
+            noises.append(noise.advance(memory, step, keys.astype(np.uint64), [totals[keys]], source.derive(answer)))
+            rows[:, keys] = memory
+        return np.stack(noises)
 
-    def _noises(self, table: KeyTable, step: int, source: NoiseSource) -> Integers:
-        """Return the noise of one step, int64 (answers, keys); the table's memory is brought up to date in place."""
-        noises, first = np.empty_like(table.totals), 0
-        for answer, noise in enumerate(self.law.noises):
-            memory = table.memory[first : first + noise.rows]
-            own = source.derive(ANSWERS[answer])
-            noises[answer] = noise.advance(memory, step, table.keys, [table.totals[answer]], own)
+    def _memories(self, state: KeyedState) -> Iterator[tuple[str, RunningNoise, NDArray[np.float64]]]:
+        """Return each answer's name, its noise, and what that remembers, to be changed in place."""
+        first = 0
+        for answer, noise in zip(ANSWERS, self.law.noises, strict=False):
+            yield answer, noise, state.memory[first : first + noise.rows]
             first += noise.rows
-        return noises
 
-    def _chosen(self, table: KeyTable, counts: Integers, step: int) -> NDArray[np.bool_]:
+    def _chosen(self, counts: Integers, before: NDArray[np.bool_], step: int) -> NDArray[np.bool_]:
         """Return which keys are published: since the start, for good."""
         threshold = self.law.threshold(step)
         if threshold is None:
-            return np.ones(len(table.keys), np.bool_)
+            return np.ones(len(counts), np.bool_)
         found = counts >= threshold
-        return found | table.published if self.bounds.since_start else found
+        return found | before if self.bounds.since_start else found
 
     def _check_sums_fit(self, counts: Integers) -> None:
         """Refuse more contributions to a key than can be added up: before sums of 64 bits could be wrong."""

@@ -78,7 +78,8 @@ class NoisyTopK(QueryMechanism):
 
     Accuracy:
         With probability 1 - beta no query that was not selected exceeds a selected one, or the threshold if that was
-        reached, by more than `accuracy(queries, beta)`. `gap_variance` is as if the selection did not depend on noise.
+        reached, by more than `accuracy(queries, beta)`. The noise of a gap has variance 2 `noise_variance`,
+        as if the selection did not depend on it.
 
     Attributes:
         top: number of queries to select, >= 1.
@@ -131,11 +132,6 @@ class NoisyTopK(QueryMechanism):
         """Variance of the noise on each query."""
         return self.law.variance
 
-    @property
-    def gap_variance(self) -> float:
-        """Variance of the noise of a gap, and of any sum of consecutive gaps."""
-        return 2 * self.noise_variance
-
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the alpha of the class docstring for so many queries."""
         contestants = checks.integer("queries", queries, minimum=1) + (self.threshold is not None)
@@ -172,7 +168,7 @@ class NoisyTopK(QueryMechanism):
     def estimates(self, selection: TopSelection) -> Floats | None:
         """Return estimates of the selected queries, threshold plus gaps, or None if no threshold was reached.
 
-        Each has the variance `gap_variance`; all of them share the threshold's noise.
+        Each has the variance 2 `noise_variance`; all of them share the threshold's noise.
         """
         if selection.threshold_gap is None or self.threshold is None:
             return None
@@ -242,7 +238,7 @@ class MeasuredTopK:
         if self._charges > MOST_MEASURES:
             raise ValueError(f"releases times measures in each must be <= {MOST_MEASURES:,}, got {self._charges:,}")
         checks.probability("measure_share", self.measure_share)
-        _ = self._laplace, self._selection_for(self._least_selection_epsilon)
+        _ = self._laplace, self.selection
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -281,11 +277,11 @@ class MeasuredTopK:
     @functools.cached_property
     def selection(self) -> NoisyTopK:
         """How each release selects. Its epsilon is that of adding or removing a person in one release."""
-        goal, low = self.epsilon * (1 - self.measure_share), self._least_selection_epsilon
-        if self.delta == 0 or self.releases == 1:
-            return self._selection_for(low)
-        found = largest(lambda each: self._selections(each).delta(goal) <= self.delta / 2, low, self.releases * low)
-        return self._selection_for(found)
+        goal = self.epsilon * (1 - self.measure_share)
+        each = goal / self.releases
+        if self.delta > 0 and self.releases > 1:
+            each = largest(lambda one: self._selections(one).delta(goal) <= self.delta / 2, each, goal)
+        return NoisyTopK(epsilon=each, top=self.top, monotone=True)  # one person moves all counts in one direction
 
     @functools.cached_property
     def measurement(self) -> SymmetricNoise:
@@ -348,14 +344,6 @@ class MeasuredTopK:
     def _charges(self) -> int:
         """Measures that one person changes at most, by 1 each."""
         return self.releases * min(self.top, self.items_per_release)
-
-    @property
-    def _least_selection_epsilon(self) -> float:
-        return self.epsilon * (1 - self.measure_share) / self.releases
-
-    def _selection_for(self, epsilon: float) -> NoisyTopK:
-        # Adding or removing one person moves all counts in one direction.
-        return NoisyTopK(epsilon=epsilon, top=self.top, monotone=True)
 
     def _selections(self, epsilon: float) -> PureComposition:
         """Return the composition of all selections of one person, each `epsilon`-DP."""

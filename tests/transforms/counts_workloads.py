@@ -195,18 +195,18 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
         numbers += sorted(set(counts) - set(numbers))
         given = KeyedStep(
             step=step + 1 - first,
-            keys=np.array([numbers.index(key) for key in counts] if made.remembers else list(counts), np.uint64),
+            keys=np.array([numbers.index(key) for key in counts] if made.domain is None else list(counts), np.uint64),
             counts=np.array(list(counts.values()), np.int64),
             listed=np.array([listed[key] for key in counts], np.int64)
             if lists and made.mechanism.lists(step + 1 - first)
             else None,
         )
         noise = made.counting_noise
-        drawn = RowNoise(noise, np.array(numbers, np.uint64)) if made.remembers else noise
+        drawn = RowNoise(noise, np.array(numbers, np.uint64)) if made.domain is None else noise
         state, found = mechanism.step(state, given, drawn)
         before = len(raw)
         for rows_of_step in (found, *found.earlier):
-            keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.remembers else None
+            keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.domain is None else None
             texts = [names[key] for key in keys or rows_of_step.keys.tolist()]
             raw += key_counts(made, step, found.step - rows_of_step.step, texts, rows_of_step)
         rows += (raw if view is None else view(raw))[before:]
