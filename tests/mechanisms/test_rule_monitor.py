@@ -127,21 +127,6 @@ def test_ranks_of_rules_of_few_people_come_first():
         MONITOR.step(MONITOR.initial_state(), wrong, SeededNoise(1))
 
 
-def test_snapshots_change_nothing_and_equal_input_gives_equal_bits():
-    numbers = [(700, 300, 0), (300, 20, 900), (100, 20, 1200), (0, 400, 0)]
-    _, whole = run(MONITOR, numbers)
-    state, found = MONITOR.initial_state(), []
-    for step, each in enumerate(numbers):
-        state = MONITOR.restore(MONITOR.snapshot(state))
-        all_of = given(step, *each, first=10_000 * step)
-        order = np.random.default_rng(step).permutation(len(all_of.users))
-        moved = Holdings(step=step, users=all_of.users[order], items=all_of.items[order], ranks=all_of.ranks[order])
-        state, rows = MONITOR.step(state, moved, SeededNoise(1))
-        found.append(dict(zip(rows.items.tolist(), rows.status.tolist(), strict=True)))
-    assert found == whole
-    assert any(whole)
-
-
 def test_every_step_is_decided():
     state, _ = MONITOR.step(MONITOR.initial_state(), given(3, 0, 0, 0), SeededNoise(1))
     for step in (3, 5):
