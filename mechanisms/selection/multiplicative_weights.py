@@ -12,7 +12,8 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.accounting import PrivacyCurve
+from privstream.mechanisms.selection.queries import QueryMechanism
 from privstream.mechanisms.selection.sparse_vector import VALUES, Progress, SparseVector
 from scipy import special
 from typing_extensions import override
@@ -60,7 +61,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
+class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     """Answers any number of linear queries over a finite domain, and pays only when its hypothesis is wrong.
 
     The hypothesis starts uniform. A query is answered from it, for free, unless a `SparseVector` with values finds that
@@ -103,6 +104,9 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
     neighbouring: str = "add_remove"
     noise_label = "multiplicative weights"
     state_type = Hypothesis
+    proof = "docs/proofs/multiplicative_weights.md, section Privacy"
+    public = ("all parameters", "the queries and their number")
+    adaptivity = "Queries may depend on all earlier answers."
 
     def __post_init__(self) -> None:
         if checks.integer("domain_size", self.domain_size, minimum=2) > _LARGEST_DOMAIN:
@@ -155,23 +159,14 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
 
     @property
     @override
-    def guarantee(self) -> PrivacyGuarantee:
-        tests = self.tests.guarantee
-        return PrivacyGuarantee(
-            unit=tests.unit,
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            limits=(
-                f"It covers the whole run, which halts after {self.max_updates} measured answers.",
-                "All steps see the same data.",
-            ),
-            public=("all parameters", "the queries and their number"),
-            adaptivity="Queries may depend on all earlier answers.",
-            proof="docs/proofs/multiplicative_weights.md, section Privacy",
-            caveats=tests.caveats,
-            curve=tests.curve,
-        )
+    def limits(self) -> tuple[str, ...]:
+        halts = f"It covers the whole run, which halts after {self.max_updates} measured answers."
+        return (halts, "All steps see the same data.")
+
+    @property
+    @override
+    def curve(self) -> PrivacyCurve:
+        return self.tests.curve
 
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the error of the class docstring for so many queries, as a number of records."""

@@ -26,7 +26,7 @@ from privstream.mechanisms.privacy.accounting import (
     PureDp,
     largest,
 )
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, integers, leaders, noisy
 from scipy import special
@@ -189,7 +189,7 @@ class RankedCounts(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredTopK:
+class MeasuredTopK(QueryMechanism):
     """Publishes the `top` largest of many counts in each release: which they are, their gaps, and how large they are.
 
     Part of the budget selects by `NoisyTopK`, which gives the gaps too; the rest measures what was selected. The
@@ -228,6 +228,8 @@ class MeasuredTopK:
     releases: int = 1
     items_per_release: int = 1
     measure_share: float = 0.25
+    proof = "docs/proofs/top_k_windows.md, section 2"
+    adaptivity = "The counts of each release may depend on everything published before it."
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -241,26 +243,21 @@ class MeasuredTopK:
         _ = self._laplace, self.selection
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of all releases together."""
-        one = self.releases == 1
-        return PrivacyGuarantee(
-            unit=PERSON,
-            neighbouring="add_remove",
-            epsilon=self.epsilon,
-            delta=self.delta,
-            limits=(
-                f"Each person takes part in at most {self.releases:,} release{'' if one else 's'} and changes at most "
-                f"{self.items_per_release:,} of its counts, each by at most 1, all up or all down.",
-            ),
-            public=NoisyTopK.public,
-            adaptivity="The counts of each release may depend on everything published before it.",
-            proof="docs/proofs/top_k_windows.md, section 2",
-            caveats=(KEYED_NOISE,),
-            curve=self.curve,
+    @override
+    def unit(self) -> PrivacyUnit:
+        return PERSON
+
+    @property
+    @override
+    def limits(self) -> tuple[str, ...]:
+        releases = f"{self.releases:,} release{'s' * (self.releases > 1)}"
+        return (
+            f"Each person takes part in at most {releases} and changes at most {self.items_per_release:,} of its "
+            "counts, each by at most 1, all up or all down.",
         )
 
     @functools.cached_property
+    @override
     def curve(self) -> PrivacyCurve:
         """All (epsilon, delta) of all releases together."""
         if self.delta == 0:
