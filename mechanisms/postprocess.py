@@ -7,10 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.views.digits import NORMAL
 from scipy import special
-
-NORMAL = 1.959963984540054
-"""As far reach 95% of a normal law to either side, in standard deviations."""
 
 
 class Estimates(NamedTuple):

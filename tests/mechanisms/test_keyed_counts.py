@@ -290,29 +290,6 @@ def test_a_repetition_with_other_data_draws_other_noise():
     assert np.var(difference) > mechanism.stddev(1) ** 2
 
 
-def test_keys_with_too_few_people_cost_no_noise():
-    class Counting:
-        drawn = 0
-
-        def derive(self, *path):
-            return self
-
-        def bind(self, labels, values):
-            return labels
-
-        def words(self, labels, lanes=1):
-            Counting.drawn += len(labels)
-            return SeededNoise(1).words(labels, lanes)
-
-        hash_bytes = None
-
-    mechanism = made(over="start", horizon=5, min_people=3)
-    state, _ = mechanism.step(mechanism.initial_state(), given(1, np.full(1000, 2)), Counting())
-    assert Counting.drawn == 0
-    mechanism.step(state, given(2, np.full(10, 1)), Counting())
-    assert 20 <= Counting.drawn <= 2 * 20
-
-
 def test_counts_since_the_start_stay_published():
     mechanism = made(over="start", horizon=50)
     inputs = [given(t, np.full(300, 40 if t == 1 else 0)) for t in range(1, 51)]

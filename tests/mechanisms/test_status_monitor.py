@@ -199,23 +199,6 @@ class TestCharges:
         assert not len(monitor.step(state, holdings(2, []), SeededNoise(1))[1].items)
 
 
-def lasting(windows):
-    """Return in how many windows an item with enough people is up, and is reported by the clock, at k = 4."""
-    parameters = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": windows, "first_step": 0, "count_share": 0.0}
-    monitor, plain = ThresholdMonitor(calibration="status", **parameters), ThresholdMonitor(**parameters)
-    size = monitor.calibrated.detection_threshold(10**6, 1e-9)
-    rows = run(monitor, [crowd(step, 7, size) for step in range(windows)], SeededNoise(5))[1]
-    counters, hits = UserCounters(), 0
-    for step in range(windows):
-        found, charges, _ = plain.decide(counters, crowd(step, 7, size), SeededNoise(5))
-        counters, hits = counters.add(charges), hits + len(found.items)
-    return sum(CONTINUES in found.status or STARTED in found.status for found in rows), hits
-
-
-def test_a_lasting_favourite_stays():
-    assert lasting(200) == (200, 4)
-
-
 class TestRefusals:
     def test_steps_out_of_order(self):
         state, _ = UNKNOWN.step(UNKNOWN.initial_state(), holdings(2, []), SeededNoise(1))
