@@ -191,11 +191,7 @@ class NoisyHistogram:
         return Part(estimated, min(estimated, lower), max(estimated, upper))
 
     def dropped(self, limit: float) -> float:
-        """Return the share of all contributions that a limit drops, by the estimated people.
-
-        How many people have more falls by the same factor from number to number within a cell, to not less than the
-        scale of the noise at its end.
-        """
+        """Return the share of all contributions that a limit drops, by estimated people, spread evenly over cells."""
         total = self._beyond(0.0)
         return min(1.0, self._beyond(limit) / total) if total > 0 else 0.0
 
@@ -203,15 +199,9 @@ class NoisyHistogram:
         """Return how many contributions people have beyond a limit each."""
         starts = np.array([0.0, *self.edges])
         more = np.cumsum(self.people[::-1])[::-1]  # people who have more than each of these
-        first, last = more[:-1], np.maximum(more[1:], np.minimum(more[:-1], self.scale))
         begin, end = np.maximum(starts[:-1], limit), np.maximum(starts[1:], limit)
-        some = first > 0
-        rate = np.log(last[some] / first[some]) / (starts[1:] - starts[:-1])[some]
-        at_begin = first[some] * np.exp(rate * (begin - starts[:-1])[some])
-        number = (end - begin)[some]
-        falls = rate < -1e-12
-        terms = np.where(falls, np.expm1(rate * number) / np.where(falls, np.expm1(rate), 1.0), number)
-        return float(at_begin @ terms)
+        first, last, number = np.interp(begin, starts, more), np.interp(end, starts, more), end - begin
+        return float((number * first - (first - last) * np.maximum(number - 1, 0) / 2).sum())
 
     def _interval(self, part: Floats, whole: Floats, cells: NDArray[np.bool_]) -> tuple[float, float]:
         """Return the ends of the interval of a share r of sums over people: sum(part - r whole) is 0 but for noise.
