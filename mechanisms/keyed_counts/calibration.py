@@ -41,8 +41,6 @@ _CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2
 _FLOATS = 0.5
 _SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 EXACT = 2.0**53  # whole floats below it are exact
-_NEARLY = 1.01  # a factor with less memory is taken if its noise is not larger by more
-_WIDEST = 64  # bands that are tried
 
 Law = TypeVar("Law", bound="KeyLaw")
 
@@ -225,18 +223,10 @@ def l2_norm(factor: Factor, bounds: Bounds) -> float:
 
 @functools.lru_cache(maxsize=64)
 def best_factor(bounds: Bounds) -> Factor:
-    """Return the factor with the least noise at the last step, or one with less memory and nearly as little."""
+    """Return the identity for one step, and else the factor of the buffered counter: no banded one has less noise."""
     if bounds.steps > LARGEST_HORIZON:
         raise ValueError(f"horizon must be <= {LARGEST_HORIZON}, got {bounds.steps}")
-    if not bounds.since_start:
-        return BandedFactor(1, 1)
-    most = min(bounds.steps, _WIDEST)
-    widths = sorted({1 << power for power in range(most.bit_length())} | {most})
-    factors: list[Factor] = [*(BandedFactor(bounds.steps, width) for width in widths), BufferedFactor(bounds.steps)]
-    errors = [math.sqrt(float(factor.squares(None)[-1])) * l2_norm(factor, bounds) for factor in factors]
-    enough = min(errors) * _NEARLY
-    near = (factor for factor, error in zip(factors, errors, strict=True) if error <= enough)
-    return min(near, key=lambda factor: factor.rows)
+    return BandedFactor(1, 1) if bounds.steps == 1 else BufferedFactor(bounds.steps)
 
 
 def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ...]:

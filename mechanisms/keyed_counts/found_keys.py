@@ -196,7 +196,7 @@ class FoundKeys(KeyedCounts):
         }
         if self.law.people is not None:
             by_others = self.law.people.people(0.95)
-            needed[f"likely_by_others_in_{last}"] = min(round(by_others), needed[f"likely_in_{last}"])
+            needed[f"likely_by_others_in_{last}"] = min(math.ceil(by_others), needed[f"likely_in_{last}"])
         return replace(found, numbers={**found.numbers, **needed})
 
     def people_needed(self, windows: int, probability: float = 0.5) -> float:

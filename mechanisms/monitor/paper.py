@@ -13,12 +13,11 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget, with_counts
 from privstream.mechanisms.noise.discrete import PRECISE, DiscreteLaplace
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
-from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve, largest
+from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve
 from typing_extensions import override
 
 _REACH = 45.0
 LEAST_SCALE = 2.0  # of b: Pr[v < -Delta] <= 1/4 needs it
-COMPOSITION_SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,7 @@ class PaperCalibration(Calibration):
     @property
     @override
     def proof(self) -> str:
-        return "docs/proofs/kaplan_mansour_stemmer.md, Theorem 3.2, Theorem 3.8 and section 4"
+        return "docs/proofs/kaplan_mansour_stemmer.md, Theorem 3.2 and section 4"
 
     @functools.cached_property
     @override
@@ -101,24 +100,6 @@ def _tail(least: ArrayLike, scale: float) -> Floats:
     return np.where(least >= 1, far, 1 - np.exp(-np.maximum(1 - least, 1) / scale) / norm)
 
 
-def _scale_of_theorem_3_2(epsilon: float, delta: float, hits: int) -> float:
-    """Return b of Theorem 3.2 for a target (epsilon, delta)."""
-    log = math.log(3 / delta)
-    return log * (75 * (hits + 1) / log + 25) / epsilon
-
-
-def _scale_of_theorem_3_8(epsilon: float, delta: float, hits: int, share: float) -> float:
-    """Return b of Theorem 3.8, made explicit, with `share` of delta given to advanced composition."""
-    rest = share * delta
-    epochs = 1
-    while epochs * math.floor(math.log(3 * epochs / (delta - rest))) < hits:
-        epochs = max(epochs + 1, math.ceil(hits / math.floor(math.log(3 * (epochs + 1) / (delta - rest)))))
-    log = math.log(3 * epochs / (delta - rest))
-    spread = math.sqrt(2 * epochs * math.log(1 / rest))
-    each = largest(lambda xi: spread * xi + epochs * xi * math.expm1(xi) <= epsilon, 0.0, min(epsilon, 1.0))
-    return log * (75 * (math.floor(log) + 1) / log + 25) / each
-
-
 def _hits_delta(budget: MonitorBudget) -> float:
     """Return the delta of hits alone: counts get the same share of delta as of epsilon."""
     return budget.hits_delta * (1 - budget.count_share)
@@ -126,7 +107,7 @@ def _hits_delta(budget: MonitorBudget) -> float:
 
 @functools.lru_cache(maxsize=64)
 def paper(budget: MonitorBudget) -> PaperCalibration:
-    """Return the noise of the paper for `budget`, by the better of its Theorems 3.2 and 3.8.
+    """Return the noise of the paper's Theorem 3.2 for `budget`; Theorem 3.8 needs more up to hundreds of hits.
 
     Privacy: (budget.epsilon, budget.delta) for one person over the whole run.
 
@@ -135,14 +116,13 @@ def paper(budget: MonitorBudget) -> PaperCalibration:
     Raises:
         ValueError: epsilon is so large that b < 2, where the paper's proof does not hold.
 
-    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5, Theorems 3.2 and 3.8;
-      docs/proofs/kaplan_mansour_stemmer.md.
+    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5, Theorem 3.2;
+    docs/proofs/kaplan_mansour_stemmer.md.
     """
     if budget.domain != "known":
         raise ValueError("domain_size must be given with the constants of the paper")
-    epsilon, delta, hits = budget.hits_epsilon, _hits_delta(budget), budget.max_hits
-    scales = [_scale_of_theorem_3_8(epsilon, delta, hits, share) for share in COMPOSITION_SHARES]
-    scale = min(_scale_of_theorem_3_2(epsilon, delta, hits), *scales)
+    log = math.log(3 / _hits_delta(budget))
+    scale = log * (75 * (budget.max_hits + 1) / log + 25) / budget.hits_epsilon
     if scale < LEAST_SCALE:
         raise ValueError(f"epsilon must be small enough for an inner noise scale >= {LEAST_SCALE:g}, got {scale:g}")
     return with_counts(PaperCalibration(budget=budget, eta=0.1 / (scale * math.log(scale)), inner_scale=scale))
