@@ -31,7 +31,6 @@ HITS, VALUES, GAPS = PUBLISHED = ("hits", "values", "gaps")
 MOST_BRANCHES = 32
 SHARE_OF_VALUES = 1 / 9  # of epsilon, as in the source for delta = 0
 _MOST_GAIN = 1e4  # less noise by more than this is not looked for
-_CHUNK = 2**16  # queries whose noise is drawn at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,14 +312,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
             raise ValueError(f"thresholds must be one number or {len(queries)} numbers, got shape {bars.shape}")
         if len(queries) and self.halted(state):
             raise BudgetSpent(f"hits must stay <= {self.max_hits} at the full price; the run has halted")
-        bars, source, parts = np.broadcast_to(bars, queries.shape), self._source(noise), [_NOTHING]
-        for start in range(0, len(queries), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            state, answers = self._answer(state, queries[part], bars[part], source)
-            parts.append(answers)
-            if self.halted(state):
-                break
-        return state, Answers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return self._answer(state, queries, np.broadcast_to(bars, queries.shape), self._source(noise))
 
     def select(self, values: ArrayLike, noise: NoiseSource) -> Selection:
         """Select up to `max_hits` of the largest queries above the threshold, in noisy order, with their gaps.
@@ -399,9 +391,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     def _price(self) -> int:
         """Price of a hit in branch 0, in units."""
         return 1 << (self.branches - 1)
-
-
-_NOTHING = Answers(np.zeros(0, np.bool_), np.zeros(0), np.zeros(0, np.int64))
 
 
 def _mean(law: Geometric | DiscreteLaplace) -> float:

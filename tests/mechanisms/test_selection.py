@@ -87,19 +87,6 @@ def test_same_as_one_query_at_a_time_in_pieces_of_any_length(options, seed, valu
         assert len(numbers) == (sum(hits) if made.publish == "values" else 0)
 
 
-def test_chunks_of_noise_do_not_show():
-    made = SparseVector(epsilon=1000.0, max_hits=3000, threshold=0)
-    values = np.full(140_000, -40)
-    values[::100] = 3
-    _, whole = run(made, values, SeededNoise(5))
-    state, pieces = made.initial_state(), []
-    for piece in np.array_split(values, 23):
-        state, answers = made.step(state, piece, SeededNoise(5))
-        pieces.append(answers.hits)
-    np.testing.assert_array_equal(np.concatenate(pieces), whole.hits)
-    assert 800 < whole.hits.sum() == state.hits < 3000
-
-
 @pytest.mark.parametrize("options", VARIANTS)
 def test_a_run_halts_and_says_what_it_has_used(options):
     made = SparseVector(epsilon=0.5, threshold=1000, **options)
