@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -151,30 +150,16 @@ class BinTree:
         node = np.arange(1, self.bins)
         weight, square = np.zeros(self.bins - 1), np.zeros(self.bins - 1)
         for level in range(self.levels):
-            root = level == self.levels - 1
+            root, variances = level == self.levels - 1, self._variances[level]
             family = np.zeros_like(node) if root else node // self.branching
-            first, after = (0, self.sizes[level]) if root else self._family(family, level)
-            left, own, right = self._split(self._variances[level], node, first, after)
-            whole = self._mean(level, family, left + weight * own, quantile)
+            first, sums = family * self.branching, np.concatenate([[0.0], np.cumsum(variances)])
+            after = np.minimum(len(variances) if root else first + self.branching, len(variances))
+            left, own, right = sums[node] - sums[first], variances[node], sums[after] - sums[node + 1]
+            # The part of the family's count that is below the edge, as its sum tells; above all, the quantile.
+            whole = np.full(len(node), quantile) if root else (left + weight * own) / self._below[level][family]
             square += (1 - whole) ** 2 * left + (weight - whole) ** 2 * own + whole**2 * right
             weight, node = np.broadcast_to(whole, node.shape), family
         return np.sqrt(square)
-
-    def _mean(self, level: int, family: Integers, weighted: Floats, quantile: float) -> Floats:
-        """Return the part of a family's count that is below the edge, as its sum tells; above all, the quantile."""
-        return np.full(len(family), quantile) if level == self.levels - 1 else weighted / self._below[level][family]
-
-    def _family(self, family: Integers, level: int) -> tuple[Integers, Integers]:
-        first = family * self.branching
-        return first, np.minimum(first + self.branching, self.sizes[level])
-
-    @staticmethod
-    def _split(
-        values: Floats, node: Integers, first: int | Integers, after: int | Integers
-    ) -> tuple[Floats, Floats, Floats]:
-        """Return the sums of values of a family's nodes before the node, its own value, and the sums after it."""
-        sums = np.concatenate([[0.0], np.cumsum(values)])
-        return sums[node] - sums[first], values[node], sums[after] - sums[node + 1]
 
     @cached_property
     def _variances(self) -> list[Floats]:
@@ -243,28 +228,23 @@ class QuantileRows:
 
 @dataclass(frozen=True, kw_only=True)
 class NumericQuantiles(Mechanism[int]):
-    """Publishes quantiles of the numbers of each step.
+    """Publishes quantiles of the numbers of each step, as many as are asked for at one price.
 
     Numbers are sorted into public bins. All nodes of a tree over the bins have noisy counts, which are made consistent
-    by least squares. All quantiles are taken from these counts: asking for more of them costs nothing. The state is the
-    number of the last step.
+    by least squares. The state is the number of the last step.
 
     Privacy:
         Unit: one person over the whole run, who contributes at most `contributions` values in all and at most
         `per_step` in a step; or one event, which is one value. Adding or removing. The caller enforces the limits.
-        (epsilon, delta)-DP with adaptive inputs: docs/proofs/numeric_quantiles.md, Theorem 1. Public: the parameters
-        and the steps. Noise is bound to step, node and count.
+        (epsilon, delta)-DP with adaptive inputs. Public: the parameters and the steps.
 
     Accuracy:
         Each interval contains the true quantile with probability 95%, of values clipped to [low, high], if there are
         any; see `error`. Where there are few or none, intervals reach from `low` to `high`.
 
     Attributes:
-        epsilon: finite and > 0.
         delta: in [0, 1). With 0 noise is discrete Laplace, else the smaller of this and discrete Gaussian.
-        low, high: the range of values; those outside count as the nearest bin.
-        resolution: number of bins, from 2 to 65,536.
-        scale: "linear" for bins of equal width, "log" for edges of equal ratios.
+        low, high, resolution, scale: the public bins, see `Bins`; values outside count as the nearest bin.
         quantiles: in (0, 1), increasing; 0.5 is the median.
         horizon: steps of the run, or None.
         contributions: values of one person in the whole run at most, >= 1; 1 for the unit of an event.
@@ -279,8 +259,7 @@ class NumericQuantiles(Mechanism[int]):
         >>> rows.estimates.round(), rows.lower, rows.upper
         (array([40.]), array([39.]), array([41.]))
 
-    Source: derived here, docs/proofs/numeric_quantiles.md; consistent counts of trees: Hay, Rastogi, Miklau, Suciu,
-    Boosting the accuracy of differentially private histograms through consistency (VLDB 2010).
+    Source: derived here, docs/proofs/numeric_quantiles.md; consistent counts of trees: Hay et al. (VLDB 2010).
     """
 
     epsilon: float
@@ -307,16 +286,11 @@ class NumericQuantiles(Mechanism[int]):
             checks.integer(name, getattr(self, name), minimum=1, maximum=LARGEST_CONTRIBUTIONS)
         if checks.one_of("unit", self.unit, ("person", "event")) == "event" and self.contributions != 1:
             raise ValueError(f"contributions must be 1 for the unit of an event, got {self.contributions}")
-        self._check_quantiles()
-        _ = self.bins, self.law  # refuse what they refuse
-
-    def _check_quantiles(self) -> None:
         if not isinstance(self.quantiles, tuple) or not self.quantiles:
             raise ValueError(f"quantiles must be a tuple of at least one number, got {self.quantiles!r}")
-        for quantile in self.quantiles:
-            checks.probability("quantiles", quantile)
-        if any(a >= b for a, b in zip(self.quantiles, self.quantiles[1:], strict=False)):
+        if not (np.diff([checks.probability("quantiles", quantile) for quantile in self.quantiles]) > 0).all():
             raise ValueError(f"quantiles must increase, got {', '.join(map(str, self.quantiles))}")
+        _ = self.bins, self.law  # refuse what they refuse
 
     @cached_property
     def bins(self) -> Bins:
@@ -393,8 +367,7 @@ class NumericQuantiles(Mechanism[int]):
             raise ValueError(f"counts must have shape ({self.resolution},), got {given.counts.shape}")
         if checks.integer("step", given.step, minimum=1) <= state:
             raise ValueError(f"step must be > {state}, got {given.step}")
-        if self.horizon is not None and given.step > self.horizon:
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {given.step}")
+        checks.step(given.step, self.horizon or given.step)
         true = self.tree.counts(given.counts)
         labels = np.empty((len(true), 2), np.uint64)
         labels[:, 0], labels[:, 1] = np.arange(len(true)), given.step

@@ -7,10 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.views.digits import NORMAL
 from scipy import special
-
-NORMAL = 1.959963984540054
-"""As far reach 95% of a normal law to either side, in standard deviations."""
 
 
 class Estimates(NamedTuple):
@@ -44,10 +42,10 @@ def blue_from_gaps(
 
     Source: Ding et al., Free gap estimates (2022), Theorem 4 and Corollary 1.
     """
-    measured, between = _vector("measures", measures), _vector("gaps", gaps)
-    count = len(measured)
-    if count == 0 or len(between) != count - 1:
-        raise ValueError(f"gaps must be one fewer than measures, got {len(between)} for {count}")
+    measured, between = _numbers("measures", measures), _numbers("gaps", gaps)
+    count = measured.size
+    if count == 0 or between.shape != (count - 1,):
+        raise ValueError(f"gaps must be one fewer than measures, got {between.size} for {count}")
     ratio = checks.non_negative("noise_variance", noise_variance) / checks.positive(
         "measure_variance", measure_variance
     )
@@ -77,8 +75,8 @@ def combine_by_variance(
 
     Source: Ding et al., Free gap estimates (2022), section 5.3.
     """
-    v, w = _variances("first_variance", first_variance), _variances("second_variance", second_variance)
-    values = (_finite("first", first) * w + _finite("second", second) * v) / (v + w)
+    v, w = _numbers("first_variance", first_variance, 0.0), _numbers("second_variance", second_variance, 0.0)
+    values = (_numbers("first", first) * w + _numbers("second", second) * v) / (v + w)
     return Estimates(values, v * w / (v + w))
 
 
@@ -112,11 +110,9 @@ def ratio_bounds(
 
     Source: Fieller, Some problems in interval estimation (1954).
     """
-    above, below = _finite("numerators", numerators), _finite("denominators", denominators)
-    noise_above, noise_below = (
-        np.square(NORMAL * _deviations(name, given))
-        for name, given in (("numerator_stddevs", numerator_stddevs), ("denominator_stddevs", denominator_stddevs))
-    )
+    above, below = _numbers("numerators", numerators), _numbers("denominators", denominators)
+    noise_above = np.square(NORMAL * _numbers("numerator_stddevs", numerator_stddevs, 0.0))
+    noise_below = np.square(NORMAL * _numbers("denominator_stddevs", denominator_stddevs, 0.0))
     known = below > np.sqrt(noise_below)
     below = np.where(known, below, np.nan)
     leading = np.square(below) - noise_below  # of the quadratic equation whose roots are the ends
@@ -143,35 +139,11 @@ def gap_p_value(gaps: ArrayLike) -> Floats:
 
     Source: Ding et al., Free gap estimates (2022), Theorem 7.
     """
-    array = _finite("gaps", gaps)
-    if np.any(array < 0):
-        raise ValueError("gaps must be >= 0")
-    return np.asarray(2 * special.expit(-array))
+    return np.asarray(2 * special.expit(-_numbers("gaps", gaps, 0.0)))
 
 
-def _finite(name: str, values: ArrayLike) -> Floats:
+def _numbers(name: str, values: ArrayLike, least: float = -np.inf) -> Floats:
     array = np.asarray(values, dtype=np.float64)
-    if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} must be finite")
-    return array
-
-
-def _vector(name: str, values: ArrayLike) -> Floats:
-    array = _finite(name, values)
-    if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got {array.ndim} dimensions")
-    return array
-
-
-def _deviations(name: str, values: ArrayLike) -> Floats:
-    array = _finite(name, values)
-    if np.any(array < 0):
-        raise ValueError(f"{name} must be >= 0")
-    return array
-
-
-def _variances(name: str, values: ArrayLike) -> Floats:
-    array = _finite(name, values)
-    if np.any(array <= 0):
-        raise ValueError(f"{name} must be > 0")
+    if not np.all(np.isfinite(array) & (array >= least)):
+        raise ValueError(f"{name} must be finite and >= {least:g}")
     return array

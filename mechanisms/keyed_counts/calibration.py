@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DROPPED_SHARE, KNOTS
@@ -40,7 +41,8 @@ _CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2
 _FLOATS = 0.5
 _SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 EXACT = 2.0**53  # whole floats below it are exact
-_NEARLY = 1.01  # a factor with less memory is taken if its noise is not larger by more
+
+Law = TypeVar("Law", bound="KeyLaw")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +50,9 @@ class Bounds:
     """What one unit can do, and what is asked: all that noise depends on beside epsilon and delta.
 
     Attributes:
-        span: windows that an answer is about, or None for all since the start.
-        horizon: steps of the run; None only for a span of 1.
-        contributions: of one person in all.
-        per_key: of one person to one key, in different windows.
+        since_start: whether answers are about all steps so far, and not about one window each.
+        horizon: steps of the run; None only for windows.
+        contributions: of one person in all; since the start each to another key.
         largest: value of a contribution to a sum, or None without sums.
         min_people: that a key must have; None if the list of keys is public.
         listed: keys of a person on a list of different people; 0 without one.
@@ -59,10 +60,9 @@ class Bounds:
         dropped: whether the share of contributions that limits drop is released: docs/proofs/limits_of_people.md.
     """
 
-    span: int | None
+    since_start: bool
     horizon: int | None
     contributions: int
-    per_key: int
     largest: int | None
     min_people: int | None
     listed: int = 0
@@ -72,11 +72,11 @@ class Bounds:
     @property
     def steps(self) -> int:
         """Steps that noise is correlated over."""
-        return 1 if self.span == 1 else self.horizon or 1
+        return (self.horizon or 1) if self.since_start else 1
 
     def test_share(self, step: int) -> float:
         """Return the part of delta for tests at `step`, which grows as counts do; a window has one test."""
-        return 1.0 if self.span == 1 else 2 * step / (self.steps * (self.steps + 1))
+        return 2 * step / (self.steps * (self.steps + 1)) if self.since_start else 1.0
 
     @property
     def of_counts(self) -> float:
@@ -122,27 +122,35 @@ def calibrate(epsilon: float, delta: float, bounds: Bounds) -> KeyLaw:
     Raises:
         ValueError: no noise that can be drawn is enough.
     """
+
+    def place(law: KeyLaw) -> tuple[int, float]:
+        return law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)
+
+    return best(laws(epsilon, delta, bounds), place)
+
+
+def best(makers: Iterable[Callable[[], Law]], place: Callable[[Law], Any]) -> Law:
+    """Return the law that comes first, of those whose noise can be drawn."""
     found, refused = [], []
-    for law in laws(epsilon, delta, bounds):
+    for made in makers:
         try:
-            found.append(law())
+            found.append(made())
         except ValueError as error:
             refused.append(error)
     if not found:
         raise refused[-1]
-    return min(found, key=lambda law: (law.threshold(bounds.steps) or 0, law.noises[0].variance(bounds.steps)))
+    return min(found, key=place)
 
 
 def laws(epsilon: float, delta: float, bounds: Bounds) -> Iterator[Callable[[], KeyLaw]]:
     """Return what makes each law that would be enough; it raises a ValueError if its noise cannot be drawn."""
-    public = bounds.min_people is None
     if not (bounds.listed or bounds.dropped):
         yield partial(_pure, epsilon, delta, bounds)
-    if delta == 0 and bounds.span is None:  # noise in a tree is not bound to data: where all noise is, it is not taken
+    if delta == 0 and bounds.since_start:  # noise in a tree is not bound to data: where all noise is, it is not taken
         yield partial(_pure, epsilon, delta, bounds, in_tree=True)
     if delta > 0:
         factor = best_factor(bounds)
-        for share in (1.0,) if public else SHARES:
+        for share in (1.0,) if bounds.min_people is None else SHARES:
             yield partial(_gaussian, epsilon, delta, share, factor, bounds)
 
 
@@ -150,34 +158,30 @@ def _pure(epsilon: float, delta: float, bounds: Bounds, *, in_tree: bool = False
     """Return discrete Laplace noise, per window or in a tree; all of delta is for keys that one person makes known."""
     noises: list[RunningNoise] = []
     nodes = tree_nodes(bounds.steps) if in_tree else 1
-    windows = bounds.steps if bounds.span is None else bounds.span
     for largest, share in bounds.values:
         norm = bounds.contributions * largest * nodes
         law = DiscreteLaplace(math.nextafter(norm / (epsilon * share), math.inf))
         if in_tree:
             noises.append(TreeNoise(bounds.steps, law))
             continue
-        if windows > 1:
-            _check_exact(_SCALES * law.scale * windows, largest, bounds)
-        noises.append(ToeplitzNoise(BandedFactor(bounds.steps, 1), law, 0, bounds.span))
-    if bounds.min_people is None:
-        return KeyLaw(tuple(noises), PureDp(epsilon), None, bounds)
-    return KeyLaw(tuple(noises), SlackCurve(curve=PureDp(epsilon), slack=delta), _tail(delta, bounds), bounds)
+        if bounds.since_start:
+            _check_exact(_SCALES * law.scale * bounds.steps, largest, bounds)
+        noises.append(ToeplitzNoise(BandedFactor(bounds.steps, 1), law, 0, _span(bounds)))
+    return _with_tail(tuple(noises), PureDp(epsilon), delta, bounds)
 
 
 def _gaussian(epsilon: float, delta: float, share: float, factor: Factor, bounds: Bounds) -> KeyLaw:
     """Return Gaussian noise that takes this share of delta."""
     shift = largest_shift(epsilon, delta * share)
     noises = tuple(gaussian_noise(shift * math.sqrt(part), factor, largest, bounds) for largest, part in bounds.values)
-    curve: PrivacyCurve = GaussianCurve(shift=shift)
+    return _with_tail(noises, GaussianCurve(shift=shift), delta * (1 - share), bounds)
+
+
+def _with_tail(noises: tuple[RunningNoise, ...], curve: PrivacyCurve, slack: float, bounds: Bounds) -> KeyLaw:
+    """Return the law in which a key that one person makes known is published with a probability of `slack`."""
     if bounds.min_people is None:
         return KeyLaw(noises, curve, None, bounds)
-    slack = delta * (1 - share)
-    return KeyLaw(noises, SlackCurve(curve=curve, slack=slack), _tail(slack, bounds), bounds)
-
-
-def _tail(delta: float, bounds: Bounds) -> float:
-    return delta / bounds.contributions
+    return KeyLaw(noises, SlackCurve(curve=curve, slack=slack), slack / bounds.contributions, bounds)
 
 
 def gaussian_noise(shift: float, factor: Factor, largest: int, bounds: Bounds) -> ToeplitzNoise:
@@ -185,7 +189,7 @@ def gaussian_noise(shift: float, factor: Factor, largest: int, bounds: Bounds) -
     if factor.exact and largest == 1:  # so many integers change by 1 each: Theorem 1 of counters.md
         changes = bounds.contributions
         sigma = max(SMALLEST_SIGMA, math.sqrt(changes / shift**2 + SMOOTHING / changes))
-        return ToeplitzNoise(factor, DiscreteGaussian(sigma), 0, bounds.span)
+        return ToeplitzNoise(factor, DiscreteGaussian(sigma), 0, _span(bounds))
     fraction, norm = 0, largest * l2_norm(factor, bounds) * (1 + 1e-12)
     if not factor.exact:
         spare = _SPARE_BITS + math.ceil(math.log2(factor.horizon) / 2)
@@ -195,55 +199,34 @@ def gaussian_noise(shift: float, factor: Factor, largest: int, bounds: Bounds) -
     sigma = max(SMALLEST_SIGMA, math.sqrt((norm / shift) ** 2 + SMOOTHING))
     if factor.float_error(sigma) > _FLOATS:
         raise ValueError(f"horizon must be shorter for values up to {largest:,}, got {factor.horizon}")
-    if bounds.span != 1:
-        square = max(factor.squares(bounds.span).max(), factor.inverse @ factor.inverse)
+    if bounds.since_start:
+        square = max(factor.squares(None).max(), factor.inverse @ factor.inverse)
         _check_exact(DEVIATIONS * 2 * sigma * math.sqrt(square), largest, bounds)
-    return ToeplitzNoise(factor, DiscreteGaussian(sigma), fraction, bounds.span)
+    return ToeplitzNoise(factor, DiscreteGaussian(sigma), fraction, _span(bounds))
+
+
+def _span(bounds: Bounds) -> int | None:
+    """Return of how many steps an answer is the sum, as noise has it: None for all."""
+    return None if bounds.since_start else 1
 
 
 def _check_exact(sums: float, largest: int, bounds: Bounds) -> None:
     """Refuse noise whose sums floats would round: the low bits of published numbers would be those of true ones."""
     if sums >= EXACT:
-        windows = bounds.span or bounds.steps
-        raise ValueError(f"max_value must be smaller for noise over {windows:,} windows, got {largest:,}")
+        raise ValueError(f"max_value must be smaller for noise over {bounds.steps:,} windows, got {largest:,}")
 
 
 def l2_norm(factor: Factor, bounds: Bounds) -> float:
     """Return how far a change of the data moves R x over all keys, in L2 norm, for values up to 1."""
-    square = bounds.contributions * factor.contribution_square(bounds.per_key)
-    return math.sqrt(square)
+    return math.sqrt(bounds.contributions * factor.contribution_square(1))
 
 
 @functools.lru_cache(maxsize=64)
 def best_factor(bounds: Bounds) -> Factor:
-    """Return the factor with the least noise at the last step, or one with less memory and nearly as little."""
+    """Return the identity for one step, and else the factor of the buffered counter: no banded one has less noise."""
     if bounds.steps > LARGEST_HORIZON:
         raise ValueError(f"horizon must be <= {LARGEST_HORIZON}, got {bounds.steps}")
-    bare = replace(bounds, min_people=None)
-    errors = {
-        factor: math.sqrt(float(factor.squares(bounds.span)[-1])) * l2_norm(factor, bare)
-        for factor in _candidates(bounds)
-    }
-    enough = min(errors.values()) * _NEARLY
-    return min((factor for factor, error in errors.items() if error <= enough), key=lambda factor: factor.rows)
-
-
-def _candidates(bounds: Bounds) -> list[Factor]:
-    """Return the factors that come into question."""
-    most = min(bounds.steps, 64 if bounds.span is None else bounds.span)
-    widths = sorted({1 << power for power in range(most.bit_length())} | {most})
-    bands: list[Factor] = [BandedFactor(bounds.steps, width) for width in widths]
-    if bounds.span is not None:
-        return bands
-    return [*bands, BufferedFactor(bounds.steps)]
-
-
-def list_told(bounds: Bounds) -> tuple[str, ...]:
-    """Return what a person is limited to on the list of different people, as a sentence; nothing without one."""
-    if not bounds.listed:
-        return ()
-    most = f"at most {bounds.listed:,} items in the whole run, once for each"
-    return (f"On the list of different people a person counts for {most}.",)
+    return BandedFactor(1, 1) if bounds.steps == 1 else BufferedFactor(bounds.steps)
 
 
 def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[str, ...]:
@@ -251,14 +234,14 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
     if unit == "event":
         found = ["An event counts for one item in one window."]
     else:
-        times = "once" if bounds.contributions == 1 else f"{bounds.contributions:,} times"
-        window = ""
-        if bounds.per_window is not None:
-            window = f" at most {'once' if bounds.per_window == 1 else f'{bounds.per_window:,} times'} in a window,"
-        found = [f"A person counts at most {times} in the whole run,{window} and at most once for an item in a window."]
-        if bounds.span != 1 and bounds.per_key < bounds.contributions:
-            found.append(f"At most {bounds.per_key:,} of these {'are' if bounds.per_key > 1 else 'is'} for one item.")
-    found += list_told(bounds)
+        window = "" if bounds.per_window is None else f" {_times(bounds.per_window)} in a window,"
+        run = f"{_times(bounds.contributions)} in the whole run"
+        found = [f"A person counts {run},{window} and at most once for an item in a window."]
+        if bounds.since_start and bounds.contributions > 1:
+            found.append("At most 1 of these is for one item.")
+    if bounds.listed:
+        most = f"at most {bounds.listed:,} items in the whole run, once for each"
+        found.append(f"On the list of different people a person counts for {most}.")
     if bounds.dropped:
         found.append(
             f"For the share of contributions that limits drop, at most {KNOTS[-1] * bounds.contributions:,} more per "
@@ -267,12 +250,16 @@ def limits_told(bounds: Bounds, unit: str, *, lasting: bool = False) -> tuple[st
     if bounds.largest is not None:
         found.append(f"The value that is added for one of them is an integer from 0 to {bounds.largest:,}.")
     if bounds.min_people is not None and bounds.min_people > 1:
-        where = "since the start" if bounds.span != 1 else "in one window" if lasting else "in the window"
+        where = "since the start" if bounds.since_start else "in one window" if lasting else "in the window"
         if bounds.listed:
             where += ", or in all windows up to a test of the list of people,"
         what = "found" if lasting else "published"
         found.append(f"Items with fewer than {bounds.min_people:,} {plural(unit)} {where} are never {what}.")
     return tuple(found)
+
+
+def _times(number: int) -> str:
+    return "at most once" if number == 1 else f"at most {number:,} times"
 
 
 def plural(unit: str) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, gaussian_noise, laws
+from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, best, gaussian_noise, laws
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
 from scipy import special
+from typing_extensions import override
 
 LENGTHS = (1, 4, 16, 64)
 """Windows of blocks."""
@@ -27,7 +28,6 @@ MOST_LISTED = 32
 _LIST_TIMES = (2, 1)  # the list is read after this part of the steps
 _EARLY = 0.1  # of its budget that each reading but the last has
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
-_PLACES = 1024  # of the windows that an item lasts, for which a chance is computed
 _PRUNED = 0.02  # of the noise that a test allows for: a key with less in a block is not tested, and costs no noise
 
 
@@ -86,33 +86,12 @@ class PeopleList:
     least: tuple[int, ...]
     thresholds: tuple[int, ...]
 
-    def people(self, lasting: int, horizon: int, probability: float) -> float:
-        """Return how many people an item needs in each of so many windows of a run, others in each, to be found.
-
-        The windows begin anywhere with the same chance, which is part of `probability`; the best test of each place
-        counts, with normal noise. math.inf if they lie behind the last test too often.
-        """
-        chance = self.chance(lasting, horizon)
-        farthest = max(needed + 10 * stddev for needed, stddev in zip(self.thresholds, self._stddevs, strict=True))
-        enough = range(1, math.ceil(farthest))
-        place = bisect_left(enough, probability, key=chance)
-        return enough[place] if place < len(enough) else math.inf
-
-    def chance(self, lasting: int, horizon: int) -> Callable[[int], float]:
-        """Return the chance to be found of an item that lasts, by how many people it has: as in `people`."""
-        begins = np.linspace(0, horizon - lasting, min(_PLACES, horizon - lasting + 1)).astype(np.int64)
-        before = np.clip(np.array(self.steps)[:, None] - begins, 0, lasting)
-        thresholds, stddevs = np.array(self.thresholds)[:, None], np.array(self._stddevs)[:, None]
-
-        def chance(people: int) -> float:
-            return float(special.ndtr((people * before - thresholds) / stddevs).max(axis=0).mean())
-
-        return chance
-
-    @property
-    def _stddevs(self) -> list[float]:
-        """Standard deviations of the noise of each test."""
-        return [math.sqrt(noise.variance(1)) for noise in self.noises]
+    def people(self, probability: float) -> float:
+        """Return how many people an item needs in each window of a run, others in each, to be found: the best test
+        counts, with normal noise."""
+        margin = float(special.ndtri(probability))
+        tests = zip(self.noises, self.thresholds, self.steps, strict=True)
+        return min((needed + margin * math.sqrt(noise.variance(1))) / step for noise, needed, step in tests)
 
 
 @dataclass(frozen=True)
@@ -127,6 +106,10 @@ class DiscoveryLaw(KeyLaw):
     scales: tuple[Scale, ...]
     people: PeopleList | None = None
 
+    @override
+    def threshold(self, step: int) -> int:
+        return self.scales[0].threshold
+
 
 def scales_of(horizon: int | None) -> tuple[int, ...]:
     """Return the lengths of blocks in a run of so many windows."""
@@ -140,23 +123,17 @@ def calibrate_discovery(epsilon: float, delta: float, bounds: Bounds, lengths: t
     Raises:
         ValueError: no noise that can be drawn is enough.
     """
-    found, refused = [], []
-    for law in laws(epsilon, delta, bounds):
-        try:
-            found.append(_with_scales(law(), lengths))
-        except ValueError as error:
-            refused.append(error)
-    if not found:
-        raise refused[-1]
-    return min(found, key=lambda law: functools.reduce(lambda product, scale: product * scale.threshold, law.scales, 1))
+    makers = (partial(_with_scales, made, lengths) for made in laws(epsilon, delta, bounds))
+    return best(makers, lambda law: math.prod(scale.threshold for scale in law.scales))
 
 
-def _with_scales(law: KeyLaw, lengths: tuple[int, ...]) -> DiscoveryLaw:
+def _with_scales(made: Callable[[], KeyLaw], lengths: tuple[int, ...]) -> DiscoveryLaw:
     """Return a law with the thresholds of its scales: docs/proofs/keyed_counts.md, section 9.
 
     Raises:
         ValueError: it is not tried.
     """
+    law = made()
     noise = law.noises[0]
     assert isinstance(noise, ToeplitzNoise) and law.tail is not None
     if noise.is_laplace and law.bounds.contributions > MOST_PURE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,10 +21,10 @@ from privstream.mechanisms.keyed_counts.discovery import (
     calibrate_discovery,
     scales_of,
 )
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep, WindowCounts, windows_since
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
 from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise
+from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import special
@@ -31,17 +32,8 @@ from scipy import special
 MOST_KEPT = 1024
 """Windows of which a key that is found has rows, the one in which it is found among them."""
 
-MOST_SUMMED = 1024
-"""Windows of a sum."""
-
 LASTING = (1, 4, 16, 64)
 """Windows for which it is said how many people are needed."""
-
-OTHERS = "_by_others"
-"""In names of numbers of people: no person has an item in two windows."""
-
-LARGEST_SUMMED = 1 << 29
-"""Largest value times windows of a sum: with 2^33 contributions to a key in each of them, sums are below 2^62."""
 
 NOT_FOUND = -1
 CARRIED = 0
@@ -52,6 +44,26 @@ _TOGETHER = 1 << 20  # numbers that are drawn in one call
 
 
 @dataclass(frozen=True, eq=False)
+class WindowCounts:
+    """What one window brought to keys that were not found. Private.
+
+    Attributes:
+        step: its number.
+        keys: int64 (n,), distinct.
+        values: int64 (answers, n): contributions, and perhaps their sums.
+    """
+
+    step: int
+    keys: Integers
+    values: Integers
+
+
+def windows_since(windows: tuple[WindowCounts, ...], first: int) -> tuple[WindowCounts, ...]:
+    """Return the windows from a step on."""
+    return windows[bisect_left(windows, first, key=lambda window: window.step) :]
+
+
+@dataclass(frozen=True, eq=False)
 class FoundState:
     """What outlives a step. Private, but for what was published of keys that are found.
 
@@ -59,10 +71,8 @@ class FoundState:
         step: number of steps so far.
         found_at: int64 (keys,): the step at which each key was found, or PUBLIC, CARRIED or NOT_FOUND.
         totals: int64 (keys,): sum of the counts that were published of each.
-        listed: int64 (keys,): how many people the list of different people counts for each key; empty without one, and
-            when its last test is over.
-        windows: the last windows, in order, as far as keys that are found later will have rows of them; those without
-            contributions are missing.
+        listed: int64 (keys,): entries of each key on the list of people; empty without one, or after its last test.
+        windows: what the last windows brought to keys that are not found, as far as there may be rows of them.
     """
 
     step: int
@@ -81,31 +91,25 @@ class FoundState:
 class FoundKeys(KeyedCounts):
     """Publishes after every step how many people contributed to each key, of all keys found so far; perhaps also sums.
 
-    Keys are what the people name. A key is found when the noisy sum of its counts over the last 1, 4, 16 or 64 windows
-    reaches the threshold of that many windows, or when the list of different people has enough of them, read after half
-    of the run and at its end. From then on its noisy count is published after every step, and
-    once those of earlier windows.
+    A key is found when the noisy sum of its counts over the last 1, 4, 16 or 64 windows reaches the threshold of that
+    many windows, or when the list of different people, read after half of the run and at its end, has enough of them.
+    From then on its noisy count is published after every step, and once those of earlier windows. Keys on a public
+    list, if there is one, are published from the first step on, and never tested.
 
     Keys are numbers 0, 1, 2, .. that the caller gives: rows of a table. Every step must be given. The source of noise
-    must know keys by what they stand for (see `RowNoise`) where they get other numbers by `compact` and `renewed`.
-
-    Some keys may be on a public list: they are published after every step, also in the periods that follow, and are
-    never tested. Runs with different lists must have sources of noise of their own.
+    must know keys by what they stand for (see `RowNoise`), and runs with different public lists need sources of their
+    own.
 
     Privacy:
-        As for `KeyedCounts`: one person over the whole run, or one event; (epsilon, delta)-DP, inputs being adaptive.
-        Public besides: the number of steps, and the public list. Keys that are carried over must have been published.
-        On the list a person counts for at most 32 keys, once for each; it takes a fifth of the squared shift.
+        As for `KeyedCounts`. Public besides: the number of steps, and the public list. Keys that are carried over must
+        have been published. On the list of people a person counts for at most 32 keys, once for each.
 
     Accuracy:
         As for `KeyedCounts`. `people_needed(windows)`: how many people a key needs in each of so many windows to be
-        found in them, or soon after, with an even chance; fewer, if other people have it in each.
+        found in them, or soon after, with an even chance.
 
-    Attributes:
-        over: "window", or n >= 2, at most MOST_SUMMED, where a view adds up the noisy counts of the last n windows:
-            errors are stated of these sums; what is published is of single windows all the same.
-        min_people: without so many people in one window a key is not found; its other windows may have fewer.
-        horizon: steps of the run, or None, without a list; it must be given for sums of windows.
+    Attributes: those of `KeyedCounts`, but that `over` is not "start", and without `min_people` people in one window a
+    key is not found; its other windows may have fewer.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -126,21 +130,14 @@ class FoundKeys(KeyedCounts):
     state_type = FoundState
 
     def __post_init__(self) -> None:
-        if self.over == "start" or (isinstance(self.over, int) and self.over > MOST_SUMMED):
-            most = f"at most {MOST_SUMMED:,} windows"
-            raise ValueError(f"over must be 'window' or {most} for found keys, got {self.over!r}")
-        if self.public_keys is True:
-            raise ValueError("public_keys must be false: keys that are public need not be found")
+        if self.over == "start" or self.public_keys is True:
+            raise ValueError("over must not be start, and public_keys must be false: keys are found by their windows")
         super().__post_init__()
-        if self.windows > 1 and (self.max_value or 0) > (largest := LARGEST_SUMMED // self.windows):
-            raise ValueError(
-                f"max_value must be at most {largest:,} for sums over {self.windows:,} windows, got {self.max_value}"
-            )
 
     @cached_property
     def bounds(self) -> Bounds:
-        """All that noise depends on beside epsilon and delta: sums of published counts have none of their own."""
-        return replace(super().bounds, span=1, listed=self.listed)
+        """All that noise depends on beside epsilon and delta."""
+        return replace(super().bounds, listed=self.listed)
 
     @property
     def listed(self) -> int:
@@ -175,17 +172,6 @@ class FoundKeys(KeyedCounts):
         return described
 
     @property
-    def windows(self) -> int:
-        """Windows of which a count is the sum at most."""
-        return self.over if isinstance(self.over, int) else 1
-
-    def detection(self, step: int, beta: float, tests: int = 1) -> int:
-        """Return with how many people in one window a key is found, in so many tests at once, but with beta."""
-        self._step_number(step)
-        tail = checks.probability("beta", beta) / checks.integer("tests", tests, minimum=1)
-        return self.threshold(step) + self.law.noises[0].tail_bound(1, tail)
-
-    @property
     def kept(self) -> int:
         """Windows of which a key that is found has rows."""
         return min(MOST_KEPT, self.horizon or MOST_KEPT)
@@ -197,62 +183,31 @@ class FoundKeys(KeyedCounts):
         proof = f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}"
         return replace(super().guarantee, limits=limits, proof=proof)
 
-    def _noise(self, answer: str) -> RunningNoise:
-        """Return the noise of what is published: of a sum of so many windows, or, in the first ones, of all."""
-        return self._summed_noise(answer, self.windows)
-
     @property
     def accuracy(self) -> Accuracy:
-        """What holds, from public parameters alone: as for `KeyedCounts`, and `people_needed` of some windows."""
-        found = super().accuracy
-        return replace(found, claim=f"{found.claim} {self.found_claim}", numbers={**found.numbers, **self.needed})
-
-    @property
-    def needed(self) -> dict[str, int]:
-        """`people_needed` of some windows, and of all, by name: with an even chance, and likely, with 95%; with a list,
-        also where other people have a key in each window.
-        """
-        lasting = sorted({windows for windows in LASTING if windows <= (self.horizon or windows)} | {self.horizon or 1})
-        return {
-            f"{name}{OTHERS * others}_in_{windows}": round(self.people_needed(windows, probability, others=others))
-            for others in (False, True)[: 1 + (self.listed > 0)]
+        """What holds, from public parameters alone: as for `KeyedCounts`, and `people_needed` of some windows, and of
+        all, by name: with an even chance, and likely, with 95%; with a list, also where others have a key in each."""
+        found, last = super().accuracy, self.horizon or 1
+        lasting = sorted({windows for windows in LASTING if windows <= (self.horizon or windows)} | {last})
+        needed = {
+            f"{name}_in_{windows}": round(self.people_needed(windows, probability))
             for name, probability in (("needed", 0.5), ("likely", 0.95))
             for windows in lasting
         }
-
-    @property
-    def found_claim(self) -> str:
-        """What is said of items that are found, as sentences."""
-        who = "events" if self.unit == "event" else "people"
-        needed = ", ".join(
-            f"{self.needed[name]:,} {who} in each of {int(name.rpartition('_')[2]):,}"
-            for name in self.needed
-            if name.startswith("needed_in_")
-        )
-        claim = f"Items stay found. For an even chance to be found an item needs {needed} windows"
         if self.law.people is not None:
-            by_others = self.needed[f"needed{OTHERS}_in_{self.horizon}"]
-            claim += f"; if others have an item in each window, {by_others:,} in each of {self.horizon:,} are enough"
-        return f"{claim}."
+            by_others = self.law.people.people(0.95)
+            needed[f"likely_by_others_in_{last}"] = min(math.ceil(by_others), needed[f"likely_in_{last}"])
+        return replace(found, numbers={**found.numbers, **needed})
 
-    def threshold(self, step: int) -> int:
-        """Return the least noisy count of one window with which a key is found."""
-        self._step_number(step)
-        return self.law.scales[0].threshold
-
-    def people_needed(self, windows: int, probability: float = 0.5, *, others: bool = False) -> float:
+    def people_needed(self, windows: int, probability: float = 0.5) -> float:
         """Return how many people a key needs in each of so many windows, to be found with an even chance, or another.
 
         It is found in these windows, wherever they lie, or soon after: by a block that holds most of them, the best
-        single one, with normal noise. With `others` no person has the key in two of them; then the list of different
-        people, if there is one, finds it as well, where the windows lie anywhere with the same chance.
+        single one, with normal noise.
         """
         checks.integer("windows", windows, minimum=1)
         margin = self.stddev(1) * float(special.ndtri(checks.probability("probability", probability)))
-        by_blocks = min(scale.people(windows, margin) for scale in self.law.scales)
-        if not others or self.law.people is None or self.horizon is None:
-            return by_blocks
-        return min(by_blocks, self.law.people.people(min(windows, self.horizon), self.horizon, probability))
+        return min(scale.people(windows, margin) for scale in self.law.scales)
 
     def initial_state(self, keys: Words | None = None, *, public: int = 0, carried: int = 0) -> Any:
         """Return the state before the first step.
@@ -294,16 +249,18 @@ class FoundKeys(KeyedCounts):
         if len(waiting):
             windows += (WindowCounts(step, keys[waiting], values[:, waiting]),)
         newly = self._newly_found(windows, found_at, step, source)
-        listed = self._followed_list(state.listed, given, number)
+        listed = state.listed
+        if given.listed is not None:
+            listed = _extended(listed, number, 0)
+            listed[keys] += given.listed
         newly = np.union1d(newly, self._found_on_list(listed, found_at, step, source))
         found_at[newly] = step
         published = np.flatnonzero(found_at != NOT_FOUND)
-        true = np.zeros((len(values), number), np.int64)
-        true[:, keys] = values
-        noises = [
-            self._noise_of_steps(published, true[i : i + 1, published], step, source, i)[0] for i in range(len(true))
-        ]
-        rows = self._rows(step, published.astype(np.uint64), true[:, published] + np.stack(noises))
+        true = np.zeros((len(values), 1, number), np.int64)
+        true[:, 0, keys] = values
+        rows = self._rows(
+            step, published.astype(np.uint64), self._noisy(published, true[:, :, published], step, source)[:, 0]
+        )
         earlier = [*self._earlier(windows, newly, step, source, number)]
         totals[published] += rows.counts
         for one in earlier:
@@ -370,31 +327,19 @@ class FoundKeys(KeyedCounts):
             for window in block:
                 sums[window.keys] += window.values[0]
             longest[sums >= scale.least] = scale.windows
-        tested, passed = np.flatnonzero(longest), [np.zeros(0, np.int64)]
-        number = int(longest.max(initial=0))
-        size = max(1, _TOGETHER // max(1, number))
-        for start in range(0, len(tested), size):
-            some, first = tested[start : start + size], step - number + 1
-            true = self._brought(windows, some, first, step, len(found_at))[0]
-            noisy = true + self._noise_of_steps(some, true, first, source, 0, last=longest[some])
-            for scale in due:  # what is not tested at a scale has too few contributions in its block
-                enough = true[-scale.windows :].sum(axis=0) >= scale.least
-                passes = noisy[-scale.windows :].sum(axis=0) >= scale.threshold
-                passed.append(some[enough & passes])
+        passed = [np.zeros(0, np.int64)]
+        for length in {scale.windows for scale in due}:
+            first, tested = step - length + 1, np.flatnonzero(longest == length)
+            size = max(1, _TOGETHER // length)
+            for some in (tested[start : start + size] for start in range(0, len(tested), size)):
+                true = self._brought(windows, some, first, step, len(found_at))[:1]
+                noisy, true = self._noisy(some, true, first, source)[0], true[0]
+                for scale in (scale for scale in due if scale.windows <= length):
+                    # What is not tested at a scale has too few contributions in its block.
+                    enough = true[-scale.windows :].sum(axis=0) >= scale.least
+                    passes = noisy[-scale.windows :].sum(axis=0) >= scale.threshold
+                    passed.append(some[enough & passes])
         return np.unique(np.concatenate(passed))
-
-    def _check_listed(self, given: KeyedStep) -> None:
-        super()._check_listed(given)
-        if given.listed is None and self.lists(given.step):
-            raise ValueError(f"listed must be given at step {given.step}: a list of different people is kept")
-
-    def _followed_list(self, listed: Integers, given: KeyedStep, number: int) -> Integers:
-        """Return the list of different people after what one step brought."""
-        if given.listed is None:
-            return listed
-        followed = _extended(listed, number, 0)
-        followed[given.keys.astype(np.int64)] += given.listed
-        return followed
 
     def _found_on_list(self, listed: Integers, found_at: Integers, step: int, source: NoiseSource) -> Integers:
         """Return the keys, increasing, that so many different people have had that the list finds them at this step.
@@ -421,11 +366,9 @@ class FoundKeys(KeyedCounts):
         size = max(1, _TOGETHER // len(newly))
         for start in range(first, step, size):
             last = min(start + size, step) - 1
-            true = self._brought(windows, newly, start, last, number)
-            noisy = [true[i] + self._noise_of_steps(newly, true[i], start, source, i) for i in range(len(true))]
+            noisy = self._noisy(newly, self._brought(windows, newly, start, last, number), start, source)
             for place in range(last - start + 1):
-                answers = np.stack([answer[place] for answer in noisy])
-                yield self._rows(start + place, newly.astype(np.uint64), answers)
+                yield self._rows(start + place, newly.astype(np.uint64), noisy[:, place])
 
     def _brought(
         self, windows: tuple[WindowCounts, ...], keys: Integers, first: int, last: int, number: int
@@ -441,29 +384,15 @@ class FoundKeys(KeyedCounts):
                 found[:, window.step - first, at[some]] = window.values[:, some]
         return found
 
-    def _noise_of_steps(
-        self,
-        keys: Integers,
-        true: Integers,
-        first: int,
-        source: NoiseSource,
-        answer: int,
-        last: Integers | None = None,
-    ) -> Integers:
-        """Return the noise of steps from `first` on, int64 of the shape of `true` (steps, keys), bound to it.
-
-        With `last`, int64 (keys,), only that of so many of the last steps of each key is drawn; the rest is 0.
-        """
-        noise = self.law.noises[answer]
-        assert isinstance(noise, ToeplitzNoise)
-        if not true.size:
-            return true
-        back = np.arange(len(true), 0, -1)[:, None]
-        place, number = np.nonzero(np.broadcast_to(back <= (len(true) if last is None else last), true.shape))
-        labels, steps = keys[number].astype(np.uint64), (first + place).astype(np.uint64)
-        drawn = np.zeros_like(true)
-        drawn[place, number] = noise.independent(labels, steps, [true[place, number]], source.derive(ANSWERS[answer]))
-        return drawn
+    def _noisy(self, keys: Integers, true: Integers, first: int, source: NoiseSource) -> Integers:
+        """Return exact numbers of steps from `first` on, int64 (answers, steps, keys), with noise bound to them."""
+        noisy, steps = true.copy(), first + np.arange(true.shape[1], dtype=np.uint64)
+        labels, at = np.tile(keys.astype(np.uint64), len(steps)), np.repeat(steps, len(keys))
+        for answer, noise, numbers in zip(ANSWERS, self.law.noises, noisy, strict=False):
+            assert isinstance(noise, ToeplitzNoise)
+            drawn = noise.independent(labels, at, [numbers.ravel()], source.derive(answer))
+            numbers[:] += drawn.reshape(numbers.shape)
+        return noisy
 
 
 def _extended(column: Integers, number: int, value: int) -> Integers:

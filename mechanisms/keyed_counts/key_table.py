@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ class KeyedStep:
 
     Attributes:
         step: public number of the step, >= 1; steps come in increasing order, and those left out had nothing new.
-        keys: uint64, shape (n,): keyed hashes, or positions in a public list.
+        keys: uint64, shape (n,): their numbers, such as rows of a table or positions in a public list.
         counts: int64, shape (n,): contributions of this step, >= 0; at most one of each person.
         sums: int64, shape (n,) or None: sum of the values of these contributions, each within its limits.
         listed: int64, shape (n,) or None: how many of them are by people who count for the key on the list of different
@@ -79,105 +78,41 @@ class KeyedRows:
     sum_margin: int | Integers = 0
     earlier: tuple[KeyedRows, ...] = ()
 
-    @property
-    def answers(self) -> Integers:
-        """Counts, and sums if there are any: int64 (answers, n)."""
-        return np.stack([self.counts] if self.sums is None else [self.counts, self.sums])
-
     def of_each(self, *names: str) -> list[NDArray[Any]]:
         """Return columns, with a number for each key also where one is for all."""
         return [np.broadcast_to(getattr(self, name), len(self.keys)) for name in names]
 
 
 @dataclass(frozen=True, eq=False)
-class KeyTable:
-    """Keys in increasing order, and what is remembered of each. Private.
+class KeyedState:
+    """What outlives a step, in columns of keys by number. Private.
 
     Attributes:
-        keys: uint64 (k,).
-        published: bool (k,): whether the key has been published.
-        totals: int64 (answers, k): true totals since the start; answers are the count and perhaps the sum.
-        recent: int64 (windows, answers, k): what each of the last windows brought, in a ring.
-        memory: float64 (rows, k): what the noise remembers.
+        step: the last one.
+        totals: int64 (answers, keys): true totals, of the window or since the start; the count and perhaps the sum.
+        counted: bool (keys,): whether a key has noise: it is public, or enough people have it.
+        published: bool (keys,): whether it has been published.
+        memory: float64 (rows, keys): what the noise remembers.
     """
 
-    keys: Words
-    published: NDArray[np.bool_]
+    step: int
     totals: Integers
-    recent: Integers
+    counted: NDArray[np.bool_]
+    published: NDArray[np.bool_]
     memory: Floats
 
-    @classmethod
-    def empty(cls, keys: Words, answers: int, windows: int, rows: int) -> KeyTable:
-        """Return a table of keys about which there is nothing yet."""
-        count = len(keys)
-        return cls(
-            keys,
-            np.zeros(count, np.bool_),
-            np.zeros((answers, count), np.int64),
-            np.zeros((windows, answers, count), np.int64),
-            np.zeros((rows, count)),
-        )
-
     @property
-    def answers(self) -> Integers:
-        """True answers, int64 (answers, k): of the last windows, or since the start."""
-        return self.recent.sum(axis=0) if len(self.recent) else self.totals
+    def considered(self) -> Integers:
+        """The keys that have noise, increasing."""
+        return np.flatnonzero(self.counted)
 
-    def take(self, index: NDArray[Any]) -> KeyTable:
-        """Return a copy of some keys, by a mask or by positions."""
-        return KeyTable(*(np.ascontiguousarray(column[..., index]) for column in vars(self).values()))
-
-    def copy(self) -> KeyTable:
-        """Return a copy that shares no memory with this table."""
-        return KeyTable(*(column.copy() for column in vars(self).values()))
-
-    def joined(self, other: KeyTable) -> KeyTable:
-        """Return the keys of both, in order."""
-        if not len(other.keys):
-            return self
-        columns = zip(vars(self).values(), vars(other).values(), strict=True)
-        both = KeyTable(*(np.concatenate(pair, axis=-1) for pair in columns))
-        return both.take(np.argsort(both.keys))
-
-    def positions(self, keys: Words) -> tuple[Integers, NDArray[np.bool_]]:
-        """Return where keys are, and which of them are here at all."""
-        if not len(self.keys):
-            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
-        found = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return found, self.keys[found] == keys
-
-    def add(self, index: Integers, values: Integers, slot: int) -> None:
-        """Add what a step brought to distinct keys at these positions, values (answers, n), in place."""
-        self.totals[:, index] += values
-        if len(self.recent):
-            self.recent[slot][:, index] += values
-
-
-@dataclass(frozen=True, eq=False)
-class KeyedState:
-    """What outlives a step: the keys that too few people have yet, which have no noise, and all others. Private."""
-
-    step: int
-    waiting: KeyTable
-    counted: KeyTable
-
-
-@dataclass(frozen=True, eq=False)
-class WindowCounts:
-    """What one window brought to keys that were not found. Private.
-
-    Attributes:
-        step: its number.
-        keys: int64 (n,), distinct.
-        values: int64 (answers, n): contributions, and perhaps their sums.
-    """
-
-    step: int
-    keys: Integers
-    values: Integers
-
-
-def windows_since(windows: tuple[WindowCounts, ...], first: int) -> tuple[WindowCounts, ...]:
-    """Return the windows from a step on."""
-    return windows[bisect_left(windows, first, key=lambda window: window.step) :]
+    def grown(self, number: int) -> KeyedState:
+        """Return a copy with room for so many keys, or as many as there are."""
+        more = max(0, number - len(self.counted))
+        return KeyedState(
+            self.step,
+            np.pad(self.totals, ((0, 0), (0, more))),
+            np.pad(self.counted, (0, more)),
+            np.pad(self.published, (0, more)),
+            np.pad(self.memory, ((0, 0), (0, more))),
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate, limits_told, plural
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep, KeyTable
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
@@ -27,53 +26,53 @@ from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, 
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 ANSWERS = ("count", "sum")
-NO_KEYS = np.zeros(0, np.uint64)
 LARGEST_CONTRIBUTIONS = 1 << 30
 LARGEST_VALUE = 1 << 40
 MOST_SUM = 1 << 62
 """Two of these fit into 64 bits."""
 LARGEST_DELTA = 0.1
 
+MOST_SUMMED = 1024
+"""Windows of a sum."""
+
+LARGEST_SUMMED = 1 << 29
+"""Largest value times windows of a sum: with 2^33 contributions to a key in each of them, sums are below 2^62."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedCounts(Mechanism[KeyedState]):
-    """Publishes after every step, for each key, how many people contributed to it; and perhaps a sum and a mean.
+    """Publishes after every step, for each key, how many people contributed to it; and perhaps a sum.
 
-    Answers are about one window, about the last n windows, or about all since the start. Keys are a public list, or
-    whatever the people name: then a key is considered as soon as `min_people` people have contributed to it, and
-    published where its noisy count reaches a threshold. Keys that are not considered cost no noise. Shards of keys are
-    independent: each has a state of its own.
+    Keys are a public list, or whatever the people name: then a key is considered as soon as `min_people` people have
+    contributed to it, and published where its noisy count reaches a threshold. Keys that are not considered cost no
+    noise. Keys are numbers that the caller gives, from 0 on; the source of noise must know what they stand for (see
+    `RowNoise`). Shards of keys are independent: each has a state of its own.
 
     Privacy:
         Unit: one person over the whole run, who contributes at most `contributions` times in all and at most once to a
         key in a step; or one event, added or removed. The caller enforces the limits. (epsilon, delta)-DP with adaptive
-        inputs. Public: the parameters, the steps, and the list of keys if it is public. The noise of a key is defined
-        at all steps of the run, whenever the key was first seen.
+        inputs. Public: the parameters, the steps, and the list of keys if it is public.
 
     Accuracy:
         `stddev(step)` is exact. `detection(step, beta, tests)`: a key with at least so many people is published with
         probability 1 - beta, in so many tests at once.
 
     Attributes:
-        epsilon: finite and > 0.
-        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace; for counts since the
-            start, if there are many steps, in a k-ary tree, whose noise is not bound to the data: such a run must not
-            be repeated on other data.
-        over: "window": each step alone; n >= 2: the last n steps, of public keys; "start": all steps, in which a person
-            contributes to a key once.
+        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace; since the start, of many
+            steps, in a k-ary tree, whose noise is not bound to data: such a run must not be repeated on other data.
+        over: "window": each step alone; "start": all steps, in which a person contributes to a key once; or n >= 2, at
+            most 1024: errors are stated of sums of the last n windows, which a view makes of what is published.
         horizon: steps of the run, up to 2^20; may be None for "window" alone.
         contributions: of one person in the whole run at most, >= 1.
-        contributions_per_window: of one person in one step at most, from 1 to `contributions`. None: as many. It makes
-            no noise smaller.
+        contributions_per_window: of one person in one step at most; None: as many. It makes no noise smaller.
         public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
-        min_people: people that a key must have to be considered, >= 1: since the start, or for "window" in the window.
+        min_people: people that a key must have to be considered, >= 1: since the start, or in the window.
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
             and half of the budget is for their sums.
         unit: "person" or "event"; with "event", `contributions` is 1.
         dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a twentieth of
-            the budget; noise is Gaussian then, and delta > 0. Not for the unit of an event, or over "start".
-        possible: contributions that a person can have, dropped ones too, by public parameters; None if there is no such
-            number.
+            the budget; not without delta, for events, or over "start".
+        possible: contributions that a person can have, dropped ones too, by public parameters, or None.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -85,8 +84,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         >>> rows.keys.tolist(), bool(abs(rows.counts[0] - 500) < 60)
         ([7], True)
 
-    Source: derived here, docs/proofs/keyed_counts.md; thresholds on keys that nobody knew: Korolova et al. (2009), and
-    for streams Zhang et al., Differentially Private Stream Processing at Scale (VLDB 2024).
+    Source: derived here, docs/proofs/keyed_counts.md; thresholds on unknown keys: Korolova et al. (2009).
     """
 
     epsilon: float
@@ -117,51 +115,54 @@ class KeyedCounts(Mechanism[KeyedState]):
         checks.boolean("dropped", self.dropped)
         if self.dropped and (self.delta == 0 or self.unit == "event" or self.over == "start"):
             raise ValueError("dropped must be false without delta, since the start, or for the unit of an event")
-        if self.bounds.span not in (1, None) and not self.public_keys:
-            raise ValueError(f"over must be window or start unless the list of items is public, got {self.over}")
         _ = self.law  # noise that cannot be drawn is refused now, not in mid-stream
-
-    def _described(self) -> Any:
-        kind, values = super()._described()
-        return [kind, values | {"contributions_per_key": 1.0 if self.over == "start" else None}]
 
     def _check_over(self) -> None:
         if isinstance(self.over, str):
             checks.one_of("over", self.over, ("window", "start"))
         else:
-            checks.integer("over", self.over, minimum=2)
+            checks.integer("over", self.over, minimum=2, maximum=MOST_SUMMED)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1)
         elif self.over != "window":
             raise ValueError(f"horizon must be given for counts over {self.over}, got None")
+        if self.windows > 1 and (self.max_value or 0) > (largest := LARGEST_SUMMED // self.windows):
+            raise ValueError(
+                f"max_value must be at most {largest:,} for sums over {self.windows:,} windows, got {self.max_value}"
+            )
 
     def _check_limits(self) -> None:
         checks.one_of("unit", self.unit, ("person", "event"))
-        for name, largest in (("contributions", LARGEST_CONTRIBUTIONS), ("max_value", LARGEST_VALUE)):
-            value = getattr(self, name)
-            if (value is not None or name == "contributions") and checks.integer(name, value, minimum=1) > largest:
-                raise ValueError(f"{name} must be <= {largest:,}, got {value}")
-        if self.unit == "event" and self.contributions != 1:
+        checks.integer("contributions", self.contributions, minimum=1, maximum=LARGEST_CONTRIBUTIONS)
+        for name, largest in (
+            ("contributions_per_window", self.contributions),
+            ("max_value", LARGEST_VALUE),
+            ("possible", None),
+        ):
+            if (value := getattr(self, name)) is not None:
+                checks.integer(name, value, minimum=1, maximum=largest)
+        if self.unit == "event" and (self.contributions != 1 or self.contributions_per_window is not None):
             raise ValueError(f"contributions must be 1 for the unit of an event, got {self.contributions}")
-        if (most := self.contributions_per_window) is not None:
-            if self.unit == "event":
-                raise ValueError(f"contributions_per_window must be None for the unit of an event, got {most}")
-            if checks.integer("contributions_per_window", most, minimum=1) > self.contributions:
-                raise ValueError(f"contributions_per_window must be <= {self.contributions}, contributions, got {most}")
-        if self.possible is not None:
-            checks.integer("possible", self.possible, minimum=1)
         if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
             raise ValueError(f"min_people must be 1 if the list of items is public, got {self.min_people}")
+
+    def _described(self) -> Any:
+        kind, values = super()._described()
+        over = "start" if self.over == "start" else "window"  # sums shape no noise
+        return [kind, values | {"over": over, "contributions_per_key": 1.0 if over == "start" else None}]
+
+    @property
+    def windows(self) -> int:
+        """Windows of which a count is the sum at most."""
+        return self.over if isinstance(self.over, int) else 1
 
     @cached_property
     def bounds(self) -> Bounds:
         """All that noise depends on beside epsilon and delta."""
-        steps = self.horizon or 1
         return Bounds(
-            span={"window": 1, "start": None}.get(self.over) if isinstance(self.over, str) else self.over,
+            since_start=self.over == "start",
             horizon=self.horizon,
             contributions=self.contributions,
-            per_key=1 if self.over == "start" else min(self.contributions, steps),
             largest=self.max_value,
             min_people=None if self.public_keys else self.min_people,
             per_window=self.contributions_per_window,
@@ -222,16 +223,16 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def stddev(self, step: int, answer: str = "count") -> float:
         """Return the standard deviation of the noise on counts, or on answers "sum", at `step`."""
-        return math.sqrt(self._noise(answer).variance(self._step_number(step)))
+        return math.sqrt(self._noise(answer).variance(checks.step(step, self.horizon or step)))
 
     def threshold(self, step: int) -> int | None:
         """Return the least noisy count with which a key is published at `step`; None if the list of keys is public."""
-        return self.law.threshold(self._step_number(step))
+        return self.law.threshold(checks.step(step, self.horizon or step))
 
     def detection(self, step: int, beta: float, tests: int = 1) -> int:
         """Return the least count that is published, in so many tests at once, with probability 1 - beta."""
         tail = checks.probability("beta", beta) / checks.integer("tests", tests, minimum=1)
-        return (self.threshold(step) or 0) + self._noise("count").tail_bound(step, tail)
+        return (self.threshold(step) or 0) + self.law.noises[0].tail_bound(step, tail)
 
     @property
     def accuracy(self) -> Accuracy:
@@ -247,21 +248,27 @@ class KeyedCounts(Mechanism[KeyedState]):
             "detection_threshold": None if self.public_keys else self.detection(last, OUTSIDE),
             "margin": self._noise("count").tail_bound(last, OUTSIDE / 2),
         }
+        text = f"Counts have a standard deviation of {_written(numbers['stddev'])}"
         if self.max_value is not None:
-            numbers["sum_stddev"] = self.stddev(last, "sum")
+            numbers["sum_stddev"] = deviation = self.stddev(last, "sum")
+            text += f", and sums of values, clipped to 0 and {self.max_value:,}, one of {_written(deviation)}"
+        if (found := numbers["detection_threshold"]) is not None:
+            people = plural(self.unit)
+            text += f". An item of {found:,} {people} in a window is published with a probability of 95%"
         return Accuracy(
-            error=float(numbers["detection_threshold"] or numbers["margin"]),
-            failure_probability=OUTSIDE,
-            claim=accuracy_told(self.unit, numbers, self.max_value),
-            numbers=numbers,
+            error=float(found or numbers["margin"]), failure_probability=OUTSIDE, claim=f"{text}.", numbers=numbers
         )
 
     def initial_state(self, keys: Words | None = None) -> KeyedState:
         """Return the state before the first step; of a shard of a public list, `keys`, uint64 (n,), distinct."""
         if keys is not None and not self.public_keys:
             raise ValueError("keys must not be given unless their list is public")
-        chosen = np.unique(np.zeros(0, np.uint64) if keys is None else keys)
-        return ShardSteps(self.law).start(chosen)
+        public = np.zeros(0, np.int64) if keys is None else keys.astype(np.int64)
+        number, rows = 1 + int(public.max(initial=-1)), sum(noise.rows for noise in self.law.noises)
+        totals = np.zeros((len(self.law.noises), number), np.int64)
+        state = KeyedState(0, totals, np.zeros(number, np.bool_), np.zeros(number, np.bool_), np.zeros((rows, number)))
+        state.counted[public] = True
+        return state
 
     def step(self, state: KeyedState, given: KeyedStep, noise: NoiseSource) -> tuple[KeyedState, KeyedRows]:
         """Add what one step brought to a shard of keys, and return what is published about it.
@@ -269,17 +276,69 @@ class KeyedCounts(Mechanism[KeyedState]):
         Every shard must have its step whenever one of its keys may be published: without new contributions too, unless
         answers are about one window and keys are not public.
 
+        A key waits, without noise, until enough people have it; then it is counted for good. Its noise is that of all
+        steps since the start: what it would remember of the steps before is drawn when it starts to be counted.
+
         Raises:
             HorizonExceeded: the run is over.
             ValueError: steps do not increase, sums are beyond their limits, a key has more than 2^62 / max_value
                 contributions in all, or it is not on the public list.
         """
-        shard, values = ShardSteps(self.law), self._checked(state, given)
-        state, keys, answers = shard.step(state, given, values, self._source(noise))
-        if self.max_value is not None:
-            for table in (state.waiting, state.counted):
-                self._check_sums_fit(table.totals[0])
-        return state, self._rows(given.step, keys, answers)
+        values, source, lasting = self._checked(state, given), self._source(noise), self.bounds.since_start
+        keys = given.keys.astype(np.int64)
+        after = state.grown(1 + int(keys.max(initial=-1)))
+        totals, counted = after.totals, after.counted
+        if self.public_keys and not counted[keys].all():
+            raise ValueError("keys must be on the public list that the state was made with")
+        for step in range(state.step + 1, given.step if len(after.memory) else 0):
+            self._noises(after, step, source)
+        if not lasting:
+            totals[:] = 0
+        totals[:, keys] += values
+        self._check_sums_fit(totals[0])
+        ready = totals[0] >= (self.bounds.min_people or 1)  # a contribution each
+        self._remember(after, np.flatnonzero(ready & ~counted), given.step, source)
+        counted |= ready
+        some = after.considered
+        answers = totals[:, some] + self._noises(after, given.step, source)
+        chosen = self._chosen(answers[0], after.published[some], given.step)
+        after.published[some] |= chosen
+        if not (lasting or self.public_keys):  # nothing outlives a step
+            after = self.initial_state()
+        return replace(after, step=given.step), self._rows(
+            given.step, some[chosen].astype(np.uint64), answers[:, chosen]
+        )
+
+    def _remember(self, state: KeyedState, keys: Integers, step: int, source: NoiseSource) -> None:
+        """Bring the memory of keys that start to be counted at `step` to where noise is that they had all the time."""
+        for answer, noise, rows in self._memories(state):
+            memory = rows[:, keys]
+            noise.remember(memory, step, keys.astype(np.uint64), source.derive(answer))
+            rows[:, keys] = memory
+
+    def _noises(self, state: KeyedState, step: int, source: NoiseSource) -> Integers:
+        """Return the noise of one step, int64 (answers, keys considered), and bring memory up to date."""
+        keys, noises = state.considered, []
+        for (answer, noise, rows), totals in zip(self._memories(state), state.totals, strict=True):
+            memory = rows[:, keys]
+            noises.append(noise.advance(memory, step, keys.astype(np.uint64), [totals[keys]], source.derive(answer)))
+            rows[:, keys] = memory
+        return np.stack(noises)
+
+    def _memories(self, state: KeyedState) -> Iterator[tuple[str, RunningNoise, NDArray[np.float64]]]:
+        """Return each answer's name, its noise, and what that remembers, to be changed in place."""
+        first = 0
+        for answer, noise in zip(ANSWERS, self.law.noises, strict=False):
+            yield answer, noise, state.memory[first : first + noise.rows]
+            first += noise.rows
+
+    def _chosen(self, counts: Integers, before: NDArray[np.bool_], step: int) -> NDArray[np.bool_]:
+        """Return which keys are published: since the start, for good."""
+        threshold = self.law.threshold(step)
+        if threshold is None:
+            return np.ones(len(counts), np.bool_)
+        found = counts >= threshold
+        return found | before if self.bounds.since_start else found
 
     def _check_sums_fit(self, counts: Integers) -> None:
         """Refuse more contributions to a key than can be added up: before sums of 64 bits could be wrong."""
@@ -287,19 +346,14 @@ class KeyedCounts(Mechanism[KeyedState]):
         if np.any(counts > most):
             raise ValueError(f"a key must have at most {most:,} contributions, since their values are up to max_value")
 
-    def _source(self, noise: NoiseSource) -> NoiseSource:
-        """Return noise of its own. What was Gaussian under one label, and is Laplace now, has another."""
-        source = super()._source(noise)
-        changed = self.delta > 0 and self.bounds.span != 1 and any(n.is_laplace for n in self.law.noises)
-        return source.derive("laplace") if changed else source
-
-    def _checked(self, state: KeyedState, given: KeyedStep) -> Integers:
+    def _checked(self, state: Any, given: KeyedStep) -> Integers:
         """Return what came, int64 (answers, n), if it can be right. Messages quote no number of it."""
         if given.step <= state.step:
             raise ValueError(f"step must be > {state.step}, got {given.step}")
-        if self.horizon is not None and given.step > self.horizon:
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {given.step}")
-        self._check_listed(given)
+        checks.step(given.step, self.horizon or given.step)
+        if (given.listed is None) == self.lists(given.step):
+            must = "must" if given.listed is None else "must not"
+            raise ValueError(f"listed {must} be given at step {given.step}: what a list of different people counts")
         if (given.sums is None) != (self.max_value is None):
             raise ValueError("sums must be given where max_value is, and only there")
         if given.sums is None or self.max_value is None:
@@ -310,22 +364,12 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError("sums must be within counts times the limits of values")
         return np.stack([given.counts, given.sums])
 
-    def _check_listed(self, given: KeyedStep) -> None:
-        if given.listed is not None and not self.lists(given.step):
-            raise ValueError(f"listed must not be given at step {given.step}: no list of people is kept then")
-
-    def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:
-        """Return rows with their errors."""
-        return self._with_errors(step, keys, answers, self._errors(self.law.noises, step))
-
-    def _errors(self, noises: Sequence[RunningNoise], step: int) -> list[Any]:
-        """Return the margin of counts, and of sums if there are any."""
-        return [noise.tail_bound(step, OUTSIDE / 2) for noise in noises]
-
-    def _with_errors(self, step: int, keys: Words, answers: Integers, errors: Sequence[Any]) -> KeyedRows:
-        """Return rows with the errors that `_errors` gives, for all keys or for each."""
-        rows = KeyedRows(step=step, keys=keys, counts=answers[0], count_margin=errors[0])
-        return rows if self.max_value is None else replace(rows, sums=answers[1], sum_margin=errors[1])
+    def _rows(self, step: int, keys: Words, answers: Integers, margins: Any = None) -> KeyedRows:
+        """Return rows with the margins of counts, and of sums if there are any: of each, or those of all."""
+        if margins is None:
+            margins = [noise.tail_bound(step, OUTSIDE / 2) for noise in self.law.noises]
+        rows = KeyedRows(step=step, keys=keys, counts=answers[0], count_margin=margins[0])
+        return rows if self.max_value is None else replace(rows, sums=answers[1], sum_margin=margins[1])
 
     def summed(self, step: int, keys: Words, answers: Integers, windows: Integers) -> KeyedRows:
         """Return rows about several windows, of counts that are of one window each.
@@ -338,150 +382,23 @@ class KeyedCounts(Mechanism[KeyedState]):
             answers: sums of what was published of the windows, int64 (answers, n): counts, and perhaps sums of values.
             windows: how many they are, int64 (n,), at least 1.
         """
-        if not len(keys):
-            return self._rows(step, keys, answers)
-        most = int(windows.max())
-        noises = [self._summed_noise(answer, most) for answer in ANSWERS[: len(self.law.noises)]]
         distinct, place = np.unique(windows, return_inverse=True)
-        errors = zip(*(self._errors(noises, number) for number in distinct.tolist()), strict=True)
-        return self._with_errors(step, keys, answers, [np.array(column)[place] for column in errors])
+        margins = [
+            np.array([self._noise(answer, n).tail_bound(n, OUTSIDE / 2) for n in distinct.tolist()], np.int64)[place]
+            for answer in ANSWERS[: len(self.law.noises)]
+        ]
+        return self._rows(step, keys, answers, margins)
 
-    def _summed_noise(self, answer: str, windows: int) -> RunningNoise:
-        """Return the noise of a sum of so many windows, or, in the first ones, of all; counts are of one window."""
-        noise = KeyedCounts._noise(self, answer)
+    def _noise(self, answer: str, windows: int | None = None) -> RunningNoise:
+        """Return the noise of an answer, of a sum of so many windows, or, in the first ones, of all."""
+        noise = self.law.noises[ANSWERS.index(checks.one_of("answer", answer, ANSWERS[: len(self.law.noises)]))]
+        windows = windows or self.windows
+        if windows == 1:
+            return noise
         assert isinstance(noise, ToeplitzNoise)
-        return noise.summed(windows) if windows > 1 else noise
-
-    def _noise(self, answer: str) -> RunningNoise:
-        """Return the noise of an answer."""
-        return self.law.noises[ANSWERS.index(checks.one_of("answer", answer, ANSWERS[: len(self.law.noises)]))]
-
-    def _step_number(self, step: int) -> int:
-        """Return a step number within the horizon."""
-        if checks.integer("step", step, minimum=1) > (self.horizon or step):
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {step}")
-        return int(step)
+        return noise.summed(windows)
 
 
-@dataclass(frozen=True)
-class ShardSteps:
-    """Steps of one shard. A key waits, without noise, until enough people have it; then it is counted for good.
-
-    The noise of a counted key is that of all steps since the start: what it would remember of the steps before is drawn
-    when the key starts to be counted, bound to totals of zero.
-    """
-
-    law: KeyLaw
-
-    def start(self, keys: Words, step: int = 0) -> KeyedState:
-        """Return a state after `step` in which nothing was contributed yet, with these keys counted."""
-        windows, answers = self.law.bounds.span or 0, len(self.law.noises)
-        waiting = KeyTable.empty(NO_KEYS, answers, windows, 0)
-        return KeyedState(step, waiting, KeyTable.empty(keys, answers, windows, self._rows))
-
-    def step(
-        self, state: KeyedState, given: KeyedStep, values: Integers, source: NoiseSource
-    ) -> tuple[KeyedState, Words, Integers]:
-        """Return the next state, and the keys that are published with their noisy answers, (answers, keys).
-
-        Args:
-            state: before.
-            given: what came.
-            values: counts and perhaps sums of it, (answers, n).
-            source: noise of this run.
-        """
-        waiting, counted = state.waiting.copy(), state.counted.copy()
-        for step in range(state.step + 1, given.step if self._rows else 0):
-            _forget_oldest(counted, step - 1, step)
-            self._noises(counted, step, source)
-        for table in (waiting, counted):
-            _forget_oldest(table, state.step, given.step)
-        waiting, counted = self._added(waiting, counted, given, values, source)
-        answers = self._noises(counted, given.step, source)
-        answers += counted.answers
-        chosen = self._chosen(counted, answers[0], given.step)
-        counted.published[:] |= chosen
-        following = KeyedState(given.step, waiting, counted)
-        if self.law.bounds.span == 1 and not self._public:  # nothing outlives a step
-            following = self.start(NO_KEYS, given.step)
-        return following, counted.keys[chosen], answers[:, chosen]
-
-    @property
-    def _rows(self) -> int:
-        return sum(noise.rows for noise in self.law.noises)
-
-    @property
-    def _public(self) -> bool:
-        return self.law.bounds.min_people is None
-
-    def _added(
-        self, waiting: KeyTable, counted: KeyTable, given: KeyedStep, values: Integers, source: NoiseSource
-    ) -> tuple[KeyTable, KeyTable]:
-        """Return the tables with what came: first to counted keys, then to those that wait, of which some are ready."""
-        slot = given.step % max(1, len(counted.recent))
-        index, here = counted.positions(given.keys)
-        counted.add(index[here], values[:, here], slot)
-        rest = np.flatnonzero(~here) if self._public else np.flatnonzero(~here & (given.counts > 0))
-        if not len(rest):
-            return waiting, counted
-        if self._public:
-            raise ValueError("keys must be on the public list that the state was made with")
-        _, here = waiting.positions(given.keys[rest])
-        unseen = np.sort(given.keys[rest[~here]])
-        waiting = waiting.joined(KeyTable.empty(unseen, len(values), len(counted.recent), 0))
-        index, _ = waiting.positions(given.keys[rest])
-        waiting.add(index, values[:, rest], slot)
-        ready = waiting.totals[0] >= (self.law.bounds.min_people or 1)  # a contribution each
-        counted = counted.joined(self._remembering(waiting.take(ready), given.step, source))
-        return waiting.take(~ready), counted
-
-    def _remembering(self, table: KeyTable, step: int, source: NoiseSource) -> KeyTable:
-        """Return keys that start to be counted at `step`, with the memory of the noise of all steps before."""
-        memory, first = np.zeros((self._rows, len(table.keys))), 0
-        for answer, noise in enumerate(self.law.noises):
-            noise.remember(memory[first : first + noise.rows], step, table.keys, source.derive(ANSWERS[answer]))
-            first += noise.rows
-        return replace(table, memory=memory)
-
-    def _noises(self, table: KeyTable, step: int, source: NoiseSource) -> Integers:
-        """Return the noise of one step, int64 (answers, keys); the table's memory is brought up to date in place."""
-        noises = np.empty(table.totals.shape, np.int64)
-        first = 0
-        for answer, noise in enumerate(self.law.noises):
-            memory = table.memory[first : first + noise.rows]
-            own = source.derive(ANSWERS[answer])
-            facts = [table.answers[answer], *([table.totals[answer]] if len(table.recent) > 1 else [])]
-            noises[answer] = noise.advance(memory, step, table.keys, facts, own)
-            first += noise.rows
-        return noises
-
-    def _chosen(self, table: KeyTable, counts: Integers, step: int) -> NDArray[np.bool_]:
-        """Return which keys are published: since the start, for good."""
-        threshold = self.law.threshold(step)
-        if threshold is None:
-            return np.ones(len(table.keys), np.bool_)
-        found = counts >= threshold
-        return found | table.published if self.law.bounds.span is None else found
-
-
-def _forget_oldest(table: KeyTable, before: int, now: int) -> None:
-    """Empty the places of the ring that the steps after `before`, up to `now`, take."""
-    windows = len(table.recent)
-    for step in range(max(before + 1, now - windows + 1), now + 1):
-        table.recent[step % windows] = 0
-
-
-def accuracy_told(unit: str, numbers: Mapping[str, float | None], largest: int | None) -> str:
-    """Say what holds, with the numbers of `KeyedCounts.accuracy`."""
-    text = f"Counts have a standard deviation of {_written(numbers['stddev'])}"
-    if "sum_stddev" in numbers:
-        text += f", and sums of values, clipped to 0 and {largest:,}, one of {_written(numbers['sum_stddev'])}"
-    if (found := numbers["detection_threshold"]) is not None:
-        text += f". An item of {found:,} {plural(unit)} in a window is published with a probability of 95%"
-    return f"{text}."
-
-
-def _written(stddev: float | None) -> str:
-    """Write a standard deviation, which is there, without an exponent where it is large."""
-    assert stddev is not None
+def _written(stddev: float) -> str:
+    """Write a standard deviation without an exponent where it is large."""
     return f"{stddev:.3g}" if stddev < 1000 else f"{stddev:,.0f}"

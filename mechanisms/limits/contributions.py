@@ -14,6 +14,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from scipy import optimize, special
@@ -149,7 +150,8 @@ class NoisyHistogram:
             if width <= len(self.counts):
                 sums = np.convolve(self.counts, np.ones(width, np.int64), "valid")
                 tests = len(_TOGETHER) * len(self.counts)
-                found = np.flatnonzero(sums > self.scale * _exceeded(width, _FALSE_ALARM / tests))
+                exceeded = NoiseSum.laplace([(self.scale, width)]).quantile(math.log(_FALSE_ALARM / tests))
+                found = np.flatnonzero(sums > exceeded)
                 last = max(last, int(found[-1]) if len(found) else -1)
         while 0 <= last < len(self.counts) - 1 and self.counts[last + 1] > _CONTINUES * self.scale:
             last += 1
@@ -189,11 +191,7 @@ class NoisyHistogram:
         return Part(estimated, min(estimated, lower), max(estimated, upper))
 
     def dropped(self, limit: float) -> float:
-        """Return the share of all contributions that a limit drops, by the estimated people.
-
-        How many people have more falls by the same factor from number to number within a cell, to not less than the
-        scale of the noise at its end.
-        """
+        """Return the share of all contributions that a limit drops, by estimated people, spread evenly over cells."""
         total = self._beyond(0.0)
         return min(1.0, self._beyond(limit) / total) if total > 0 else 0.0
 
@@ -201,15 +199,9 @@ class NoisyHistogram:
         """Return how many contributions people have beyond a limit each."""
         starts = np.array([0.0, *self.edges])
         more = np.cumsum(self.people[::-1])[::-1]  # people who have more than each of these
-        first, last = more[:-1], np.maximum(more[1:], np.minimum(more[:-1], self.scale))
         begin, end = np.maximum(starts[:-1], limit), np.maximum(starts[1:], limit)
-        some = first > 0
-        rate = np.log(last[some] / first[some]) / (starts[1:] - starts[:-1])[some]
-        at_begin = first[some] * np.exp(rate * (begin - starts[:-1])[some])
-        number = (end - begin)[some]
-        falls = rate < -1e-12
-        terms = np.where(falls, np.expm1(rate * number) / np.where(falls, np.expm1(rate), 1.0), number)
-        return float(at_begin @ terms)
+        first, last, number = np.interp(begin, starts, more), np.interp(end, starts, more), end - begin
+        return float((number * first - (first - last) * np.maximum(number - 1, 0) / 2).sum())
 
     def _interval(self, part: Floats, whole: Floats, cells: NDArray[np.bool_]) -> tuple[float, float]:
         """Return the ends of the interval of a share r of sums over people: sum(part - r whole) is 0 but for noise.
@@ -227,8 +219,7 @@ class NoisyHistogram:
 
     def _stddev(self, norm: float) -> float:
         """Return the standard deviation of a weighted sum of noises whose weights have this L2 norm."""
-        rate = math.exp(-1 / self.scale)
-        return norm * math.sqrt(2 * rate) / (1 - rate)
+        return norm * math.sqrt(DiscreteLaplace(self.scale).variance)
 
     def best_limit(self, stddev: Callable[[int], float]) -> int | None:
         """Return the limit that keeps most of a count in relation to its noise, and drops at most `MOST_DROPPED`.
@@ -250,17 +241,3 @@ _SHARES = np.arange(0.0, 1.0 + _STEP / 2, _STEP)
 
 _DEVIATIONS = max(math.log(1 / BETA) / math.sqrt(2), float(special.ndtri(1 - BETA / 2)))
 """Standard deviations to the ends of an interval: of one Laplace number, or of a normal one if that is more."""
-
-
-def _exceeded(number: int, probability: float) -> float:
-    """Return what the sum of so many Laplace numbers of scale 1 exceeds with at most this probability (Chernoff)."""
-    if number == 1:
-        return math.log(1 / (2 * probability))
-
-    def excess(bound: float) -> float:
-        found = optimize.minimize_scalar(
-            lambda rate: -rate * bound - number * math.log1p(-rate * rate), bounds=(1e-9, 1 - 1e-9), method="bounded"
-        )
-        return float(found.fun) - math.log(probability)
-
-    return float(optimize.brentq(excess, 1e-3, 1e4))

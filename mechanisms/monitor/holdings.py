@@ -34,9 +34,8 @@ class Charges(Run):
     @classmethod
     def of(cls, users: np.ndarray) -> Charges:
         """Charge each person as often as mentioned."""
-        users = users if np.all(users[1:] >= users[:-1]) else np.sort(users)
-        first = np.flatnonzero(np.append(np.ones(min(1, len(users)), bool), users[1:] != users[:-1]))
-        return cls(users[first], _narrow(np.diff(np.append(first, len(users)))))
+        people, amounts = np.unique(users, return_counts=True)
+        return cls(people, _narrow(amounts))
 
     @override
     def merged(self, newer: Charges) -> Charges:

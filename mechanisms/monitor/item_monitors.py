@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget, StatusCalibration, clock, status
+from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget, clock, status
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.monitor.paper import paper
 from privstream.mechanisms.noise.discrete import ONE, PRECISE, WORD_BITS, DiscreteGaussian, IntegerLaw
@@ -44,10 +44,10 @@ class StatusRows:
         stopped: whether the changes published by this step end the tests of rules about few people.
     """
 
-    items: np.ndarray
-    status: np.ndarray
-    since: np.ndarray
-    counts: np.ndarray
+    items: Words
+    status: NDArray[np.uint8]
+    since: Integers
+    counts: Integers
     stopped: bool = False
 
 
@@ -61,7 +61,7 @@ class UpItems:
     """
 
     items: Words
-    since: NDArray[np.int64]
+    since: Integers
 
     @classmethod
     def none(cls) -> Self:
@@ -87,6 +87,9 @@ class UpItems:
         return type(self)(self.items[stays], self.since[stays])
 
 
+NONE_UP = UpItems.none()
+
+
 @dataclass(frozen=True, eq=False)
 class MonitorState:
     """Everything that outlives a step.
@@ -98,12 +101,30 @@ class MonitorState:
     """
 
     counters: UserCounters = field(default_factory=UserCounters)
-    up: UpItems = field(default_factory=UpItems.none)
+    up: UpItems = NONE_UP
     last_step: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class ChargingMonitor(Mechanism[State]):
-    """A mechanism that charges people for what it publishes of them, and may publish how many it has charged."""
+    """A mechanism that charges people for what it publishes of them, and may publish how many it has charged.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in (0, 1).
+        max_hits: charges after which a person is dropped, 1 to 65535.
+        beta: failure probability over all tests that the accuracy is stated for.
+        count_share: share of epsilon that pays for noisy counts of what is charged; 0 publishes no counts.
+        label: says what the steps and items are. Monitors that differ in any field draw different noise from one key;
+            two that look at the same people in different ways must, or their answers together would give noise away.
+    """
+
+    epsilon: float
+    delta: float
+    max_hits: int
+    beta: float = 0.05
+    count_share: float = 0.25
+    label: str = ""
 
     @property
     @abstractmethod
@@ -119,7 +140,6 @@ class ChargingMonitor(Mechanism[State]):
 
     def count_error(self, beta: float) -> int:
         """Return by how much one published count is off at most, but with `beta`; 0 if none are published."""
-        checks.probability("beta", beta)
         sigma = self.calibrated.count_sigma
         return 0 if sigma is None else int(DiscreteGaussian(sigma).tail_quantile(beta / 2))
 
@@ -130,10 +150,10 @@ class ChargingMonitor(Mechanism[State]):
         noise = source.derive("count", step)
         return counts + DiscreteGaussian(self.calibrated.count_sigma).draw(noise, noise.bind(items, counts))
 
-    def _rows(
+    def _changed(
         self, step: int, listed: UpItems, started: Words, ended: Words, tally: Tally, source: NoiseSource
-    ) -> StatusRows:
-        """Return what is published: the status of all listed items, and noisy counts of those that have changed."""
+    ) -> tuple[StatusRows, Charges]:
+        """Return the status of all listed items, noisy counts of those that have changed, and whom these charge."""
         changed = np.union1d(started, ended)
         noisy = self._noisy(step, changed, tally.counts(changed), source)
         counts = np.zeros(0 if self.calibrated.count_sigma is None else len(listed), np.int64)
@@ -141,47 +161,68 @@ class ChargingMonitor(Mechanism[State]):
         statuses = np.full(len(listed), CONTINUES, np.uint8)
         statuses[np.isin(listed.items, started)] = STARTED
         statuses[np.isin(listed.items, ended)] = ENDED
-        return StatusRows(listed.items, statuses, listed.since, counts)
+        rows = StatusRows(listed.items, statuses, listed.since, counts)
+        return rows, tally.charges(np.isin(tally.items, changed))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemMonitor(ChargingMonitor[MonitorState]):
-    """A mechanism that tests items against hidden thresholds, and charges the people who took part in a hit.
+class ThresholdMonitor(ChargingMonitor[MonitorState]):
+    """Test at every step, for every item, whether at least about `detection_threshold` people have it now.
+
+    Each hit charges every person who took part in it; a person charged `max_hits` times takes part no more. Misses
+    cost nothing, so the number of tests is unbounded. With the calibration "status" a hit takes an item up. An item
+    that is up is tested against a lower threshold, and goes down when too few people have it. Each change charges who
+    took part in the test; staying up or down costs nothing.
+
+    Privacy:
+        Unit: one person over the whole run, added or removed: `guarantee`. Inputs may depend on everything published.
+        Assumes that each person enters at most `items_per_step` items a step, which is checked, and, with an unknown
+        domain, takes part in at most `horizon` steps: with `first_step` the monitor refuses other steps; without it
+        the caller must cap each person's participation. While an item is up every step must be decided, also if nobody
+        has anything, which `step` checks. Public: all fields, the steps, the hits or statuses, and their noisy counts.
+
+    Accuracy:
+        `detection_threshold`: the number of people, not yet dropped, from which an item is reported, or goes up at once
+        and stays up, with probability 1 - beta, jointly over `tests` tests (and `up_steps` of items that are up). With
+        an unknown domain, items that nobody has are never reported.
 
     Attributes:
-        epsilon: finite and > 0.
-        delta: in (0, 1).
-        max_hits: charges after which a person is dropped, 1 to 65535.
         domain_size: size of a public domain, whose items are 0 .. domain_size - 1, or None if items exist only
             because somebody has them.
         horizon: steps that one person takes part in at most; None for no bound (with `first_step`, where
             thresholds rise slowly with time; or a known domain).
         first_step: public number of the first step, or None.
         items_per_step: items that one person has in a step at most, 1 to 65535.
-        beta: failure probability over `tests` tests.
         tests: number of tests for the accuracy; None for domain_size * horizon, or a million.
-        count_share: share of epsilon that pays for noisy counts of hits; 0 publishes no counts.
-        label: says what the steps and items are. Monitors that differ in any field draw different noise from one key;
-            two that look at the same people in different ways must, or their answers together would give noise away.
+        calibration: "clock"; "status"; or "paper" for the clock's constants as published, for a public domain.
+        up_steps: steps at which an item is up, of all items together, for the accuracy of statuses, up to `tests`.
+
+    All other attributes are those of `ChargingMonitor`.
+
+    Example:
+        >>> monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, domain_size=1000, tests=10**6, beta=0.01,
+        ...                            count_share=0.0)
+        >>> monitor.detection_threshold, replace(monitor, calibration="status").detection_threshold
+        (330, 337)
+
+    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5; docs/proofs/clock.md, docs/proofs/status_monitor.md.
     """
 
-    epsilon: float
-    delta: float
-    max_hits: int
     domain_size: int | None = None
     horizon: int | None = None
     first_step: int | None = None
     items_per_step: int = 1
-    beta: float = 0.05
     tests: int | None = None
-    count_share: float = 0.25
-    label: str = ""
+    calibration: str = "clock"
+    up_steps: int = 100_000
+    noise_label = "threshold monitor"
     state_type = MonitorState
 
     def __post_init__(self) -> None:
+        checks.one_of("calibration", self.calibration, ("clock", "status", "paper"))
         for name in ("max_hits", "items_per_step"):
             checks.integer(name, getattr(self, name), minimum=1, maximum=LARGEST_UINT16)
-        for name in ("domain_size", "horizon", "tests"):
+        for name in ("domain_size", "horizon", "tests", "up_steps"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), minimum=1)
         if self.first_step is not None:
@@ -190,22 +231,28 @@ class ItemMonitor(ChargingMonitor[MonitorState]):
             raise ValueError("horizon must be given unless first_step is public")
         _ = self._budget  # checks the rest
 
-    @property
+    @cached_property
     def _budget(self) -> MonitorBudget:
         known = self.domain_size is not None
         per_person = None if known or self.horizon is None else self.horizon * self.items_per_step
-        tests = self.tests or (self.domain_size * self.horizon if self.domain_size and self.horizon else DEFAULT_TESTS)
         return MonitorBudget(
             epsilon=self.epsilon,
             delta=self.delta,
             max_hits=self.max_hits,
-            tests=tests,
+            tests=self.tests or (self.domain_size or 0) * (self.horizon or 0) or DEFAULT_TESTS,
             beta=self.beta,
             domain="known" if known else "unknown",
             tests_per_person=per_person,
             items_per_step=self.items_per_step,
             count_share=self.count_share,
         )
+
+    @cached_property
+    @override
+    def calibrated(self) -> Calibration:
+        if self.calibration == "status":
+            return status(self._budget, min(self.up_steps, self._budget.tests))
+        return clock(self._budget) if self.calibration == "clock" else paper(self._budget)
 
     @property
     @override
@@ -230,16 +277,28 @@ class ItemMonitor(ChargingMonitor[MonitorState]):
             raise ValueError(f"step must be > the last step {last}, got {holdings.step}")
         if last is not None and len(state.up) and holdings.step > last + 1:
             raise ValueError(f"step must be {last + 1} while an item is up, got {holdings.step}")
-        rows, up, charges = self._after(state, holdings, noise)
+        rows, charges, up = self.decide(state.counters, holdings, noise, state.up)
         return MonitorState(state.counters.add(charges), up, holdings.step), rows
 
-    @abstractmethod
-    def _after(
-        self, state: MonitorState, holdings: Holdings, noise: NoiseSource
-    ) -> tuple[StatusRows, UpItems, Charges]:
-        """Return the rows of a step, the items that are up after it, and who is charged."""
+    def decide(
+        self, counters: UserCounters, holdings: Holdings, noise: NoiseSource, up: UpItems = NONE_UP
+    ) -> tuple[StatusRows, Charges, UpItems]:
+        """Return the rows of a step, whom they charge (not for publication), and the items that are up after it.
 
-    def could_exceed(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
+        For those who keep the state themselves: steps must be decided in increasing order, each once, and all of them
+        while an item is up, which only `step` checks.
+        """
+        self._check(holdings)
+        step, source = holdings.step, self._source(noise)
+        tally = Tally.of(holdings, counters, self.max_hits)
+        hits = tally.items[tally.totals >= self._thresholds(step, tally.items, source)]
+        started = np.setdiff1d(np.union1d(hits, self._absent_hits(step, source)), up.items)
+        ended = up.items[~self.could_stay(step, up.items, tally.counts(up.items), noise)]
+        listed = up.with_started(started, step)
+        rows, charges = self._changed(step, listed, started, ended, tally, source)
+        return rows, charges, listed.without(ended) if self.calibration == "status" else up
+
+    def could_exceed(self, step: int, items: Words, counts: Integers, noise: NoiseSource) -> NDArray[np.bool_]:
         """Return which items could be hits if `counts` (int64, all people, dropped or not) people have them.
 
         Dropping people only lowers counts, so leaving out the other items changes no outcome of `step`.
@@ -247,18 +306,33 @@ class ItemMonitor(ChargingMonitor[MonitorState]):
         source = self._source(noise)
         return (counts >= self._thresholds(step, items, source)) | np.isin(items, self._absent_hits(step, source))
 
-    def _tally(self, counters: UserCounters, holdings: Holdings) -> Tally:
-        """Return who counts for which item, of holdings that break no rule."""
-        self._check(holdings)
-        return Tally.of(holdings, counters, self.max_hits)
+    def could_stay(self, step: int, items: Words, counts: Integers, noise: NoiseSource) -> NDArray[np.bool_]:
+        """Return which items, if they are up, could stay so if `counts` (int64, all people, dropped or not) have them.
 
-    def _hits(self, step: int, tally: Tally, source: NoiseSource) -> tuple[np.ndarray, np.ndarray]:
-        """Return which items of a tally, bool (m,), are hits, and all items of nobody that are, uint64, increasing."""
-        hit = tally.totals >= self._thresholds(step, tally.items, source)
-        if self.domain_size is None:
-            hit &= tally.totals > 0
-        absent = self._absent_hits(step, source)
-        return hit | np.isin(tally.items, absent), np.setdiff1d(absent, tally.items)
+        An item can be up after a step only if it could exceed, or could be up before and could stay. Leaving out items
+        that could neither be up before a step nor exceed changes no outcome of it.
+        """
+        if not len(items):
+            return np.zeros(0, np.bool_)
+        below = self.calibrated.end_law.draw(self._source(noise).derive("end threshold", step), items)
+        return np.asarray(counts >= below)
+
+    def may_be_up(self, step: int, before: Words, items: Words, counts: Integers, noise: NoiseSource) -> Words:
+        """Return all items, uint64, increasing, that can be up after a step, and perhaps others.
+
+        Args:
+            step: the step.
+            before: uint64, increasing: all items that can be up before it, and perhaps others.
+            items: uint64, increasing: those that somebody has.
+            counts: int64: how many people, dropped or not, have each of them.
+            noise: of the run.
+        """
+        absent = self._absent_hits(step, self._source(noise))
+        rising = np.union1d(items[self.could_exceed(step, items, counts, noise)], absent)
+        had = np.zeros(len(before), np.int64)
+        found = np.isin(before, items)
+        had[found] = counts[np.searchsorted(items, before[found])]
+        return np.union1d(rising, before[self.could_stay(step, before, had, noise)])
 
     def _number(self, step: int) -> int:
         """Return the place of a step in the public horizon, from 1; always 1 without `first_step`."""
@@ -282,19 +356,17 @@ class ItemMonitor(ChargingMonitor[MonitorState]):
         if self.items_per_step > 1 and repeats(holdings.users, holdings.items):
             raise ValueError("items must be distinct for each person")
 
-    def _thresholds(self, step: int, items: np.ndarray, source: NoiseSource) -> np.ndarray:
-        """Draw the hidden thresholds of a step, one per item, int64."""
+    def _thresholds(self, step: int, items: Words, source: NoiseSource) -> Integers:
+        """Draw the hidden thresholds of a step, one per item, int64; none is below 1."""
         return self.calibrated.draw_thresholds(source.derive("threshold", step), items, step=self._number(step))
 
     @cached_property
     def _absent_law(self) -> IntegerLaw:
         """Law of the number of items, among all of a known domain, that are hits even if nobody has them."""
-        size = self.domain_size or 0
-        chance = self.calibrated.absent_hit_probability()
-        if size * chance > MAX_ABSENT:
-            least = math.ceil(self._budget.tests * size * chance / MAX_ABSENT)
+        size, p = self.domain_size or 0, self.calibrated.absent_hit_probability()
+        if size * p > MAX_ABSENT:
+            least = math.ceil(self._budget.tests * size * p / MAX_ABSENT)
             raise ValueError(f"tests must be >= {least}, or absent items fill the output, got {self._budget.tests}")
-        p = PRECISE.mpf(chance.numerator) / chance.denominator
         mass = below = (1 - p) ** size
         cumulative: list[int] = []
         while (word := int(PRECISE.nint(PRECISE.ldexp(below, WORD_BITS)))) < ONE:
@@ -303,7 +375,7 @@ class ItemMonitor(ChargingMonitor[MonitorState]):
             cumulative.append(word)
         return IntegerLaw.from_cumulative(0, cumulative)
 
-    def _absent_hits(self, step: int, source: NoiseSource) -> np.ndarray:
+    def _absent_hits(self, step: int, source: NoiseSource) -> Words:
         """Return the items (uint64, increasing) of a known domain that are hits at `step` even if nobody has them.
 
         They are drawn without looking at the data, and the thresholds of the others given that these are at least
@@ -318,175 +390,3 @@ class ItemMonitor(ChargingMonitor[MonitorState]):
                 place = (high << 64 | low) % (top + 1)
                 chosen.add(top if place in chosen else place)
         return np.array(sorted(chosen), np.uint64)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ThresholdMonitor(ItemMonitor):
-    """Test at every step, for every item, whether at least about `detection_threshold` people have it now.
-
-    Each hit charges every person who took part in it; a person charged `max_hits` times takes part no more. Misses
-    cost nothing, so the number of tests is unbounded, and the inputs of a step may depend on everything published.
-
-    Privacy:
-        Unit: one person over the whole run, added or removed. See `guarantee`. Assumes that each person
-        enters at most `items_per_step` items a step, which is checked, and, with an unknown domain, takes part in at
-        most `horizon` steps: with `first_step` the monitor refuses steps outside of [first_step, first_step +
-        horizon); without it the caller must cap each person's participation.
-        Public: all fields, the steps, the hits and their noisy counts.
-
-    Accuracy:
-        `detection_threshold`: the number of people, not yet dropped, from which an item is reported with probability
-        1 - beta, jointly over `tests` tests. With an unknown domain, items that nobody has are never reported.
-
-    Attributes:
-        calibration: "clock", or "paper" for the constants as published, for a public domain.
-
-    All other attributes are those of `ItemMonitor`.
-
-    Example:
-        >>> monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, domain_size=1000, tests=10**6, beta=0.01,
-        ...                            count_share=0.0)
-        >>> monitor.detection_threshold
-        330
-
-    Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5 ("paper"); docs/proofs/clock.md for "clock".
-    """
-
-    calibration: str = "clock"
-    noise_label = "threshold monitor"
-
-    def __post_init__(self) -> None:
-        checks.one_of("calibration", self.calibration, ("clock", "paper"))
-        super().__post_init__()
-        if self.domain_size is None and self.calibration == "paper":
-            raise ValueError("domain_size must be given with the constants of the paper")
-
-    @cached_property
-    @override
-    def calibrated(self) -> Calibration:
-        return clock(self._budget) if self.calibration == "clock" else paper(self._budget)
-
-    def decide(self, counters: UserCounters, holdings: Holdings, noise: NoiseSource) -> tuple[StatusRows, Charges]:
-        """Return the hits of a step, and whom they charge (not for publication).
-
-        For those who keep the counters themselves: steps must be decided in increasing order, each once, which only
-        `step` checks.
-        """
-        step, tally, source = holdings.step, self._tally(counters, holdings), self._source(noise)
-        hit, absent = self._hits(step, tally, source)
-        hits = UpItems.none().with_started(np.union1d(tally.items[hit], absent), step)
-        return self._rows(step, hits, hits.items, hits.items[:0], tally, source), tally.charges(hit)
-
-    @override
-    def _after(
-        self, state: MonitorState, holdings: Holdings, noise: NoiseSource
-    ) -> tuple[StatusRows, UpItems, Charges]:
-        rows, charges = self.decide(state.counters, holdings, noise)
-        return rows, state.up, charges
-
-    def _described(self) -> Any:
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatusMonitor(ItemMonitor):
-    """Keep for every item a public status, up while about `detection_threshold` people or more have it.
-
-    An item that is down is tested like by the clock of `ThresholdMonitor`, and a hit takes it up. An item that is up is
-    tested the other way round, against a lower threshold, and goes down when too few people have it. Each change
-    charges every person who took part in the test; staying up or down costs nothing, so a lasting favourite costs its
-    people one charge. A person charged `max_hits` times takes part no more.
-
-    Privacy:
-        Unit: one person over the whole run, added or removed. See `guarantee`. Assumes what
-        `ThresholdMonitor` assumes. While an item is up every step must be decided, also if nobody has anything, which
-        `step` checks.
-        Public: all fields, the steps, the statuses and the noisy counts of changes.
-
-    Accuracy:
-        `detection_threshold`: the number of people, not yet dropped, from which an item goes up at once and stays up,
-        with probability 1 - beta, jointly over `tests` up-tests and `up_steps` down-tests. With an unknown domain,
-        items that nobody has never go up.
-
-    Attributes:
-        up_steps: steps at which an item is up, of all items together, for the accuracy; no more than
-            `tests` count. More of them lower the threshold at which items go down.
-
-    All other attributes are those of `ItemMonitor`.
-
-    Example:
-        >>> monitor = StatusMonitor(epsilon=1.0, delta=1e-6, max_hits=4, domain_size=1000, tests=10**6, beta=0.01,
-        ...                         count_share=0.0)
-        >>> monitor.detection_threshold
-        337
-
-    Source: derived here, docs/proofs/status_monitor.md.
-    """
-
-    up_steps: int = 100_000
-    noise_label = "status monitor"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.integer("up_steps", self.up_steps, minimum=1)
-
-    @cached_property
-    @override
-    def calibrated(self) -> StatusCalibration:
-        return status(self._budget, min(self.up_steps, self._budget.tests))
-
-    @override
-    def _after(
-        self, state: MonitorState, holdings: Holdings, noise: NoiseSource
-    ) -> tuple[StatusRows, UpItems, Charges]:
-        return self.decide(state.counters, state.up, holdings, noise)
-
-    def decide(
-        self, counters: UserCounters, up: UpItems, holdings: Holdings, noise: NoiseSource
-    ) -> tuple[StatusRows, UpItems, Charges]:
-        """Return the rows of a step, the items that are up after it, and who is charged (not for publication).
-
-        For those who keep the state themselves: steps must be decided in increasing order, each once, and all of them
-        while an item is up, which only `step` checks.
-        """
-        step, source = holdings.step, self._source(noise)
-        tally = self._tally(counters, holdings)
-        hit, absent = self._hits(step, tally, source)
-        started = np.setdiff1d(np.union1d(tally.items[hit], absent), up.items)
-        stays = tally.counts(up.items) >= self._end_thresholds(step, up.items, source)
-        ended = up.items[~stays]
-        rows = self._rows(step, up.with_started(started, step), started, ended, tally, source)
-        changed = rows.items[rows.status != CONTINUES]
-        after = UpItems(rows.items, rows.since).without(ended)
-        return rows, after, tally.charges(np.isin(tally.items, changed))
-
-    def could_stay(self, step: int, items: np.ndarray, counts: np.ndarray, noise: NoiseSource) -> np.ndarray:
-        """Return which items, if they are up, could stay so if `counts` (int64, all people, dropped or not) have them.
-
-        An item can be up after a step only if it could exceed, or could be up before and could stay. Leaving out items
-        that could neither be up before a step nor exceed changes no outcome of it.
-        """
-        return np.asarray(counts >= self._end_thresholds(step, items, self._source(noise)))
-
-    def may_be_up(
-        self, step: int, before: np.ndarray, items: np.ndarray, counts: np.ndarray, noise: NoiseSource
-    ) -> np.ndarray:
-        """Return all items, uint64, increasing, that can be up after a step, and perhaps others.
-
-        Args:
-            step: the step.
-            before: uint64, increasing: all items that can be up before it, and perhaps others.
-            items: uint64, increasing: those that somebody has.
-            counts: int64: how many people, dropped or not, have each of them.
-            noise: of the run.
-        """
-        absent = self._absent_hits(step, self._source(noise))
-        rising = np.union1d(items[self.could_exceed(step, items, counts, noise)], absent)
-        had = np.zeros(len(before), np.int64)
-        found = np.isin(before, items)
-        had[found] = counts[np.searchsorted(items, before[found])]
-        return np.union1d(rising, before[self.could_stay(step, before, had, noise)])
-
-    def _end_thresholds(self, step: int, items: np.ndarray, source: NoiseSource) -> np.ndarray:
-        """Draw the hidden thresholds below which items that are up go down, one per item, int64."""
-        return self.calibrated.end_law.draw(source.derive("end threshold", step), items)

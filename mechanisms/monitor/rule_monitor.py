@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.monitor.calibration import PRECISION, MonitorBudget, StatusCalibration, status
+from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget, falling_law, rising_law, status
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.monitor.item_monitors import (
     DEFAULT_TESTS,
@@ -51,61 +49,42 @@ class RuleState:
 class RuleMonitor(ChargingMonitor[RuleState]):
     """Keep for each of some public rules, such as "at least 500 people", whether it is active.
 
-    A rule has two numbers, around which its tests are: one at which it becomes active, and one at which it ends. Each
-    change charges every person who took part in the test; staying as it is costs nothing. A person charged `max_hits`
-    times takes part no more. Rules of few people would then be active although many are there: they are no longer
-    tested, nor active, once so many changes are published that somebody may be left out of them. That is
-    `max_hits` + 1 less their number.
+    It is `ThresholdMonitor` with statuses and two public thresholds for each key: one at which it becomes active, and
+    one at which it ends. Rules of few people would become active where people were charged `max_hits` times and no
+    longer count: they are tested, and active, only until `max_hits` + 1 less their number changes are published.
 
     Privacy:
         Unit: one person over the whole run, added or removed. (epsilon, delta): `guarantee`. Every rule is
-        tested at every step, whether anybody is counted for it or not; people may take part in any number of steps.
-        Assumes that of a person only the rules ranked below the charges left count, see `Holdings`; rules of few people
-        are ranked first. Public: all fields, the steps, the changes and the noisy counts of changes.
+        tested at every step; people may take part in any number of steps. Assumes that of a person only the rules
+        ranked below the charges left count, see `Holdings`; rules of few people are ranked first. Public: all fields,
+        the steps, the changes and the noisy counts of changes.
 
     Accuracy:
-        `margin`: with probability 1 - beta, in `tests` tests together, every number of people, of those not yet
+        `margin_in(tests)`: with probability 1 - beta, in so many tests, every number of people, of those not yet
         dropped, that passes its threshold by more than the margin makes a rule active at once, and keeps it so; and
-        none that misses it by more does. In between a rule stays as it is. For rules of few people, while they are
-        tested, that is true of all people: nobody has been dropped.
+        none that misses it by more does. In between a rule stays as it is.
 
     Attributes:
-        epsilon: finite and > 0.
-        delta: in (0, 1).
-        max_hits: changes for which one person is charged at most, >= the number of rules: one person may count for
-            all of them.
+        max_hits: at least the number of rules: one person may count for all of them.
         starts: for each rule the number of people at which it becomes active, integers in [0, 2^53].
         ends: the number at which it ends; not above `starts` for rules of many people, not below for those of few.
         many: for each rule, whether it is active with many people ("at least"), and not with few ("at most").
         tests: tests of one rule at one step for the accuracy.
-        beta: failure probability over all of them.
-        count_share: share of epsilon that pays for noisy counts of changes; 0 publishes no counts.
-        label: says what the steps and rules are; monitors that differ in any field draw different noise.
+
+    All other attributes are those of `ChargingMonitor`.
 
     Example:
-        >>> from privstream.mechanisms import SeededNoise
         >>> monitor = RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500,), ends=(500,), many=(True,))
-        >>> monitor.margin
+        >>> monitor.margin_in(monitor.tests)
         194
-        >>> crowd = np.arange(800, dtype=np.uint64)
-        >>> given = Holdings(step=1, users=crowd, items=np.zeros(800, np.uint64))
-        >>> state, rows = monitor.step(monitor.initial_state(), given, SeededNoise(1))
-        >>> rows.status.tolist(), abs(int(rows.counts[0]) - 800) < 60
-        ([0], True)
 
-    Source: derived here, docs/proofs/status_monitor.md.
+    Source: derived here, docs/proofs/status_monitor.md, section 6.
     """
 
-    epsilon: float
-    delta: float
-    max_hits: int
     starts: tuple[int, ...]
     ends: tuple[int, ...]
     many: tuple[bool, ...]
     tests: int = DEFAULT_TESTS
-    beta: float = 0.05
-    count_share: float = 0.25
-    label: str = ""
 
     noise_label = "rule monitor"
     state_type = RuleState
@@ -117,17 +96,16 @@ class RuleMonitor(ChargingMonitor[RuleState]):
             for name, value in {"starts": start, "ends": end}.items():
                 checks.integer(name, value, minimum=0, maximum=LARGEST_THRESHOLD)
             if (end > start) if many else (end < start):
-                raise ValueError(
-                    f"ends must not be {'above' if many else 'below'} starts for a rule of "
-                    f"{'many' if many else 'few'} people, got {end} and {start}"
-                )
+                raise ValueError(f"ends must not be beyond starts, got {end} and {start}")
         most = checks.integer("max_hits", self.max_hits, minimum=1, maximum=LARGEST_UINT16)
         if most < len(self.starts):
             raise ValueError(f"max_hits must be >= the number of rules, got {most} < {len(self.starts)}")
-        _ = _reaches(self.calibrated.eta, self._shift)  # noise that cannot be drawn is refused now
+        if sum(self._reaches) > LARGEST_TABLE:
+            raise ValueError(f"epsilon must be larger: noise would need a table of more than {LARGEST_TABLE:,} numbers")
 
     @cached_property
-    def calibrated(self) -> StatusCalibration:
+    @override
+    def calibrated(self) -> Calibration:
         """The noise that meets the guarantee; its thresholds are for items, and not used here."""
         budget = MonitorBudget(
             epsilon=self.epsilon,
@@ -145,13 +123,11 @@ class RuleMonitor(ChargingMonitor[RuleState]):
     def guarantee(self) -> PrivacyGuarantee:
         return replace(self.calibrated.guarantee, public=("all parameters", "the steps", "the changes"))
 
-    @property
-    def margin(self) -> int:
-        """By how much a threshold must be passed, or missed, for a test to go as it should."""
-        return self.margin_in(self.tests)
-
     def margin_in(self, tests: int) -> int:
-        """Return the margin for another number of tests; thresholds stay where they are for `tests`."""
+        """Return by how much a threshold must be passed, or missed, for so many tests to go as they should.
+
+        Thresholds stay where they are for `tests`.
+        """
         surely, eta = math.log(checks.integer("tests", tests, minimum=1) / self.beta), self.calibrated.eta
         return math.ceil(max(math.log(surely) / eta + self._shift, surely / eta - self._shift))
 
@@ -162,8 +138,16 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         return (surely - math.log(surely)) / (2 * self.calibrated.eta)
 
     @property
+    def _reaches(self) -> tuple[int, int]:
+        """How far below 0 the laws of T and T' reach, to 128 bits."""
+        bits, eta = math.log(2) * WORD_BITS, self.calibrated.eta
+        return math.ceil(bits / eta + self._shift) + 1, math.ceil(math.log(bits) / eta + self._shift) + 1
+
+    @property
     def _laws(self) -> tuple[IntegerLaw, IntegerLaw]:
-        return _laws(self.calibrated.eta, self._shift)
+        """The laws of T and T' for numbers of 0, to 128 bits: numbers of rules move numbers of people."""
+        eta, (reach, near) = self.calibrated.eta, self._reaches
+        return rising_law(eta, self._shift, -reach), falling_law(eta, -self._shift, -near)
 
     @override
     def initial_state(self) -> RuleState:
@@ -199,20 +183,14 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         changed = (self._active(step, counts, active, source) != active) & self._tested(state.changes)
         changes = state.changes + int(changed.sum())
         tested = self._tested(changes)
-        started, ended = (np.flatnonzero(changed & ~active), np.flatnonzero(changed & active))
+        started, ended = (np.flatnonzero(changed & was).astype(np.uint64) for was in (~active, active))
         listed = np.flatnonzero(active | changed)
         shown = UpItems(listed.astype(np.uint64), np.where(active, since, step)[listed])
-        rows = self._rows(step, shown, started.astype(np.uint64), ended.astype(np.uint64), tally, source)
+        rows, charges = self._changed(step, shown, started, ended, tally, source)
         rows = replace(rows, stopped=bool(np.any(self._tested(state.changes) & ~tested)))
         after = np.where(changed, np.where(active, INACTIVE, step), since)
         kept = replace(state, since=np.where(tested, after, INACTIVE), changes=changes, last_step=step)
-        return rows, kept, tally.charges(np.isin(tally.items, np.flatnonzero(changed).astype(np.uint64)))
-
-    @property
-    def changes_for_few(self) -> int | None:
-        """After so many changes, of all rules, rules of few people are no longer tested; None if there is none."""
-        few = self.many.count(False)
-        return self.max_hits + 1 - few if few else None
+        return rows, kept, charges
 
     def _tested(self, changes: int) -> NDArray[np.bool_]:
         """Return which rules are tested after so many changes: those of few people while everybody counts for them.
@@ -220,23 +198,19 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         A person has been charged once for a change at most, and counts for as many rules as charges are left, the first
         of which are those of few people.
         """
-        last = self.changes_for_few
-        return np.array(self.many) | (last is not None and changes < last)
+        return np.array(self.many) | (changes < self.max_hits + 1 - self.many.count(False))
 
     def _active(self, step: int, counts: Integers, active: NDArray[np.bool_], source: NoiseSource) -> NDArray[np.bool_]:
         """Test all rules: whether each is active now, given whether it was."""
         rules, many = np.arange(len(counts), dtype=np.uint64), np.array(self.many)
+        upper, lower = (
+            np.where(many, one, other) for one, other in ((self.starts, self.ends), (self.ends, self.starts))
+        )
         rises, falls = self._laws
-        above = counts >= np.array(self._numbers(rising=True)) + rises.draw(source.derive("rise", step), rules)
-        below = counts < np.array(self._numbers(rising=False)) + falls.draw(source.derive("fall", step), rules)
+        above = counts >= upper + rises.draw(source.derive("rise", step), rules)
+        below = counts < lower + falls.draw(source.derive("fall", step), rules)
         high = np.where(active == many, ~below, above)  # of a rule of few people that is not active, the number is high
         return np.asarray(high == many)
-
-    def _numbers(self, *, rising: bool) -> tuple[int, ...]:
-        """Return of each rule the number that is tested where counts rise, or fall."""
-        return tuple(
-            start if many == rising else end for start, end, many in zip(self.starts, self.ends, self.many, strict=True)
-        )
 
     def _check(self, holdings: Holdings) -> None:
         """Refuse holdings that would let one person count more than the guarantee allows."""
@@ -248,27 +222,3 @@ class RuleMonitor(ChargingMonitor[RuleState]):
         few = ~np.array(self.many)[holdings.items.astype(np.int64)]
         if np.any(ranks[few] >= self.many.count(False)):
             raise ValueError("ranks of rules of few people must come first")
-
-
-def _reaches(eta: float, shift: float) -> tuple[int, int]:
-    """Return how far below 0 the laws of T and T' reach, to 128 bits.
-
-    Raises:
-        ValueError: their tables would be too large.
-    """
-    reach = math.ceil(WORD_BITS * math.log(2) / eta + shift) + 1
-    near = math.ceil(math.log(WORD_BITS * math.log(2)) / eta + shift) + 1
-    if reach + near > LARGEST_TABLE:
-        raise ValueError(f"epsilon must be larger: noise would need a table of more than {LARGEST_TABLE:,} numbers")
-    return reach, near
-
-
-@functools.lru_cache(maxsize=64)
-def _laws(eta: float, shift: float) -> tuple[IntegerLaw, IntegerLaw]:
-    """Return the laws of T and T' for numbers of 0, up to 128 bits: numbers of rules move numbers of people."""
-    reach, near = _reaches(eta, shift)
-    with mpmath.workprec(PRECISION):
-        rate, moved = mpmath.mpf(eta), mpmath.mpf(shift)
-    rises = IntegerLaw.from_survival(-reach, lambda k: mpmath.exp(-mpmath.exp(rate * (k - moved))))
-    falls = IntegerLaw.from_survival(-near, lambda k: -mpmath.expm1(-mpmath.exp(-rate * (k + moved))))
-    return rises, falls

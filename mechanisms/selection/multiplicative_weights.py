@@ -12,7 +12,8 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.accounting import PrivacyCurve
+from privstream.mechanisms.selection.queries import QueryMechanism
 from privstream.mechanisms.selection.sparse_vector import VALUES, Progress, SparseVector
 from scipy import special
 from typing_extensions import override
@@ -60,7 +61,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
+class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     """Answers any number of linear queries over a finite domain, and pays only when its hypothesis is wrong.
 
     The hypothesis starts uniform. A query is answered from it, for free, unless a `SparseVector` with values finds that
@@ -78,28 +79,21 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
         not halt before all these queries are answered.
 
     Args:
-        epsilon: privacy loss of the whole run, > 0.
         delta: in [0, 1); > 0 pays for many updates.
         domain_size: number of kinds of records, from 2 to 2^24.
         records: public number of records, from 1 to 2^53, exact or estimated; a wrong one costs accuracy, not privacy.
         alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1).
         neighbouring: "add_remove" or "replace_one" record.
 
-    Raises:
-        ValueError: a parameter is out of range, or no proof covers (epsilon, delta, max_updates).
-        TypeError: a parameter is of another type.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=4, records=10**6, alpha=0.1)
-        >>> counts = np.array([700_000, 100_000, 100_000, 100_000])
-        >>> given = LinearQueries(counts, np.array([[1, 0, 0, 0], [0, 1, 1, 0]]))
-        >>> state, answers = mechanism.step(mechanism.initial_state(), given, SeededNoise(1))
+        >>> given = LinearQueries(np.array([7, 1, 1, 1]) * 100_000, np.array([[1, 0, 0, 0], [0, 1, 1, 0]]))
+        >>> _, answers = mechanism.step(mechanism.initial_state(), given, SeededNoise(1))
         >>> answers.measured.tolist(), answers.values.round(-5).tolist()
         ([True, True], [700000.0, 200000.0])
 
-    Source: Hardt and Rothblum (2010); Dwork and Roth, The Algorithmic Foundations of Differential Privacy (2014),
-    Algorithms 5 and 6; docs/proofs/multiplicative_weights.md.
+    Source: Hardt and Rothblum (2010); Dwork and Roth (2014), Algorithms 5 and 6; docs/proofs/multiplicative_weights.md.
     """
 
     epsilon: float
@@ -110,6 +104,9 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
     neighbouring: str = "add_remove"
     noise_label = "multiplicative weights"
     state_type = Hypothesis
+    proof = "docs/proofs/multiplicative_weights.md, section Privacy"
+    public = ("all parameters", "the queries and their number")
+    adaptivity = "Queries may depend on all earlier answers."
 
     def __post_init__(self) -> None:
         if checks.integer("domain_size", self.domain_size, minimum=2) > _LARGEST_DOMAIN:
@@ -162,23 +159,14 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
 
     @property
     @override
-    def guarantee(self) -> PrivacyGuarantee:
-        tests = self.tests.guarantee
-        return PrivacyGuarantee(
-            unit=tests.unit,
-            neighbouring=self.neighbouring,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            limits=(
-                f"It covers the whole run, which halts after {self.max_updates} measured answers.",
-                "All steps see the same data.",
-            ),
-            public=("all parameters", "the queries and their number"),
-            adaptivity="Queries may depend on all earlier answers.",
-            proof="docs/proofs/multiplicative_weights.md, section Privacy",
-            caveats=tests.caveats,
-            curve=tests.curve,
-        )
+    def limits(self) -> tuple[str, ...]:
+        halts = f"It covers the whole run, which halts after {self.max_updates} measured answers."
+        return (halts, "All steps see the same data.")
+
+    @property
+    @override
+    def curve(self) -> PrivacyCurve:
+        return self.tests.curve
 
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the error of the class docstring for so many queries, as a number of records."""
@@ -204,14 +192,6 @@ class OnlineMultiplicativeWeights(Mechanism[Hypothesis]):
     def updates(self, state: Hypothesis) -> int:
         """Return how many answers were measured so far: those are what the budget of `max_updates` is for."""
         return state.tests.hits
-
-    def spent(self, state: Hypothesis) -> float:
-        """Return the epsilon that the run has really used so far, at most.
-
-        For delta = 0 the answers given are so much private, and the rest of `epsilon` may be spent otherwise if the run
-        is not continued. For delta > 0 updates do not add up, and the first query spends all.
-        """
-        return self.tests.spent(state.tests)
 
     def step(self, state: Hypothesis, given: LinearQueries, noise: NoiseSource) -> tuple[Hypothesis, LinearAnswers]:
         """Answer queries in order, up to and including the last that is paid for.

@@ -90,34 +90,16 @@ class QueryMechanism(ABC):
         return described(self)
 
 
-def check_threshold(threshold: int) -> None:
-    """Refuse a threshold that is no integer within range."""
-    if checks.integer("threshold", threshold, minimum=-LARGEST) > LARGEST:
-        raise ValueError(f"threshold must be <= 2**60, got {threshold}")
-
-
-def integers(name: str, values: ArrayLike) -> Integers:
-    """Return integers within range as a fresh int64 array. Messages never quote a value."""
+def integers(name: str, values: ArrayLike, *, single: bool = False) -> Integers:
+    """Return a row of integers within range, or perhaps a single one, as a fresh int64 array; quotes no value."""
     array: NDArray[Any] = np.asarray(values)
-    if array.ndim > 1:
+    if array.ndim != 1 and not (single and array.ndim == 0):
         raise ValueError(f"{name} must be one-dimensional, got {array.ndim} dimensions")
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be integers, got {array.dtype}")
     if array.size and (array.max() > LARGEST or array.min() < -LARGEST):
         raise ValueError(f"{name} must be between -2**60 and 2**60")
     return array.astype(np.int64)
-
-
-def vector(name: str, values: ArrayLike) -> Integers:
-    """Return a one-dimensional array of integers within range."""
-    if np.ndim(values) != 1:
-        raise ValueError(f"{name} must be one-dimensional, got {np.ndim(values)} dimensions")
-    return integers(name, values)
-
-
-def query_labels(first: int, count: int) -> NDArray[np.uint64]:
-    """Return the noise labels first, first + 1, .."""
-    return np.uint64(first) + np.arange(count, dtype=np.uint64)
 
 
 def noisy(values: Integers, law: Geometric | DiscreteLaplace, labels: Labels, noise: NoiseSource) -> Integers:
@@ -136,23 +118,12 @@ def leaders(totals: NDArray[Any], count: int) -> Integers:
     return chosen[np.lexsort((chosen, -totals[chosen]))]
 
 
-def difference_tail(query: Geometric, threshold: Geometric, x: int) -> float:
-    """Return Pr[A - B > x] for the noise A of a query and B of a threshold: docs/proofs/free_gap.md, section 5."""
-    a, c = 1 / query.scale, 1 / threshold.scale
-    both = -math.expm1(-a - c)
-    if x >= -1:
-        return -math.expm1(-c) / both * math.exp(-(x + 1) * a)
-    return 1 + math.expm1(-a) / both * math.exp(x * c)
-
-
 def excess_quantile(query: Geometric, threshold: Geometric, beta: float) -> float:
-    """Return the least t, rounded up, such that a gap exceeds the truth by more than t with probability <= beta.
+    """Return a t such that a gap exceeds the truth by more than t with probability <= beta, the least up to about 1/2.
 
-    The error of a gap is the query's noise minus the threshold's, each less its mean.
+    The error of a gap is the query's noise A minus the threshold's B, each less its mean: docs/proofs/free_gap.md,
+    section 5.
     """
-    reach = math.ceil(2 * (query.scale + threshold.scale) * (2 - math.log(min(beta, 1 - beta)))) + 2
-    low, high = -reach, reach
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if difference_tail(query, threshold, middle) <= beta else (middle, high)
-    return high - query.mean + threshold.mean
+    a, c = 1 / query.scale, 1 / threshold.scale
+    ahead = math.expm1(-c) / math.expm1(-a - c)  # Pr[A >= B]
+    return max(-1, math.ceil(math.log(ahead / beta) / a) - 1) - query.mean + threshold.mean

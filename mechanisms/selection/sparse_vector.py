@@ -18,14 +18,12 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, PureComposition, PureDp, smallest
 from privstream.mechanisms.selection.queries import (
+    LARGEST,
     QueryMechanism,
-    check_threshold,
     excess_quantile,
     integers,
     leaders,
     noisy,
-    query_labels,
-    vector,
 )
 from typing_extensions import override
 
@@ -33,7 +31,6 @@ HITS, VALUES, GAPS = PUBLISHED = ("hits", "values", "gaps")
 MOST_BRANCHES = 32
 SHARE_OF_VALUES = 1 / 9  # of epsilon, as in the source for delta = 0
 _MOST_GAIN = 1e4  # less noise by more than this is not looked for
-_CHUNK = 2**16  # queries whose noise is drawn at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +86,11 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     Privacy:
         Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
         (epsilon, delta)-DP however many queries are asked; queries and thresholds may depend on all earlier answers.
-        Public: the parameters, the thresholds and the number of queries. With gaps, what a run has really used is
-        `spent`; the rest may be spent on something else once the run is over.
+        Public: the parameters, the thresholds and the number of queries.
 
     Accuracy:
-        Over so many queries, with probability 1 - beta, each hit has value >= threshold - alpha and each miss
-        value <= threshold + alpha, and each published value is within alpha of the truth, alpha =
-        `accuracy(queries, beta)`.
+        Over so many queries, with probability 1 - beta, each hit has value >= threshold - alpha, each miss
+        value <= threshold + alpha, and each published value is off by alpha at most: `accuracy(queries, beta)`.
 
     Attributes:
         delta: in [0, 1); 0 with gaps.
@@ -111,12 +106,11 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = SparseVector(epsilon=1.0, max_hits=2, threshold=500)
-        >>> state, answers = mechanism.step(mechanism.initial_state(), [3, 990, 4, 980, 5], SeededNoise(1))
-        >>> answers.hits.tolist()
+        >>> mechanism.step(mechanism.initial_state(), [3, 990, 4, 980, 5], SeededNoise(1))[1].hits.tolist()
         [False, True, False, True]
 
-    Source: Dwork and Roth (2014), Algorithms 1 to 3, docs/proofs/sparse_vector.md; Ding et al., Free gap estimates
-    (2022), Algorithms 1, 2 and 5, docs/proofs/free_gap.md.
+    Source: Dwork and Roth (2014), Algorithms 1 to 3, docs/proofs/sparse_vector.md; Ding et al. (2022), Algorithms 1, 2
+    and 5, docs/proofs/free_gap.md.
     """
 
     epsilon: float
@@ -138,7 +132,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         checks.positive("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         checks.integer("max_hits", self.max_hits, minimum=1)
-        check_threshold(self.threshold)
+        checks.integer("threshold", self.threshold, minimum=-LARGEST, maximum=LARGEST)
         checks.one_of("publish", self.publish, PUBLISHED)
         checks.integer("branches", self.branches, minimum=1, maximum=MOST_BRANCHES)
         checks.non_negative("margin", self.margin)
@@ -179,8 +173,9 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     @property
     def threshold_epsilon(self) -> float:
         """The part of epsilon that the threshold costs, with gaps."""
-        share = self.threshold_share
-        return self.epsilon * (optimal_share(self.max_hits, monotone=self.monotone) if share is None else share)
+        # Ding et al. (2022), section 5.1, after Lyu, Su and Li (2017), section 4.2.
+        best = 1 / (1 + math.cbrt((self.max_hits if self.monotone else 2 * self.max_hits) ** 2))
+        return self.epsilon * (best if self.threshold_share is None else self.threshold_share)
 
     @property
     def hit_epsilon(self) -> float:
@@ -285,8 +280,11 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         each branch gets an equal part. This is not so among hits alone: of queries far below their threshold that hit
         nevertheless, every bound is wrong.
         """
-        below = {branch: self._excess(branch, confidence) for branch in set(answers.branches.tolist())}
-        return answers.numbers - np.array([below[branch] for branch in answers.branches.tolist()], dtype=np.float64)
+        wrong = (1 - checks.probability("confidence", confidence)) / self.branches
+        scales = [math.ldexp(self.query_scale, branch) for branch in range(self.branches)]
+        threshold = Geometric(self.threshold_scale)
+        below = np.array([excess_quantile(Geometric(scale), threshold, wrong) for scale in scales])
+        return np.asarray(answers.numbers - below[answers.branches])
 
     def step(
         self, state: Progress, values: ArrayLike, noise: NoiseSource, *, thresholds: ArrayLike | None = None
@@ -308,20 +306,13 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         Raises:
             BudgetSpent: the run had halted before.
         """
-        queries = vector("values", values)
-        bars = integers("thresholds", self.threshold if thresholds is None else thresholds)
+        queries = integers("values", values)
+        bars = integers("thresholds", self.threshold if thresholds is None else thresholds, single=True)
         if bars.shape not in {(), queries.shape}:
             raise ValueError(f"thresholds must be one number or {len(queries)} numbers, got shape {bars.shape}")
         if len(queries) and self.halted(state):
             raise BudgetSpent(f"hits must stay <= {self.max_hits} at the full price; the run has halted")
-        bars, source, parts = np.broadcast_to(bars, queries.shape), self._source(noise), [_NOTHING]
-        for start in range(0, len(queries), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            state, answers = self._answer(state, queries[part], bars[part], source)
-            parts.append(answers)
-            if self.halted(state):
-                break
-        return state, Answers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return self._answer(state, queries, np.broadcast_to(bars, queries.shape), self._source(noise))
 
     def select(self, values: ArrayLike, noise: NoiseSource) -> Selection:
         """Select up to `max_hits` of the largest queries above the threshold, in noisy order, with their gaps.
@@ -332,7 +323,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         Raises:
             ValueError: gaps are not published, there are several branches, or there is no query.
         """
-        queries = vector("values", values)
+        queries = integers("values", values)
         if self.publish != GAPS or self.branches > 1 or not len(queries):
             raise ValueError("publish must be gaps, branches 1, and values at least one query to select from")
         source = self._source(noise).derive("in noisy order")
@@ -349,7 +340,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         self, state: Progress, values: Integers, bars: Integers, noise: NoiseSource
     ) -> tuple[Progress, Answers]:
         """Return the state after some queries, and their answers."""
-        labels, gaps = query_labels(state.asked, len(values)), values - bars
+        labels, gaps = np.uint64(state.asked) + np.arange(len(values), dtype=np.uint64), values - bars
         raws = []
         for branch in range(self.branches):
             source = noise.derive("query", branch)  # a test alone needs no noise of its own for each value
@@ -389,11 +380,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         found = np.flatnonzero(branches >= 0)
         return found, branches[found]
 
-    def _excess(self, branch: int, confidence: float) -> float:
-        query, threshold = self.query_law(branch), self.threshold_law
-        assert isinstance(query, Geometric) and isinstance(threshold, Geometric)
-        return excess_quantile(query, threshold, (1 - checks.probability("confidence", confidence)) / self.branches)
-
     def _law(self, scale: float) -> Geometric | DiscreteLaplace:
         return Geometric(scale) if self.publish == GAPS else DiscreteLaplace(scale)
 
@@ -405,9 +391,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     def _price(self) -> int:
         """Price of a hit in branch 0, in units."""
         return 1 << (self.branches - 1)
-
-
-_NOTHING = Answers(np.zeros(0, np.bool_), np.zeros(0), np.zeros(0, np.int64))
 
 
 def _mean(law: Geometric | DiscreteLaplace) -> float:
@@ -428,11 +411,3 @@ def noise_scale(epsilon: float, delta: float, max_hits: int, changes: int) -> fl
         return PureComposition(rounds=max_hits, round_epsilon=changes / scale).delta(epsilon) <= delta
 
     return smallest(private, pure / (_MOST_GAIN * max_hits), pure, precision=1e-9)
-
-
-def optimal_share(hits: int, *, monotone: bool) -> float:
-    """Return the part of epsilon for the threshold that gives the gaps of hits at the full price the least variance.
-
-    Source: Ding et al. (2022), section 5.1, after Lyu, Su and Li (2017), section 4.2.
-    """
-    return 1 / (1 + math.cbrt((hits if monotone else 2 * hits) ** 2))

@@ -26,9 +26,9 @@ from privstream.mechanisms.privacy.accounting import (
     PureDp,
     largest,
 )
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.mechanisms.selection.queries import QueryMechanism, check_threshold, leaders, noisy, vector
+from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, integers, leaders, noisy
 from scipy import special
 from typing_extensions import override
 
@@ -74,13 +74,12 @@ class NoisyTopK(QueryMechanism):
         Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
         epsilon-DP for each call of `select`; the gaps are free. Public: the parameters, the number of queries, and
         their order, which must not depend on the data (not by descending count). One that stops at the threshold after
-        m queries has used (m + 1) / top of epsilon only, `spent`; the rest may be spent on something else.
+        m queries has used (m + 1) / top of epsilon only, `spent`.
 
     Accuracy:
         With probability 1 - beta no query that was not selected exceeds a selected one, or the threshold if that was
-        reached, by more than `accuracy(queries, beta)`. The noise of a gap has mean 0 and variance `gap_variance`, as
-        if the selection did not depend on the noise; `postprocess.blue_from_gaps` improves measurements with the first
-        top - 1 gaps.
+        reached, by more than `accuracy(queries, beta)`. The noise of a gap has variance 2 `noise_variance`,
+        as if the selection did not depend on it.
 
     Attributes:
         top: number of queries to select, >= 1.
@@ -90,14 +89,12 @@ class NoisyTopK(QueryMechanism):
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
-        >>> NoisyTopK(epsilon=1.0, top=2, monotone=True).select([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
-        [1, 3]
         >>> hybrid = NoisyTopK(epsilon=1.0, top=4, threshold=500, monotone=True)
         >>> selection = hybrid.select([30, 900, 40, 700, 50], SeededNoise(1))
         >>> selection.indices.tolist(), selection.spent
         ([1, 3], 0.75)
 
-    Source: Ding et al., Free gap estimates (2022), Algorithms 3 and 4; docs/proofs/free_gap.md, section 3.
+    Source: Ding et al. (2022), Algorithms 3 and 4; docs/proofs/free_gap.md, section 3.
     """
 
     epsilon: float
@@ -111,7 +108,7 @@ class NoisyTopK(QueryMechanism):
         checks.positive("epsilon", self.epsilon)
         checks.integer("top", self.top, minimum=1)
         if self.threshold is not None:
-            check_threshold(self.threshold)
+            checks.integer("threshold", self.threshold, minimum=-LARGEST, maximum=LARGEST)
         self._check_queries(self.noise_scale)
 
     @property
@@ -135,11 +132,6 @@ class NoisyTopK(QueryMechanism):
         """Variance of the noise on each query."""
         return self.law.variance
 
-    @property
-    def gap_variance(self) -> float:
-        """Variance of the noise of a gap, and of any sum of consecutive gaps."""
-        return 2 * self.noise_variance
-
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the alpha of the class docstring for so many queries."""
         contestants = checks.integer("queries", queries, minimum=1) + (self.threshold is not None)
@@ -158,7 +150,7 @@ class NoisyTopK(QueryMechanism):
         Raises:
             ValueError: there are too few queries to select from.
         """
-        queries = vector("values", values)
+        queries = integers("values", values)
         if self.threshold is not None:  # last, so that queries win ties against it
             queries = np.append(queries, self.threshold)
         if len(queries) <= self.top:
@@ -176,7 +168,7 @@ class NoisyTopK(QueryMechanism):
     def estimates(self, selection: TopSelection) -> Floats | None:
         """Return estimates of the selected queries, threshold plus gaps, or None if no threshold was reached.
 
-        Each has the variance `gap_variance`; all of them share the threshold's noise.
+        Each has the variance 2 `noise_variance`; all of them share the threshold's noise.
         """
         if selection.threshold_gap is None or self.threshold is None:
             return None
@@ -197,27 +189,24 @@ class RankedCounts(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredTopK:
+class MeasuredTopK(QueryMechanism):
     """Publishes the `top` largest of many counts in each release: which they are, their gaps, and how large they are.
 
     Part of the budget selects by `NoisyTopK`, which gives the gaps too; the rest measures what was selected. The
     estimates are the best linear unbiased ones from measures and gaps.
 
     Privacy:
-        Unit: one person over all releases, who changes each count of a release by at most 1 and at most
-        `items_per_release` of them, in at most `releases` releases. (epsilon, delta)-DP for all releases together.
-        However many counts a person changes, to select costs the same, since all move in one direction; to measure
-        costs more. Public: the parameters, the number and order of the counts, and when there are releases.
+        Unit: one person over all releases, who changes each count of a release by at most 1, all in one direction, and
+        at most `items_per_release` of them, in at most `releases` releases. (epsilon, delta)-DP for all releases
+        together. Public: the parameters, the number and order of the counts, and when there are releases.
 
     Accuracy:
         With probability 95% no count of a release that was not selected exceeds a selected one by more than
-        `selection_error(counts, 0.05)`, and, each alone, an interval contains the true count, whatever the counts:
-        it is that of the measure, which does not know what the selection saw, widened until it contains the estimate.
-        Where selected counts stand clear of the rest, the variance of an estimate is `estimate_variance`; where the
-        noise decides what is selected, gaps and estimates are biased upwards.
+        `selection_error(counts, 0.05)`, and, each alone, an interval contains the true count: it is that of the
+        measure, which does not know what the selection saw, widened until it contains the estimate. Where the noise
+        decides what is selected, gaps and estimates are biased upwards; elsewhere `estimate_variance` holds.
 
     Args:
-        epsilon: privacy loss of all releases together, > 0.
         delta: in [0, 1). Above 0 many releases need less noise.
         top: number of counts to select in each release, >= 1.
         releases: releases that one person takes part in at most, >= 1.
@@ -230,7 +219,7 @@ class MeasuredTopK:
         >>> MeasuredTopK(epsilon=1.0, top=2).release([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
         [1, 3]
 
-    Source: Ding et al., Free gap estimates (2022), Algorithm 3 and section 6.3; docs/proofs/top_k_windows.md.
+    Source: Ding et al. (2022), Algorithm 3 and section 6.3; docs/proofs/top_k_windows.md.
     """
 
     epsilon: float
@@ -239,6 +228,8 @@ class MeasuredTopK:
     releases: int = 1
     items_per_release: int = 1
     measure_share: float = 0.25
+    proof = "docs/proofs/top_k_windows.md, section 2"
+    adaptivity = "The counts of each release may depend on everything published before it."
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -249,29 +240,24 @@ class MeasuredTopK:
         if self._charges > MOST_MEASURES:
             raise ValueError(f"releases times measures in each must be <= {MOST_MEASURES:,}, got {self._charges:,}")
         checks.probability("measure_share", self.measure_share)
-        _ = self._laplace, self._selection_for(self._least_selection_epsilon)
+        _ = self._laplace, self.selection
 
     @property
-    def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of all releases together."""
-        one = self.releases == 1
-        return PrivacyGuarantee(
-            unit=PERSON,
-            neighbouring="add_remove",
-            epsilon=self.epsilon,
-            delta=self.delta,
-            limits=(
-                f"Each person takes part in at most {self.releases:,} release{'' if one else 's'} and changes at most "
-                f"{self.items_per_release:,} of its counts, each by at most 1, all up or all down.",
-            ),
-            public=NoisyTopK.public,
-            adaptivity="The counts of each release may depend on everything published before it.",
-            proof="docs/proofs/top_k_windows.md, section 2",
-            caveats=(KEYED_NOISE,),
-            curve=self.curve,
+    @override
+    def unit(self) -> PrivacyUnit:
+        return PERSON
+
+    @property
+    @override
+    def limits(self) -> tuple[str, ...]:
+        releases = f"{self.releases:,} release{'s' * (self.releases > 1)}"
+        return (
+            f"Each person takes part in at most {releases} and changes at most {self.items_per_release:,} of its "
+            "counts, each by at most 1, all up or all down.",
         )
 
     @functools.cached_property
+    @override
     def curve(self) -> PrivacyCurve:
         """All (epsilon, delta) of all releases together."""
         if self.delta == 0:
@@ -288,11 +274,11 @@ class MeasuredTopK:
     @functools.cached_property
     def selection(self) -> NoisyTopK:
         """How each release selects. Its epsilon is that of adding or removing a person in one release."""
-        goal, low = self.epsilon * (1 - self.measure_share), self._least_selection_epsilon
-        if self.delta == 0 or self.releases == 1:
-            return self._selection_for(low)
-        found = largest(lambda each: self._selections(each).delta(goal) <= self.delta / 2, low, self.releases * low)
-        return self._selection_for(found)
+        goal = self.epsilon * (1 - self.measure_share)
+        each = goal / self.releases
+        if self.delta > 0 and self.releases > 1:
+            each = largest(lambda one: self._selections(one).delta(goal) <= self.delta / 2, each, goal)
+        return NoisyTopK(epsilon=each, top=self.top, monotone=True)  # one person moves all counts in one direction
 
     @functools.cached_property
     def measurement(self) -> SymmetricNoise:
@@ -356,14 +342,6 @@ class MeasuredTopK:
         """Measures that one person changes at most, by 1 each."""
         return self.releases * min(self.top, self.items_per_release)
 
-    @property
-    def _least_selection_epsilon(self) -> float:
-        return self.epsilon * (1 - self.measure_share) / self.releases
-
-    def _selection_for(self, epsilon: float) -> NoisyTopK:
-        # Adding or removing one person moves all counts in one direction.
-        return NoisyTopK(epsilon=epsilon, top=self.top, monotone=True)
-
     def _selections(self, epsilon: float) -> PureComposition:
         """Return the composition of all selections of one person, each `epsilon`-DP."""
         return PureComposition(rounds=self.releases, round_epsilon=epsilon)
@@ -389,28 +367,25 @@ class ExponentialMechanismWithGap(QueryMechanism):
     minus the soft maximum of all others, both in units of `utility_scale`.
 
     Privacy:
-        Unit: one change of the data that moves no utility by more than `sensitivity`, under the stated neighbouring
-        relation. epsilon-DP for each call of `select`, or for index and gap together if any exact sampler of the
-        exponential mechanism selects on the same data and `gap` draws the rest. Utilities are real numbers, and the
-        noise is in floating point: round the gap that is published (Mironov 2012). Public: the parameters, the number
-        and order of the candidates.
+        Unit: one change of the data that moves no utility by more than `sensitivity`. epsilon-DP for each call of
+        `select`, or for index and gap together if any exact sampler of the exponential mechanism selects on the same
+        data and `gap` draws the rest. Utilities and noise are floating-point numbers: round the gap that is published
+        (Mironov 2012). Public: the parameters, the number and order of the candidates.
 
     Accuracy:
         With probability 1 - beta the selected utility is within `utility_scale` ln(candidates / beta) of the best.
         `postprocess.gap_p_value` is how unlikely so large a gap is if another candidate is better.
 
     Args:
-        epsilon: privacy loss of one selection, > 0.
         sensitivity: most that one change of the data can move any utility, > 0.
-        monotone, neighbouring: see `QueryMechanism`.
+        epsilon, monotone, neighbouring: see `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> ExponentialMechanismWithGap(epsilon=1.0).select([3.0, 90.0, 40.0], SeededNoise(1)).candidate
         1
 
-    Source: McSherry and Talwar (2007); Ding et al., Free gap estimates (2022), Algorithms 6 and 7, Theorems 6 and 10;
-    docs/proofs/free_gap.md, section 4.
+    Source: Ding et al. (2022), Algorithms 6 and 7, Theorems 6 and 10; docs/proofs/free_gap.md, section 4.
     """
 
     epsilon: float

@@ -7,6 +7,8 @@ from numpy.typing import ArrayLike
 from privstream.mechanisms.arrays import Floats
 
 NORMAL = 1.959963984540054
+"""As far reach 95% of a normal law to either side, in standard deviations."""
+
 FINER = 10.0
 """So many times finer than the standard deviation that an interval stands for are its digits, at least."""
 

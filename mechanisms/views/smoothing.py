@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.views.digits import NORMAL
 
 LOOKBACK = 64
 """Windows from which numbers of a run without an end are smoothed."""
@@ -15,7 +16,6 @@ LOOKBACK = 64
 MOST_RISING = LOOKBACK - 1
 """Windows to look back for what rose."""
 
-NORMAL = 1.959963984540054
 WITHOUT_MODEL = 2.12  # deviations of the noise of its count that an interval reaches beyond it at most
 DIGITS = 1
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-NORMAL = 1.959964
-"""Standard deviations of a normal law from its mean to the end of an interval of 95%."""
+from privstream.mechanisms.views.digits import NORMAL
 
 SURELY = 3.3
 """Standard deviations by which a number must be above the threshold."""

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from privstream.mechanisms.postprocess import NORMAL, ratio_bounds
-from privstream.mechanisms.views.digits import meaningful
+from privstream.mechanisms.postprocess import ratio_bounds
+from privstream.mechanisms.views.digits import NORMAL, meaningful
 from privstream.mechanisms.views.rules import Watch, watched
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor

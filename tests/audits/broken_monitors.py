@@ -18,9 +18,9 @@ class OnlyPresentItems(ThresholdMonitor):
 class NobodyCharged(ThresholdMonitor):
     """Forgets to charge, so that nobody is ever dropped: neither from tests nor from noisy counts."""
 
-    def decide(self, counters, holdings, noise):
-        hits, _ = super().decide(counters, holdings, noise)
-        return hits, Charges.none()
+    def decide(self, *given):
+        hits, _, up = super().decide(*given)
+        return hits, Charges.none(), up
 
 
 class NoGates(ThresholdMonitor):

@@ -74,7 +74,7 @@ def _score(monitor, belief, strategy, world, shape, steps, noise):
     hits = np.zeros((0, *shape), bool)
     for step in range(steps):
         plan = strategy(step, hits)
-        published, charges = monitor.decide(counters, holdings(plan.others, plan.held[world], step), noise)
+        published, charges, _ = monitor.decide(counters, holdings(plan.others, plan.held[world], step), noise)
         counters = counters.add(charges)
         items = published.items.astype(np.int64)
         hit, count = np.zeros(shape, bool), np.zeros(shape, np.int64)

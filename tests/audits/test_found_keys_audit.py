@@ -99,7 +99,7 @@ def made(*, kind=FoundKeys, scale=None, pruned=True, **fields):
         noise = ExactTails(BandedFactor(1, 1), LAW, 0, 1)
         law = KeyLaw((noise,), PureDp(1.0), DELTA / bounds.contributions, bounds)
         lengths = tuple(1 << level for level in range(WINDOWS.bit_length()))
-        vars(mechanism)["law"] = discovery._with_scales(law, lengths)
+        vars(mechanism)["law"] = discovery._with_scales(lambda: law, lengths)
     return mechanism
 
 
@@ -266,8 +266,8 @@ def test_tests_that_are_not_paid_for_are_seen(forgotten, monkeypatch):
 class NoNoiseWithoutPeople(FoundKeys):
     """Windows in which a key has nobody have no noise."""
 
-    def _noise_of_steps(self, keys, true, first, source, answer, last=None):
-        return np.where(true > 0, super()._noise_of_steps(keys, true, first, source, answer, last), 0)
+    def _noisy(self, keys, true, first, source):
+        return np.where(true > 0, super()._noisy(keys, true, first, source), 0)
 
 
 def test_noise_that_windows_without_people_do_not_have_is_missed():

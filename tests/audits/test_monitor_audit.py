@@ -114,7 +114,7 @@ class TestMistakesAreFound:
             for size in (20, 25 + late):
                 people = np.arange(runs * size, dtype=np.uint64)
                 holdings = Holdings(step=0, users=people, items=people % np.uint64(runs))
-                hits, _ = monitor.decide(UserCounters(), holdings, SeededNoise(seed))
+                hits, *_ = monitor.decide(UserCounters(), holdings, SeededNoise(seed))
                 assert len(hits.items) == runs
                 counts.append(hits.counts)
             return np.clip(counts[1] - counts[0] + 1000, 0, 2000)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
-from privstream.mechanisms.checks import HorizonExceeded, SnapshotError
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.found_keys import CARRIED, NOT_FOUND, PUBLIC
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
@@ -306,35 +305,6 @@ def test_the_numbers_of_keys_are_those_of_their_noise():
     assert [first[i][i + 1, 0] for i in range(9)] != [second[i][i + 1, 1] for i in range(9)]
 
 
-@pytest.mark.parametrize("name", ["sums of many", "many windows", "a list", "a list, sums"])
-def test_snapshots_change_nothing(name):
-    fields, steps = RUNS[name]
-    mechanism = made(**fields)
-    inputs = stream(mechanism, steps)
-    expected, last = run(mechanism, inputs)
-    state = mechanism.initial_state()
-    for step, rows in enumerate(inputs, start=1):
-        state = replace(mechanism).restore(mechanism.snapshot(state))
-        state, found = mechanism.step(state, given(mechanism, step, rows), SeededNoise(1))
-        assert rows_of(found) == expected[step - 1]
-    assert mechanism.snapshot(state) == mechanism.snapshot(last)
-    with pytest.raises(SnapshotError, match="equal parameters"):
-        replace(mechanism, min_people=2).restore(mechanism.snapshot(state))
-
-
-def test_steps_must_all_be_given():
-    mechanism = made(horizon=3)
-    state = mechanism.initial_state()
-    with pytest.raises(ValueError, match="step must be 1, got 2: every step must be given"):
-        mechanism.step(state, given(mechanism, 2, {}), SeededNoise(1))
-    for step in (1, 2, 3):
-        state, _ = mechanism.step(state, given(mechanism, step, {}), SeededNoise(1))
-        with pytest.raises(ValueError, match=f"step must be > {step}, got {step}"):
-            mechanism.step(state, given(mechanism, step, {}), SeededNoise(1))
-    with pytest.raises(HorizonExceeded, match="step must be <= horizon 3, got 4"):
-        mechanism.step(state, given(mechanism, 4, {}), SeededNoise(1))
-
-
 class Watched(SeededNoise):
     """Notes for which keys and steps noise is drawn."""
 
@@ -454,10 +424,6 @@ def test_what_lasts_is_a_function_of_what_was_published(short_memory):
     assert kept
 
 
-def same(left, right):
-    return np.array_equal(left, right, equal_nan=True)
-
-
 # Thresholds.
 
 
@@ -551,3 +517,9 @@ def test_more_budget_never_finds_fewer(contributions):
         for less, more in itertools.pairwise(laws):
             assert all(a.threshold >= b.threshold for a, b in zip(less.scales, more.scales, strict=True))
             assert all(a >= b for a, b in zip(less.people.thresholds, more.people.thresholds, strict=True))
+
+
+def test_steps_must_all_be_given():
+    mechanism = made(horizon=3)
+    with pytest.raises(ValueError, match="step must be 1, got 2: every step must be given"):
+        mechanism.step(mechanism.initial_state(), given(mechanism, 2, {}), SeededNoise(1))

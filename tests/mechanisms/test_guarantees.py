@@ -25,7 +25,6 @@ from privstream.mechanisms import (
     RuleMonitor,
     SetCardinality,
     SparseVector,
-    StatusMonitor,
     ThresholdMonitor,
     TreeCounter,
 )
@@ -53,8 +52,8 @@ MECHANISMS = [
         for calibration in ("clock", "paper")
         for share in (0.0, 0.5)
     ],
-    StatusMonitor(**MONITOR),
-    StatusMonitor(**MONITOR, domain_size=50, count_share=0.0),
+    ThresholdMonitor(**MONITOR, calibration="status"),
+    ThresholdMonitor(**MONITOR, calibration="status", domain_size=50, count_share=0.0),
     RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500, 9), ends=(400, 9), many=(True, False)),
     TreeCounter(children=2, epsilon=1.0, columns=3, horizon=20),
     TreeCounter(epsilon=1.0, columns=3, horizon=20),

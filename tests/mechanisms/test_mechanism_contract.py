@@ -42,7 +42,6 @@ from privstream.mechanisms import (
     SeededNoise,
     SetCardinality,
     SparseVector,
-    StatusMonitor,
     ThresholdMonitor,
     TreeCounter,
     UnknownHorizonCounter,
@@ -155,9 +154,9 @@ EXAMPLES = {
         OnlineMultiplicativeWeights(epsilon=1.0, domain_size=6, records=5360, alpha=0.2), linear_queries
     ),
     ThresholdMonitor: Example(
-        ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings
+        ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0, calibration="status"),
+        holdings,
     ),
-    StatusMonitor: Example(StatusMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0), holdings),
     RuleMonitor: Example(
         RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(400, 300), ends=(400, 310), many=(True, False)),
         rules_met,
@@ -262,7 +261,7 @@ def run_once(mechanism):
     return run(mechanism, EXAMPLES[type(mechanism)].inputs(), SeededNoise(1))
 
 
-CAVEATS = dict.fromkeys((ThresholdMonitor, StatusMonitor, RuleMonitor, KeyedCounts, FoundKeys), (GIVEN_NUMBERS,))
+CAVEATS = dict.fromkeys((ThresholdMonitor, RuleMonitor, KeyedCounts, FoundKeys), (GIVEN_NUMBERS,))
 CAVEATS |= {ExponentialMechanismWithGap: (PUBLISHED_FLOATS,)}
 
 # Not one field each, but lists of rules; a name; and a switch that is used as it is.

@@ -15,7 +15,6 @@ from privstream.mechanisms.monitor.item_monitors import (
     ENDED,
     STARTED,
     MonitorState,
-    StatusMonitor,
     ThresholdMonitor,
     UpItems,
 )
@@ -23,8 +22,16 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import stats
 
 # Little noise and thresholds of a few people, so that small data has items that start, continue and end.
-KNOWN = StatusMonitor(
-    epsilon=8.0, delta=0.2, max_hits=3, domain_size=DOMAIN, tests=1, beta=0.9, items_per_step=3, up_steps=1
+KNOWN = ThresholdMonitor(
+    calibration="status",
+    epsilon=8.0,
+    delta=0.2,
+    max_hits=3,
+    domain_size=DOMAIN,
+    tests=1,
+    beta=0.9,
+    items_per_step=3,
+    up_steps=1,
 )
 UNKNOWN = replace(KNOWN, domain_size=None, delta=0.5, horizon=6, first_step=0, tests=None, beta=0.05)
 UNBOUNDED = replace(UNKNOWN, horizon=None)
@@ -145,13 +152,13 @@ class TestGates:
         """With c charges left, a person counts for the items ranked below c, whether they start or end."""
         counters = UserCounters()
         for step in range(charged):
-            rows, _, charges = UNKNOWN.decide(counters, UpItems.none(), crowd(step, 50 + step, 60), SeededNoise(1))
+            rows, charges, _ = UNKNOWN.decide(counters, crowd(step, 50 + step, 60), SeededNoise(1))
             assert rows.status.tolist() == [STARTED]
             counters = counters.add(charges)
         others = [(100 * (item + 1) + i, item, 0) for item in (0, 2) for i in range(60)]
         given_step = holdings(4, [*others, (7, 0, 2), (7, 1, 0), (7, 2, 1)])
         up = UpItems.none().with_started(ids([1]), 3)
-        rows, after, charges = UNKNOWN.decide(counters, up, given_step, SeededNoise(2))
+        rows, charges, after = UNKNOWN.decide(counters, given_step, SeededNoise(2), up)
         changes = np.count_nonzero(rows.status != CONTINUES)
         assert rows.items.tolist() == [0, 1, 2]
         assert UserCounters().add(charges).charged(ids([7])).tolist() == [min(changes, 3 - charged)]
@@ -192,23 +199,6 @@ class TestCharges:
         assert not len(monitor.step(state, holdings(2, []), SeededNoise(1))[1].items)
 
 
-def lasting(windows):
-    """Return in how many windows an item with enough people is up, and is reported by the clock, at k = 4."""
-    parameters = {"epsilon": 1.0, "delta": 1e-6, "max_hits": 4, "horizon": windows, "first_step": 0, "count_share": 0.0}
-    monitor, plain = StatusMonitor(**parameters), ThresholdMonitor(**parameters)
-    size = monitor.calibrated.detection_threshold(10**6, 1e-9)
-    rows = run(monitor, [crowd(step, 7, size) for step in range(windows)], SeededNoise(5))[1]
-    counters, hits = UserCounters(), 0
-    for step in range(windows):
-        found, charges = plain.decide(counters, crowd(step, 7, size), SeededNoise(5))
-        counters, hits = counters.add(charges), hits + len(found.items)
-    return sum(CONTINUES in found.status or STARTED in found.status for found in rows), hits
-
-
-def test_a_lasting_favourite_stays():
-    assert lasting(200) == (200, 4)
-
-
 class TestRefusals:
     def test_steps_out_of_order(self):
         state, _ = UNKNOWN.step(UNKNOWN.initial_state(), holdings(2, []), SeededNoise(1))
@@ -241,7 +231,7 @@ def test_up_items_go_down_as_often_as_stated():
         items=np.repeat(np.arange(len(held), dtype=np.uint64), held),
     )
     up = UpItems.none().with_started(ids(range(len(held))), 0)
-    _, after, _ = monitor.decide(UserCounters(), up, given_step, SeededNoise(11))
+    *_, after = monitor.decide(UserCounters(), given_step, SeededNoise(11), up)
     found = np.array([np.count_nonzero(held[after.items.astype(np.int64)] == count) for count in counts])
     for factor in (1, 1.3, 1 / 1.3):
         chances = np.clip(np.interp(counts[1] + (counts - counts[1]) / factor, reach, stated), 1e-6, 1 - 1e-6)

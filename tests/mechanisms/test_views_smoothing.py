@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from privstream.mechanisms.views.smoothing import NORMAL, WITHOUT_MODEL, rises, smooth, smooth_row
+from privstream.mechanisms.views.digits import NORMAL
+from privstream.mechanisms.views.smoothing import WITHOUT_MODEL, rises, smooth, smooth_row
 
 WINDOWS, KEYS = 52, 200
 

@@ -172,7 +172,7 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
     """Return the rows that the transform must give, sorted: the mechanism on exact counts, all keys in one shard, and
     the view of all that is published until then."""
     kept, code, rows, raw = contributions(made, events), coder(made), [], []
-    mechanism = replace(made.mechanism, over="window") if made.remembers else made.mechanism
+    mechanism = replace(made.mechanism, over="window") if made.mechanism.windows > 1 else made.mechanism
     view = None if made._to_finish else made.finish
     entries, lists = on_list(made, kept), getattr(made.mechanism, "listed", 0) > 0
     names = {code(item): item for _, item, _ in kept}
@@ -195,18 +195,18 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
         numbers += sorted(set(counts) - set(numbers))
         given = KeyedStep(
             step=step + 1 - first,
-            keys=np.array([numbers.index(key) for key in counts] if made.remembers else list(counts), np.uint64),
+            keys=np.array([numbers.index(key) for key in counts] if made.domain is None else list(counts), np.uint64),
             counts=np.array(list(counts.values()), np.int64),
             listed=np.array([listed[key] for key in counts], np.int64)
             if lists and made.mechanism.lists(step + 1 - first)
             else None,
         )
         noise = made.counting_noise
-        drawn = RowNoise(noise, np.array(numbers, np.uint64)) if made.remembers else noise
+        drawn = RowNoise(noise, np.array(numbers, np.uint64)) if made.domain is None else noise
         state, found = mechanism.step(state, given, drawn)
         before = len(raw)
         for rows_of_step in (found, *found.earlier):
-            keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.remembers else None
+            keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.domain is None else None
             texts = [names[key] for key in keys or rows_of_step.keys.tolist()]
             raw += key_counts(made, step, found.step - rows_of_step.step, texts, rows_of_step)
         rows += (raw if view is None else view(raw))[before:]

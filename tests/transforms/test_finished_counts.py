@@ -84,7 +84,7 @@ def test_sums_are_of_as_many_windows_as_an_item_has_and_have_their_own_interval(
         t, item = divmod(place, 5)
         first = max(0, t - windows + 1)
         number = t + 1 - first
-        noise = sums._summed_noise("count", number).variance(number) ** 0.5
+        noise = sums._noise("count", number).variance(number) ** 0.5
         count, value = (each[first : t + 1, item].sum() for each in (counts, values))
         assert one.noisy == count and one.people == pytest.approx(count, abs=noise / 20)
         assert one.lower == pytest.approx(max(0, count - 1.96 * noise), rel=0.05, abs=1)

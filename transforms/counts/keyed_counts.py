@@ -13,8 +13,8 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
 from privstream.mechanisms.keyed_counts.discovery import LENGTHS, list_steps
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare, Share
-from privstream.mechanisms.keyed_counts.found_keys import LARGEST_SUMMED, MOST_SUMMED, FoundKeys
-from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.keyed_counts import LARGEST_CONTRIBUTIONS, LARGEST_SUMMED, MOST_SUMMED
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts as Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import (
@@ -119,7 +119,7 @@ class CountsParameters(Parameters):
             raise ValueError(f"{missing} must be given: items stay found, and limits hold, in a run with a last window")
         checks.probability("delta", delta, zero=True)
         self.remembers = domain is None and span != "start"
-        if self.remembers and isinstance(span, int) and span > MOST_SUMMED:
+        if isinstance(span, int) and span > MOST_SUMMED:
             raise ValueError(f"over must be at most {MOST_SUMMED:,} windows, got {span:,}: give a longer window")
         if public_items is not None and not self.remembers:
             raise ValueError("public_items must not be given with a domain, or where counts are since the start")
@@ -171,10 +171,9 @@ class CountsParameters(Parameters):
     @property
     def finish(self) -> SmoothFinished | None:
         """Smooth counts of windows that follow each other, and add them up where they are to be about several."""
-        if not self.remembers and self.mechanism.over != "window":
+        if self.mechanism.over == "start":
             return None  # an item has no noisy count of each window, of which others can be made
-        windows = self.mechanism.windows if isinstance(self.mechanism, FoundKeys) else 1
-        return self._finished(windows, self.rising or 0)
+        return self._finished(self.mechanism.windows, self.rising or 0)
 
     @property
     @override
@@ -219,7 +218,7 @@ class CountsParameters(Parameters):
             ValueError: rows do not have every item in every window, are sums already, or a number is out of range.
         """
         hidden = self.at_least or self.top or self.rising
-        if self.finish is None or hidden or getattr(self.mechanism, "windows", 1) > 1:
+        if self.finish is None or hidden or self.mechanism.windows > 1:
             raise ValueError("must be counts of single windows, without over, top, rising or at_least")
         if rising:
             _check_views(self.mechanism, rising, None, self.steps.count)
@@ -263,8 +262,9 @@ class CountsParameters(Parameters):
     @property
     @override
     def views(self) -> dict[str, Any]:
-        """Which rows are shown, and against what; where items stay found, how many windows are added up."""
-        return {"top": None, "rising": None, "at_least": None} | ({"over": "window"} if self.remembers else {})
+        """Which rows are shown, and against what; how many windows are added up."""
+        counted_once = self.mechanism.over == "start"
+        return {"top": None, "rising": None, "at_least": None} | ({} if counted_once else {"over": "window"})
 
     @property
     def prediction(self) -> Accuracy:

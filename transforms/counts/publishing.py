@@ -176,7 +176,7 @@ class NamedState:
 
     def after(self, counts: KeyedState, keys: Keys, names: Names) -> NamedState:
         """Return what follows a step that came with these texts."""
-        considered = np.setdiff1d(counts.counted.keys, self.counts.counted.keys, assume_unique=True)
+        considered = np.setdiff1d(counts.considered, self.counts.considered, assume_unique=True)
         if not len(names.items) or not len(considered):
             return NamedState(counts, keys, self.names)
         return NamedState(counts, keys, Names.union([self.names, names.select(np.sort(keys.keys[considered]))]))

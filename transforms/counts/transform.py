@@ -87,7 +87,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
     @override
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         mechanism = self.mechanism
-        if isinstance(mechanism, FoundKeys):  # sums of windows are a view
+        if mechanism.windows > 1:  # sums of windows are a view
             mechanism = replace(mechanism, over="window")
         publish = (PublishFound if isinstance(mechanism, FoundKeys) else PublishCounts)(
             steps=self.steps,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
-from privstream.mechanisms.monitor.item_monitors import StatusMonitor, ThresholdMonitor
+from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.trending import surely_above
@@ -20,7 +20,7 @@ from privstream.transforms.row_types import CONTINUES, STARTED, HeavyHitter
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
-MONITORS: dict[str, Any] = {"clock": ThresholdMonitor, "status": StatusMonitor}
+MONITORS = ("clock", "status")
 MAX_HITS = 4
 LATER = 1000
 """The window for which a threshold that rises is stated, beside the first."""
@@ -123,7 +123,8 @@ class HeavyHittersParameters(CountedParameters):
             raise ValueError("end or renew_every must be given when a known domain is tested in every window")
         self.max_per_window = 1 if max_per_window is None else max_per_window
         steps, tested = self.steps, self.tested_domain
-        self.monitor: ThresholdMonitor | StatusMonitor = MONITORS[method](
+        self.monitor = ThresholdMonitor(
+            calibration=method,
             epsilon=epsilon,
             delta=delta,
             max_hits=MAX_HITS if max_hits is None else max_hits,

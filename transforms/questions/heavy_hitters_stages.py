@@ -11,7 +11,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.item_monitors import StatusMonitor, StatusRows, ThresholdMonitor, UpItems
+from privstream.mechanisms.monitor.item_monitors import StatusRows, ThresholdMonitor, UpItems
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
 from privstream.transforms.batches import (
@@ -117,7 +117,7 @@ class DecideHits(ChargesInOrder, MonitorStage, state="decide_hits"):
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: UserCounters) -> Stepped:
         held = HolderBatch.read(batches)
-        hits, charges = self.monitor.decide(state, self.holdings(step, held, state), self.noise_of(step))
+        hits, charges, _ = self.monitor.decide(state, self.holdings(step, held, state), self.noise_of(step))
         self.hits.inc(len(hits.items))
         start, end = self.steps.bounds(step)
         counts = hits.counts.tolist() or [None] * len(hits.items)
@@ -151,7 +151,7 @@ class PruneDownItems(MonitorStage, state="prune_down_items"):
     is kept, since its end charges them, however few they are.
     """
 
-    monitor: StatusMonitor
+    monitor: ThresholdMonitor
 
     @override
     def initial(self, key: bytes) -> np.ndarray:
@@ -225,7 +225,7 @@ class Statuses:
 class DecideStatuses(MonitorStage, state="decide_statuses"):
     """Decide each step once, publish what is up or ends, and log what has changed."""
 
-    monitor: StatusMonitor
+    monitor: ThresholdMonitor
 
     @override
     def initial(self, key: bytes) -> Statuses:
@@ -235,7 +235,7 @@ class DecideStatuses(MonitorStage, state="decide_statuses"):
     def step(self, key: bytes, step: int, batches: list[bytes], state: Statuses) -> Stepped:
         held = HolderBatch.read(batches)
         holdings = self.holdings(step, held, state.counters)
-        found, up, charges = self.monitor.decide(state.counters, state.up, holdings, self.noise_of(step))
+        found, charges, up = self.monitor.decide(state.counters, holdings, self.noise_of(step), state.up)
         names = Names.union([state.names, held.names])
         self.hits.inc(len(found.items))
         rows = list(self._rows(step, found, names))
