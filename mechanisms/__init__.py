@@ -1,13 +1,20 @@
 """Differentially private mechanisms over streams, on numpy arrays. Never imports Apache Beam."""
 
-from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
-from privstream.mechanisms.counters.continual_counter import ContinualCounter, TreeCounter
-from privstream.mechanisms.counters.toeplitz import BufferedToeplitzCounter, UnknownHorizonCounter
-from privstream.mechanisms.guarantee_records import read_guarantee_file
-from privstream.mechanisms.histograms.flags import AnchoredFlags, ColumnFlags
-from privstream.mechanisms.histograms.histogram_queries import (
-    Histogram,
+from privstream.mechanisms.continual.cardinality import SetCardinality
+from privstream.mechanisms.continual.histogram import (
+    AnchoredFlags,
+    ColumnFlags,
+    HistogramMechanism,
     HistogramQueries,
+)
+from privstream.mechanisms.continual.predecessor import (
+    DynamicPredecessor,
+    IncrementalPredecessor,
+    Neighbours,
+    PredecessorStep,
+)
+from privstream.mechanisms.continual.queries import (
+    Histogram,
     HistogramQuery,
     MaxSum,
     MinSum,
@@ -15,7 +22,8 @@ from privstream.mechanisms.histograms.histogram_queries import (
     Quantile,
     TopK,
 )
-from privstream.mechanisms.histograms.mechanism import HistogramMechanism
+from privstream.mechanisms.continual.ranges import RangeCounter, RangeStep, Updates
+from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
@@ -24,10 +32,6 @@ from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
-from privstream.mechanisms.points.dynamic_points import Updates
-from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor, Neighbours, PredecessorStep
-from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
-from privstream.mechanisms.points.range_counter import RangeCounter, RangeStep
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.mechanisms.selection.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
@@ -38,9 +42,7 @@ from privstream.mechanisms.selection.top_k import ExponentialMechanismWithGap, M
 __all__ = [
     "AnchoredFlags",
     "BinnedStep",
-    "BufferedToeplitzCounter",
     "ColumnFlags",
-    "ContinualCounter",
     "DynamicPredecessor",
     "ExponentialMechanismWithGap",
     "FoundKeys",
@@ -78,8 +80,6 @@ __all__ = [
     "SparseVector",
     "ThresholdMonitor",
     "TopK",
-    "TreeCounter",
-    "UnknownHorizonCounter",
     "Updates",
     "read_guarantee_file",
 ]

@@ -1,4 +1,4 @@
-"""The noise of running sums of many keys: a function of key, step and true total; its variance, tails and trees."""
+"""The noise of running sums: a function of key, step and true total. Independent, correlated, in trees, by epochs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, whole_counts
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import NoiseSum
+from privstream.mechanisms.noise.tails import NoiseSum, sum_quantile
 from privstream.mechanisms.privacy.accounting import SMOOTHING
 from scipy import special
+from typing_extensions import override
 
 _TOGETHER = 1 << 18  # numbers that are drawn in one call
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
@@ -164,11 +166,14 @@ class ToeplitzNoise(RunningNoise):
         return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
 
 
-@dataclass(frozen=True)
-class TreeNoise(RunningNoise):
-    """The noise of a k-ary tree with subtraction on sums over all steps; every node is drawn again from its label.
+def correlated_noise(factor: Factor, sigma: float, fraction: int) -> ToeplitzNoise:
+    """Return noise of sums over all steps, from Gaussian z of that sigma on a grid of 2^-fraction."""
+    return ToeplitzNoise(factor, _levelled(sigma, 1.0), fraction, None)
 
-    Nodes are used before their data are there, so they are not bound to totals: docs/proofs/counters.md, section 7.
+
+@dataclass(frozen=True)
+class NodeNoise(RunningNoise):
+    """The noise of nodes of a tree over steps: that of a prefix is the sum of a few nodes.
 
     Attributes:
         horizon: steps of the run.
@@ -176,27 +181,188 @@ class TreeNoise(RunningNoise):
     """
 
     horizon: int
+    law: SymmetricNoise  # type: ignore[assignment, unused-ignore]
+
+    @abstractmethod
+    def nodes(self, step: int) -> Sequence[tuple[int, int, int]]:
+        """Return height, position and sign of the nodes that add up to the first `step` steps."""
+
+    @abstractmethod
+    def most_nodes(self, step: int) -> int:
+        """Return how many nodes a prefix of at most `step` steps has at most."""
+
+    def walks(self, step: int) -> int:
+        """Return how many times as likely one of the steps 1 .. `step` is beyond a bound as the worst one, at most."""
+        return step
+
+    @override
+    def variance(self, step: int) -> float:
+        return len(self.nodes(step)) * self.law.variance
+
+    @override
+    def tail_bound(self, step: int, tail: float) -> int:
+        return sum_quantile([(self.law, len(self.nodes(step)))], math.log(2 * tail))
+
+
+@dataclass(frozen=True)
+class TreeNoise(NodeNoise):
+    """A k-ary tree with subtraction: every node is drawn again from its label, so that nothing is remembered.
+
+    Nodes are used before their data are there, so they are not bound to totals: docs/proofs/counters.md, section 3.
+    """
+
     law: DiscreteLaplace
 
     rows = 0
 
+    @override
+    def nodes(self, step: int) -> Sequence[tuple[int, int, int]]:
+        return list(prefix_nodes(best_base(self.horizon), step))
+
+    @override
     def advance(
         self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
     ) -> Integers:
-        """Return the noise of one step, from at most (k - 1) / 2 nodes of each height."""
         noise = np.zeros(len(keys), np.int64)
-        for height, node, sign in prefix_nodes(best_base(self.horizon), step):
+        for height, node, sign in self.nodes(step):
             noise += sign * self.law.draw(source, _labels(keys, height << 48 | node))
         return noise
 
-    def variance(self, step: int) -> float:
-        """Return the variance of the noise on counts at `step`."""
-        return sum(map(abs, digits(best_base(self.horizon), step))) * self.law.variance
-
-    def tail_bound(self, step: int, tail: float) -> int:
-        """Return z with Pr[noise > z] <= tail, at any step up to the horizon."""
+    @override
+    def most_nodes(self, step: int) -> int:
         base = best_base(self.horizon)
-        return _laplace_quantile(self.law, base // 2 * tree_height(base, self.horizon), tail)
+        return base // 2 * tree_height(base, step)
+
+    @override
+    def tail_bound(self, step: int, tail: float) -> int:  # at any step: few quantiles are computed
+        return _laplace_quantile(self.law, self.most_nodes(self.horizon), tail)
+
+
+@dataclass(frozen=True)
+class CompleteTreeNoise(NodeNoise):
+    """A tree of complete nodes, each bound to the totals after its last step: docs/proofs/counters.md, section 2.
+
+    Attributes:
+        base: children of a node.
+    """
+
+    base: int
+
+    @property
+    @override
+    def rows(self) -> int:
+        # In row h the noise at the last step that is a multiple of base^h. A step is in as many nodes.
+        return len(plain_digits(self.base, self.horizon))
+
+    @override
+    def nodes(self, step: int) -> Sequence[tuple[int, int, int]]:
+        found: list[tuple[int, int, int]] = []
+        for height, digit in reversed(list(enumerate(plain_digits(self.base, step)))):
+            end = step // self.base**height
+            found += [(height, position, 1) for position in range(end - digit, end)]
+        return found
+
+    @override
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
+        height = next(h for h in itertools.count() if step % self.base ** (h + 1))  # of the node that ends here
+        noise = memory[height] + self.law.draw(source, _bound(source, _labels(keys, step), facts))
+        memory[: height + 1] = noise  # whole numbers: the caller keeps them below 2^53
+        return np.asarray(noise, np.int64)
+
+    @override
+    def most_nodes(self, step: int) -> int:
+        return _most_digits(self.base, step)
+
+    @override
+    def walks(self, step: int) -> int:
+        return min(step, 2 * (step // self.base + 1))  # steps that differ in their last digit count twice: Levy
+
+
+LENGTHS = (10, 147, 2_916, 171_366, 5_315_625, 1 << 40)
+"""Of epochs where the horizon is not known."""
+
+
+@dataclass(frozen=True)
+class EpochNoise(RunningNoise):
+    """One noise after the other, the last one again and again: noise grows with the steps done, not with a horizon.
+
+    Past epochs count with their noise at their ends: docs/proofs/counters.md, section 5.
+
+    Attributes:
+        epochs: the noise of each.
+        lengths: the steps of each.
+    """
+
+    epochs: tuple[RunningNoise, ...]
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, make: Callable[[int], RunningNoise], first: int | None = None, longest: int = LENGTHS[-1]) -> Self:
+        """Return epochs of growing lengths, up to the `longest`; of the first one the length may be given."""
+        later = [min(length, longest) for length in LENGTHS if min(length, longest) > (first or 0)]
+        lengths = ((first,) if first else ()) + tuple(dict.fromkeys(later))
+        return cls(tuple(make(length) for length in lengths), lengths)
+
+    def begun(self, step: int) -> Iterator[tuple[int, RunningNoise, int, int]]:
+        """Return number, noise, steps before it and steps done, of each epoch that has begun when `step` is done."""
+        number = before = 0
+        while before < step:
+            place = min(number, len(self.epochs) - 1)
+            yield number, self.epochs[place], before, min(step - before, self.lengths[place])
+            number, before = number + 1, before + self.lengths[place]
+
+    @property
+    @override
+    def rows(self) -> int:
+        # The noise of past epochs, then what the present one remembers.
+        return 1 + max(epoch.rows for epoch in self.epochs)
+
+    @override
+    def advance(
+        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
+    ) -> Integers:
+        *_, (number, epoch, _, done) = self.begun(step)
+        own = memory[1 : 1 + epoch.rows]
+        noise = epoch.advance(own, done, keys, facts, source.derive("epoch", number)) + memory[0].astype(np.int64)
+        if done == self.lengths[min(number, len(self.lengths) - 1)]:
+            memory[0], memory[1:] = noise, 0.0
+        return np.asarray(noise)
+
+    @override
+    def variance(self, step: int) -> float:
+        return sum(epoch.variance(done) for _, epoch, _, done in self.begun(step))
+
+    @override
+    def tail_bound(self, step: int, tail: float) -> int:
+        if laws := self.laws(step)[-1]:
+            return sum_quantile(laws, math.log(2 * tail))
+        begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
+        return sum(epoch.tail_bound(done, tail / len(begun)) for epoch, done in begun)
+
+    def tail_up_to(self, step: int, tail: float) -> int:
+        """Return z with Pr[noise at any of the steps 1 .. `step` > z] <= tail; it grows with the step."""
+        begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
+        log_share = math.log(2 * tail / len(begun))
+        if any(most := self.laws(step, largest=True)):
+            walks = [epoch.walks(done) for epoch, done in begun if isinstance(epoch, NodeNoise)]
+            return max(sum_quantile(laws, log_share - math.log(each)) for laws, each in zip(most, walks, strict=True))
+        return sum(epoch.tail_bound(done, tail / len(begun) / done) for epoch, done in begun)
+
+    def laws(self, step: int, *, largest: bool = False) -> list[list[tuple[SymmetricNoise, int]]]:
+        """Return of how many nodes of each law the noise is, up to each epoch; nothing where it is not of nodes.
+
+        Of the last steps of all epochs but the last one, and of `step`; or of any steps up to these, at most.
+        """
+        past: list[tuple[SymmetricNoise, int]] = []
+        found = []
+        for _, epoch, _, done in self.begun(step):
+            if isinstance(epoch, NodeNoise):
+                ends = (epoch.law, len(epoch.nodes(done)))
+                found.append([*past, (epoch.law, epoch.most_nodes(done)) if largest else ends])
+                past.append(ends)
+        return found or [[]]
 
 
 def tree_nodes(horizon: int) -> int:
@@ -204,7 +370,7 @@ def tree_nodes(horizon: int) -> int:
     return tree_height(best_base(horizon), horizon)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def _squares(factor: Factor, span: int | None) -> Floats:
     return factor.squares(span)
 
@@ -251,11 +417,10 @@ def plain_digits(base: int, step: int) -> list[int]:
     return found
 
 
-def most_digits(base: int, step: int) -> int:
+def _most_digits(base: int, step: int) -> int:
     """Return the largest sum of digits of the steps 1 .. `step`."""
-    numbers = plain_digits(base, step)
-    lower = [sum(numbers[place:]) - 1 + place * (base - 1) for place, digit in enumerate(numbers) if digit]
-    return max(sum(numbers), *lower)
+    lower = [step // base**place * base**place - 1 for place in range(1, len(plain_digits(base, step)))]
+    return max(sum(plain_digits(base, number)) for number in (step, *lower))
 
 
 @functools.lru_cache(maxsize=256)
@@ -265,7 +430,7 @@ def best_arity(horizon: int) -> int:
     for height in range(1, horizon.bit_length() + 1):
         base = max(2, round(horizon ** (1 / height)) - 1)
         bases.append(next(base for base in itertools.count(base) if base**height > horizon))
-    return min(bases, key=lambda base: len(plain_digits(base, horizon)) ** 2 * most_digits(base, horizon))
+    return min(bases, key=lambda base: len(plain_digits(base, horizon)) ** 2 * _most_digits(base, horizon))
 
 
 _LARGEST_BASE = 99

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, non_negative, positive
-from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
+from privstream.mechanisms.continual.ranges import LARGEST_UNIVERSE
 from privstream.transforms import AlertRule, LinearQuery
 from privstream.transforms.timing.steps import timestamp
 

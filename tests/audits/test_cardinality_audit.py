@@ -1,12 +1,12 @@
 """Attacks on set cardinality: the exact law of short runs, and samples of real ones; broken variants must fall."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from laws import FALSE_ALARM
-from privstream.mechanisms.cardinality.algorithms import GapChanges
-from privstream.mechanisms.cardinality.set_cardinality import SetCardinality
+from privstream.mechanisms.continual.cardinality import GapChanges, SetCardinality
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import stats
@@ -39,8 +39,8 @@ def run_law(sizes, algorithm, *, hit_scales=None):
             laws[transcript] = (up.sum(), down.sum())
             return
         noise_law = law(number)
-        level = int(algorithm.thresholds(steps[step : step + 1], number)[0])
-        middle = int(algorithm.middle(steps[step : step + 1], number)[0])
+        level = int(algorithm.threshold(int(steps[step]), number))
+        middle = algorithm.middle(int(steps[step]), number)
         moved = sizes[step] - shown
         up_hit, down_hit = (reached(noise_law, level + grids - sign * moved) for sign in (1, -1))
         walk(step + 1, shown, number, (*transcript, "miss"), up * (1 - up_hit), down * (1 - down_hit))
@@ -87,8 +87,7 @@ def published_law(made, sizes, drawn):
         shown, number, published = 0, 0, []
         for step, found in enumerate(transcript, start=1):
             if found != "miss":
-                at = np.array([step])
-                by = int(made.thresholds(at, number)[0] - made.middle(at, number)[0]) + found[1]
+                by = int(made.threshold(step, number)) - made.middle(step, number) + found[1]
                 shown, number = shown + (by if found[0] == "up" else -by), number + 1
             published.append(shown)
         key = tuple(published + [shown] * (3 - len(published)))
@@ -99,6 +98,15 @@ def published_law(made, sizes, drawn):
 def with_others(masses):
     """Return masses, and that of everything else."""
     return np.append(masses, 1 - np.sum(masses))
+
+
+def shown_in(made, state, sizes, noise):
+    """Return what a run publishes."""
+    shown = []
+    for step, size in enumerate(sizes.tolist(), start=1):
+        state, _ = made.publish(replace(state, step=step, size=size), noise)
+        shown.append(state.shown)
+    return tuple(shown)
 
 
 class TestExactLaw:
@@ -112,7 +120,7 @@ class TestExactLaw:
         made, sizes = algorithm(2, 6.0), np.array([3, 6, 2])
         law, wider = published_law(made, sizes, made), published_law(made, sizes, algorithm(2, 6.0 / 1.3))
         state = SetCardinality(epsilon=1.0, horizon=9).initial_state()
-        found = [tuple(made.run(state, sizes, SeededNoise(i))[1].estimates.tolist()) for i in range(RUNS)]
+        found = [shown_in(made, state, sizes, SeededNoise(i)) for i in range(RUNS)]
         likely = sorted(law, key=law.__getitem__)[-8:]
         seen = with_others([found.count(key) / RUNS for key in likely])
 

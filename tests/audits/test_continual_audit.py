@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from attacks import falls, stands
-from privstream.mechanisms.histograms.flags import ColumnFlags
-from privstream.mechanisms.histograms.histogram_queries import HistogramQueries
+from privstream.mechanisms.continual.histogram import ColumnFlags, HistogramQueries
 from privstream.mechanisms.noise.sources import SeededNoise
 
 pytestmark = pytest.mark.slow
@@ -18,9 +17,7 @@ def rounds_that_hit(with_row, seed, *, reset, rounds=12, runs=RUNS):
     The adversary brings the growth since the interval's start to the threshold, tests once, and ends the interval by a
     sure step. With a reset the row counts in the first interval alone; without, it is in the growth of all.
     """
-    mechanism = HistogramQueries(
-        epsilon=4.0, columns=1, mode="anchored", horizon=10**6, counter_share=0.5, slack=4, largest=100
-    )
+    mechanism = HistogramQueries(epsilon=2.0 / 0.35, columns=1, mode="anchored", horizon=10**6, largest=100)
     partition, source, hits = mechanism.partition, SeededNoise(seed), np.zeros(runs, np.int64)
     for interval in range(rounds):
         tau = partition.tau.draw(source.derive("tau", interval), runs)
@@ -37,7 +34,16 @@ def test_a_partition_without_reset_falls():
 def whole_runs(mechanism, rows, seed, runs):
     """Return what many runs on the same rows publish."""
     noise = SeededNoise(seed)
-    return [mechanism.run(mechanism.initial_state(), rows, noise.derive(run))[1] for run in range(runs)]
+    return [whole_run(mechanism, rows, noise.derive(run)) for run in range(runs)]
+
+
+def whole_run(mechanism, rows, noise):
+    """Return what one run publishes."""
+    state, published = mechanism.initial_state(), []
+    for row in rows:
+        state, answers = mechanism.step(state, row, noise)
+        published.append(answers)
+    return np.array(published)
 
 
 def anchored_outcomes(epsilon, row, seed, runs):
@@ -46,11 +52,9 @@ def anchored_outcomes(epsilon, row, seed, runs):
     One column is brought to the threshold; the row comes; a test; then the other column passes it by 1. The row makes
     misses less likely, but not the end: the worst case of the proof, and the counter's noise on top.
     """
-    mechanism = HistogramQueries(
-        epsilon=epsilon, columns=2, mode="anchored", horizon=4, largest=10, counter_share=0.5, slack=4
-    )
-    first, second = np.array([1]), mechanism.partition.unseen(np.array([1]), 1)[0] // 2
-    level, quiet = int(mechanism.partition.thresholds(first, 0)[0]), mechanism.partition.unseen(first, 0)[0] // 2
+    mechanism = HistogramQueries(epsilon=epsilon, columns=2, mode="anchored", horizon=4, largest=10)
+    second, quiet = (mechanism.partition.unseen(1, interval) // 2 for interval in (1, 0))
+    level = mechanism.partition.threshold(1, 0)
     rows = np.array([[level, 0], [row, 0], [0, 0], [0, level + 1]])
     outcomes = []
     for published in whole_runs(mechanism, rows, seed, runs):

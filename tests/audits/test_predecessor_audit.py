@@ -9,8 +9,8 @@ import dataclasses
 import numpy as np
 import pytest
 from privstream.mechanisms import IncrementalPredecessor, SeededNoise, Updates
-from privstream.mechanisms.points.dynamic_points import bounds
-from privstream.mechanisms.points.predecessor_tree import ThresholdTree
+from privstream.mechanisms.continual.predecessor import ThresholdTree
+from privstream.mechanisms.continual.ranges import bounds
 
 UNIVERSE, WIDE = 2, 256
 RUNS = 4_200
@@ -20,7 +20,7 @@ MISSES = 60
 
 def tree():
     """Return the tree of finished intervals of a mechanism that has no other."""
-    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100).bounds.finished
+    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100).tree
 
 
 def levels_of_a_point(universe, height):
@@ -66,8 +66,8 @@ def worst_loss(made):
 @pytest.mark.slow
 def test_the_law_is_one_and_that_of_the_code():
     mechanism = IncrementalPredecessor(epsilon=9.0, universe=WIDE, horizon=4)
-    made, births = mechanism.bounds.finished, np.zeros(1, np.int64)
-    thresholds = [int(mechanism.bounds.thresholds(births, step)[0]) for step in (1, 2, 3)]
+    made, births = mechanism.tree, np.zeros(1, np.int64)
+    thresholds = [int(mechanism.tree.thresholds(births, step)[0]) for step in (1, 2, 3)]
     batches = [thresholds[0], 1, 2]
     law = mark_law(made, np.cumsum(batches), thresholds)
     assert law.sum() == pytest.approx(1, abs=1e-9)
@@ -78,7 +78,7 @@ def test_the_law_is_one_and_that_of_the_code():
         state, when = mechanism.initial_state(), 3
         for step, points in enumerate(new_points(batches)):
             state = mechanism.update(state, Updates(points), SeededNoise(seed))
-            if 1 in state.finished.marked:
+            if 1 in state.marked:
                 when = step
                 break
         marked[when] += 1

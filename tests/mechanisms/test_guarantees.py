@@ -26,7 +26,6 @@ from privstream.mechanisms import (
     SetCardinality,
     SparseVector,
     ThresholdMonitor,
-    TreeCounter,
 )
 from privstream.mechanisms.guarantee_records import CURVES, guarantee_record, read_guarantee, read_guarantee_file
 from privstream.mechanisms.privacy.accounting import (
@@ -55,8 +54,6 @@ MECHANISMS = [
     ThresholdMonitor(**MONITOR, calibration="status"),
     ThresholdMonitor(**MONITOR, calibration="status", domain_size=50, count_share=0.0),
     RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500, 9), ends=(400, 9), many=(True, False)),
-    TreeCounter(children=2, epsilon=1.0, columns=3, horizon=20),
-    TreeCounter(epsilon=1.0, columns=3, horizon=20),
     HistogramQueries(epsilon=1.0, columns=3, delta=1e-6, mode="anchored"),
     ColumnFlags(epsilon=1.0, columns=3, thresholds=(400, 10**6, 1000)),
     AnchoredFlags(epsilon=1.0, delta=1e-6, columns=3, thresholds=(400, 10**6, 1000), horizon=20),

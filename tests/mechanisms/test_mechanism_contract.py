@@ -19,7 +19,6 @@ import pytest
 from privstream.mechanisms import (
     AnchoredFlags,
     BinnedStep,
-    BufferedToeplitzCounter,
     ColumnFlags,
     DynamicPredecessor,
     ExponentialMechanismWithGap,
@@ -43,8 +42,6 @@ from privstream.mechanisms import (
     SetCardinality,
     SparseVector,
     ThresholdMonitor,
-    TreeCounter,
-    UnknownHorizonCounter,
     Updates,
 )
 from privstream.mechanisms.checks import SnapshotError
@@ -86,10 +83,6 @@ def rules_met():
         )
         for i, (many, few) in enumerate(numbers)
     ]
-
-
-def column_sums():
-    return [np.array([i, 0, 3 * i]) for i in range(14)]
 
 
 def growing_sums():
@@ -161,9 +154,6 @@ EXAMPLES = {
         RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(400, 300), ends=(400, 310), many=(True, False)),
         rules_met,
     ),
-    TreeCounter: Example(TreeCounter(children=2, **COLUMNS, horizon=20), column_sums),
-    BufferedToeplitzCounter: Example(BufferedToeplitzCounter(**COLUMNS, delta=1e-6, horizon=20), column_sums),
-    UnknownHorizonCounter: Example(UnknownHorizonCounter(**COLUMNS), column_sums),
     HistogramQueries: Example(HistogramQueries(**COLUMNS, delta=1e-6, mode="anchored"), growing_sums),
     SetCardinality: Example(SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"), changes),
     ColumnFlags: Example(ColumnFlags(**COLUMNS, thresholds=(400, 10**6, 1000)), growing_sums),
@@ -277,7 +267,7 @@ COUNTED |= {
     "rows_per_unit",
 }
 COUNTED |= {"tests", "top", "universe", "updates_per_unit"}
-SHARES = {"beta", "counter_share", "measure_share", "threshold_share"}
+SHARES = {"beta", "measure_share", "threshold_share"}
 SWITCHES = {"dropped", "integer", "monotone", "public_keys"}
 
 

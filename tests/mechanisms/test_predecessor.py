@@ -14,24 +14,10 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.points.dynamic_points import bounds
-from privstream.mechanisms.points.dynamic_predecessor import NO_POINT
-from privstream.mechanisms.points.predecessor_tree import (
-    NOTHING,
-    PredecessorBounds,
-    ThresholdTree,
-    TreeState,
-    nearest_starts,
-)
+from privstream.mechanisms.continual.predecessor import NO_POINT, NOTHING, ThresholdTree, nearest_starts
+from privstream.mechanisms.continual.ranges import below, bounds
 
 EXACT = 1e7  # an epsilon at which all noise is 0
-
-
-def tree_of(marked):
-    """Return a tree of which these intervals are marked."""
-    empty = np.empty(0, np.int64)
-    marks = np.array(sorted(marked), np.int64)
-    return TreeState(numbers=empty, counts=empty, levels=empty, births=empty, marked=marks, activated=0)
 
 
 def literal(end, height, finished):
@@ -55,16 +41,16 @@ def marks(draw):
 def test_the_walk_follows_the_cases_of_the_paper(tree):
     height, finished = tree
     ends = np.arange(1, (1 << height) + 1)
-    found = nearest_starts(ends, height, tree_of(finished), mirrored=False)
+    found = nearest_starts(ends, height, np.array(sorted(finished), np.int64), mirrored=False)
     assert found.tolist() == [literal(int(end), height, finished) for end in ends]
     turned = {3 * (1 << (n.bit_length() - 1)) - 1 - n for n in finished}
-    found = nearest_starts(ends, height, tree_of(finished), mirrored=True)
+    found = nearest_starts(ends, height, np.array(sorted(finished), np.int64), mirrored=True)
     assert found.tolist() == [literal(int(end), height, turned) for end in ends]
 
 
 class TestThresholds:
     def test_they_are_exact_quantiles(self):
-        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, height=10, typical=20.0)
+        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, horizon=100, queries=None, beta=0.05)
         tau = np.arange(tree.tau.tail_quantile(1e-30))
         for log_failure in (-0.5, -5.0, -30.0):
             k = int(tree.threshold(np.array([log_failure]))[0])
@@ -74,7 +60,7 @@ class TestThresholds:
                 assert over[0] > math.exp(log_failure) * (1 - 1e-9)
 
     def test_the_budget_of_a_level_is_met(self):
-        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, height=10, typical=20.0)
+        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, horizon=100, queries=None, beta=0.05)
         mu, tau = tree.scales
         spent = 1 / mu + 1 / tau
         assert 3.0 / 11 * (1 - 1e-9) < spent <= 3.0 / 11
@@ -82,25 +68,25 @@ class TestThresholds:
     def test_epsilon_is_spread_over_all_levels(self):
         for universe, levels in ((1, 1), (1000, 11), (1 << 32, 33)):
             mechanism = IncrementalPredecessor(epsilon=2.0, universe=universe, updates_per_unit=5)
-            tree = mechanism.bounds.finished
+            tree = mechanism.tree
             assert tree.epsilon == pytest.approx(2.0 / 5)
             assert 1 / tree.mu.scale + 1 / tree.tau.scale == pytest.approx(tree.epsilon / levels)
 
     def test_thresholds_rise_with_births_and_steps_and_failures_add_up(self):
-        plan = PredecessorBounds(epsilon=1.0, universe=1 << 16, horizon=None, queries=None, beta=0.05)
+        plan = ThresholdTree(epsilon=1.0, universe=1 << 16, horizon=None, queries=None, beta=0.05)
         births, steps = np.arange(2000), np.arange(1, 2001)
         one = plan.thresholds(births, 1)
         assert np.all(np.diff(one) >= 0)
         assert np.all(plan.thresholds(births, 100) > one)
-        total = sum(np.exp(plan._finished_failure(births, int(step))).sum() for step in steps)
+        total = sum(np.exp(plan.log_failure(births, int(step))).sum() for step in steps)
         assert 0.02 / 2 < total < 0.05 / 2
 
 
 def exact_neighbours(members, queries, universe):
     """Return predecessors and successors, 0 for none."""
-    below = [max((x for x in members if x <= q), default=0) for q in queries]
+    before = [max((x for x in members if x <= q), default=0) for q in queries]
     above = [min((x for x in members if x >= q), default=0) for q in queries]
-    return below, above
+    return before, above
 
 
 @pytest.mark.parametrize("kind", [IncrementalPredecessor, DynamicPredecessor])
@@ -124,8 +110,8 @@ class TestBoth:
                 (members.add if insertion else members.discard)(point)
             updates = Updates(np.array(points, np.int64), np.array(inserted, bool))
             state, near = mechanism.step(state, PredecessorStep(updates, queries), SeededNoise(1))
-            below, above = exact_neighbours(members, queries.tolist(), universe)
-            assert near.predecessors.tolist() == below
+            before, above = exact_neighbours(members, queries.tolist(), universe)
+            assert near.predecessors.tolist() == before
             assert near.successors.tolist() == above
             distances = [min((abs(x - q) for x in members), default=-1) for q in queries.tolist()]
             assert near.distances.tolist() == distances
@@ -142,8 +128,8 @@ class TestBoth:
                 state, near = mechanism.step(state, PredecessorStep(Updates(points), queries), noise)
                 held = state.points
                 none = near.predecessors == 0
-                down = held.below(queries + 1) - held.below(near.predecessors)
-                up = held.below(np.where(near.successors == 0, universe, near.successors) + 1) - held.below(queries)
+                down = below(held, queries + 1) - below(held, near.predecessors)
+                up = below(held, np.where(near.successors == 0, universe, near.successors) + 1) - below(held, queries)
                 assert down[~none].min(initial=1) >= 1
                 assert up[near.successors > 0].min(initial=1) >= 1
                 assert np.all(np.maximum(down, up) <= near.errors)
@@ -190,7 +176,7 @@ class TestIncremental:
         for _ in range(5):
             state = mechanism.update(state, Updates(()), SeededNoise(1))
         assert state.step == 5
-        assert state.finished.activated == 1
+        assert state.activated == 1
 
 
 class TestDynamic:
@@ -245,19 +231,20 @@ class TestLargeIntervals:
                                 children = {(depth + down + 1, 2 * y), (depth + down + 1, 2 * y + 1)}
                             yield q, {*active, *kept[:passed], *right, *children}
 
-    @pytest.mark.parametrize(("height", "depth"), [(4, 0), (4, 1), (5, 2), (5, 3), (6, 3)])
-    def test_sets_of_large_intervals_are_as_few_and_as_small_as_bounds_assume(self, height, depth):
-        bounds = IncrementalPredecessor(epsilon=1.0, universe=1 << height, horizon=1).bounds
-        sets, most, rest = set(), 0, 0
-        for _, way in self.ways(height):
-            large = frozenset(each for each in way if each[0] <= depth)
-            small = sum(1 << (height - each[0]) for each in way if each[0] > depth)
-            sets.add(large)
-            most, rest = max(most, len(large)), max(rest, small)
-        assert math.log(2 * len(sets)) <= bounds._log_sets(1, depth)
-        numbers = bounds._longest_large_way(depth)
-        assert most <= numbers[0] <= most + 1
-        assert rest <= numbers[1] <= 3 * rest
+    @pytest.mark.parametrize("height", [4, 5, 6])
+    def test_sets_of_large_intervals_are_as_few_and_as_small_as_bounds_assume(self, height, monkeypatch):
+        tree = IncrementalPredecessor(epsilon=1.0, universe=1 << height, horizon=1, queries=1 << height).tree
+        ways = list(self.ways(height))
+        assert math.log(2 * len({(q, *sorted(way)) for q, way in ways})) <= math.log(1 << height) + math.log(
+            2 * (height + 2)
+        ) + (height + 1) * math.log(2)
+        for depth in range(height):
+            monkeypatch.setattr(ThresholdTree, "_large", lambda _, sizes, step, d=depth: sizes >= 1 << (height - d))
+            most = max(sum(each[0] <= depth for each in way) for _, way in ways)
+            rest = max(sum(1 << (height - each[0]) for each in way if each[0] > depth) for _, way in ways)
+            numbers = tree.longest_large_way(1)
+            assert most <= numbers[0] <= most + 1
+            assert rest <= numbers[1] <= 3 * rest
 
     def test_answers_of_dense_points_are_within_bounds(self):
         """Half of all places have points; where they may be counted again, places are no limit."""
@@ -273,9 +260,9 @@ class TestLargeIntervals:
                 state = made.update(state, Updates(some), SeededNoise(seed))
             near = made.answer(state, asked)
             held = state.points
-            below = held.below(asked + 1) - held.below(near.predecessors)
+            down = below(held, asked + 1) - below(held, near.predecessors)
             above = np.where(near.successors == NO_POINT, 1 << 14, near.successors)
-            seen = np.maximum(below, held.below(above + 1) - held.below(asked))
+            seen = np.maximum(down, below(held, above + 1) - below(held, asked))
             largest = max(largest, float((seen / near.errors).max()))
             narrow.append(float(near.errors.mean()))
         assert 0.3 < largest <= 1

@@ -90,9 +90,9 @@ def sizes(made: SetCardinality, events) -> list[int]:
 
 def expected(made: SetCardinality, events) -> list[CardinalityEstimate]:
     """Return the rows that the transform must give, sorted."""
-    counts, rows = sizes(made, events), []
-    _, published = made.mechanism.run(made.mechanism.initial_state(), np.diff(counts, prepend=0), made._noise())
-    for i, (estimate, bound, exhausted) in enumerate(zip(*(c.tolist() for c in published), strict=True)):
+    changes, rows, state = np.diff(sizes(made, events), prepend=0).tolist(), [], made.mechanism.initial_state()
+    for i, change in enumerate(changes):
+        state, (estimate, bound, exhausted) = made.mechanism.step(state, change, made._noise())
         start = (made.steps.first + i) * made.steps.size
         ends = Timestamp(micros=start), Timestamp(micros=start + made.steps.size)
         spread = made.mechanism.algorithm.spread

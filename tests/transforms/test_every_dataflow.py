@@ -28,8 +28,7 @@ from apache_beam.testing import test_stream
 from event_forms import SECOND, as_arrow, as_rows, crowd_at, disordered, late_of, of_elements, run_bounded, stamped
 from every_runner import of_stream, one_job
 from grids import some_quick
-from privstream.mechanisms.counters.continual_counter import TreeCounter
-from privstream.mechanisms.counters.toeplitz import UnknownHorizonCounter
+from privstream.mechanisms.noise.running import CompleteTreeNoise
 from privstream.transforms.counts import publishing
 from privstream.transforms.timing import step_fn
 from tiny_runner import END, Chain, dofns_of, drive, drive_at_once
@@ -250,9 +249,7 @@ def test_a_run_without_an_end(case):
     windows = 42  # through the last event; how many more pass before the job ends differs by shard and runner
     rows = [row for row in results.elements("rows") if row.window_end <= flow.start + 10 * windows]
     if name in ("plain", "anchored"):
-        counter = made.mechanism.counter
-        assert isinstance(counter, UnknownHorizonCounter)
-        assert all(isinstance(counter.epoch(number), TreeCounter) for number in range(3))
+        assert all(isinstance(epoch, CompleteTreeNoise) for epoch in made.mechanism.partition.noise.epochs)
     ends.steps = replace(ends.steps, end=ends.steps.first + windows)
     ends._noise = made._noise
     assert sorted(rows) == flow.expected(ends, events)

@@ -11,9 +11,9 @@ from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_arrow, as_rows
 from every_runner import one_job
 from grids import some_quick
+from privstream.mechanisms.continual.predecessor import PredecessorStep
+from privstream.mechanisms.continual.ranges import Updates
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.mechanisms.points.dynamic_points import Updates
-from privstream.mechanisms.points.dynamic_predecessor import PredecessorStep
 from privstream.transforms.questions.points import range_errors
 from privstream.transforms.questions.points_stages import PointBatch, PredecessorQueries, RangeCounts
 from privstream.transforms.row_types import NearestPoints, RangeCount

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
-from privstream.mechanisms.cardinality import set_cardinality as mechanisms
-from privstream.mechanisms.cardinality.algorithms import BETA
+from privstream.mechanisms.continual import cardinality as mechanisms
+from privstream.mechanisms.continual.cardinality import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.counts.finished import SmoothWindows

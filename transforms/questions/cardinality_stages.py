@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.cardinality.algorithms import CardinalityState
+from privstream.mechanisms.continual.cardinality import CardinalityState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT, Run, SortedRuns
@@ -55,9 +55,8 @@ class PublishCardinality(StepFn, state="publish_cardinality"):
     def step(
         self, key: bytes, step: int, batches: list[bytes], state: CardinalityState
     ) -> tuple[CardinalityState, list[CardinalityEstimate]]:
-        changes = np.array([sum(CHANGE.unpack(batch)[0] for batch in batches)], np.int64)
-        state, published = self.mechanism.run(state, changes, self.noise_of(step))
-        estimate, bound, exhausted = (column.tolist()[0] for column in published)
+        change = sum(CHANGE.unpack(batch)[0] for batch in batches)
+        state, (estimate, bound, exhausted) = self.mechanism.step(state, change, self.noise_of(step))
         spread = self.mechanism.algorithm.spread
         lower, upper = interval(float(estimate), None if exhausted else bound if spread is None else spread)
         people = max(0, estimate)

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
-from privstream.mechanisms.histograms.flags import AnchoredFlags
-from privstream.mechanisms.histograms.histogram_queries import (
+from privstream.mechanisms.continual.histogram import AnchoredFlags, HistogramQueries
+from privstream.mechanisms.continual.queries import (
     Histogram,
-    HistogramQueries,
     HistogramQuery,
     MaxSum,
     MinSum,

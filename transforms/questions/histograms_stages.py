@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.histograms.histogram_queries import Histogram
-from privstream.mechanisms.histograms.partition import PartitionState
+from privstream.mechanisms.continual.histogram import HistogramState
+from privstream.mechanisms.continual.queries import Histogram
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
@@ -288,8 +288,8 @@ class PublishHistogram(CountedSteps, state="publish_histogram"):
 
     @override
     def step(
-        self, key: bytes, step: int, batches: list[bytes], state: PartitionState
-    ) -> tuple[PartitionState, Iterator[HistogramEstimate]]:
+        self, key: bytes, step: int, batches: list[bytes], state: HistogramState
+    ) -> tuple[HistogramState, Iterator[HistogramEstimate]]:
         state, answer = self.mechanism.step(state, self.counts(batches), self.noise_of(step))
         return state, self.rows(step, answer, self.mechanism.error_bound(state.step, state.interval))
 
@@ -335,8 +335,8 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
 
     @override
     def step(
-        self, key: bytes, step: int, batches: list[bytes], state: PartitionState
-    ) -> tuple[PartitionState, Iterator[CategoryFlag]]:
+        self, key: bytes, step: int, batches: list[bytes], state: HistogramState
+    ) -> tuple[HistogramState, Iterator[CategoryFlag]]:
         state, raised = self.mechanism.step(state, self.counts(batches), self.noise_of(step))
         return state, self.rows(step, raised, self.mechanism.error_bound(state.step, state.interval))
 

@@ -9,10 +9,9 @@ from typing import Any, Required
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage
+from privstream.mechanisms.continual.predecessor import DynamicPredecessor, IncrementalPredecessor
+from privstream.mechanisms.continual.ranges import RangeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
-from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
-from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.parameters import Parameters, check_actions
 from privstream.transforms.reading.fields import NUMBER, EventFields

@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.continual.predecessor import PredecessorStep
+from privstream.mechanisms.continual.ranges import RangeState, Updates
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.points.dynamic_points import Updates
-from privstream.mechanisms.points.dynamic_predecessor import PredecessorStep
-from privstream.mechanisms.points.range_counter import RangeState
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed, KeyedBatch, first_of_run
 from privstream.transforms.people.bounding import ReadEvents

@@ -1,1 +1,0 @@
-"""How many people are in a set that changes."""

@@ -1,0 +1,1 @@
+"""Mechanisms that publish after every step what has happened since the start, or is so now."""

@@ -1,0 +1,494 @@
+"""SetCardinality: how many people are in a set now, after every step, while they come and go."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import OUTSIDE
+from privstream.mechanisms.checks import HorizonExceeded
+from privstream.mechanisms.mechanism import Mechanism
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.tails import SERIES, series_share
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp, counting_sigma, noise_curve
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
+from typing_extensions import override
+
+BETA = 0.05
+"""Probability with which error bounds may be wrong."""
+
+COUNTS = "counts"
+PROVED = {COUNTS: "section 3", "sparse": "Theorem 1", "paper": "section 4"}
+LARGEST_HORIZON = 1 << 40
+LARGEST_SIZE = 1 << 40
+LARGEST_CONTRIBUTIONS = 1 << 20
+_TYPICAL_UPDATES = _TYPICAL_STEPS = 1 << 20  # where they are not known
+_TYPICAL_ROUNDS = 1 << 4
+_LARGEST_BOUND = float(1 << 62)
+_CANDIDATES = 400
+
+
+class Cardinalities(NamedTuple):
+    """What is published after a step.
+
+    Attributes:
+        estimates: how many are in the set, with noise; below 0 where noise is.
+        error_bounds: with probability 95% no estimate of the run is off by more, while not `exhausted`.
+        exhausted: whether all changes of the estimate are used up, so that it stays what it is.
+    """
+
+    estimates: int
+    error_bounds: int
+    exhausted: bool
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CardinalityState:
+    """What outlives a step.
+
+    Attributes:
+        step: steps done.
+        size: how many are in the set; private.
+        shown: what was published last.
+        round: how often `shown` has been set.
+        exhausted: raised when no change of `shown` is left: it is published for ever. A function of what has been
+            published, so it is no secret.
+    """
+
+    step: int
+    size: int
+    shown: int
+    round: int
+    exhausted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardinalityAlgorithm(ABC):
+    """One way to publish the size of a set after every step; its noise is bound to the step and the size."""
+
+    epsilon: float
+    horizon: int | None
+
+    @property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of the run."""
+        return PureDp(self.epsilon)
+
+    @property
+    def spread(self) -> int | None:
+        """What an estimate by itself is off by at most with probability 95%; None where only bounds are known."""
+        return None
+
+    @abstractmethod
+    def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
+        """Return the next `shown`, `round` and `exhausted`, and an error bound, for a step with its true size."""
+
+    @abstractmethod
+    def error(self, step: int, updates: int) -> int:
+        """Return an error bound for all of steps 1 .. `step`, if the set is changed by at most so many updates."""
+
+
+def _label(noise: NoiseSource, number: int, size: int) -> Any:
+    """Return a label that depends on the size."""
+    return noise.bind(np.array([number], np.uint64), np.array([size], np.int64))
+
+
+def _whole(bound: float) -> int:
+    """Round an error bound up to an integer that fits."""
+    return math.ceil(min(bound, _LARGEST_BOUND))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshNoise(CardinalityAlgorithm):
+    """Each size with noise of its own, for one person who moves `contributions` sizes by 1 at most.
+
+    With delta > 0 the noise with the smaller variance: Gaussian, or Laplace, as for few sizes (what is epsilon-DP is
+    (epsilon, delta)-DP).
+    """
+
+    delta: float
+    contributions: int
+
+    @cached_property
+    def law(self) -> SymmetricNoise:
+        """The noise of a step."""
+        laplace = DiscreteLaplace(math.nextafter(self.contributions / self.epsilon, math.inf))
+        if self.delta == 0:
+            return laplace
+        gaussian = DiscreteGaussian(counting_sigma(self.epsilon, self.delta, self.contributions))
+        return gaussian if gaussian.variance < laplace.variance else laplace
+
+    @property
+    @override
+    def curve(self) -> PrivacyCurve:
+        return noise_curve(self.epsilon, 0.0 if isinstance(self.law, DiscreteLaplace) else self.delta)
+
+    @property
+    @override
+    def spread(self) -> int:
+        return max(0, self.law.tail_quantile(OUTSIDE / 2))
+
+    @override
+    def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
+        drawn = self.law.draw(noise, _label(noise, state.step, state.size))
+        return replace(state, shown=state.size + int(drawn[0])), self.error(1, 0)
+
+    @override
+    def error(self, step: int, updates: int) -> int:
+        return max(0, self.law.tail_quantile(BETA / (2 * (self.horizon or _TYPICAL_STEPS))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapChanges(CardinalityAlgorithm):
+    """At each step two tests, the second one only if the first is a miss:
+
+        up:   size - shown + mu  >= K + tau        down:  shown - size + mu' >= K + tau'
+
+    tau, tau' are drawn once, mu, mu' for each step, all geometric. After a hit the estimate is the noisy size that the
+    test has looked at, size + mu - tau or size - mu' + tau', less the public middle of what that can be off by. The run
+    costs 1 / b_tau, and each hit 1 / b_mu, with scales b.
+
+    With `max_updates` there are `rounds` hits of equal cost, chosen to give the least error bound. Without, they are
+    unbounded: hit r = 0, 1, .. costs series_share(s + 1) of what is for hits, s the last number that has the three
+    leading binary digits of r: laws are costly to make. See docs/proofs/cardinality.md.
+    """
+
+    max_updates: int | None
+    beta: float = BETA
+
+    @cached_property
+    def rounds(self) -> int | None:
+        """Hits that are paid for: those for which updates / (rounds + 1) and the noise sum to the least error bound."""
+        if self.max_updates is None:
+            return None
+        numbers = np.unique(np.floor(np.geomspace(1, self.max_updates, _CANDIDATES)))
+        noise = (np.sqrt(self._test_log(self.horizon or _TYPICAL_STEPS) * numbers) + math.sqrt(self._tau_log)) ** 2
+        return int(numbers[np.argmin(self.max_updates / (numbers + 1) + 1.5 * noise / self.epsilon)])
+
+    @property
+    def tau(self) -> Geometric:
+        """The noise of the two thresholds."""
+        return Geometric((1 + 1e-12) / (self.epsilon * (1 - self._tests_share)))
+
+    def mu(self, number: int) -> Geometric:
+        """The noise of a test after so many hits."""
+        return Geometric((1 + 1e-12) / (self.epsilon * self._tests_share * self._share(number)))
+
+    @property
+    def tau_bound(self) -> float:
+        """What neither tau exceeds."""
+        return max(0.0, math.ceil(self.tau.scale * self._tau_log) - 1)
+
+    def mu_bound(self, step: int, number: int) -> float:
+        """Return what no mu exceeds at a step after so many hits."""
+        return max(0.0, math.ceil(self.mu(number).scale * self._test_log(step)) - 1)
+
+    def middle(self, step: int, number: int) -> int:
+        """Return the middle of what an up hit is off by; less that, all is off by at most half of both bounds."""
+        return math.floor((self.mu_bound(step, number) - self.tau_bound) / 2)
+
+    def slack(self, step: int, number: int) -> float:
+        """Return by how much the size has changed at the next hit, at least."""
+        if self.max_updates is not None and self.rounds is not None:
+            return self.max_updates // (self.rounds + 1) + 1
+        return max(1, math.ceil(1.5 * (self.mu_bound(step, number) + self.tau_bound)))
+
+    def threshold(self, step: int, number: int) -> float:
+        """Return K, a whole number."""
+        mu = self.mu_bound(step, number)
+        off = math.ceil((mu + self.tau_bound) / 2) if number else 0  # the set is empty at first, which is known
+        return self.slack(step, number) + mu + off
+
+    @override
+    def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
+        step, done = state.step, state.round
+        if not state.exhausted:
+            label, once = _label(noise, step, state.size), np.zeros(1, np.uint64)
+            up, down = (
+                int(self.mu(done).draw(noise.derive(name), label)[0])
+                - int(self.tau.draw(noise.derive(f"{name} threshold"), once)[0])
+                for name in ("up", "down")
+            )
+            level, moved, middle = self.threshold(step, done), state.size - state.shown, self.middle(step, done)
+            shown = None
+            if moved + up >= level:
+                shown = state.size + up - middle
+            elif down - moved >= level:
+                shown = state.size - down + middle
+            if shown is not None:
+                spent = self.rounds is not None and done + 1 >= self.rounds
+                state = replace(state, shown=shown, round=done + 1, exhausted=spent)
+        return state, self._bound(step, state.round)
+
+    def _bound(self, step: int, number: int) -> int:
+        """Return the error bound after so many hits; what is true before the last hit stays true after it."""
+        last = number if self.rounds is None else min(number, self.rounds - 1)
+        return _whole(self.threshold(step, last) + self.tau_bound)
+
+    @override
+    def error(self, step: int, updates: int) -> int:
+        # After as many hits as so many updates can bring.
+        if self.rounds is not None:
+            return self._bound(step, self.rounds)
+        number, left = 0, float(updates)
+        while left >= (slack := self.slack(1, number)):
+            number, left = number + 1, left - slack
+        return self._bound(step, number)
+
+    @cached_property
+    def _tests_share(self) -> float:
+        """The part of epsilon that is for hits: what gives the least sum of both bounds."""
+        test = math.sqrt(self._test_log(self.horizon or _TYPICAL_STEPS) / self._share(_TYPICAL_ROUNDS))
+        return test / (test + math.sqrt(self._tau_log))
+
+    def _share(self, number: int) -> float:
+        """Return which part of what is for hits pays for hit 0, 1, .."""
+        if self.rounds is not None:
+            return 1 / self.rounds
+        rest = max(0, number.bit_length() - 3)
+        return series_share((number | ((1 << rest) - 1)) + 1)
+
+    def _test_log(self, step: int) -> float:
+        """Return -ln of the failure probability of each of the two tests at a step; in all beta / 2."""
+        steps = self.horizon or SERIES * (step + 1) * math.log(step + 1) ** 2
+        return math.log(4 * steps / self.beta)
+
+    @property
+    def _tau_log(self) -> float:
+        """-ln of the failure probability of each of the two thresholds; in all beta / 2."""
+        return math.log(4 / self.beta)
+
+
+_BASEL = 6 / math.pi**2  # times the sum of 1 / j^2 is 1
+_LARGEST_RATIO = 12.0  # of epsilon and ln(2 T / beta): beyond, rounding to integers is felt
+
+
+class Instance(NamedTuple):
+    """One run of Algorithm 6 or 7: epsilon, and S, the number of estimates that it pays for."""
+
+    epsilon: float
+    changes: int
+
+    @property
+    def unit(self) -> float:
+        """S / epsilon_1, epsilon_1 = epsilon / 2."""
+        return 2 * self.changes / self.epsilon
+
+    def draw(self, factor: int, noise: NoiseSource, label: Any) -> int:
+        """Draw noise of so many units."""
+        return int(DiscreteLaplace(math.nextafter(factor * self.unit, math.inf)).draw(noise, label)[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class HenzingerSricharanSteinerChanges(CardinalityAlgorithm):
+    """Change the estimate iff |shown - size| + Lap(4 S / eps_1) > 24 S / eps_1 ln(2 T / beta) + Lap(2 S / eps_1).
+
+    The new estimate is size + Lap(S / eps_1), also at step 1. With `max_updates` all changes are used up after S
+    estimates. Without, instance j = 1, 2, .. follows on instance j - 1, with 6 epsilon / (pi^2 j^2) and for 2^(j - 1)
+    updates. Without a horizon beta / T is 6 beta / (pi^2 t^2) at step t. All noise is rounded to integers.
+    """
+
+    max_updates: int | None
+    beta: float = BETA
+
+    def __post_init__(self) -> None:
+        if self.epsilon > (largest := _LARGEST_RATIO * self._log(1)):
+            raise ValueError(f"epsilon must be <= {largest:g} for the published algorithm with these parameters")
+
+    @cached_property
+    def rounds(self) -> int | None:
+        """Estimates that are paid for; None where they are unbounded."""
+        return None if self.max_updates is None else self.instance(0).changes
+
+    def instance(self, number: int) -> Instance:
+        """Return the instance that estimate 0, 1, .. belongs to."""
+        if self.max_updates is not None:
+            return self._made(self.epsilon, self.max_updates)
+        j, before = 1, 0
+        while number >= before + (made := self.of_doubling(j)).changes:
+            j, before = j + 1, before + made.changes
+        return made
+
+    def of_doubling(self, j: int) -> Instance:
+        """Return instance 1, 2, .."""
+        return self._made(self.epsilon * _BASEL / j**2, 1 << (j - 1))
+
+    @override
+    def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
+        # The estimate is set at step 1, then where the test says so.
+        step, size, done = state.step, state.size, state.round
+        hit = step == 1
+        if done and not state.exhausted:
+            instance = self.instance(done - 1)
+            mu = instance.draw(4, noise.derive("mu"), _label(noise, step, size))
+            tau = instance.draw(2, noise.derive("tau"), np.array([done], np.uint64))
+            hit = abs(state.shown - size) + mu > self._threshold(instance, step) + tau
+        if hit and self.rounds is not None and done >= self.rounds:
+            state = replace(state, exhausted=True)
+        elif hit:
+            nu = self.instance(done).draw(1, noise.derive("nu"), _label(noise, done, size))
+            state = replace(state, shown=size + nu, round=done + 1)
+        return state, self._error(self.instance(max(0, state.round - 1)), step)
+
+    @override
+    def error(self, step: int, updates: int) -> int:
+        # In the last instance that so many updates can reach: those before are for 2^(j-1) - 1.
+        reached = max(1, math.ceil(math.log2(updates + 1)))
+        return self._error(self.of_doubling(reached) if self.max_updates is None else self.instance(0), step)
+
+    def _error(self, instance: Instance, step: int) -> int:
+        return _whole(self._threshold(instance, step) * 4 / 3 + 1)  # 4 alpha, and 1 for rounding
+
+    def _threshold(self, instance: Instance, step: int) -> float:
+        return 24 * instance.unit * self._log(step)
+
+    def _made(self, epsilon: float, updates: int) -> Instance:
+        return Instance(epsilon=epsilon, changes=1 + math.isqrt(int(updates * epsilon / (16 * self._log(1)))))
+
+    def _log(self, step: int) -> float:
+        """Return ln(2 / beta_t); half of beta is for what the paper's proof fails with a second time."""
+        return math.log(4 / self.beta * (self.horizon or step**2 / _BASEL))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetCardinality(Mechanism[CardinalityState]):
+    """Publishes after every step how many people are in a set, of which any number come and go at a step.
+
+    Modes:
+      counts: fresh noise at each step, for people who are in the set after at most `contributions` steps.
+      sparse: the estimate stays what it is until a private test says that it is far off; error about
+        sqrt(max_updates / epsilon) up to logarithms, as good as possible without other limits and delta = 0.
+      paper: the sparse changes as published, by doubling if `max_updates` is unknown.
+
+    Privacy:
+        Unit: all that one person ever does, added or removed. The person is in the set, or not, at each step, so moves
+        each size by at most 1, however often they come and go. Of `contributions` the caller takes care. Public: all
+        fields and the number of steps. `max_updates` must be chosen without looking at the data; privacy does not
+        depend on whether it is kept.
+
+    Accuracy:
+        `error(step, updates)`: with probability 95% no estimate at steps 1 .. `step` is off by more, if people enter
+        and leave at most `updates` times in all (by default `max_updates`). Published error bounds: all of them hold at
+        once with probability 95%, if there are at most `max_updates` updates. When these are passed, the estimate may
+        be `exhausted`: it stays what it is, which the flag in state and output says.
+
+    Attributes:
+        epsilon: finite and > 0.
+        delta: in [0, 1); spent in mode counts alone.
+        horizon: steps of the run at most; None if unbounded.
+        contributions: steps after which one person is in the set, at most; None for all of them. In mode counts one of
+            this and `horizon` must be given.
+        max_updates: how often people enter or leave the set in the whole run, all together; None if unknown.
+            Several changes of one person within a step count as what is left of them at its end.
+        mode: "counts", "sparse" or "paper".
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = SetCardinality(epsilon=1.0, horizon=1000, max_updates=100_000, mode="sparse")
+        >>> state, published = mechanism.step(mechanism.initial_state(), 9000, SeededNoise(1))
+        >>> published.error_bounds
+        2774
+        >>> abs(published.estimates - 9000) <= 2774
+        True
+
+    Source: Henzinger, Sricharan, Steiner (2023), section 5, Algorithms 6 and 7; docs/proofs/cardinality.md.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    horizon: int | None = None
+    contributions: int | None = None
+    max_updates: int | None = None
+    mode: str = COUNTS
+    noise_label = "set cardinality"
+    state_type = CardinalityState
+
+    def __post_init__(self) -> None:
+        checks.epsilon(self.epsilon)
+        checks.probability("delta", self.delta, zero=True)
+        checks.one_of("mode", self.mode, tuple(PROVED))
+        limits = {"horizon": LARGEST_HORIZON, "max_updates": LARGEST_SIZE, "contributions": LARGEST_CONTRIBUTIONS}
+        for name, largest in limits.items():
+            value = getattr(self, name)
+            if value is not None:
+                checks.integer(name, value, minimum=1, maximum=largest)
+        if self.mode == COUNTS and self.contributions is None and self.horizon is None:
+            raise ValueError("horizon or contributions must be given in mode counts")
+        _ = self.algorithm.spread  # checks the rest
+
+    @cached_property
+    def algorithm(self) -> CardinalityAlgorithm:
+        """What decides on the estimates."""
+        if self.mode == COUNTS:
+            most = min(each for each in (self.contributions, self.horizon) if each is not None)
+            return FreshNoise(epsilon=self.epsilon, delta=self.delta, horizon=self.horizon, contributions=most)
+        kind = GapChanges if self.mode == "sparse" else HenzingerSricharanSteinerChanges
+        return kind(epsilon=self.epsilon, horizon=self.horizon, max_updates=self.max_updates)
+
+    @property
+    @override
+    def guarantee(self) -> PrivacyGuarantee:
+        limit = "A person is in the set or not, as often as they like."
+        if self.mode == COUNTS and self.contributions is not None:
+            limit = f"A person is in the set after at most {self.contributions:,} steps."
+        return PrivacyGuarantee(
+            unit=PERSON,
+            neighbouring="add_remove",
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=(limit,),
+            public=("all parameters", "the number of steps"),
+            proof=f"docs/proofs/cardinality.md, section 1 and {PROVED[self.mode]}",
+            caveats=(KEYED_NOISE,),
+            horizon=self.horizon,
+            curve=self.algorithm.curve,
+        )
+
+    def error(self, step: int, updates: int | None = None) -> int:
+        """Return the error of the class docstring; without `updates`, for `max_updates`, or for 2^20 if unknown."""
+        checks.step(step, self.horizon or LARGEST_HORIZON)
+        if updates is not None:
+            checks.integer("updates", updates, minimum=0)
+        return self.algorithm.error(step, self.expected_updates if updates is None else updates)
+
+    @property
+    def expected_updates(self) -> int:
+        """`max_updates`, or what errors are predicted for where it is unknown."""
+        return self.max_updates or _TYPICAL_UPDATES
+
+    @property
+    def expected_steps(self) -> int:
+        """`horizon`, or for how many steps errors are predicted where that is unbounded."""
+        return self.horizon or _TYPICAL_STEPS
+
+    @override
+    def initial_state(self) -> CardinalityState:
+        return CardinalityState(step=0, size=0, shown=0, round=0, exhausted=False)
+
+    def step(
+        self, state: CardinalityState, change: ArrayLike, noise: NoiseSource
+    ) -> tuple[CardinalityState, Cardinalities]:
+        """Take by how much the set has grown (or, negative, shrunk) in one step; return the estimate.
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError, TypeError: the change is no integer, or would leave fewer than no people in the set.
+        """
+        changed = np.asarray(change)
+        if changed.ndim or changed.dtype.kind not in "iu":
+            raise TypeError(f"change must be an integer, got {changed.dtype} of shape {changed.shape}")
+        step, size = state.step + 1, state.size + int(changed)
+        if step > (self.horizon or LARGEST_HORIZON):
+            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {step}")
+        if not 0 <= size <= LARGEST_SIZE:
+            raise ValueError("change must keep the number of people between 0 and 2**40")
+        state, bound = self.algorithm.publish(replace(state, step=step, size=size), self._source(noise))
+        return state, Cardinalities(state.shown, bound, state.exhausted)

@@ -1,1 +1,0 @@
-"""Continual counters: the sums of a stream after every step."""
