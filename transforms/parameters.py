@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import RUN, WINDOW, Accuracy, Limit
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
@@ -28,6 +28,8 @@ MOST_CONTRIBUTIONS = 65_535
 """That count per person."""
 
 DOMAIN = "domain"
+
+PUBLIC = ("all arguments but the noise", "the number of windows")
 
 
 class Parameters:
@@ -54,7 +56,7 @@ class Parameters:
         super().__init_subclass__()
         made = inspect.signature(cls.__init__)
         own = list(made.parameters.values())[1:]
-        if own and own[-1].kind is own[-1].VAR_KEYWORD and "Options" in str(own[-1].annotation):
+        if own and own[-1].kind is own[-1].VAR_KEYWORD:
             if WindowOptions.__name__ in str(own[-1].annotation):
                 options = inspect.signature(Steps.of).parameters
                 own[-1:] = [options[name] for name in WindowOptions.__annotations__ if name not in made.parameters]
@@ -138,21 +140,14 @@ class Parameters:
         return self.promise if steps is None else of_period(replace(self.promise, step="window"), steps)
 
     @property
-    @abstractmethod
-    def prediction(self) -> Accuracy:
-        """How accurate the rows are about what counts, by public parameters alone."""
+    def person_limits(self) -> tuple[Limit, ...]:
+        """What limits of a person may drop something."""
+        return ()
 
     @property
     @abstractmethod
-    def coverage(self) -> Coverage:
-        """What counts, and so what the intervals of rows hold, in a run in which nothing starts afresh."""
-
-    @property
     def accuracy(self) -> Accuracy:
-        """How accurate the rows are, and what limits may keep out of them, by public parameters alone."""
-        steps: Steps | None = getattr(self, "steps", None)
-        renewed = steps is not None and steps.renewal is not None
-        return replace(self.prediction, coverage=self.coverage.of_period if renewed else self.coverage)
+        """How accurate the rows are about what counts, and what limits may drop, by public parameters alone."""
 
     @property
     def advice(self) -> str:
@@ -218,28 +213,20 @@ def _shown(value: Any) -> str:
     return f"<{len(value):,} of them>" if isinstance(value, Sized) else f"<{type(value).__name__}>"
 
 
-WHOLE_RUN = "in the whole run"
+def within(found: PrivacyGuarantee, limits: Iterable[Limit], *more: str, hashed: bool = True) -> PrivacyGuarantee:
+    """Return what a mechanism promises a person, of whom so much counts; `more` sentences say what else is limited.
 
-ALL_PEOPLE = "the numbers of people in all records that are usable and in time"
-ALL_EVENTS = "the numbers of all events that are usable and in time"
-"""What is counted where no limit leaves anything out."""
-
-
-def items_in_window(most: int, domain: Domain | None) -> list[Limit]:
-    """Return the limit of a person's items in a window (`max_per_window`), if it can leave something out."""
-    if domain is not None and most >= len(domain):
-        return []
-    return [Limit.at_most("max_per_window", most, "item", "in a window", "random")]
+    Args:
+        hashed: whether people are told apart by hashes.
+    """
+    sentences = [f"A person counts with at most {limit}." for limit in limits]
+    caveats = [text for text in found.caveats if text != GIVEN_NUMBERS] + [PEOPLE_HASHED] * hashed
+    return replace(found, limits=(*sentences, *more), public=PUBLIC, caveats=tuple(caveats))
 
 
-def charged_out(most: int, what: str) -> Limit:
-    """Return the limit by which people who were charged so often (`max_hits`), for what is said, no longer count."""
-    times = "once" if most == 1 else f"{most:,} times"
-    return Limit("max_hits", f"who was charged {times} (max_hits), {what}, no longer counts", lasting=True)
-
-
-def people_who_count(limits: Iterable[Limit], scope: str = EACH, more: str = "") -> Coverage:
-    """Return what answers about numbers of people hold under some limits; `more` as that of `Coverage`."""
-    limits = tuple(limits)
-    holds = "the numbers of people who count" if limits else ALL_PEOPLE
-    return Coverage(holds=holds, scope=scope, limits=limits, more=more)
+def limits_of(
+    *, run: int | None = None, window: int | None = None, thing: str = "item", whole: str = ""
+) -> tuple[Limit, ...]:
+    """Return the two limits of a person, of so many things; None for no limit. `whole` as `thing`, in the run."""
+    found = (("max_contributions", run, whole or thing, RUN), ("max_per_window", window, thing, WINDOW))
+    return tuple(Limit(option, most, what, where) for option, most, what, where in found if most is not None)

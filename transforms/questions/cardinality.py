@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.cardinality import set_cardinality as mechanisms
 from privstream.mechanisms.cardinality.algorithms import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.counts.finished import SmoothWindows
 from privstream.transforms.parameters import (
-    WHOLE_RUN,
     Parameters,
     check_actions,
     check_limits,
     check_shards,
-    people_who_count,
+    limits_of,
+    within,
 )
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, to_micros
@@ -29,7 +29,6 @@ from typing_extensions import Unpack, override
 
 METHODS = {"counts": "counts", "sparse_counter": "sparse", "henzinger_sricharan_steiner": "paper"}
 """Which mode of the mechanism each method is."""
-KINDS = ("enter", "leave")
 FOR_EVER = 65_535  # steps, where there is no time-out
 ENTER, LEAVE = 0, 1
 
@@ -168,26 +167,18 @@ class CardinalityParameters(Parameters):
 
     @property
     @override
+    def person_limits(self) -> tuple[Limit, ...]:
+        return limits_of(run=self.max_contributions, thing="window")
+
+    @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        found = self.mechanism.guarantee
-        limits = ["A person counts as one or as none at the end of each window, by their last event."]
-        if self.max_contributions is not None:
-            limits.append(f"A person counts at the ends of at most {self.max_contributions:,} windows.")
-        public = ("all arguments but the noise", "the number of windows, all of which are published")
-        caveats = (*found.caveats, PEOPLE_HASHED)
-        return replace(found, limits=tuple(limits), public=public, caveats=caveats)
+        one = "A person counts as one or as none at the end of each window, by their last event."
+        return within(self.mechanism.guarantee, self.person_limits, one)
 
     @property
     @override
-    def coverage(self) -> Coverage:
-        limits, most = list[Limit](), self.max_contributions
-        if most is not None:
-            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, "first", lasting=True))
-        return people_who_count(limits, TOGETHER)
-
-    @property
-    @override
-    def prediction(self) -> Accuracy:
+    def accuracy(self) -> Accuracy:
         mechanism, windows = self.mechanism, self.mechanism.expected_steps
         error, updates = mechanism.error(windows), mechanism.expected_updates
         span = "" if mechanism.horizon else f" in the first {windows:,} windows"
@@ -199,6 +190,7 @@ class CardinalityParameters(Parameters):
             claim=f"With probability {1 - BETA:g}, all estimates{span} are within {error:,} "
             f"of the number without noise{condition} (method {self.method}; each row has an error bound of its own).",
             numbers={"method": self.method, "error_bound": error, "windows": windows, "updates": updates},
+            limits=self.person_limits,
         )
 
     def error(self, window: int, updates: int | None = None) -> int:

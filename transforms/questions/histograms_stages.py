@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.histograms.histogram_queries import Histogram
+from privstream.mechanisms.histograms.histogram_queries import Histogram, HistogramQuery
 from privstream.mechanisms.histograms.partition import PartitionState
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -23,6 +23,7 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     encode,
+    first_of_run,
     people_key,
 )
 from privstream.transforms.people.bound import place_in_run
@@ -40,7 +41,7 @@ from privstream.transforms.questions.histograms import (
     CategoryParameters,
     FlagsParameters,
     HistogramParameters,
-    Question,
+    answer,
 )
 from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.row_types import interval
@@ -49,8 +50,6 @@ from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
 from privstream.transforms.timing.clock import CloseWindows, ToClock, WithClock, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
-
-_MOST_CELLS = 1 << 22
 
 
 class ReadCategories(ReadEvents):
@@ -89,35 +88,16 @@ def count(size: int, steps: np.ndarray, positions: np.ndarray) -> Iterator[tuple
     """Count positions below `size`: yield each step, how much was counted in it, and what."""
     if not len(positions):
         return
-    first = int(steps.min())
-    span = int(steps.max()) - first + 1
-    cells = (steps - first) * size + positions
-    if span * size <= max(_MOST_CELLS, 2 * len(cells)):
-        totals = np.bincount(cells)
-        cells = np.flatnonzero(totals)
-        totals = totals[cells]
-    else:
-        cells, totals = np.unique(cells, return_counts=True)
+    cells, totals = np.unique(steps * size + positions, return_counts=True)
     groups, columns = np.divmod(cells, size)
-    starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
+    starts = np.flatnonzero(first_of_run(groups))
     for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
         some = totals[start:end]
-        yield first + int(groups[start]), int(some.sum()), encode_counts(columns[start:end], some)
+        yield int(groups[start]), int(some.sum()), encode_counts(columns[start:end], some)
 
 
 class SplitRows(ReadCategories, SplitCodes):
     """Split the categories of events; the code of one is its position."""
-
-
-def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first `limit` rows of each person, by time, then by item, and their places (uint16) in that order.
-
-    Both depend on nothing but the person's own rows, whatever their order in the input: equal rows are alike.
-    """
-    order = np.lexsort((items, times, users))
-    place = place_in_run(users, order)
-    rows = order[place[order] < limit]
-    return rows, place[rows].astype(np.uint16)
 
 
 class BoundCodes(BoundEvents):
@@ -127,28 +107,27 @@ class BoundCodes(BoundEvents):
     limit: int
 
     @abstractmethod
-    def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows that count, and their places (uint16) in an order of the rows of each person.
-
-        Both are functions of the person's own events and the noise key, whatever the order of rows.
-        """
+    def order(self, step: int, events: EventBatch) -> np.ndarray:
+        """Return the rows person by person, those that count first: by the person's own events and the noise key."""
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
-        rows, places = self.choose(key.step, events)
+        order = self.order(key.step, events)
+        places = place_in_run(events.users, order)
+        rows = order[places[order] < self.limit]
         self.limited.add(len(events.users), len(events.users) - len(rows))
-        held = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
+        held = HolderBatch(events.users[rows], events.items[rows], places[rows].astype(np.uint16), Names.none())
         yield people_key(key.shard), stepped(key.step, encode(held))
 
 
 class BoundRows(BoundCodes):
-    """Of each person the first rows of a window count."""
+    """Of each person the first rows of a window count, by time, then by item; equal rows are alike."""
 
     limited = LimitCounter("items")
 
     @override
-    def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
-        return first_rows(events.users, events.items, events.times, self.limit)
+    def order(self, step: int, events: EventBatch) -> np.ndarray:
+        return np.lexsort((events.items, events.times, events.users))
 
 
 class LimitRows(ChargesInOrder, state="limit_rows"):
@@ -175,19 +154,30 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
 
 
 class CountedSteps(StepFn):
-    """Counts of categories, on a public clock."""
+    """Counts of categories, on a public clock: the mechanism makes of them what rows are made of."""
 
     categories: Any
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, list[Any]]:
+        state, found = self.mechanism.step(state, self.given(step, batches), self.noise_of(step))
+        rows = list(self.rows(step, state, found))
+        self.published.inc(len(rows))
+        return state, rows
+
+    def given(self, step: int, batches: list[bytes]) -> Any:
+        """Return what the mechanism is given: counts of a step, int64 (columns,)."""
+        return add_counts(batches, self.categories.size)
+
+    @abstractmethod
+    def rows(self, step: int, state: Any, found: Any) -> Iterable[Any]:
+        """Return the rows of a step, of what the mechanism has released."""
 
     @cached_property
     def names(self) -> list[str]:
         """The categories by their positions."""
         found: list[str] = self.categories.domain.texts.to_pylist()
         return found
-
-    def counts(self, batches: list[bytes]) -> np.ndarray:
-        """Return the counts of a step, int64 (columns,)."""
-        return add_counts(batches, self.categories.size)
 
 
 class CountedCategories(PeopleTransform):
@@ -283,39 +273,26 @@ class CategoryTransform(CategoryParameters, CountedCategories):
 class PublishHistogram(CountedSteps, state="publish_histogram"):
     """Run the mechanism through every window, and publish what is asked."""
 
-    questions: tuple[Question, ...]
+    queries: dict[str, HistogramQuery]
     counter = "estimates_published"
 
     @override
-    def step(
-        self, key: bytes, step: int, batches: list[bytes], state: PartitionState
-    ) -> tuple[PartitionState, Iterator[HistogramEstimate]]:
-        state, answer = self.mechanism.step(state, self.counts(batches), self.noise_of(step))
-        return state, self.rows(step, answer, self.mechanism.error_bound(state.step, state.interval))
-
-    def rows(self, step: int, answer: np.ndarray, bound: int) -> Iterator[HistogramEstimate]:
-        """Publish one window's answers."""
-        start, end = self.steps.bounds(step)
-        number = 0
-        for question, categories, estimates in self._named(answer):
-            number += len(estimates)
+    def rows(self, step: int, state: PartitionState, found: np.ndarray) -> Iterator[HistogramEstimate]:
+        bound = self.mechanism.error_bound(state.step, state.interval)
+        for name, categories, estimates in self._named(found):
             for category, estimate in zip(categories, estimates, strict=True):
                 ends = interval(estimate, bound)
-                yield HistogramEstimate(start, end, question.name, category, estimate, bound, *ends)
-        self.published.inc(number)
+                yield HistogramEstimate(*self.steps.bounds(step), name, category, estimate, bound, *ends)
 
-    def _named(self, answer: np.ndarray) -> Iterator[tuple[Question, list[str], list[int]]]:
+    def _named(self, found: np.ndarray) -> Iterator[tuple[str, Sequence[str], list[int]]]:
         """Return categories and numbers of every query."""
         if self.mechanism.queries != (Histogram(),):
-            for question, estimate in zip(self.questions, answer.tolist(), strict=True):
-                yield question, [""], [estimate]
+            for name, estimate in zip(self.queries, found.tolist(), strict=True):
+                yield name, [""], [estimate]
             return
-        for question in self.questions:
-            columns, estimates = question.answer(answer)
-            if isinstance(question.query, Histogram):
-                yield question, self.names, estimates.tolist()
-            else:
-                yield question, [self.names[c] if c >= 0 else "" for c in columns], estimates.tolist()
+        for name, query in self.queries.items():
+            columns, estimates = answer(query, found)
+            yield name, [self.names[column] if column >= 0 else "" for column in columns], estimates.tolist()
 
 
 class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
@@ -325,7 +302,7 @@ class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 
     @property
     @override
     def _asked(self) -> dict[str, Any]:
-        return {"questions": self.questions}
+        return {"queries": self.queries}
 
 
 class RaiseFlags(CountedSteps, state="raise_flags"):
@@ -334,18 +311,10 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
     counter = "flags_published"
 
     @override
-    def step(
-        self, key: bytes, step: int, batches: list[bytes], state: PartitionState
-    ) -> tuple[PartitionState, Iterator[CategoryFlag]]:
-        state, raised = self.mechanism.step(state, self.counts(batches), self.noise_of(step))
-        return state, self.rows(step, raised, self.mechanism.error_bound(state.step, state.interval))
-
-    def rows(self, step: int, raised: np.ndarray, bound: int) -> Iterator[CategoryFlag]:
-        """Publish one window's flags."""
-        start, end = self.steps.bounds(step)
-        self.published.inc(len(raised))
-        for name, threshold, up in zip(self.names, self.mechanism.thresholds, raised.tolist(), strict=True):
-            yield CategoryFlag(start, end, name, up, threshold, bound)
+    def rows(self, step: int, state: PartitionState, found: np.ndarray) -> Iterator[CategoryFlag]:
+        bound = self.mechanism.error_bound(state.step, state.interval)
+        for name, threshold, up in zip(self.names, self.mechanism.thresholds, found.tolist(), strict=True):
+            yield CategoryFlag(*self.steps.bounds(step), name, up, threshold, bound)
 
 
 class ThresholdFlags(FlagsParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters

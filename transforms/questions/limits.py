@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.limits.contributions import BETA, ContributionHistogram, NoisyHistogram
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import EventBatch, StepKey, decode, first_of_run
 from privstream.transforms.counters import counter
-from privstream.transforms.parameters import Parameters, check_shards
+from privstream.transforms.parameters import Parameters, check_shards, within
 from privstream.transforms.people.split import EventSplitter
 from privstream.transforms.reading.fields import DeadLetter, EventFields, broken_letter
 from privstream.transforms.reading.frames import Unusable, usable_batches
 from privstream.transforms.row_types import LimitShare
 from privstream.transforms.timing.steps import Length, Moment, Steps
+from typing_extensions import override
 
 Waiting = tuple[bytes, bytes]
 """Encoded events of a shard of people, with their `StepKey`."""
@@ -134,33 +134,19 @@ class SuggestLimits(Parameters):
         _ = self.later_run(1)  # an epsilon or a delta with which counts cannot run is refused now
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What one person is promised."""
-        return replace(
-            self.mechanism.guarantee,
-            public=("all parameters", "the windows"),
-            caveats=(KEYED_NOISE, PEOPLE_HASHED),
-        )
+        return within(self.mechanism.guarantee, (), *self.mechanism.guarantee.limits)
 
     @property
-    def prediction(self) -> Accuracy:
-        """By how much numbers of people are off."""
+    @override
+    def accuracy(self) -> Accuracy:
         scale = self.mechanism.law.scale
         claim = (
             f"Each interval alone holds the truth with probability {1 - BETA:g}. The noise of a number of people "
             f"has the scale {scale:,.1f}; fewer people side by side than some {8 * scale:,.0f} cannot be seen."
         )
         return Accuracy(error=scale, failure_probability=BETA, claim=claim, numbers={"noise_scale": scale})
-
-    @property
-    def coverage(self) -> Coverage:
-        """What intervals hold: numbers of people, and shares of their contributions."""
-        return Coverage(holds="the numbers of people in all records that are usable", scope=EACH)
-
-    @property
-    def event_fields(self) -> EventFields:
-        """What is read of an event."""
-        return EventFields()
 
     def publish(
         self, read: Iterable[pa.RecordBatch | DeadLetter], aside: Callable[[DeadLetter], None]

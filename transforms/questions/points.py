@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Required
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.parameters import Parameters, check_actions
+from privstream.transforms.parameters import Parameters, check_actions, within
 from privstream.transforms.reading.fields import NUMBER, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
@@ -46,23 +47,8 @@ class Actions:
         check_actions(insert_values=self.insert, delete_values=self.delete or None)
 
 
-class PointOptions(WindowOptions, total=False):
-    """What transforms on sets of points take beside their own arguments; see `PointParameters`.
-
-    What they mean: `privstream help ranges`.
-    """
-
-    epsilon: Required[float]
-    universe: Required[int]
-    start: Required[Moment]
-    noise: Required[NoiseSource]
-    end: Moment | None
-    insert_values: tuple[str, ...] | None
-    delete_values: tuple[str, ...] | None
-
-
 class PointParameters(Parameters):
-    """What transforms on sets of points have in common; its arguments are `PointOptions`.
+    """What transforms on sets of points have in common.
 
     Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
     `time`, or Arrow record batches with these columns. Bounded or unbounded, in any order. The updates of a window are
@@ -114,25 +100,29 @@ class PointParameters(Parameters):
         return self.steps.count
 
     @property
-    def stated(self) -> tuple[int, str]:
-        """For how many windows accuracy is stated, and how a sentence says so."""
-        return (LATER, f" in the first {LATER:,} windows") if self.windows is None else (self.windows, "")
-
-    @property
     @override
     def promise(self) -> PrivacyGuarantee:
-        found: PrivacyGuarantee = self.mechanism.guarantee
         same = "Of the updates of one point in one window the last one counts."
-        return replace(
-            found,
-            limits=(f"An event updates one point of 1 .. {self.universe}, in one window. {same}",),
-            public=("all arguments but the noise", "the number of windows"),
+        one = f"An event updates one point of 1 .. {self.universe}, in one window. {same}"
+        return within(self.mechanism.guarantee, (), one, hashed=False)
+
+    def stated(self, beta: float, claim: str) -> Accuracy:
+        """Return the accuracy in all windows, or, without an end, in the first ones; `claim` has `span` and `error`."""
+        windows, span = self.windows, ""
+        if windows is None:
+            windows, span = LATER, f" in the first {LATER:,} windows"
+        error = self.error(windows)
+        text = claim.format(span=span, error=f"{error:,}")
+        return Accuracy(
+            error=error,
+            failure_probability=beta,
+            claim=f"With probability {1 - beta:g}, {text}; each row has its own bound.",
+            numbers={"mechanism": type(self.mechanism).__name__, "error_bound": error, "windows": windows},
         )
 
-    @property
-    @override
-    def coverage(self) -> Coverage:
-        return Coverage(holds="the numbers of points after all events that are usable and in time", scope=TOGETHER)
+    @abstractmethod
+    def error(self, window: int) -> int:
+        """Return what no error bound at window 1, 2, .. exceeds."""
 
     @property
     @override
@@ -190,7 +180,7 @@ class RangesParameters(PointParameters):
         *,
         standing: Sequence[tuple[int, int]],
         delta: float = 0.0,
-        **options: Unpack[PointOptions],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.standing = self._checked(standing)
@@ -199,19 +189,11 @@ class RangesParameters(PointParameters):
 
     @property
     @override
-    def prediction(self) -> Accuracy:
-        windows, span = self.stated
-        error = self.error(windows)
-        return Accuracy(
-            error=error,
-            failure_probability=BETA,
-            claim=f"With probability {1 - BETA:g}, all counts{span} are within {error:,} of the truth; "
-            "each row has its own bound, by its range.",
-            numbers={"error_bound": error, "windows": windows},
-        )
+    def accuracy(self) -> Accuracy:
+        return self.stated(BETA, "all counts{span} are within {error} of the truth")
 
+    @override
     def error(self, window: int) -> int:
-        """Return what no error bound at window 1, 2, .. exceeds."""
         found: int = self.mechanism.error_at(window, BETA, answers=len(self.standing), every_step=True)
         return found
 
@@ -249,7 +231,7 @@ class PredecessorParameters(PointParameters):
         *,
         standing: Sequence[int],
         delta: float = 0.0,
-        **options: Unpack[PointOptions],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.standing = self._checked(standing)
@@ -264,18 +246,14 @@ class PredecessorParameters(PointParameters):
 
     @property
     @override
-    def prediction(self) -> Accuracy:
-        windows, span = self.stated
-        error, beta = self.error(windows), self.mechanism.beta
-        return Accuracy(
-            error=error,
-            failure_probability=beta,
-            claim=f"With probability {1 - beta:g}, in all answers{span}, at least one point and no more "
-            f"than {error:,} lie between a query and the predecessor or successor in its answer; where an answer has "
-            "none, no more points than this lie on that side; each row has its own bound.",
-            numbers={"mechanism": type(self.mechanism).__name__, "error_bound": error, "windows": windows},
+    def accuracy(self) -> Accuracy:
+        claim = (
+            "in all answers{span}, at least one point and no more than {error} lie between a query and the predecessor "
+            "or successor in its answer; where an answer has none, no more points than this lie on that side"
         )
+        return self.stated(self.mechanism.beta, claim)
 
+    @override
     def error(self, window: int, points: int | None = None) -> int:
         """Return what no error bound at window 1, 2, .. exceeds, with at most so many distinct points inserted."""
         more = (points,) if isinstance(self.mechanism, IncrementalPredecessor) else ()

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.multiplicative_weights import OnlineMultiplicativeWeights
-from privstream.transforms.parameters import Parameters, check_shards, people_who_count
+from privstream.transforms.parameters import Parameters, check_shards, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import EventFields
 from typing_extensions import override
@@ -88,27 +88,21 @@ class QueriesParameters(Parameters):
 
     @property
     @override
+    def person_limits(self) -> tuple[Limit, ...]:
+        return (Limit("", 1, "item"),)
+
+    @property
+    @override
     def promise(self) -> PrivacyGuarantee:
         # Who is added to somebody with the same hash may replace that one's record: no query moves by more than 1.
-        return replace(
-            self.mechanism.guarantee,
-            unit=PERSON,
-            limits=(
-                "Each person counts with one record, the last one.",
-                f"At most {self.mechanism.max_updates:,} answers are measured; then queries are refused.",
-                "It covers one data set.",
-            ),
-            public=("all parameters, among them the number of records", "the queries and their number"),
-        )
+        measured = f"At most {self.mechanism.max_updates:,} answers are measured; then queries are refused."
+        found = within(self.mechanism.guarantee, self.person_limits, measured, "It covers one data set.", hashed=False)
+        public = ("all arguments but the noise, among them the number of records", "the queries and their number")
+        return replace(found, unit=PERSON, public=public)
 
     @property
     @override
-    def coverage(self) -> Coverage:
-        return people_who_count([Limit.at_most("", 1, "item", "", "last")], TOGETHER)
-
-    @property
-    @override
-    def prediction(self) -> Accuracy:
+    def accuracy(self) -> Accuracy:
         made, bound = self.mechanism, self.error_bound
         records, needed = made.records, made.records_needed(self.queries, BETA)
         refused = "None is refused."
@@ -127,6 +121,7 @@ class QueriesParameters(Parameters):
                 "max_measurements": made.max_updates,
                 "alpha": made.alpha,
             },
+            limits=self.person_limits,
         )
 
     @property
