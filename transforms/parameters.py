@@ -7,10 +7,13 @@ import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import RUN, WINDOW, Accuracy, Limit
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
@@ -174,20 +177,45 @@ class Parameters:
         return EventFields()
 
 
-def check_actions(**texts: Any) -> None:
-    """Refuse what an event may say, of two kinds, unless each is distinct texts or None, and none is in both."""
-    for name, values in texts.items():
-        if values is None:
-            continue
-        if isinstance(values, str) or not isinstance(values, Collection):
-            raise TypeError(f"{name} must be texts, got {type(values).__name__}")
-        if not all(isinstance(value, str) for value in values):
-            raise TypeError(f"{name} must be texts")
-        if not values or len(set(values)) < len(values):
-            raise ValueError(f"{name} must be distinct texts, at least one")
-    (one, some), (other, others) = texts.items()
-    if set(some or ()) & set(others or ()):
-        raise ValueError(f"{one} and {other} must have nothing in common")
+BEGIN, END = 0, 1
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What events say of two kinds: which texts begin something, and which end it.
+
+    Attributes:
+        begin: texts that begin; None for all others than those that end.
+        end: texts that end; None for none.
+    """
+
+    begin: tuple[str, ...] | None
+    end: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, **texts: Any) -> Actions:
+        """Make them of two arguments, both distinct texts or None."""
+        for name, values in texts.items():
+            if values is None:
+                continue
+            if isinstance(values, str) or not isinstance(values, Collection):
+                raise TypeError(f"{name} must be texts, got {type(values).__name__}")
+            if not all(isinstance(value, str) for value in values):
+                raise TypeError(f"{name} must be texts")
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name} must be distinct texts, at least one")
+        (one, begin), (other, end) = texts.items()
+        if set(begin or ()) & set(end or ()):
+            raise ValueError(f"{one} and {other} must have nothing in common")
+        return cls(begin, end)
+
+    def kinds(self, items: pa.Array) -> np.ndarray:
+        """Return BEGIN, END or -1 for neither, int64, for each item."""
+        begins, ends = (
+            pc.is_in(items, pa.array(texts or (), pa.string())).to_numpy(zero_copy_only=False)
+            for texts in (self.begin, self.end)
+        )
+        return np.where(ends, END, np.where(~ends if self.begin is None else begins, BEGIN, -1))
 
 
 def check_limits(unit: str, **limits: int | None) -> None:

@@ -69,8 +69,6 @@ class PlanOfQuestion:
         given = Given(given.layers, Named(given.main.content, names), kind)
         with given.errors():
             own: dict[str, Any] = {"question": info.word, **info.assumed}
-            if "queries" in info.unplanned:
-                own["queries"] = "none"
             for name, stand in info.stands.items():
                 if (listed := getattr(arguments, stand.name)) is not None:
                     own[name] = _list_of(name, stand.name, str(listed))
@@ -152,7 +150,7 @@ PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zon
 def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:
     """Return the options of a plan that are those of a run, too."""
     info = kind.info
-    apart = {*info.unplanned, *info.assumed, *(stand.name for stand in info.stands.values())}
+    apart = {*info.assumed, *(stand.name for stand in info.stands.values())}
     return tuple(
         option
         for option in options_of(kind, ("windows", "privacy", "data"))

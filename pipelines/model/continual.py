@@ -11,7 +11,6 @@ from privstream.pipelines.model.types import Count, Items, Number, PathText, Tex
 from pydantic import Field
 
 POINT_QUERIES = "queries, one JSON object on each line, which are answered at the end of every window:"
-NO_EVENTS = ("insert_values",)
 
 
 class Categories(Question):
@@ -46,8 +45,6 @@ class Histogram(Categories):
         published="estimates_published",
         user="person, read with --unit person alone",
         item="category",
-        units_without_users=("event",),
-        unplanned=("max_per_window",),
         stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
         error_unit="events",
         simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
@@ -76,7 +73,6 @@ class Flags(Categories):
         title="flags",
         error_unit="events",
         published="flags_published",
-        files=("domain", "thresholds"),
         assumed={"thresholds": 1},
         chart="flags",
         audit=Part("audit.attacks.FLAGS", "flags that one event more raises earlier"),
@@ -111,8 +107,6 @@ class Points(Question):
 ABOUT_POINTS: dict[str, Any] = {
     "user": "point, a whole number",
     "item": "action",
-    "unplanned": NO_EVENTS,
-    "files": ("queries",),
     "error_unit": "points",
     "protected": "one event, which is one update of a point",
 }
@@ -194,7 +188,6 @@ class Queries(Question):
         order=("time", "query"),
         title="answers",
         published="queries_answered",
-        files=("domain", "queries"),
         epilog="""\
 queries, one JSON object on each line, in the order in which they are asked:
   {"name": "young", "items": ["0-9", "10-19"]}
@@ -202,7 +195,7 @@ The answer is the number of people who have one of the items. Queries and the do
 Each person counts with one item, the last one.
 """,
         stands={"domain": Stand("items", "number of items on the public list", needed=True)},
-        unplanned=("queries",),
+        assumed={"queries": "none"},
         simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
         audit=None,
     )

@@ -104,24 +104,21 @@ def domain(name: str, value: Any, reading: Reading = AS_UTF_8) -> Domain:
 
 
 def rules(name: str, value: str | Iterable[Mapping[str, Any]], reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
-    """Return the rules that mappings, or the lines of a file, describe."""
+    """Return the rules that mappings, or the lines of a file, describe; of mappings, items may be whole numbers."""
+    known = [each.name for each in dataclasses.fields(AlertRule)]
 
     def rule(given: Mapping[str, Any]) -> AlertRule:
-        made = AlertRule.from_fields(given)
-        return _about(made, reading.spelling.listed)
+        _check_fields(given, known)
+        return _about(AlertRule(**given), reading.spelling.listed)
 
-    if not isinstance(value, str):
-        return tuple(rule(_with_texts(given)) for given in value)
-    found = json_lines("rules", value, rule)
+    if isinstance(value, str):
+        found = json_lines(name, value, rule)
+    else:
+        listed = [{**given, "items": [*map(str, given["items"])]} if given.get("items") else given for given in value]
+        found = [*map(rule, listed)]
     if not found:
-        raise ValueError(f"--rules must have at least one rule, got {value} with none")
+        raise ValueError(f"--{name} must have at least one rule, got {value} with none")
     return tuple(found)
-
-
-def _with_texts(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a rule whose items are texts, as those of events are; what is no list stays, to be refused."""
-    items = rule.get("items")
-    return {**rule, "items": [*map(str, items)]} if isinstance(items, list | tuple) else dict(rule)
 
 
 def _about(rule: AlertRule, written: Callable[[Sequence[str]], Iterable[str]]) -> AlertRule:

@@ -11,6 +11,7 @@ from typing import Any
 from privstream.pipelines.locations import DEFAULT_FORMAT, GUARANTEE
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import TERMINAL, Monitor
+from privstream.pipelines.model.question import PUBLIC
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.sinks.row_files import check_destination, check_new, output_format
 from privstream.pipelines.sinks.window_files import check_folder
@@ -124,7 +125,7 @@ class Places:
         if self.monitor.account.key is not None:
             yield "key", self.monitor.account.key
         for question in self.monitor.questions.values():
-            files = [(name, getattr(question, name, None)) for name in question.info.files]
+            files = [(name, getattr(question, name, None)) for name in (*PUBLIC, "queries")]
             yield from ((name, path) for name, path in files if isinstance(path, str))
 
     def _written(self) -> list[Named]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -46,15 +45,12 @@ class AlertRule:
         clear_below: of a rule with at_least, a number, not above it, below which an alert ends; without it `at_least`.
         clear_above: of a rule with at_most, a number, not below it, above which an alert ends.
 
-    Raises:
-        ValueError, TypeError: an argument breaks its rule.
-
     Example:
         >>> AlertRule(name="flu", at_least=500, items=("fever", "cough")).threshold
         500
     """
 
-    name: str
+    name: str = ""
     at_least: int | None = None
     at_most: int | None = None
     items: tuple[str, ...] | None = None
@@ -62,10 +58,8 @@ class AlertRule:
     clear_above: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise TypeError(f"name of a rule must be text, got {type(self.name).__name__}")
-        if not self.name:
-            raise ValueError("name of a rule must not be empty")
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError("name of a rule must be a text, not empty")
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(f"rule {self.name!r} must have one of at_least and at_most")
         begins, ends, other = SIDES[self.sign]
@@ -87,22 +81,10 @@ class AlertRule:
         if not self.items or "" in self.items or len(set(self.items)) < len(self.items):
             raise ValueError(f"items of rule {self.name!r} must be distinct, at least one, none of them empty")
 
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> AlertRule:
-        """Make a rule of what is written of it: fields by name, items as a list."""
-        names = tuple(field.name for field in dataclasses.fields(cls))
-        unknown = sorted(set(fields) - set(names))
-        if unknown:
-            raise ValueError(f"fields must be {', '.join(names)}, got {', '.join(map(repr, unknown))}")
-        if "name" not in fields:
-            raise ValueError("rule must have a name")
-        return cls(**fields)
-
     @property
     def given(self) -> dict[str, Any]:
-        """The fields that are not as they are by default, by name."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
-        return {name: value for name, (value, default) in values.items() if value != default}
+        """The fields that are given, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
     def threshold(self) -> int:
@@ -119,15 +101,6 @@ class AlertRule:
     def sign(self) -> int:
         """1 for a rule that fires above its threshold, -1 for one that fires below."""
         return -1 if self.at_least is None else 1
-
-
-def check_rules(rules: Sequence[AlertRule]) -> tuple[AlertRule, ...]:
-    """Return rules that can be tested together: at least one, of distinct names."""
-    if not isinstance(rules, Collection) or not all(isinstance(rule, AlertRule) for rule in rules):
-        raise TypeError("rules must be a sequence of AlertRule")
-    if not rules or len({rule.name for rule in rules}) < len(rules):
-        raise ValueError("rules must have distinct names, and there must be at least one")
-    return tuple(rules)
 
 
 FEW_HITS, MIN_ALERTS = 4, 10
@@ -235,7 +208,11 @@ class AlertsParameters(CountedParameters):
         self._check_method(method, "counts", "sparse_vector", "status")
         checks.probability("delta", delta, zero=True)
         check_moment("start", start)
-        self.rules = check_rules(rules)
+        if not isinstance(rules, Collection) or not all(isinstance(rule, AlertRule) for rule in rules):
+            raise TypeError("rules must be a sequence of AlertRule")
+        if not rules or len({rule.name for rule in rules}) < len(rules):
+            raise ValueError("rules must have distinct names, and there must be at least one")
+        self.rules = tuple(rules)
         self.shards = check_shards(shards)
         self.view = MetRules({rule.name: rule for rule in self.rules})
         self.noise = noise

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.histograms.flags import AnchoredFlags
@@ -104,9 +103,9 @@ class Categories:
 
     def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of a batch that have a category, and its position."""
-        found = pc.index_in(batch["item"], self.domain.texts)
-        rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
-        return rows, found.drop_null().to_numpy().astype(np.int64)
+        positions = self.domain.positions(batch["item"])
+        rows = np.flatnonzero(positions >= 0)
+        return rows, positions[rows]
 
 
 class CategoryParameters(Parameters):

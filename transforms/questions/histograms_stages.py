@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +33,6 @@ from privstream.transforms.people.bounding import (
     ChargesInOrder,
     CodedEvents,
     LimitCounter,
-    ReadEvents,
     SplitCodes,
     add_counts,
     encode_counts,
@@ -52,28 +52,23 @@ from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
 
 
-class ReadCategories(ReadEvents):
-    """What stages that read events share: which categories and steps the rows of an Arrow batch count in."""
+class SplitRows(SplitCodes):
+    """Split the categories of events; the code of one is its position."""
 
     categories: Any
     other_items = Metrics.counter("privstream", "events_outside_domain")
 
+    @override
     def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        """Return the categories that count in a batch, in row order, by their positions; count the others."""
         rows, positions = self.categories.found_in(batch)
-        times = batch["time"].to_numpy()
-        in_run, in_step = self.steps.assign(times)
-        step = np.full(len(times), -1)
-        step[in_run] = in_step
-        keep = step[rows] >= 0
-        self.other_items.inc(len(times) - len(rows))
-        self.outside.inc(int((~keep).sum()))
-        rows, positions = rows[keep], positions[keep]
-        self.usable.inc(len(rows))
-        return CodedEvents(rows, positions.astype(np.uint64), step[rows])
+        in_run, steps = self.steps.assign(batch["time"].to_numpy()[rows])
+        self.other_items.inc(batch.num_rows - len(rows))
+        self.outside.inc(len(rows) - len(in_run))
+        self.usable.inc(len(in_run))
+        return CodedEvents(rows[in_run], positions[in_run].astype(np.uint64), steps)
 
 
-class CountEvents(ReadCategories):
+class CountEvents(SplitRows):
     """Count the categories of each Arrow batch, per step: whose events they are is not even read."""
 
     @override
@@ -94,10 +89,6 @@ def count(size: int, steps: np.ndarray, positions: np.ndarray) -> Iterator[tuple
     for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
         some = totals[start:end]
         yield int(groups[start]), int(some.sum()), encode_counts(columns[start:end], some)
-
-
-class SplitRows(ReadCategories, SplitCodes):
-    """Split the categories of events; the code of one is its position."""
 
 
 class BoundCodes(BoundEvents):
@@ -206,22 +197,22 @@ class CountedCategories(PeopleTransform):
         return {"steps": self.steps, "categories": self.categories}
 
     @property
-    @abstractmethod
     def _people(self) -> NoiseSource:
         """What tells people apart, and orders what they have."""
+        return self.noise.derive("people of categories")
 
     @abstractmethod
     def _limits(self) -> tuple[BoundCodes, int]:
         """Return what bounds what counts of a person in a window, and how much counts in the run."""
 
-    @abstractmethod
-    def _noise(self) -> NoiseSource:
-        """Return noise that depends on everything that the counts depend on, beside the events."""
+    _asked: Mapping[str, Any] = MappingProxyType({})
+    """What the last stage is given beside that."""
 
-    @property
-    def _asked(self) -> dict[str, Any]:
-        """What the last stage is given beside that."""
-        return {}
+    _labels: tuple[str, ...] = ()
+    """All that counts depend on beside events, windows and the mechanism, as parts of noise labels."""
+
+    def _noise(self) -> NoiseSource:
+        return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
 
     def _count(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to counts of them."""
@@ -253,21 +244,16 @@ class CountedCategories(PeopleTransform):
 class CategoryTransform(CategoryParameters, CountedCategories):
     """Counts of categories since the start."""
 
-    @property
-    @override
-    def _people(self) -> NoiseSource:
-        return self.noise.derive("people in histograms")
-
     @override
     def _limits(self) -> tuple[BoundRows, int]:
         in_run = cast(int, self.max_contributions)
         limit = min(in_run, self.max_per_window or in_run)
         return BoundRows(steps=self.steps, limit=limit), in_run
 
+    @property
     @override
-    def _noise(self) -> NoiseSource:
-        limits = f"{self.unit} {self.max_contributions} {self.max_per_window}"
-        return self.noise.derive(type(self).__name__, self.steps.label, limits, self.categories.domain.digest)
+    def _labels(self) -> tuple[str, ...]:  # type: ignore[override]
+        return f"{self.unit} {self.max_contributions} {self.max_per_window}", self.categories.domain.digest
 
 
 class PublishHistogram(CountedSteps, state="publish_histogram"):
@@ -301,7 +287,7 @@ class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 
 
     @property
     @override
-    def _asked(self) -> dict[str, Any]:
+    def _asked(self) -> Mapping[str, Any]:  # type: ignore[override]
         return {"queries": self.queries}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,11 @@ from privstream.mechanisms.points.dynamic_predecessor import DynamicPredecessor
 from privstream.mechanisms.points.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.points.range_counter import RangeCounter
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.parameters import Parameters, check_actions, within
+from privstream.transforms.parameters import Actions, Parameters, within
 from privstream.transforms.reading.fields import NUMBER, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
-RANGE_FIELDS = ("low", "high")
-POINT_FIELDS = ("point",)
 Mechanism = IncrementalPredecessor | DynamicPredecessor
 
 MOST_STANDING = 100_000
@@ -29,22 +26,6 @@ BETA = 0.05
 """Probability with which error bounds may be wrong."""
 LATER = 1000
 """The window for which the error is stated when there is no end."""
-
-
-@dataclass(frozen=True)
-class Actions:
-    """What happens to a point: which texts insert it, and which delete it.
-
-    Attributes:
-        insert: texts that insert; None for all others than those that delete.
-        delete: texts that delete; without any, all events insert.
-    """
-
-    insert: tuple[str, ...] | None
-    delete: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        check_actions(insert_values=self.insert, delete_values=self.delete or None)
 
 
 class PointParameters(Parameters):
@@ -80,24 +61,15 @@ class PointParameters(Parameters):
         self.steps = Steps.of(start=start, end=end, **options)
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
-        self.actions = Actions(insert_values, () if delete_values is None else delete_values)
+        self.actions = Actions.of(insert_values=insert_values, delete_values=delete_values)
         self.universe = checks.integer("universe", universe, minimum=1)
         self.noise = noise
-        self.common: dict[str, Any] = {
-            "epsilon": epsilon,
-            "universe": universe,
-            "horizon": self.windows,
-        }
+        self.common: dict[str, Any] = {"epsilon": epsilon, "universe": universe, "horizon": self.steps.count}
 
     @property
     def keeps_noise_from_data(self) -> bool:
         """Whether noise does not depend on the data, so that a job must not be restored to see other data."""
         return not isinstance(self.mechanism, IncrementalPredecessor) and self.mechanism.delta == 0
-
-    @property
-    def windows(self) -> int | None:
-        """Windows of the whole run, or None for no end."""
-        return self.steps.count
 
     @property
     @override
@@ -108,9 +80,8 @@ class PointParameters(Parameters):
 
     def stated(self, beta: float, claim: str) -> Accuracy:
         """Return the accuracy in all windows, or, without an end, in the first ones; `claim` has `span` and `error`."""
-        windows, span = self.windows, ""
-        if windows is None:
-            windows, span = LATER, f" in the first {LATER:,} windows"
+        windows = self.steps.count or LATER
+        span = "" if self.steps.count else f" in the first {LATER:,} windows"
         error = self.error(windows)
         text = claim.format(span=span, error=f"{error:,}")
         return Accuracy(
@@ -135,24 +106,17 @@ class PointParameters(Parameters):
         rule = f"standing must be a list of {'points' if len(fields) == 1 else 'pairs (low, high)'}"
         if not isinstance(standing, Collection):
             raise TypeError(f"{rule}, got {type(standing).__name__}")
-        if len(fields) == 1:
-            standing = [(point,) for point in standing]
-        elif not all(isinstance(query, tuple | list | np.ndarray) and len(query) == len(fields) for query in standing):
+        queries = [(one,) for one in standing] if len(fields) == 1 else list(standing)
+        if not all(isinstance(query, tuple | list | np.ndarray) and len(query) == len(fields) for query in queries):
             raise TypeError(rule)
         found: set[tuple[int, ...]] = set()
-        for query in standing:
+        for query in queries:
+            least = 1
             for name, number in zip(fields, query, strict=True):
-                if isinstance(number, bool | np.timedelta64) or not isinstance(number, int | np.integer):
-                    raise TypeError(f"standing queries: {name} must be an integer, got {type(number).__name__}")
-                if not 1 <= number <= self.universe:
-                    raise ValueError(f"standing queries: {name} must be in 1 .. {self.universe}")
-            if list(query) != sorted(query):
-                raise ValueError(f"standing queries: {fields[-1]} must be >= {fields[0]}")
+                least = checks.integer(f"standing queries: {name}", number, minimum=least, maximum=self.universe)
             found.add(tuple(map(int, query)))
-        if not found:
-            raise ValueError("standing queries must be given")
-        if len(found) > MOST_STANDING:
-            raise ValueError(f"standing queries must be at most {MOST_STANDING:,}, got {len(found):,}")
+        if not 1 <= len(found) <= MOST_STANDING:
+            raise ValueError(f"standing queries must be 1 to {MOST_STANDING:,} different ones, got {len(found):,}")
         return tuple(sorted(found))
 
 
@@ -173,7 +137,7 @@ class RangesParameters(PointParameters):
     Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/range_counting.md.
     """
 
-    query_fields = RANGE_FIELDS
+    query_fields = ("low", "high")
 
     def __init__(
         self,
@@ -224,7 +188,7 @@ class PredecessorParameters(PointParameters):
     Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/predecessor.md.
     """
 
-    query_fields = POINT_FIELDS
+    query_fields = ("point",)
 
     def __init__(
         self,
@@ -235,9 +199,9 @@ class PredecessorParameters(PointParameters):
     ) -> None:
         super().__init__(**options)
         self.standing = self._checked(standing)
-        answers = None if self.windows is None else self.windows * len(self.standing)
+        answers = self.steps.count and self.steps.count * len(self.standing)
         common = self.common | {"queries": answers}
-        if self.actions.delete:
+        if self.actions.end:
             self.mechanism = DynamicPredecessor(**common, delta=delta)
         else:
             if checks.probability("delta", delta, zero=True):

@@ -90,16 +90,7 @@ class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - 
         """The bins."""
         return Binned(self.mechanism.bins, self.steps)
 
-    @property
-    @override
-    def _people(self) -> NoiseSource:
-        return self.noise.derive("people in quantiles")
-
     @override
     def _limits(self) -> tuple[BoundValues, int]:
         bound = BoundValues(steps=self.steps, noise=self._people, limit=self.mechanism.per_step)
         return bound, self.mechanism.contributions
-
-    @override
-    def _noise(self) -> NoiseSource:
-        return self.noise.derive("quantiles of numbers", self.steps.label)

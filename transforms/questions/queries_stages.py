@@ -157,28 +157,23 @@ class KeyQueries(beam.DoFn):
         for name in LinearQuery._fields:
             if not hasattr(query, name):
                 raise BrokenRuleError(name, MISSING, f"query must have a field {name}")
-        if not isinstance(query.name, str) or not query.name or not _is_unicode(query.name):
+        if not _is_text(query.name):
             raise BrokenRuleError("name", TYPE, "name must be text, not empty")
         micros = micros_of(query.time)
         if isinstance(query.items, str | bytes) or not isinstance(query.items, Iterable):
             raise BrokenRuleError("items", TYPE, f"items must be a list, got {type(query.items).__name__}")
         items = list(query.items)
-        if not items or not all(isinstance(item, str) for item in items) or len(set(items)) < len(items):
+        if not items or not all(map(_is_text, items)) or len(set(items)) < len(items):
             raise BrokenRuleError("items", TYPE, "items must be distinct texts, at least one")
-        if not all(map(_is_unicode, items)) or not all(
-            self.domain.contains(texts := pa.array(items, pa.string())).to_pylist()
-        ):
+        positions = self.domain.positions(pa.array(items, pa.string()))
+        if positions.min() < 0:
             raise BrokenRuleError("items", RANGE, "items must be in the domain")
-        return SparseQuery(query.name, micros, self.domain.positions(texts))
+        return SparseQuery(query.name, micros, positions)
 
 
-def _is_unicode(text: str) -> bool:
-    """Tell whether a text can be written in UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _is_text(value: Any) -> bool:
+    """Tell whether a value is a text, not empty, that can be written in UTF-8."""
+    return isinstance(value, str) and value != "" and value.encode(errors="replace").decode() == value
 
 
 ENTRIES = 2**22  # of queries that are answered at once
