@@ -89,17 +89,15 @@ class Parameters:
         made._given = {name: value for name, value in given.items() if name != "noise"}
         return made
 
-    def __init__(self, noise: NoiseSource) -> None:
+    def __init__(self, noise: NoiseSource, shards: int = 1) -> None:
         super().__init__()
         check_noise(noise)
+        if checks.integer("shards", shards, minimum=1) > MOST_SHARDS:
+            raise ValueError(f"shards must be <= {MOST_SHARDS}, got {shards}")
+        self.noise, self.shards = noise, shards
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
-
-    @property
-    def unfinished(self) -> type | None:
-        """What the rows are that `finish_table` gets, if they are others than those that are shown."""
-        return None
 
     @property
     def finish_table(self) -> Callable[[Any], Any] | None:
@@ -109,8 +107,8 @@ class Parameters:
 
     @property
     def explained(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        """What is shown of the rows of a finished run, `unfinished` ones or as they are, once numbers are corrected by
-        the share that limits drop; None for all of them."""
+        """What is shown of the rows of a finished run, or of counts, once corrected by the share that limits
+        drop; None for all of them."""
         return None
 
     def in_columns(self) -> Self:
@@ -225,13 +223,6 @@ def check_limits(unit: str, **limits: int | None) -> None:
             raise ValueError(f"{name} must not be given when the unit is an event")
         if limit is not None:
             checks.integer(name, limit, minimum=1, maximum=MOST_CONTRIBUTIONS)
-
-
-def check_shards(shards: int) -> int:
-    """Return a number of shards, at least one and not too many."""
-    if checks.integer("shards", shards, minimum=1) > MOST_SHARDS:
-        raise ValueError(f"shards must be <= {MOST_SHARDS}, got {shards}")
-    return shards
 
 
 def _shown(value: Any) -> str:

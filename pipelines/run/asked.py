@@ -106,7 +106,8 @@ class Asked:
         if self.transform.explained is None:
             return path, self.row_type
         folder, slash, name = path.rpartition("/")
-        return f"{folder}{slash}.{name}.all.parquet", self.transform.unfinished or self.spec.row_type_of(self.transform)
+        counts = getattr(self.transform, "counts", None) or self.transform
+        return f"{folder}{slash}.{name}.all.parquet", self.spec.row_type_of(counts)
 
     def explain(self, path: str, counted: Counters) -> Counters:
         """Write the rows of a finished run as they are shown, corrected where limits drop much of them.

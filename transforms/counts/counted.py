@@ -138,11 +138,6 @@ class CountedParameters(Parameters):
         made.counts, made._ended = self.counts.to_finish(), True
         return made
 
-    @property
-    @override
-    def unfinished(self) -> type | None:
-        return self.counts.row_type if self.counts is not None and self._ended else None
-
     @override
     def in_columns(self) -> Self:
         made = copy.copy(self)

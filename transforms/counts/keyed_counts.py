@@ -30,7 +30,6 @@ from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
     Parameters,
     check_limits,
-    check_shards,
     limits_of,
 )
 from privstream.transforms.people.bound import Bound
@@ -97,10 +96,8 @@ class CountsParameters(Parameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self.domain = None if domain is None else Domain.of(domain)
-        self.noise = noise
-        self.shards = check_shards(shards)
         self.steps = Steps.of(start=start, end=end, windows=windows, **options)
         span = windows_in(over, self.steps)
         missing = ", and ".join(["start"] * (start is None) + ["end or renew_every"] * (self.steps.count is None))

@@ -19,7 +19,7 @@ from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
 from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.transforms.counts.counted import CountedParameters, CountsView, shown
 from privstream.transforms.counts.keyed_counts import CountsParameters
-from privstream.transforms.parameters import check_shards, within
+from privstream.transforms.parameters import within
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.row_types import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
@@ -204,7 +204,7 @@ class AlertsParameters(CountedParameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self._check_method(method, "counts", "sparse_vector", "status")
         checks.probability("delta", delta, zero=True)
         check_moment("start", start)
@@ -213,9 +213,7 @@ class AlertsParameters(CountedParameters):
         if not rules or len({rule.name for rule in rules}) < len(rules):
             raise ValueError("rules must have distinct names, and there must be at least one")
         self.rules = tuple(rules)
-        self.shards = check_shards(shards)
         self.view = MetRules({rule.name: rule for rule in self.rules})
-        self.noise = noise
         self.sparse_vector: SparseVector | None = None
         self.monitor: RuleMonitor | None = None
         if method == "counts":

@@ -17,7 +17,6 @@ from privstream.transforms.parameters import (
     Actions,
     Parameters,
     check_limits,
-    check_shards,
     limits_of,
     within,
 )
@@ -91,7 +90,7 @@ class CardinalityParameters(Parameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self.steps = Steps.of(start=start, end=end, **options)
         self.actions = Actions.of(enter_values=enter_values, leave_values=leave_values)
         self.timeout = None if timeout is None else to_micros("timeout", timeout)
@@ -106,7 +105,6 @@ class CardinalityParameters(Parameters):
             check_limits("person", max_contributions=max_contributions)
         elif method == "counts" and self.steps.count is None:
             raise ValueError("max_contributions must be given where the run has no end")
-        self.shards = check_shards(shards)
         limited = self.steps.count is None or max_contributions is None or max_contributions < self.steps.count
         self.method, self.max_contributions = method, max_contributions if limited else None
         self.mechanism = mechanisms.SetCardinality(
@@ -117,7 +115,6 @@ class CardinalityParameters(Parameters):
             max_updates=max_updates,
             mode=mode,
         )
-        self.noise = noise
 
     @property
     @override

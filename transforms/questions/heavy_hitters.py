@@ -14,7 +14,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.trending import surely_above
 from privstream.transforms.counts.counted import CountedParameters, CountsView, shown, with_streaks
-from privstream.transforms.parameters import check_shards, limits_of, within
+from privstream.transforms.parameters import limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import STARTED, HeavyHitter
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -94,12 +94,10 @@ class HeavyHittersParameters(CountedParameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self._check_method(method, "counts", *MONITORS)
         self.view = Trending(0 if threshold is None else checks.integer("threshold", threshold, minimum=0))
-        self.noise = noise
         self.domain = None if domain is None else Domain.of(domain)
-        self.shards = check_shards(shards)
         if method == "counts":
             checks.probability("delta", delta)
             self._by_counts(noise=noise)

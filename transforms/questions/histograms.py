@@ -24,7 +24,7 @@ from privstream.mechanisms.histograms.histogram_queries import (
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.parameters import Parameters, check_limits, check_shards, limits_of, within
+from privstream.transforms.parameters import Parameters, check_limits, limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -129,7 +129,7 @@ class CategoryParameters(Parameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self.unit = checks.one_of("unit", unit, ("event", "person"))
         check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
         if self.unit == "person" and max_contributions is None:
@@ -137,8 +137,6 @@ class CategoryParameters(Parameters):
         self.max_contributions, self.max_per_window = max_contributions, max_per_window
         self.steps = Steps.of(start=start, end=end, **options)
         self.categories = Categories(domain=Domain.of(domain))
-        self.shards = check_shards(shards)
-        self.noise = noise
         self.shape: dict[str, Any] = {  # what a mechanism must know: each event is a row of one column
             "epsilon": epsilon,
             "delta": delta,

@@ -17,7 +17,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import EventBatch, StepKey, decode, first_of_run
 from privstream.transforms.counters import counter
-from privstream.transforms.parameters import Parameters, check_shards, within
+from privstream.transforms.parameters import Parameters, within
 from privstream.transforms.people.split import EventSplitter
 from privstream.transforms.reading.fields import DeadLetter, EventFields, broken_letter
 from privstream.transforms.reading.frames import Unusable, usable_batches
@@ -122,14 +122,12 @@ class SuggestLimits(Parameters):
         delta: float = 1e-6,
         shards: int = 8,
     ) -> None:
-        super().__init__(noise)
-        self.noise = noise
+        super().__init__(noise, shards)
         if end is None and windows is None:
             raise ValueError("end or windows must be given: they name the last window")
         self.steps = Steps.of(window=window, start=start, end=end, windows=windows)
         self.for_epsilon = checks.positive("for_epsilon", for_epsilon)
         self.delta = checks.probability("delta", delta)
-        self.shards = check_shards(shards)
         self.mechanism = ContributionHistogram(epsilon)
         _ = self.later_run(1)  # an epsilon or a delta with which counts cannot run is refused now
 

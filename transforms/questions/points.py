@@ -63,7 +63,6 @@ class PointParameters(Parameters):
             raise ValueError("start must be given: windows are counted from it")
         self.actions = Actions.of(insert_values=insert_values, delete_values=delete_values)
         self.universe = checks.integer("universe", universe, minimum=1)
-        self.noise = noise
         self.common: dict[str, Any] = {"epsilon": epsilon, "universe": universe, "horizon": self.steps.count}
 
     @property

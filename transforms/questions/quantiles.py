@@ -14,7 +14,6 @@ from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
     Parameters,
     check_limits,
-    check_shards,
     limits_of,
     within,
 )
@@ -65,9 +64,7 @@ class QuantilesParameters(Parameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
-        self.noise = noise
-        self.shards = check_shards(shards)
+        super().__init__(noise, shards)
         check_moment("start", start)
         self.steps = Steps.of(start=start, end=end, **options)
         check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)

@@ -12,7 +12,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.multiplicative_weights import OnlineMultiplicativeWeights
-from privstream.transforms.parameters import Parameters, check_shards, within
+from privstream.transforms.parameters import Parameters, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import EventFields
 from typing_extensions import override
@@ -34,16 +34,13 @@ class QueriesParameters(Parameters):
     then it is measured, and the hypothesis learns from it. When all measurements are spent, the row of each further
     query has the source `refused`; its estimate is that of the hypothesis, which has not been tested.
 
-    No query is answered before all data has been read. Late queries are dead letters: a query whose time is before its
-    timestamp in the stream, and a query that comes after a later one has been answered. In an unbounded stream, let the
-    timestamp of a query be the time at which it came: the first of these rules then implies the second, also after a
-    job has gone back to a checkpoint.
+    No query is answered before all data has been read. A query whose time is before its timestamp in the stream, which
+    should be the time at which it came, or before that of a query that has been answered, is a dead letter.
 
     Privacy:
         Unit: one person, added or removed: all records of one person, of which one counts. (epsilon, delta) over all
-        queries that are ever asked; they may depend on all earlier answers. Public: all arguments but `noise`, among
-        them `records`; the queries. The guarantee covers one data set: another one needs another budget, and another
-        run id of the noise.
+        queries that are ever asked about one data set; they may depend on all earlier answers. Public: all arguments
+        but `noise`, among them `records`; the queries.
 
     Accuracy:
         With probability 95%, every one of the first `queries` answers that is not refused is within its `error_bound`.
@@ -69,17 +66,11 @@ class QueriesParameters(Parameters):
         queries: int | None = None,
         shards: int = 4,
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self.domain = Domain.of(domain)
-        self.noise = noise
         self.queries = USUAL_QUERIES if queries is None else checks.integer("queries", queries, minimum=1)
-        self.shards = check_shards(shards)
-        parameters: dict[str, Any] = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "domain_size": len(self.domain),
-            "records": checks.integer("records", records, minimum=1),
-        }
+        parameters: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "domain_size": len(self.domain)}
+        parameters["records"] = checks.integer("records", records, minimum=1)
         if alpha is None:
             made = OnlineMultiplicativeWeights.most_accurate(queries=self.queries, beta=BETA, **parameters)
         else:

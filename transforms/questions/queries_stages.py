@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import apache_beam as beam
@@ -182,13 +183,7 @@ NO_BOUND = -1.0
 
 @dataclass(frozen=True, eq=False)
 class Answering:
-    """What is remembered.
-
-    Attributes:
-        data: counts of records, int64, or None before they have come.
-        learnt: what the answers have taught so far.
-        answered: number of queries answered.
-    """
+    """Counts of records, int64, or None before they have come; what answers have taught so far; how many there were."""
 
     data: Any
     learnt: Any
@@ -238,8 +233,7 @@ class AnswerQueries(StepFn, state="answer_queries"):
             return Stepped(replace(state, data=self._data(data)))
         if state.data is None:
             raise ValueError("data must come before all queries")
-        pairs = sorted(((SparseQuery.from_bytes(batch), batch) for batch in batches), key=_place)
-        queries = [query for query, _ in pairs]
+        queries = sorted(map(SparseQuery.from_bytes, batches), key=attrgetter("time", "name"))
         learnt, rows = self.answer(state.data, state.learnt, queries, state.answered)
         self.answered.inc(len(rows))
         self.refused.inc(sum(row.source == REFUSED for row in rows))
@@ -293,11 +287,6 @@ class AnswerQueries(StepFn, state="answer_queries"):
         """Encode what changes with answers."""
         fields: dict[str, Any] = {"hypothesis": self.mechanism.snapshot(state.learnt), "answered": state.answered}
         return pack("answering", 1, fields)
-
-
-def _place(pair: tuple[SparseQuery, bytes]) -> tuple[int, str, bytes]:
-    """Return what sorts a query and its encoding."""
-    return pair[0].time, pair[0].name, pair[1]
 
 
 class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its docstring is that of its parameters

@@ -14,7 +14,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.mechanisms.views.rank import ranked
 from privstream.transforms.counts.counted import CountedParameters, CountsView, shown
-from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, check_shards, limits_of, within
+from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import RankedItem
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
@@ -94,11 +94,9 @@ class TopKParameters(CountedParameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self._check_method(method, "counts", "gaps")
-        self.noise = noise
         self.domain = None if domain is None else Domain.of(domain)
-        self.shards = check_shards(shards)
         check_moment("start", start)
         if top is None:
             top = USUAL_TOP if self.domain is None else min(USUAL_TOP, len(self.domain) - 1)
