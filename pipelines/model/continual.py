@@ -18,7 +18,7 @@ class Categories(Question):
 
     domain: Items = option(..., "public list of categories, a file with one on each line; others count in no answer")
     unit: Literal["event", "person"] = option("event", "what is protected: one event, or all that one person does")
-    max_contributions: Annotated[Count, Field(le=65_535)] | None = option(
+    max_contributions: Count | None = option(
         None, "categories of one person that count in the whole run; needed with --unit person"
     )
     max_per_window: Count | None = option(None, "categories of one person that count in one window", seldom=True)
@@ -92,16 +92,12 @@ class Points(Question):
     asked: ClassVar[tuple[str, ...]]
     """The numbers of a query."""
 
-    def standing(self) -> list[tuple[int, ...]]:
-        """Return what is asked."""
-        if not isinstance(self.queries, str):
-            return [tuple(one) if isinstance(one, list | tuple) else (one,) for one in self.queries]
-        found: list[tuple[int, ...]] = loaded("model.public_lists.point_queries")(self.queries, self.asked)
-        return found
-
     def further(self, reading: Any) -> dict[str, Any]:
         """Return the queries."""
-        return {"standing": tuple(one if len(self.asked) > 1 else one[0] for one in self.standing())}
+        given = self.queries
+        if isinstance(given, str):
+            given = loaded("model.public_lists.point_queries")(given, self.asked)
+        return {"standing": tuple(given)}
 
 
 ABOUT_POINTS: dict[str, Any] = {

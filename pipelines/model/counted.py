@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from privstream.pipelines.model.base import option
 from privstream.pipelines.model.question import Part, Question, QuestionInfo, Stand
 from privstream.pipelines.model.types import Count, Epsilon, Items, Number, Numbers, Rules, Seconds, Span, Texts, Whole
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, WithJsonSchema
 
 MOST_RUN = "contributions of one person that count in the whole run, or period (default: 100)"
 IN_WINDOW = "contributions of one person that count in one window, random ones"
@@ -89,9 +89,7 @@ class HeavyHitters(AboutItems):
         "counts reports what is surely above --threshold; clock and status test every item against a hidden threshold, "
         "with one item per person and window, and charge people for each report, or for starts and ends of reports",
     )
-    max_hits: Annotated[Whole, Field(ge=1, le=65_535)] | None = option(
-        None, "times that one person is charged by clock and status (default: 4)"
-    )
+    max_hits: Count | None = option(None, "times that one person is charged by clock and status (default: 4)")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="heavy-hitters",

@@ -68,15 +68,15 @@ def _check_fields(given: Mapping[str, Any], names: Sequence[str]) -> None:
         raise ValueError(f"fields must be {', '.join(names)}, got {', '.join(map(repr, unknown))}")
 
 
-def point_queries(path: str, names: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return the queries about points that the lines of a file describe, each of numbers of these names."""
+def point_queries(path: str, names: Sequence[str]) -> list[Any]:
+    """Return the queries about points that the lines of a file describe: numbers of these names, or the one."""
 
-    def query(given: dict[str, Any]) -> tuple[int, ...]:
+    def query(given: dict[str, Any]) -> Any:
         _check_fields(given, names)
         for name in names:
             if isinstance(given.get(name), bool) or not isinstance(given.get(name), int):
                 raise TypeError(f"{name} must be a whole number")
-        return tuple(given[name] for name in names)
+        return given[names[0]] if len(names) == 1 else tuple(given[name] for name in names)
 
     return json_lines("queries", path, query)
 

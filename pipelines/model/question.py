@@ -216,8 +216,9 @@ class Question(Model):
             if given.window is None:
                 raise WrongKeyError(("windows", "window"), "must be given")
             own |= {name: value for name, value in given.arguments(zone).items() if name in known}
-            if "start" in known and "start" not in own and known["start"].default is inspect.Parameter.empty:
-                raise WrongKeyError(("windows", "start"), "must be given")
+            for name in ("start", "end"):
+                if name in known and name not in own and known[name].default is inspect.Parameter.empty:
+                    raise WrongKeyError(("windows", name), "must be given")
         return {name: value for name, value in (own | self.further(reading)).items() if name in known}
 
     def transform(self, given: Mapping[str, Any], *, unbounded: bool) -> Any:

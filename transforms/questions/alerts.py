@@ -224,36 +224,27 @@ class AlertsParameters(CountedParameters):
             return
         self.steps = Steps.of(start=start, end=end, **options)
         if method == "status":
-            self.monitor = self._monitor(epsilon, delta, max_hits)
+            self.monitor = RuleMonitor(
+                epsilon=epsilon,
+                delta=checks.probability("delta", delta),
+                max_hits=max(FEW_HITS, len(self.rules)) if max_hits is None else max_hits,
+                starts=tuple(rule.threshold for rule in self.rules),
+                ends=tuple(rule.ends_at for rule in self.rules),
+                many=tuple(rule.sign > 0 for rule in self.rules),
+                tests=self._tests,
+            )
         else:
-            self.sparse_vector = self._sparse_vector(epsilon, MIN_ALERTS if min_alerts is None else min_alerts)
+            if longer := [rule for rule in self.rules if rule.ends_at != rule.threshold]:
+                clear, name = SIDES[longer[0].sign][1], longer[0].name
+                raise ValueError(f"{clear} of rule {name!r} must not be given with the method sparse_vector")
+            self.sparse_vector = SparseVector(
+                epsilon=epsilon,
+                max_hits=MIN_ALERTS if min_alerts is None else min_alerts,
+                publish=GAPS,
+                branches=2,
+                monotone=len({rule.sign for rule in self.rules}) == 1,
+            )
         self.noise = noise.derive("alerts", self._rules_label, self.steps.label)
-
-    def _monitor(self, epsilon: float, delta: float, max_hits: int | None) -> RuleMonitor:
-        """Return what tests by status."""
-        return RuleMonitor(
-            epsilon=epsilon,
-            delta=checks.probability("delta", delta),
-            max_hits=max(FEW_HITS, len(self.rules)) if max_hits is None else max_hits,
-            starts=tuple(rule.threshold for rule in self.rules),
-            ends=tuple(rule.ends_at for rule in self.rules),
-            many=tuple(rule.sign > 0 for rule in self.rules),
-            tests=self._tests,
-        )
-
-    def _sparse_vector(self, epsilon: float, min_alerts: int) -> SparseVector:
-        """Return what tests by a sparse vector."""
-        for rule in self.rules:
-            if rule.ends_at != rule.threshold:
-                clear = SIDES[rule.sign][1]
-                raise ValueError(f"{clear} of rule {rule.name!r} must not be given with the method sparse_vector")
-        return SparseVector(
-            epsilon=epsilon,
-            max_hits=min_alerts,
-            publish=GAPS,
-            branches=2,
-            monotone=len({rule.sign for rule in self.rules}) == 1,
-        )
 
     @property
     def _rules_label(self) -> str:
