@@ -221,8 +221,9 @@ class SparseVectorAlerts(AlertsParameters, RulesOfEvents, CountedTransform):  # 
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        most = {"items_per_step": len(self.rules), "item_shards": 1, "ranked": False}  # nobody's rules are too many
-        return apply_dofn(closed, BoundPerWindow(steps=self.steps, noise=self.noise, **most), Keyed)
+        most = len(self.rules)  # nobody has more
+        bound = BoundPerWindow(steps=self.steps, noise=self.noise, items_per_step=most, ranked=False)
+        return apply_dofn(closed, bound, Keyed)
 
     @override
     def _publish(self, met: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:

@@ -15,7 +15,7 @@ from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounte
 from privstream.mechanisms.monitor.item_monitors import StatusMonitor, StatusRows, ThresholdMonitor, UpItems
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT
-from privstream.transforms.batches import HolderBatch, Keyed, Names, shard_key
+from privstream.transforms.batches import HolderBatch, Keyed, Names
 from privstream.transforms.counts.counted import with_streaks
 from privstream.transforms.counts.transform import AtWindowEnds, CountedTransform
 from privstream.transforms.people.bounding import BoundPerWindow, ChargesInOrder, LimitCounter, SplitEvents
@@ -180,7 +180,7 @@ class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        bound = BoundPerWindow(steps=self.steps, noise=self.noise, items_per_step=self.max_per_window, item_shards=1)
+        bound = BoundPerWindow(steps=self.steps, noise=self.noise, items_per_step=self.max_per_window)
         return apply_dofn(closed, bound, Keyed)
 
     @override
@@ -189,7 +189,7 @@ class ShiftingHeavyHitters(HeavyHittersParameters, CountedTransform):  # noqa: D
         given: dict[str, Any] = {"monitor": self.monitor, "steps": self.steps, "noise": self.noise}
         by_status = self.method == "status"
         decide = (DecideStatuses if by_status else DecideHits)(**given, domain=self.tested_domain, timer_offset=1)
-        clocked = held | "WithClock" >> WithClock(self.steps, (shard_key(0),))
+        clocked = held | "WithClock" >> WithClock(self.steps)
         rows = apply_dofn(clocked, decide, HeavyHitter)
         if by_status:
             return rows
