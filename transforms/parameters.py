@@ -215,6 +215,10 @@ class Actions:
         )
         return np.where(ends, END, np.where(~ends if self.begin is None else begins, BEGIN, -1))
 
+    def codes(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Return the kind of each event; all begin where no item is read."""
+        return self.kinds(batch["item"]) if "item" in batch.schema.names else np.full(batch.num_rows, BEGIN)
+
 
 def check_limits(unit: str, **limits: int | None) -> None:
     """Refuse limits per person that are out of range, or are given where an event is protected."""

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.cardinality.algorithms import CardinalityState
@@ -27,9 +26,9 @@ from privstream.transforms.batches import (
     people_key,
     totals,
 )
-from privstream.transforms.parameters import BEGIN, Actions
-from privstream.transforms.people.bounding import BoundEvents, CodedEvents, LimitCounter, SplitCodes
+from privstream.transforms.people.bounding import BoundEvents, LimitCounter
 from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
+from privstream.transforms.questions.histograms_stages import SplitRows
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform
 from privstream.transforms.timing.clock import WithClock, on_clock, stepped
@@ -69,7 +68,7 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
     @override
     def _splitter(self) -> SplitPresence:
         people = self.noise.derive("people in a set")
-        return SplitPresence(steps=self.steps, noise=people, shards=self.shards, actions=self.actions)
+        return SplitPresence(steps=self.steps, noise=people, shards=self.shards, categories=self.actions)
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -150,26 +149,10 @@ class MembershipLog(SortedRuns[Stays]):
         return self.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).after(step)
 
 
-class SplitPresence(SplitCodes):
-    """Split events of people who come and go; the code of an event is its kind.
+class SplitPresence(SplitRows):
+    """Split events of people who come and go; the code of an event is its kind."""
 
-    What lies outside of the public steps, or neither enters nor leaves, is counted and left out.
-    """
-
-    actions: Actions
-    other_values = Metrics.counter("privstream", "events_of_other_values")
-
-    @override
-    def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        by_item = "item" in batch.schema.names
-        kinds = self.actions.kinds(batch["item"]) if by_item else np.full(batch.num_rows, BEGIN)
-        rows, steps = self.steps.assign(batch["time"].to_numpy())
-        meant = kinds >= 0
-        self.other_values.inc(int((~meant).sum()))
-        self.outside.inc(int(meant.sum() - meant[rows].sum()))
-        rows, steps = rows[meant[rows]], steps[meant[rows]]
-        self.usable.inc(len(rows))
-        return CodedEvents(rows, kinds[rows].astype(np.uint64), steps)
+    other_items = Metrics.counter("privstream", "events_of_other_values")
 
 
 class LastPresence(BoundEvents):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.histograms.flags import AnchoredFlags
@@ -90,24 +89,6 @@ EXPECTED_COUNT = 100_000
 """The largest count that is expected if nothing else is known."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Categories:
-    """The public categories of events."""
-
-    domain: Domain
-
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return len(self.domain)
-
-    def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of a batch that have a category, and its position."""
-        positions = self.domain.positions(batch["item"])
-        rows = np.flatnonzero(positions >= 0)
-        return rows, positions[rows]
-
-
 class CategoryParameters(Parameters):
     """What transforms on counts of public categories have in common."""
 
@@ -136,11 +117,11 @@ class CategoryParameters(Parameters):
             raise ValueError("max_contributions must be given when the unit is a person")
         self.max_contributions, self.max_per_window = max_contributions, max_per_window
         self.steps = Steps.of(start=start, end=end, **options)
-        self.categories = Categories(domain=Domain.of(domain))
+        self.categories = Domain.of(domain)
         self.shape: dict[str, Any] = {  # what a mechanism must know: each event is a row of one column
             "epsilon": epsilon,
             "delta": delta,
-            "columns": self.categories.size,
+            "columns": len(self.categories),
             "horizon": self.steps.count,
             "row_columns": 1,
             "rows_per_unit": max_contributions,
@@ -159,7 +140,7 @@ class CategoryParameters(Parameters):
     @override
     def promise(self) -> PrivacyGuarantee:
         found, by_person = self.mechanism.guarantee, self.unit == "person"
-        one = f"An event counts in one window, for one category of {self.categories.size:,}."
+        one = f"An event counts in one window, for one category of {len(self.categories):,}."
         proof = f"docs/proofs/live_histograms.md, section {3 if by_person else 2}; {found.proof}"
         return replace(
             within(found, self.person_limits, one, hashed=by_person), unit=PERSON if by_person else EVENT, proof=proof
@@ -224,7 +205,7 @@ class HistogramParameters(CategoryParameters):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.queries = queries_of(queries, self.categories.size)
+        self.queries = queries_of(queries, len(self.categories))
         asked = tuple(self.queries.values())
         choices: list[tuple[HistogramQuery, ...]] = [(Histogram(),)]
         if not any(isinstance(query, Histogram | TopK) for query in asked):  # these name categories
@@ -263,7 +244,7 @@ class FlagsParameters(CategoryParameters):
 
     def __init__(self, *, thresholds: int | Mapping[str, int], **options: Any) -> None:
         super().__init__(**options)
-        names = self.categories.domain.texts.to_pylist()
+        names = self.categories.texts.to_pylist()
         if not isinstance(thresholds, Mapping):
             thresholds = dict.fromkeys(names, thresholds)
         if set(thresholds) != set(names):

@@ -60,12 +60,13 @@ class SplitRows(SplitCodes):
 
     @override
     def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        rows, positions = self.categories.found_in(batch)
+        codes = self.categories.codes(batch)
+        rows = np.flatnonzero(codes >= 0)
         in_run, steps = self.steps.assign(batch["time"].to_numpy()[rows])
         self.other_items.inc(batch.num_rows - len(rows))
         self.outside.inc(len(rows) - len(in_run))
         self.usable.inc(len(in_run))
-        return CodedEvents(rows[in_run], positions[in_run].astype(np.uint64), steps)
+        return CodedEvents(rows[in_run], codes[rows[in_run]].astype(np.uint64), steps)
 
 
 class CountEvents(SplitRows):
@@ -75,7 +76,7 @@ class CountEvents(SplitRows):
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         self.events.inc(batch.num_rows)
         _, codes, steps = self.code(batch)
-        for step, number, counts in count(self.categories.size, steps, codes.astype(np.int64)):
+        for step, number, counts in count(len(self.categories), steps, codes.astype(np.int64)):
             yield StepKey(step, 0).to_bytes(), (number, counts)
 
 
@@ -158,7 +159,7 @@ class CountedSteps(StepFn):
 
     def given(self, step: int, batches: list[bytes]) -> Any:
         """Return what the mechanism is given: counts of a step, int64 (columns,)."""
-        return add_counts(batches, self.categories.size)
+        return add_counts(batches, len(self.categories))
 
     @abstractmethod
     def rows(self, step: int, state: Any, found: Any) -> Iterable[Any]:
@@ -167,7 +168,7 @@ class CountedSteps(StepFn):
     @cached_property
     def names(self) -> list[str]:
         """The categories by their positions."""
-        found: list[str] = self.categories.domain.texts.to_pylist()
+        found: list[str] = self.categories.texts.to_pylist()
         return found
 
 
@@ -180,7 +181,7 @@ class CountedCategories(PeopleTransform):
     row_type: type
     last_stage: type[CountedSteps]
     categories: Any
-    """What is counted: its `size`; and `found_in` a batch: rows, and positions."""
+    """What is counted: how many there are, and the `codes` of events, -1 for those that count in none."""
     mechanism: Any
     noise: NoiseSource
 
@@ -230,7 +231,7 @@ class CountedCategories(PeopleTransform):
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         in_window, in_run = self._limits()
-        limit = LimitRows(steps=self.steps, size=self.categories.size, timer_offset=1, limit=in_run)
+        limit = LimitRows(steps=self.steps, size=len(self.categories), timer_offset=1, limit=in_run)
         held = apply_dofn(closed, in_window, Keyed)
         return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), limit, Keyed)
 
@@ -253,7 +254,7 @@ class CategoryTransform(CategoryParameters, CountedCategories):
     @property
     @override
     def _labels(self) -> tuple[str, ...]:  # type: ignore[override]
-        return f"{self.unit} {self.max_contributions} {self.max_per_window}", self.categories.domain.digest
+        return f"{self.unit} {self.max_contributions} {self.max_per_window}", self.categories.digest
 
 
 class PublishHistogram(CountedSteps, state="publish_histogram"):

@@ -28,19 +28,17 @@ class Binned:
     steps: Steps
     clipped: ClassVar[Any] = Metrics.counter("privstream", "values_clipped")
 
-    @property
-    def size(self) -> int:
-        """How many bins there are."""
+    def __len__(self) -> int:
         return int(self.bins.resolution)
 
-    def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row and its bin; count the values that are clipped."""
+    def codes(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Return the bin of each event; count the values that are clipped."""
         values = batch["value"].to_numpy()
         beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
         if len(beyond):
             in_run, _ = self.steps.assign(batch["time"].to_numpy()[beyond])
             self.clipped.inc(len(in_run))
-        return np.arange(len(values)), self.bins.places(values)
+        return np.asarray(self.bins.places(values))
 
 
 class BoundValues(BoundCodes):
