@@ -29,21 +29,8 @@ from privstream.mechanisms.privacy.units import PrivacyUnit
 VERSION = 2
 """Of the records; goes up when what is written can no longer be read as before."""
 
-CURVES: Mapping[str, type] = {
-    curve.__name__: curve
-    for curve in (
-        PointCurve,
-        PureDp,
-        SlackCurve,
-        ComposedCurve,
-        GaussianCurve,
-        GaussianWithPoints,
-        CountCurve,
-        ClockCurve,
-        StatusCurve,
-        PureComposition,
-    )
-}
+_CURVES = (PointCurve, PureDp, SlackCurve, ComposedCurve, GaussianCurve, GaussianWithPoints, CountCurve, ClockCurve)
+CURVES: Mapping[str, type] = {curve.__name__: curve for curve in (*_CURVES, StatusCurve, PureComposition)}
 """All curves that mechanisms have, by the names under which they are written: frozen records of plain numbers."""
 
 WRITTEN = tuple(each.name for each in fields(PrivacyGuarantee) if each.name not in ("unit", "curve", "step"))
@@ -55,15 +42,6 @@ def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
     Raises:
         TypeError: its curve is of a kind that cannot be written.
         ValueError: its curve does not promise its epsilon and delta, so that nobody could read it again.
-
-    Example:
-        >>> one = PrivacyGuarantee(
-        ...     unit=PrivacyUnit(what="event"), neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5)
-        ... )
-        >>> guarantee_record(one)["curve"]
-        {'type': 'PureDp', 'at_epsilon': 0.5, 'at_delta': 0.0}
-        >>> read_guarantee(guarantee_record(one)).curve
-        PureDp(at_epsilon=0.5, at_delta=0.0)
     """
     curve = None if guarantee.curve is None else _plain(guarantee.curve)
     if guarantee.curve is not None:
@@ -73,9 +51,6 @@ def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
 
 def read_guarantee(record: Mapping[str, Any]) -> PrivacyGuarantee:
     """Return the guarantee that `guarantee_record` has written; a field that it has without a value may be missing.
-
-    Args:
-        record: plain values.
 
     Raises:
         ValueError, TypeError: it was written otherwise; the message names the field.
@@ -88,7 +63,10 @@ def read_guarantee(record: Mapping[str, Any]) -> PrivacyGuarantee:
     unit = PrivacyUnit.from_dict(record.get("privacy_unit"))
     given = {name: record[name] for name in WRITTEN if name in record}
     for name in ("limits", "public", "caveats"):
-        given[name] = _texts(name, given.get(name, []))
+        texts = given.get(name, [])
+        if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+            raise TypeError(f"{name} must be a list of texts")
+        given[name] = tuple(texts)
     for name in ("adaptivity", "proof"):
         if not isinstance(given.get(name, ""), str):
             raise TypeError(f"{name} must be a text, got {type(given[name]).__name__}")
@@ -100,10 +78,7 @@ def read_guarantee(record: Mapping[str, Any]) -> PrivacyGuarantee:
 
 
 def read_guarantee_file(path: str) -> PrivacyGuarantee:
-    """Return the guarantee, with its privacy curve, that a command has written beside its rows.
-
-    Args:
-        path: of a local file, such as "trending.parquet.guarantee.json".
+    """Return the guarantee, with its privacy curve, in a local file that a command has written beside its rows.
 
     Raises:
         OSError: the file cannot be read.
@@ -121,19 +96,8 @@ def read_guarantee_file(path: str) -> PrivacyGuarantee:
 
 
 def guarantee_of(promise: Mapping[str, Any]) -> PrivacyGuarantee:
-    """Return the guarantee in the content of such a file, for who reads it from elsewhere.
-
-    Raises:
-        ValueError, TypeError, KeyError: there is none in it.
-    """
+    """Return the guarantee in the content of such a file; `ValueError`, `TypeError` or `KeyError` if there is none."""
     return read_guarantee(promise["guarantee"])
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return a list of texts."""
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise TypeError(f"{name} must be a list of texts")
-    return tuple(value)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -166,18 +130,16 @@ def _plain(value: Any) -> Any:
 
 
 def _curve(record: Any) -> PrivacyCurve:
-    """Return the curve that a record describes."""
+    """Return the curve that a record describes, with all curves in it."""
     if not isinstance(record, dict) or record.get("type") not in CURVES:
         raise ValueError(f"curve must be a record with a type of {', '.join(CURVES)}")
     curve = CURVES[record["type"]]
-    given = {name: _value(value) for name, value in record.items() if name != "type"}
-    if set(given) != {field.name for field in fields(curve)}:
-        raise ValueError(f"curve must have all fields of {record['type']}, and no others, got {', '.join(given)}")
+    if set(record) - {"type"} != {field.name for field in fields(curve)}:
+        raise ValueError(f"curve must have all fields of {record['type']}, and no others, got {', '.join(record)}")
+    given: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, list):
+            given[name] = tuple(map(_curve, value))
+        elif name != "type":
+            given[name] = _curve(value) if isinstance(value, dict) else value
     return cast(PrivacyCurve, curve(**given))
-
-
-def _value(value: Any) -> Any:
-    """Return one field of a curve."""
-    if isinstance(value, list):
-        return tuple(_curve(one) for one in value)
-    return _curve(value) if isinstance(value, dict) else value

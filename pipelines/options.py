@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -191,19 +192,16 @@ def given_to(
     document: Document | None = None,
     usual: Mapping[str, Any] | None = None,
 ) -> Given:
-    """Return what options say, above what a monitor says, above a file of defaults.
+    """Return what options say, above what a monitor, a `document`, says, above a file of defaults.
 
     Args:
         kind: the question of a single command.
         arguments: parsed ones.
         options: those that the parser has.
-        document: a monitor.
         usual: values of a command that hold where nothing is given.
     """
-    content: dict[str, Any] = {} if kind is None else {"questions": {kind.info.name: {}}}
-    for option in options:
-        if (dest := ".".join(option.place)) in vars(arguments):
-            content = merge(content, nested(option.place, getattr(arguments, dest)))
+    places, given = {".".join(option.place): option.place for option in options}, vars(arguments)
+    content = _content(kind, ((place, given[dest]) for dest, place in places.items() if dest in given))
     main: Layer = Named(content, {option.place: option.word for option in options})
     layers: list[Layer] = [Named(usual or {}, {})]
     if (defaults := _defaults(arguments)) is not None:
@@ -212,6 +210,11 @@ def given_to(
     if arguments.set:
         layers.append(assignments(arguments.set, {option.name: option.place for option in options}))
     return Given(layers, main if document is None else document, kind)
+
+
+def _content(kind: type[Question] | None, values: Iterable[tuple[Place, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {} if kind is None else {"questions": {kind.info.name: {}}}
+    return reduce(merge, (nested(place, value) for place, value in values), content)
 
 
 def _defaults(arguments: argparse.Namespace) -> Document | None:
@@ -233,21 +236,12 @@ def in_python(
     usual: Mapping[str, Any],
     options: Sequence[OptionOf] | None = None,
 ) -> Given:
-    """Return what keywords say, above values that hold where nothing is given.
-
-    Args:
-        kind: the question.
-        given: values by keyword.
-        usual: values that hold where nothing is given.
-        options: the keywords that there are; None for all options.
-    """
+    """Return what keywords say, above `usual` values; `options` are the keywords that there are, None for all."""
     options = list(options_of(kind)) if options is None else options
     places = {option.name: option.place for option in options}
-    content: dict[str, Any] = {"questions": {kind.info.name: {}}}
-    for name, value in given.items():
+    for name in given:
         if name not in places:
             raise TypeError(f"{kind.info.word} has no option `{name}`{meant(name, places)}")
-        if value is not None:
-            content = merge(content, nested(places[name], value))
+    content = _content(kind, ((places[name], value) for name, value in given.items() if value is not None))
     main = Named(content, {place: name for name, place in places.items()}, ValueError)
     return Given([Named(usual, {}, ValueError), main], main, kind)

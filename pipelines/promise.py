@@ -42,7 +42,7 @@ class Promise:
     def limited(self) -> bool:
         """Whether limits may leave something out of the numbers for which intervals do not allow."""
         intervals = self.maybe("accuracy", "intervals") or {}
-        return bool(intervals.get("leave_out") and not intervals.get("allow"))
+        return bool(intervals.get("limits") and not intervals.get("released"))
 
     def number(self, *names: str) -> Any:
         """Return what stands at a place of the file, which must be there, or a ValueError names file and place."""

@@ -5,9 +5,7 @@ from privstream.transforms.questions.alerts import AlertRule
 from privstream.transforms.questions.alerts_stages import SparseVectorAlerts
 from privstream.transforms.questions.cardinality_stages import SetCardinality
 from privstream.transforms.questions.heavy_hitters_stages import ShiftingHeavyHitters
-from privstream.transforms.questions.histograms import CategoryOptions
 from privstream.transforms.questions.histograms_stages import ContinualHistogram, ThresholdFlags
-from privstream.transforms.questions.points import PointOptions
 from privstream.transforms.questions.points_stages import PredecessorQueries, RangeCounts
 from privstream.transforms.questions.quantiles_stages import NumericQuantiles
 from privstream.transforms.questions.queries_stages import PrivateQueries
@@ -41,7 +39,6 @@ __all__ = [
     "AlertState",
     "CardinalityEstimate",
     "CategoryFlag",
-    "CategoryOptions",
     "ContinualHistogram",
     "DeadLetter",
     "Domain",
@@ -54,7 +51,6 @@ __all__ = [
     "LinearQuery",
     "NearestPoints",
     "NumericQuantiles",
-    "PointOptions",
     "PredecessorQueries",
     "PrivateQueries",
     "Published",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -255,17 +255,6 @@ def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     offsets = np.frombuffer(offsets_buffer, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     text = np.empty(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     return offsets - offsets[0], text[offsets[0] : offsets[-1]]
-
-
-MOST_ROWS = 1 << 18
-"""Rows of a record for a stage that has one key: a runner must have room for some of them at once."""
-
-
-def in_parts(batch: HolderBatch) -> Iterator[bytes]:
-    """Encode a batch in parts of `MOST_ROWS` at most; one without rows is none."""
-    for start in range(0, len(batch.users), MOST_ROWS):
-        part = rows_of(batch, slice(start, start + MOST_ROWS))
-        yield encode(part if len(batch.users) <= MOST_ROWS else named(part))
 
 
 def rows_of(batch: Batch, rows: np.ndarray | slice) -> Batch:

@@ -7,14 +7,17 @@ import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import RUN, WINDOW, Accuracy, Limit
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, PEOPLE_HASHED, PrivacyGuarantee
 from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
@@ -28,6 +31,8 @@ MOST_CONTRIBUTIONS = 65_535
 """That count per person."""
 
 DOMAIN = "domain"
+
+PUBLIC = ("all arguments but the noise", "the number of windows")
 
 
 class Parameters:
@@ -54,7 +59,7 @@ class Parameters:
         super().__init_subclass__()
         made = inspect.signature(cls.__init__)
         own = list(made.parameters.values())[1:]
-        if own and own[-1].kind is own[-1].VAR_KEYWORD and "Options" in str(own[-1].annotation):
+        if own and own[-1].kind is own[-1].VAR_KEYWORD:
             if WindowOptions.__name__ in str(own[-1].annotation):
                 options = inspect.signature(Steps.of).parameters
                 own[-1:] = [options[name] for name in WindowOptions.__annotations__ if name not in made.parameters]
@@ -84,17 +89,15 @@ class Parameters:
         made._given = {name: value for name, value in given.items() if name != "noise"}
         return made
 
-    def __init__(self, noise: NoiseSource) -> None:
+    def __init__(self, noise: NoiseSource, shards: int = 1) -> None:
         super().__init__()
         check_noise(noise)
+        if checks.integer("shards", shards, minimum=1) > MOST_SHARDS:
+            raise ValueError(f"shards must be <= {MOST_SHARDS}, got {shards}")
+        self.noise, self.shards = noise, shards
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
-
-    @property
-    def unfinished(self) -> type | None:
-        """What the rows are that `finish_table` gets, if they are others than those that are shown."""
-        return None
 
     @property
     def finish_table(self) -> Callable[[Any], Any] | None:
@@ -104,8 +107,8 @@ class Parameters:
 
     @property
     def explained(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        """What is shown of the rows of a finished run, `unfinished` ones or as they are, once numbers are corrected by
-        the share that limits drop; None for all of them."""
+        """What is shown of the rows of a finished run, or of counts, once corrected by the share that limits
+        drop; None for all of them."""
         return None
 
     def in_columns(self) -> Self:
@@ -138,21 +141,14 @@ class Parameters:
         return self.promise if steps is None else of_period(replace(self.promise, step="window"), steps)
 
     @property
-    @abstractmethod
-    def prediction(self) -> Accuracy:
-        """How accurate the rows are about what counts, by public parameters alone."""
+    def person_limits(self) -> tuple[Limit, ...]:
+        """What limits of a person may drop something."""
+        return ()
 
     @property
     @abstractmethod
-    def coverage(self) -> Coverage:
-        """What counts, and so what the intervals of rows hold, in a run in which nothing starts afresh."""
-
-    @property
     def accuracy(self) -> Accuracy:
-        """How accurate the rows are, and what limits may keep out of them, by public parameters alone."""
-        steps: Steps | None = getattr(self, "steps", None)
-        renewed = steps is not None and steps.renewal is not None
-        return replace(self.prediction, coverage=self.coverage.of_period if renewed else self.coverage)
+        """How accurate the rows are about what counts, and what limits may drop, by public parameters alone."""
 
     @property
     def advice(self) -> str:
@@ -179,20 +175,49 @@ class Parameters:
         return EventFields()
 
 
-def check_actions(**texts: Any) -> None:
-    """Refuse what an event may say, of two kinds, unless each is distinct texts or None, and none is in both."""
-    for name, values in texts.items():
-        if values is None:
-            continue
-        if isinstance(values, str) or not isinstance(values, Collection):
-            raise TypeError(f"{name} must be texts, got {type(values).__name__}")
-        if not all(isinstance(value, str) for value in values):
-            raise TypeError(f"{name} must be texts")
-        if not values or len(set(values)) < len(values):
-            raise ValueError(f"{name} must be distinct texts, at least one")
-    (one, some), (other, others) = texts.items()
-    if set(some or ()) & set(others or ()):
-        raise ValueError(f"{one} and {other} must have nothing in common")
+BEGIN, END = 0, 1
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What events say of two kinds: which texts begin something, and which end it.
+
+    Attributes:
+        begin: texts that begin; None for all others than those that end.
+        end: texts that end; None for none.
+    """
+
+    begin: tuple[str, ...] | None
+    end: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, **texts: Any) -> Actions:
+        """Make them of two arguments, both distinct texts or None."""
+        for name, values in texts.items():
+            if values is None:
+                continue
+            if isinstance(values, str) or not isinstance(values, Collection):
+                raise TypeError(f"{name} must be texts, got {type(values).__name__}")
+            if not all(isinstance(value, str) for value in values):
+                raise TypeError(f"{name} must be texts")
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name} must be distinct texts, at least one")
+        (one, begin), (other, end) = texts.items()
+        if set(begin or ()) & set(end or ()):
+            raise ValueError(f"{one} and {other} must have nothing in common")
+        return cls(begin, end)
+
+    def kinds(self, items: pa.Array) -> np.ndarray:
+        """Return BEGIN, END or -1 for neither, int64, for each item."""
+        begins, ends = (
+            pc.is_in(items, pa.array(texts or (), pa.string())).to_numpy(zero_copy_only=False)
+            for texts in (self.begin, self.end)
+        )
+        return np.where(ends, END, np.where(~ends if self.begin is None else begins, BEGIN, -1))
+
+    def codes(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Return the kind of each event; all begin where no item is read."""
+        return self.kinds(batch["item"]) if "item" in batch.schema.names else np.full(batch.num_rows, BEGIN)
 
 
 def check_limits(unit: str, **limits: int | None) -> None:
@@ -204,13 +229,6 @@ def check_limits(unit: str, **limits: int | None) -> None:
             checks.integer(name, limit, minimum=1, maximum=MOST_CONTRIBUTIONS)
 
 
-def check_shards(shards: int) -> int:
-    """Return a number of shards, at least one and not too many."""
-    if checks.integer("shards", shards, minimum=1) > MOST_SHARDS:
-        raise ValueError(f"shards must be <= {MOST_SHARDS}, got {shards}")
-    return shards
-
-
 def _shown(value: Any) -> str:
     """Return a parameter as logs may have it: of lists, which may name items, only how long they are."""
     if isinstance(value, str | int | float | None | Domain):
@@ -218,28 +236,20 @@ def _shown(value: Any) -> str:
     return f"<{len(value):,} of them>" if isinstance(value, Sized) else f"<{type(value).__name__}>"
 
 
-WHOLE_RUN = "in the whole run"
+def within(found: PrivacyGuarantee, limits: Iterable[Limit], *more: str, hashed: bool = True) -> PrivacyGuarantee:
+    """Return what a mechanism promises a person, of whom so much counts; `more` sentences say what else is limited.
 
-ALL_PEOPLE = "the numbers of people in all records that are usable and in time"
-ALL_EVENTS = "the numbers of all events that are usable and in time"
-"""What is counted where no limit leaves anything out."""
-
-
-def items_in_window(most: int, domain: Domain | None) -> list[Limit]:
-    """Return the limit of a person's items in a window (`max_per_window`), if it can leave something out."""
-    if domain is not None and most >= len(domain):
-        return []
-    return [Limit.at_most("max_per_window", most, "item", "in a window", "random")]
+    Args:
+        hashed: whether people are told apart by hashes.
+    """
+    sentences = [f"A person counts with at most {limit}." for limit in limits]
+    caveats = [text for text in found.caveats if text != GIVEN_NUMBERS] + [PEOPLE_HASHED] * hashed
+    return replace(found, limits=(*sentences, *more), public=PUBLIC, caveats=tuple(caveats))
 
 
-def charged_out(most: int, what: str) -> Limit:
-    """Return the limit by which people who were charged so often (`max_hits`), for what is said, no longer count."""
-    times = "once" if most == 1 else f"{most:,} times"
-    return Limit("max_hits", f"who was charged {times} (max_hits), {what}, no longer counts", lasting=True)
-
-
-def people_who_count(limits: Iterable[Limit], scope: str = EACH, more: str = "") -> Coverage:
-    """Return what answers about numbers of people hold under some limits; `more` as that of `Coverage`."""
-    limits = tuple(limits)
-    holds = "the numbers of people who count" if limits else ALL_PEOPLE
-    return Coverage(holds=holds, scope=scope, limits=limits, more=more)
+def limits_of(
+    *, run: int | None = None, window: int | None = None, thing: str = "item", whole: str = ""
+) -> tuple[Limit, ...]:
+    """Return the two limits of a person, of so many things; None for no limit. `whole` as `thing`, in the run."""
+    found = (("max_contributions", run, whole or thing, RUN), ("max_per_window", window, thing, WINDOW))
+    return tuple(Limit(option, most, what, where) for option, most, what, where in found if most is not None)

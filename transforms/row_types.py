@@ -51,13 +51,13 @@ class HeavyHitter(NamedTuple):
     Attributes:
         window_start, window_end: first moment of the window, and the first one after it.
         item: the item.
-        people: number of people who had the item: by counts the number that `counts` shows; else that of the people who
-            were charged for the row, with noise. None where nothing pays for it.
+        people: how many people had it: by counts the number that `counts` shows, else that of the people charged for
+            the row, with noise; None where nothing pays for it.
         lower: lower end of its interval of 95%; None without a number.
         upper: upper end.
         since: start of the first window of an unbroken sequence of windows in which the item is reported.
-        status: "started" in that window and "continues" in those that follow; with the method "status" also "ended" in
-            the first window in which the item is no longer up.
+        status: "started", then "continues"; with the method "status" also "ended" in the first window in which it is no
+            longer up.
     """
 
     window_start: Timestamp
@@ -77,17 +77,17 @@ class Alert(NamedTuple):
         window_start, window_end: first moment of the window, and the first one after it.
         rule: name of the rule.
         threshold: its threshold.
-        estimate: number of people: by counts the number that `counts` shows, which decides; else the count of the test
-            with its noise, rounded. None with the method "status" where an alert continues.
-        lower: lower end of its interval of 95%. With "sparse_vector" a bound that is wrong in one test in twenty: rules
-            with at_most have `upper` in its place. None where nothing can be said.
+        estimate: number of people: by counts the one that `counts` shows, else with noise of the test; None with the
+            method "status" where an alert continues.
+        lower: lower end of its interval of 95%; with "sparse_vector" a bound that is wrong in one test in twenty, and
+            rules with at_most have `upper` alone. None where nothing can be said.
         upper: upper end, likewise.
         since: start of the window since which the rule has been met, in each window without a gap.
-        status: "started" in that window, "continues" in those that follow; with the method "status" also "ended" in the
-            window in which the rule is no longer met.
+        status: "started", then "continues"; with the method "status" also "ended" in the window in which it is no
+            longer met.
         epsilon_left: with the method "sparse_vector" what the run has left, rounded down; else None.
-        stopped: whether rules are no longer tested from here on: with "sparse_vector" all of them, since the budget is
-            spent; with "status" those with at_most, since people may be out of charges.
+        stopped: whether tests end here: with "sparse_vector" all, as the budget is spent; with "status" those of
+            at_most.
     """
 
     window_start: Timestamp
@@ -124,11 +124,9 @@ class QueryAnswer(NamedTuple):
         query: name of the query.
         time: when it was asked.
         estimate: the answer, in people, rounded where it is no whole number.
-        error_bound: how far the estimate is at most from the answer without noise, about the one item of each person
-            that counts, with probability 95% for all of the first `queries` answers together; -1, for none, if the
-            query is refused.
-        source: "hypothesis", tested and found good enough; "measured", from the data with noise; "refused": the budget
-            is spent and nothing was tested.
+        error_bound: how far the estimate is at most from the answer without noise, with probability 95% for all of the
+            first `queries` answers together; -1, for none, if the query is refused.
+        source: "hypothesis", tested and found good enough; "measured", with noise; "refused": the budget is spent.
         measurements_left: how many more answers may be measured.
     """
 
@@ -147,10 +145,8 @@ class RankedItem(NamedTuple):
         window_start, window_end: first moment of the window, and the first one after it.
         rank: 1 for the item on top.
         item: the item.
-        gap: number of people by which it is ahead of the next item, published or not, with noise. None where there is
-            no other item.
-        people: number of people who had the item: by counts the number that `counts` shows, by which items are
-            ranked; with the method "gaps" one made of a count and the gaps.
+        gap: number of people by which it is ahead of the next item, with noise; None where there is no other item.
+        people: how many people had it: by counts the number that `counts` shows; by "gaps" of a count and gaps.
         lower: lower end of its interval of 95%, of this row alone.
         upper: upper end.
     """
@@ -176,11 +172,10 @@ class KeyCount(NamedTuple):
         item: the item.
         people: the best estimate, at least 0: smoothed over windows where counts are of single ones, and corrected for
             what limits drop where that is much. With the unit "event" of events; over several windows of people in
-            each of them.
+            each.
         lower: lower end of its 95% interval, of this row alone.
         upper: upper end; None where limits drop so much that `people` is a lower bound.
-        noisy: the number that counts within limits, plus integer noise: unbiased, for those who add counts up. May be
-            negative.
+        noisy: the number that counts, plus integer noise: unbiased, for those who add counts up. May be negative.
     """
 
     window_start: Timestamp
@@ -248,9 +243,8 @@ class QuantileEstimate(NamedTuple):
         window_start, window_end: first moment of the window, and the first one after it.
         quantile: which part of all values is at most as large; 0.5 for the median.
         value: the best estimate of this quantile: of a finished file from all windows.
-        lower, upper: its interval: it contains the quantile of the values that count within their limits, with
-            probability 95% for each row alone. Where it covers (nearly) all values, tables and pictures say "nothing
-            is known".
+        lower, upper: its interval: contains the quantile of the values that count with probability 95%, each row alone.
+            Where it covers (nearly) all values, tables and pictures say "nothing is known".
         noisy: the estimate from the values of the window alone.
     """
 
@@ -271,8 +265,8 @@ class HistogramEstimate(NamedTuple):
         query: what was asked, such as `histogram`, `max` or `top:5`.
         category: the category whose count this is; empty if the number is not the count of one category.
         estimate: the number, with integer noise; may be negative.
-        error_bound: how far the estimate is at most from the number without noise, of the events that count, with
-            probability 95% for all rows together.
+        error_bound: how far the estimate is at most from the number of events that count, with probability 95% for all
+            rows together.
         lower, upper: the interval that follows; `lower` is at least 0.
     """
 
@@ -294,9 +288,8 @@ class CategoryFlag(NamedTuple):
         category: the category.
         raised: whether the flag is up; it stays up then.
         threshold: the category's threshold.
-        error_bound: with probability 95% for all rows together, a flag that is up belongs to a count
-            above threshold - error_bound, and a flag that is down to a count below threshold + error_bound; to counts
-            of the events that count within limits.
+        error_bound: with probability 95% for all rows together, a flag that is up belongs to a count above threshold -
+            error_bound, and one that is down to a count below threshold + error_bound.
     """
 
     window_start: Timestamp
@@ -313,15 +306,13 @@ class CardinalityEstimate(NamedTuple):
     Attributes:
         window_start: first moment of the window.
         window_end: first moment after the window: the moment that the estimate is about.
-        people: the best estimate of how many are in the set, at least 0: by counts of a finished file from all windows.
-        lower, upper: its interval: it contains the number of people who count within their limits, with probability
-            95% for each row alone; with methods that change estimates seldom by `error_bound`, and None where that
-            is -1.
+        people: the best estimate, at least 0: by counts of a finished file from all windows.
+        lower, upper: its interval: contains the number of people who count with probability 95%, each row alone; by the
+            published algorithms `error_bound` wide, and None where that is -1.
         noisy: the estimate with the noise of the window alone; by counts unbiased, and perhaps negative.
-        error_bound: how far `noisy` is at most from the number of people who count within their limits, with
-            probability 95% for all windows together, while people come and go no more often than `max_updates`, if
-            that was given; -1 if the budget for changes of the estimate is spent, so that it no longer follows the
-            set.
+        error_bound: how far `noisy` is at most from the number of people who count, with probability 95% for all
+            windows together, while people come and go at most `max_updates` times, if that was given; -1 if the budget
+            for changes is spent, so that the estimate no longer follows the set.
     """
 
     window_start: Timestamp
@@ -342,7 +333,7 @@ class RangeCount(NamedTuple):
         high: last point of the range.
         estimate: number of points, with integer noise; negative at times.
         error_bound: how far the estimate is from the truth at most, with probability 95% for all rows.
-        lower: the least number of points that is within 95% of this row alone, by the law of its noise, at least 0.
+        lower: the least number of points that is within 95% of this row alone, at least 0.
         upper: the largest one.
     """
 
@@ -362,15 +353,12 @@ class NearestPoints(NamedTuple):
     Attributes:
         window_start, window_end: first moment of the window, and the first one after it.
         query: the point that was asked for.
-        predecessor: a point p at or below the query q: the range [p, q] has at least one point, and no more than
-            `error_bound` points lie above p in it. 0 means that no more than `error_bound` points lie at or below the
-            query.
-        successor: a point s at or above the query q: the range [q, s] has at least one point, and no more than
-            `error_bound` points lie below s in it. 0 means that no more than `error_bound` points lie at or above the
-            query.
+        predecessor: a point p at or below the query q, such that [p, q] has at least one point, and at most
+            `error_bound` points above p; 0 if at most `error_bound` points lie at or below q.
+        successor: a point s at or above the query q, such that [q, s] has at least one point, and at most `error_bound`
+            points below s; 0 if at most `error_bound` points lie at or above q.
         distance: from the query to the nearer one of both; -1 if both are 0.
-        error_bound: the number of points in these statements, which are true with probability 95% for all rows
-            together.
+        error_bound: the number of points in these statements, true with probability 95% for all rows together.
     """
 
     window_start: Timestamp
@@ -388,10 +376,8 @@ class RatioEstimate(NamedTuple):
     Attributes:
         window_start, window_end: first moment of the window, and the first one after it.
         item: the item.
-        ratio: of the shown numbers, smoothed where they are, at least 0; None where the divisor is not surely above 0.
-            Of people, where these are counted.
-        lower: lower end of its interval of 95%, for the noise of both, of this row alone. It says nothing of what
-            limits leave out: where they leave out more of one of both counts, the ratio is too small or too large.
+        ratio: of the shown numbers, at least 0; None where the divisor is not surely above 0.
+        lower: lower end of its interval of 95%, for the noise of both; it says nothing of what limits drop.
         upper: upper end.
     """
 
@@ -413,8 +399,7 @@ class AlertState(NamedTuple):
         lower: lower end of its interval.
         upper: upper end.
         threshold: beyond which an alert begins.
-        state: "alert" or "clear"; "no data" where no row is published for the window, or a lower bound that is not
-            above the threshold.
+        state: "alert" or "clear"; "no data" without a row, or with a lower bound that is not above the threshold.
         since: start of the first window of an unbroken sequence of windows in this state.
     """
 

@@ -122,7 +122,7 @@ def of_quantiles(transform: Any) -> Pair:
 
 def of_cardinality(transform: Any) -> Pair:
     """Let one person be there in all windows."""
-    enters = (transform.rules.enter or ("in",))[0]
+    enters = (transform.actions.begin or ("in",))[0]
     others = [Sent(f"other {place}", enters, 0) for place in range(OTHERS)]
     windows = range(transform.steps.count)
     return Pair(transform, others, [Sent(SUSPECT, enters, window) for window in windows for _ in range(LAST)])

@@ -47,8 +47,6 @@ Made = Callable[[float], Any]
 def _making(kind: type[Question], given: Given, windows: int | None, unbounded: bool, lists: Mapping[str, Any]) -> Made:
     info = kind.info
     own: dict[str, Any] = {"question": info.word, **info.assumed}
-    if "queries" in info.unplanned:
-        own["queries"] = "none"
     for name, stand in info.stands.items():
         if (listed := lists[stand.name.replace("-", "_")]) is not None:
             own[name] = _list_of(name, stand.name, str(listed))
@@ -115,7 +113,7 @@ PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zon
 def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:
     """Return the options of a plan that are those of a run, too."""
     info = kind.info
-    apart = {*info.unplanned, *info.assumed, *(stand.name for stand in info.stands.values())}
+    apart = {*info.assumed, *(stand.name for stand in info.stands.values())}
     return tuple(
         option
         for option in options_of(kind, ("windows", "privacy", "data"))

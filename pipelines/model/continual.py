@@ -11,7 +11,6 @@ from privstream.pipelines.model.types import Count, Items, Number, PathText, Tex
 from pydantic import Field
 
 POINT_QUERIES = "queries, one JSON object on each line, which are answered at the end of every window:"
-NO_EVENTS = ("insert_values",)
 
 
 class Categories(Question):
@@ -19,7 +18,7 @@ class Categories(Question):
 
     domain: Items = option(..., "public list of categories, a file with one on each line; others count in no answer")
     unit: Literal["event", "person"] = option("event", "what is protected: one event, or all that one person does")
-    max_contributions: Annotated[Count, Field(le=65_535)] | None = option(
+    max_contributions: Count | None = option(
         None, "categories of one person that count in the whole run; needed with --unit person"
     )
     max_per_window: Count | None = option(None, "categories of one person that count in one window", seldom=True)
@@ -46,8 +45,6 @@ class Histogram(Categories):
         published="estimates_published",
         user="person, read with --unit person alone",
         item="category",
-        units_without_users=("event",),
-        unplanned=("max_per_window",),
         stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
         error_unit="events",
         simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
@@ -76,7 +73,6 @@ class Flags(Categories):
         title="flags",
         error_unit="events",
         published="flags_published",
-        files=("domain", "thresholds"),
         assumed={"thresholds": 1},
         chart="flags",
         audit=Part("audit.attacks.FLAGS", "flags that one event more raises earlier"),
@@ -96,23 +92,17 @@ class Points(Question):
     asked: ClassVar[tuple[str, ...]]
     """The numbers of a query."""
 
-    def standing(self) -> list[tuple[int, ...]]:
-        """Return what is asked."""
-        if not isinstance(self.queries, str):
-            return [tuple(one) if isinstance(one, list | tuple) else (one,) for one in self.queries]
-        found: list[tuple[int, ...]] = loaded("model.public_lists.point_queries")(self.queries, self.asked)
-        return found
-
     def further(self, reading: Any) -> dict[str, Any]:
         """Return the queries."""
-        return {"standing": tuple(one if len(self.asked) > 1 else one[0] for one in self.standing())}
+        given = self.queries
+        if isinstance(given, str):
+            given = loaded("model.public_lists.point_queries")(given, self.asked)
+        return {"standing": tuple(given)}
 
 
 ABOUT_POINTS: dict[str, Any] = {
     "user": "point, a whole number",
     "item": "action",
-    "unplanned": NO_EVENTS,
-    "files": ("queries",),
     "error_unit": "points",
     "protected": "one event, which is one update of a point",
 }
@@ -194,7 +184,6 @@ class Queries(Question):
         order=("time", "query"),
         title="answers",
         published="queries_answered",
-        files=("domain", "queries"),
         epilog="""\
 queries, one JSON object on each line, in the order in which they are asked:
   {"name": "young", "items": ["0-9", "10-19"]}
@@ -202,7 +191,7 @@ The answer is the number of people who have one of the items. Queries and the do
 Each person counts with one item, the last one.
 """,
         stands={"domain": Stand("items", "number of items on the public list", needed=True)},
-        unplanned=("queries",),
+        assumed={"queries": "none"},
         simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
         audit=None,
     )

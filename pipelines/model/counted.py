@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from privstream.pipelines.model.base import option
 from privstream.pipelines.model.question import Part, Question, QuestionInfo, Stand
 from privstream.pipelines.model.types import Count, Epsilon, Items, Number, Numbers, Rules, Seconds, Span, Texts, Whole
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, WithJsonSchema
 
 MOST_RUN = "contributions of one person that count in the whole run, or period (default: 100)"
 IN_WINDOW = "contributions of one person that count in one window, random ones"
@@ -24,20 +24,25 @@ Back = Annotated[
 """A number of windows, or true for one."""
 
 
-class Counts(Question):
+class AboutItems(Question):
+    """What questions about the people who have items have in common."""
+
+    max_contributions: Count | None = option(None, MOST_RUN)
+    max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: no limit of its own, by counts)")
+    domain: Items | None = option(None, DOMAIN)
+    public_items: Items | None = option(None, PUBLIC, seldom=True)
+
+
+class Counts(AboutItems):
     """Counts the people who have each item: in each window, in the last windows, or since the start. The items need
     not be known before: one is discovered when enough people have it in one window or in several, and then has a row
     in every window.
     """
 
     question: Literal["counts"] = "counts"
-    max_contributions: Count | None = option(None, MOST_RUN)
-    max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: no limit of its own)")
     max_value: Count | None = option(
         None, "largest value of an event: publishes sums and means of values, too, for half of the budget"
     )
-    domain: Items | None = option(None, DOMAIN)
-    public_items: Items | None = option(None, PUBLIC, seldom=True)
     min_people: Count = option(1, "people without whom an item is never discovered or published", seldom=True)
     unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
     over: Span = option("window", "what a count is about: a window, all since the start, or such as 7d", seldom=True)
@@ -62,10 +67,7 @@ class Counts(Question):
         value="whole number to add up for each item, such as a price in cents (default: value); read with --max_value",
         whole_values=True,
         values_with="max_value",
-        units_without_users=("event",),
         why_nothing="no item reached a threshold, so nothing is published",
-        files=("domain", "public_items"),
-        unplanned=("public_items", "top", "rising", "at_least"),
         stands=LISTED,
         simulation=Part(
             "simulate.worlds.COUNTS",
@@ -75,25 +77,19 @@ class Counts(Question):
     )
 
 
-class HeavyHitters(Question):
+class HeavyHitters(AboutItems):
     """Reports the items that surely more people have in a window than a threshold, such as trending searches, by the
     numbers that counts publishes. The items need not be known before.
     """
 
     question: Literal["heavy-hitters"] = "heavy-hitters"
     threshold: Whole | None = option(None, "people that must surely be exceeded for a report, by counts")
-    max_contributions: Count | None = option(None, f"{MOST_RUN}, by counts")
-    max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: all by counts, else one)")
-    domain: Items | None = option(None, DOMAIN)
-    public_items: Items | None = option(None, f"{PUBLIC}, by counts", seldom=True)
     method: Literal["counts", "clock", "status"] = option(
         "counts",
         "counts reports what is surely above --threshold; clock and status test every item against a hidden threshold, "
-        "and charge people for each report, or for starts and ends of reports",
+        "with one item per person and window, and charge people for each report, or for starts and ends of reports",
     )
-    max_hits: Annotated[Whole, Field(ge=1, le=65_535)] | None = option(
-        None, "times that one person is charged by clock and status (default: 4)"
-    )
+    max_hits: Count | None = option(None, "times that one person is charged by clock and status (default: 4)")
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="heavy-hitters",
@@ -106,26 +102,22 @@ class HeavyHitters(Question):
         title="trending items",
         published="hits_published",
         why_nothing="no item surely has more people than the threshold, so nothing is published",
-        files=("domain", "public_items"),
-        unplanned=("public_items", "threshold"),
         stands=LISTED,
         simulation=Part("simulate.worlds.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
     )
 
 
-class TopK(Question):
+class TopK(AboutItems):
     """Ranks items by the number of people who have them, in every window, as counts publishes it, and says by how much
     each item is ahead of the next one. With a public list all of its items compete.
     """
 
     question: Literal["top-k"] = "top-k"
     top: Count | None = option(None, "items to publish in each window (default: 10)")
-    max_contributions: Count | None = option(None, MOST_RUN)
-    max_per_window: Count | None = option(None, f"{IN_WINDOW} (default: all by counts, 4 by gaps)")
-    domain: Items | None = option(None, DOMAIN)
-    public_items: Items | None = option(None, f"{PUBLIC}, by counts", seldom=True)
     method: Literal["counts", "gaps"] = option(
-        "counts", "counts ranks noisy counts; gaps selects the largest items of a --domain, with their gaps"
+        "counts",
+        "counts ranks noisy counts; gaps selects the largest items of a --domain, with their gaps, of which four count "
+        "per person and window",
     )
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
@@ -139,8 +131,6 @@ class TopK(Question):
         title="largest items",
         published="ranks_published",
         why_nothing="no item was found, so nothing is published",
-        files=("domain", "public_items"),
-        unplanned=("public_items",),
         stands=LISTED,
         simulation=Part(
             "simulate.worlds.TOP_K", "searches of a city, and the list of everything that can be searched for"
@@ -183,7 +173,6 @@ class Alerts(Question):
         order=("window_start", "rule"),
         title="alerts",
         published="alerts_published",
-        files=("rules",),
         epilog=ALERT_RULES,
         stands={"rules": Stand("rules", "number of rules, all with at_least; or the file with the rules", needed=True)},
         simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
@@ -218,8 +207,6 @@ class Quantiles(Question):
         user="person, not read with --unit event",
         item="",
         value="number (default: value)",
-        units_without_users=("event",),
-        files=(),
         assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
         error_unit="values",
         simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
@@ -264,8 +251,6 @@ class Cardinality(Question):
         published="estimates_published",
         item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
         items_with=("enter_values", "leave_values"),
-        files=(),
-        unplanned=("enter_values", "timeout"),
         assumed={"leave_values": ("leave",)},
         simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
     )
@@ -291,7 +276,6 @@ class Suggest(Question):
         below="suggest.answer.below",
         audit=None,
         table=False,
-        files=(),
         local=True,
         epilog="""\
 The line that begins with -- is an option of counts, to be used for a run over the same windows with --for-epsilon and

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from privstream.pipelines.locations import ARRIVAL, DATABASE, DUCKDB, POSTGRESQL, SCHEME
 from privstream.pipelines.model.base import Model, WrongKeyError, option
+from privstream.pipelines.model.question import EVENT, Question
 from privstream.pipelines.model.types import Columns, Name, Number, OneOrMore, PathText, Positive
 from pydantic import Field
 
 if TYPE_CHECKING:
-    from privstream.pipelines.model.question import Question
     from privstream.pipelines.sources.fields import FieldMapping
 
 KAFKA = f"{SCHEME}://"
@@ -158,7 +158,7 @@ class Data(Model):
             forms["delimiter"] = "\t"
         unit = question.value_unit if question.value_unit is not None else self.value_unit
         return FieldMapping(
-            user="" if getattr(question, "unit", "") in info.units_without_users else question.user or self.user,
+            user="" if getattr(question, "unit", "") == EVENT else question.user or self.user,
             item=item,
             time=self.time,
             value=self._value(question),

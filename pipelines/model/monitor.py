@@ -14,9 +14,9 @@ from privstream.pipelines.model.base import Model, WrongKeyError, meant, option
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.data import KAFKA, Data
 from privstream.pipelines.model.question import Question, Windows
-from privstream.pipelines.model.types import Epsilon, Name, Number, PathText, Whole
+from privstream.pipelines.model.types import Epsilon, Name, Number, OneOrMore, PathText, Whole
 from privstream.pipelines.model.views import ViewModel
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
+from pydantic import AfterValidator, Field, PrivateAttr
 
 LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11
 """The deltas of all people add up to 1 in so many; and there are no more people than that."""
@@ -77,9 +77,7 @@ class Output(Model):
     format: Literal["avro", "parquet", "jsonl", "csv"] | None = option(
         None, f"format of files in a folder (default: {DEFAULT_FORMAT})", name="output_format", seldom=True
     )
-    send: Annotated[
-        tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
-    ] = option(
+    send: OneOrMore = option(
         (), "send the rows of these files on to kafka://host:port/topic or postgresql://user@host:port/database/table; "
         "may be given several times",
         metavar="ADDRESS", seldom=True,

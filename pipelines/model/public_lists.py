@@ -68,15 +68,15 @@ def _check_fields(given: Mapping[str, Any], names: Sequence[str]) -> None:
         raise ValueError(f"fields must be {', '.join(names)}, got {', '.join(map(repr, unknown))}")
 
 
-def point_queries(path: str, names: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return the queries about points that the lines of a file describe, each of numbers of these names."""
+def point_queries(path: str, names: Sequence[str]) -> list[Any]:
+    """Return the queries about points that the lines of a file describe: numbers of these names, or the one."""
 
-    def query(given: dict[str, Any]) -> tuple[int, ...]:
+    def query(given: dict[str, Any]) -> Any:
         _check_fields(given, names)
         for name in names:
             if isinstance(given.get(name), bool) or not isinstance(given.get(name), int):
                 raise TypeError(f"{name} must be a whole number")
-        return tuple(given[name] for name in names)
+        return given[names[0]] if len(names) == 1 else tuple(given[name] for name in names)
 
     return json_lines("queries", path, query)
 
@@ -104,24 +104,21 @@ def domain(name: str, value: Any, reading: Reading = AS_UTF_8) -> Domain:
 
 
 def rules(name: str, value: str | Iterable[Mapping[str, Any]], reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
-    """Return the rules that mappings, or the lines of a file, describe."""
+    """Return the rules that mappings, or the lines of a file, describe; of mappings, items may be whole numbers."""
+    known = [each.name for each in dataclasses.fields(AlertRule)]
 
     def rule(given: Mapping[str, Any]) -> AlertRule:
-        made = AlertRule.from_fields(given)
-        return _about(made, reading.spelling.listed)
+        _check_fields(given, known)
+        return _about(AlertRule(**given), reading.spelling.listed)
 
-    if not isinstance(value, str):
-        return tuple(rule(_with_texts(given)) for given in value)
-    found = json_lines("rules", value, rule)
+    if isinstance(value, str):
+        found = json_lines(name, value, rule)
+    else:
+        listed = [{**given, "items": [*map(str, given["items"])]} if given.get("items") else given for given in value]
+        found = [*map(rule, listed)]
     if not found:
-        raise ValueError(f"--rules must have at least one rule, got {value} with none")
+        raise ValueError(f"--{name} must have at least one rule, got {value} with none")
     return tuple(found)
-
-
-def _with_texts(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a rule whose items are texts, as those of events are; what is no list stays, to be refused."""
-    items = rule.get("items")
-    return {**rule, "items": [*map(str, items)]} if isinstance(items, list | tuple) else dict(rule)
 
 
 def _about(rule: AlertRule, written: Callable[[Sequence[str]], Iterable[str]]) -> AlertRule:

@@ -17,6 +17,9 @@ METHOD = "method"
 PUBLIC = ("domain", "public_items", "rules", "thresholds")
 """Options that are public lists, or paths of such."""
 
+EVENT = "event"
+"""The unit of privacy for which it does not matter whose an event is."""
+
 
 class Part(NamedTuple):
     """Something of a question that is loaded when it is needed."""
@@ -59,16 +62,13 @@ class QuestionInfo:
     value: str = ""
     whole_values: bool = False  # whether the value must be a whole number
     values_with: str = ""  # the option with which the value is read; empty if it is read always
-    units_without_users: tuple[str, ...] = ()  # units of privacy for which it does not matter whose an event is
     # the path of a function from rows and their guarantee file to what a terminal shows below the rows
     below: str | None = None
     table: bool = True  # whether it shows the rows themselves above that
-    files: tuple[str, ...] = ("domain",)  # options that name further files to read
     local: bool = False  # whether this process reads and publishes without a pipeline
     epilog: str = ""  # what stands below the help page, such as the form of a file
     # arguments of the transform that say nothing about accuracy, and what they are in plans
     assumed: Mapping[str, Any] = field(default_factory=dict)
-    unplanned: tuple[str, ...] = ()  # options that plans do not have, since they say nothing about accuracy
     # how a plan stands for lists that are not known yet, by argument
     stands: Mapping[str, Stand] = field(default_factory=dict)
     error_unit: str = "people"  # what the error of a plan counts
@@ -216,8 +216,9 @@ class Question(Model):
             if given.window is None:
                 raise WrongKeyError(("windows", "window"), "must be given")
             own |= {name: value for name, value in given.arguments(zone).items() if name in known}
-            if "start" in known and "start" not in own and known["start"].default is inspect.Parameter.empty:
-                raise WrongKeyError(("windows", "start"), "must be given")
+            for name in ("start", "end"):
+                if name in known and name not in own and known[name].default is inspect.Parameter.empty:
+                    raise WrongKeyError(("windows", name), "must be given")
         return {name: value for name, value in (own | self.further(reading)).items() if name in known}
 
     def transform(self, given: Mapping[str, Any], *, unbounded: bool) -> Any:

@@ -136,8 +136,9 @@ def _numbers(value: Any) -> Any:
 
 
 def _one_or_more(value: Any) -> Any:
-    """Return one text, or several, as a list."""
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    """Return one text, or several, as a list; an integer is its decimal text."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    return tuple(str(one) if type(one) is int else one for one in parts)
 
 
 def _path(value: Any) -> Any:

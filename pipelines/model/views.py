@@ -22,14 +22,6 @@ KINDS: dict[str, tuple[str, ...]] = {
 """What a view has that makes it one of a kind, and all keys of these: the first that it has decides."""
 
 
-def _item(value: Any) -> Any:
-    """Return the columns of an item as texts."""
-    parts = value if isinstance(value, list | tuple) else (value,)
-    if not parts or any(isinstance(one, bool) or not isinstance(one, str | int) or one == "" for one in parts):
-        raise ValueError("must be a text, or a list of texts, none of them empty")
-    return tuple(map(str, parts))
-
-
 class ViewModel(Model):
     """What is made of published rows: one of ratio, over, against, above, below and largest decides what it is."""
 
@@ -39,7 +31,7 @@ class ViewModel(Model):
     ) = option(None, "counts of the first divided by those of the second")
     over: Length | None = option(None, "counts over so long, such as 7d")
     against: Length | None = option(None, "items that surely rose against so long before, such as 7d")
-    item: Annotated[OneOrMore, BeforeValidator(_item)] | None = option(None, "what an alert is about")
+    item: Annotated[OneOrMore, Field(min_length=1)] | None = option(None, "what an alert is about")
     quantile: Annotated[Number, Field(gt=0, lt=1)] | None = option(None, "the quantile that an alert is about")
     above: Number | None = option(None, "an alert begins where the number is above this")
     below: Number | None = option(None, "an alert begins where the number is below this")

@@ -93,8 +93,8 @@ class Asked:
         if self.transform.explained is None:
             return path, self.row_type
         folder, slash, name = path.rpartition("/")
-        row_type = self.transform.unfinished or self.question.info.row_type_of(self.transform)
-        return f"{folder}{slash}.{name}.all.parquet", row_type
+        counts = getattr(self.transform, "counts", None) or self.transform
+        return f"{folder}{slash}.{name}.all.parquet", self.question.info.row_type_of(counts)
 
     def explain(self, path: str, counted: Counters) -> Counters:
         """Write rows as they are shown, corrected where limits drop much; return counters with their number."""

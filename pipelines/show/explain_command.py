@@ -96,9 +96,8 @@ def explanation(
     yield "numbers", [*filter(None, (spec.description, method, accuracy, intervals.get("note", "")))]
     if found:
         yield "discovery", found
-    limits = words.limits_in_words(record)
     share = [regime_in_words(record["limits"]["dropped"])] if record.get("limits") else []
-    yield "limits", [*([f"{limits[0].upper()}{limits[1:]}."] if limits else []), *share, *guarantee.limits]
+    yield "limits", [*guarantee.limits, *share]
     if guarantee.public:
         yield "public", [f"Published beside the rows, or known: {'; '.join(guarantee.public)}."]
     yield "counters", [*COUNTERS]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from privstream.mechanisms.accuracy import Limit
 from privstream.mechanisms.privacy.units import in_words
 from privstream.mechanisms.views.corrected import CORRECTED
 from privstream.pipelines.model.catalogue import QUESTIONS
@@ -39,9 +40,6 @@ LIMITS = {
     "charged": ("contributions", "--max-hits"),
 }
 """What a limit drops, by the beginning of its two counters, and the option that sets it, in the order they apply."""
-
-LIMIT = re.compile(r"each (\w+) counts with at most ([\d,]+ \w+)((?: in (?:a|the|each|one) \w+)?)")
-"""A limit in the accuracy of a guarantee file."""
 
 CLIPPED = {
     "values_clipped": ("values are beyond the limits and count as the nearest limit", "--max-value, --low or --high"),
@@ -262,13 +260,12 @@ def limits_in_words(record: Mapping[str, Any], counters: Mapping[str, int] | Non
         return (
             f"{text}; they drop {dropped_in_words(dropped)}" if dropped["upper"] != 0 else f"{text}; they drop nothing"
         )
-    stated = (record["accuracy"].get("intervals") or {}).get("leave_out") or ""
-    limits = [f"{most} per {unit}{where}" for unit, most, where in LIMIT.findall(stated)]
+    limits = [str(Limit(**one)) for one in (record["accuracy"].get("intervals") or {}).get("limits") or ()]
     if not limits:
         return ""
     share = exact_drop(counters or {})
     drop = "" if share is None else f"; they drop {percent(share[0])} of {share[1]} (exact: guard it like the input)"
-    return f"{', '.join(limits)}{drop}"
+    return f"per person {', '.join(limits)}{drop}"
 
 
 def _limit(in_run: int | None, in_window: int | None) -> str:

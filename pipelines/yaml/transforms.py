@@ -120,7 +120,11 @@ def _check_schema(rows: PCollection[Any]) -> None:
         raise TypeError(f"input must be rows with a schema, got {element}") from None
 
 
-KINDS = {kind.info.transform.rpartition(".")[2]: kind for kind in CLASSES if "queries" not in kind.info.files}
+KINDS = {
+    kind.info.transform.rpartition(".")[2]: kind
+    for kind in CLASSES
+    if "queries" not in kind.model_fields or not kind.model_fields["queries"].is_required()
+}
 """The questions that have events as their only input, by the names of their transforms."""
 
 globals().update({name: partial(OnRows, kind) for name, kind in KINDS.items()})

@@ -75,12 +75,6 @@ def test_limits_are_kept(building: Path, tmp_path: Path) -> None:
     assert free[rows[-1].window_end.micros] > rows[-1].noisy + 2 * rows[-1].error_bound
 
 
-def test_nobody_would_ever_leave(building: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(building, tmp_path / "x.jsonl") == 2
-    message = "--leave-values or --timeout must be given: nobody would ever leave"
-    assert capsys.readouterr().err == f"privstream cardinality: error: {message}\n"
-
-
 def error(capsys: pytest.CaptureFixture[str], *options: str) -> int:
     """Return the error bound that a plan with epsilon 1 gives."""
     assert cli.main(["plan", "cardinality", "--epsilon", "1", "--json", *options]) == 0

@@ -67,7 +67,7 @@ def test_users_are_limited(trips: Path, tmp_path: Path) -> None:
     assert sum(row.estimate for row in last) <= 1000 + 12 * last[0].error_bound < sum(truth_of(trips).values())
     promise = json.loads((tmp_path / "1.jsonl.guarantee.json").read_text())["guarantee"]
     assert promise["unit"] == "one person over the whole run"
-    assert "first 2 categories count in the whole run" in promise["paragraph"]
+    assert "at most 2 events in the whole run" in promise["paragraph"]
 
 
 def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:

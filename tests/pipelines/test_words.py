@@ -179,9 +179,8 @@ def test_an_interval_says_nothing_if_it_covers_nearly_the_whole_range() -> None:
 
 def test_a_result_is_explained_by_its_guarantee_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rare = "Hashes of 64 bits may collide: add m / 2^64."
-    promised = PrivacyGuarantee(
-        unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=1e-6, horizon=13, caveats=(rare, "A key is secret.")
-    )
+    said = {"limits": ("At most 60 contributions count.",), "caveats": (rare, "A key is secret.")}
+    promised = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=1e-6, horizon=13, **said)
     found = record(dropped=dropped(0.031, 0.01, 0.05)) | {"guarantee": guarantee_record(promised)}
     found["accuracy"] |= {"threshold": 120, "needed_in_1": 130}
     beside = tmp_path / "week.csv.guarantee.json"

@@ -54,9 +54,9 @@ def random_events(name: str, chance: random.Random, n: int = 500) -> list[tuple[
 
 def kind_of(made: SetCardinality, item: str) -> str | None:
     """Say whether an item enters, leaves, or neither."""
-    if item in (made.rules.leave or ()):
+    if item in (made.actions.end or ()):
         return "leave"
-    return "enter" if made.rules.enter is None or item in made.rules.enter else None
+    return "enter" if made.actions.begin is None or item in made.actions.begin else None
 
 
 def usable(made: SetCardinality, events) -> list[tuple[str, str, int]]:
@@ -69,7 +69,7 @@ def usable(made: SetCardinality, events) -> list[tuple[str, str, int]]:
 
 def there(made: SetCardinality, kind: str, time: int, moment: int) -> bool:
     """Say whether a person whose last event is this one is there at a moment."""
-    return kind == "enter" and (made.rules.timeout is None or moment - time <= made.rules.timeout)
+    return kind == "enter" and (made.timeout is None or moment - time <= made.timeout)
 
 
 def sizes(made: SetCardinality, events) -> list[int]:

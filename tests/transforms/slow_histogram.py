@@ -11,7 +11,7 @@ Event = tuple[str, str, int]  # user, category, microseconds
 
 def counted(made, events: list[Event]) -> list[tuple[str, int, str]]:
     """All (user, step, category) that count, after limits."""
-    steps, names = made.steps, made.categories.domain.texts.to_pylist()
+    steps, names = made.steps, made.categories.texts.to_pylist()
     rows = []
     for user, item, time in events:
         step = time // steps.size
@@ -31,30 +31,30 @@ def counted(made, events: list[Event]) -> list[tuple[str, int, str]]:
 
 def matrix(made, events: list[Event]) -> np.ndarray:
     """Counts, int64 (windows, columns)."""
-    names = made.categories.domain.texts.to_pylist()
-    found = np.zeros((made.windows, len(names)), np.int64)
+    names = made.categories.texts.to_pylist()
+    found = np.zeros((made.steps.count, len(names)), np.int64)
     for _, step, category in counted(made, events):
         found[step - made.steps.first, names.index(category)] += 1
     return found
 
 
 def histogram(made, events: list[Event]) -> list[HistogramEstimate]:
-    names, mechanism, rows = made.categories.domain.texts.to_pylist(), made.mechanism, []
+    names, mechanism, rows = made.categories.texts.to_pylist(), made.mechanism, []
     state, noise = mechanism.initial_state(), made._noise()
     for number, vector in enumerate(matrix(made, events)):
         state, answer = mechanism.step(state, vector, noise)
         bound = mechanism.error_bound(number + 1, state.interval)
         found = []
-        for place, question in enumerate(made.questions):
-            if len(answer) == len(made.questions) and len(mechanism.queries) == len(made.questions) != 1:
-                found.append((question.name, "", answer[place]))
-            elif question.name == "histogram":
+        for place, (asked, query) in enumerate(made.queries.items()):
+            if len(answer) == len(made.queries) and len(mechanism.queries) == len(made.queries) != 1:
+                found.append((asked, "", answer[place]))
+            elif asked == "histogram":
                 found += [("histogram", name, answer[i]) for i, name in enumerate(names)]
-            elif question.name.startswith("top"):
-                order = sorted(range(len(names)), key=lambda i: (-answer[i], i))[: question.query.k]
-                found += [(question.name, names[i], answer[i]) for i in order]
+            elif asked.startswith("top"):
+                order = sorted(range(len(names)), key=lambda i: (-answer[i], i))[: query.k]
+                found += [(asked, names[i], answer[i]) for i in order]
             else:
-                found.append((question.name, "", question.query.values(answer[None, :])[0, 0]))
+                found.append((asked, "", query.values(answer[None, :])[0, 0]))
         rows += [_row(made, number, name, c, int(e), bound) for name, c, e in found]
     return sorted(rows)
 
@@ -66,7 +66,7 @@ def _row(made, number, name, category, estimate, bound) -> HistogramEstimate:
 
 
 def flags(made, events: list[Event]) -> list[CategoryFlag]:
-    names, mechanism, rows = made.categories.domain.texts.to_pylist(), made.mechanism, []
+    names, mechanism, rows = made.categories.texts.to_pylist(), made.mechanism, []
     state, noise = mechanism.initial_state(), made._noise()
     for number, vector in enumerate(matrix(made, events)):
         state, raised = mechanism.step(state, vector, noise)

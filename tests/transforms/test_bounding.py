@@ -69,7 +69,7 @@ LIMIT = st.integers(1, 3)
 
 
 def across(participations) -> BoundAcrossWindows:
-    return BoundAcrossWindows(steps=STEPS, timer_offset=2, item_shards=3, participations=participations)
+    return BoundAcrossWindows(steps=STEPS, timer_offset=2, participations=participations)
 
 
 def admitted(taking_part, participations, split=1, *, reload=False) -> set[tuple[int, int]]:
@@ -130,7 +130,7 @@ def hashes(*values: int) -> np.ndarray:
 
 
 def test_a_person_has_one_value_of_an_item_in_a_window_the_sum():
-    fn = BoundPerWindow(steps=Steps.of(window=10), noise=NOISE, items_per_step=2, item_shards=1)
+    fn = BoundPerWindow(steps=Steps.of(window=10), noise=NOISE, items_per_step=2)
     batch = EventBatch(hashes(1, 2, 1), hashes(7, 7, 7), integers(0, 1, 2), Names.none(), np.array([4.0, 1.0, 3.0]))
     ((_, found),) = fn.bound(StepKey(0, 0), batch)
     held = decode(HolderBatch, found[STEP.size :])

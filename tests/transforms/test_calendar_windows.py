@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
-from privstream.transforms.questions.cardinality import ENTER, PresenceRules
+from privstream.transforms.parameters import BEGIN
+from privstream.transforms.questions.cardinality import stays as stays_of
 from privstream.transforms.timing.calendar import Calendar, iso
 from privstream.transforms.timing.steps import END_OF_TIME, Steps, windows_in
 
@@ -236,8 +237,8 @@ def test_a_timeout_as_long_as_the_window_keeps_everybody_of_it_and_nobody_else(w
     made = steps(window, seconds(*day, zone=zone), windows=9)
     first, end = made.bounds_micros(made.first)
     for days in (1, 3):
-        rules = PresenceRules.of(enter_values=None, leave_values=None, timeout=86_400 * days)
-        stays = rules.stay(made, made.first, np.array([ENTER] * 3), np.array([first, first + 1, end - 1]))
+        times = np.array([first, first + 1, end - 1])
+        stays = stays_of(made, made.first, np.array([BEGIN] * 3), times, 86_400_000_000 * days)
         assert stays.tolist() == [days] * 3
 
 

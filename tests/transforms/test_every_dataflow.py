@@ -64,7 +64,7 @@ class Dataflow:
 
 
 def of_histogram(made, events):
-    return (slow_histogram.histogram if hasattr(made, "questions") else slow_histogram.flags)(made, events)
+    return (slow_histogram.histogram if hasattr(made, "queries") else slow_histogram.flags)(made, events)
 
 
 DATAFLOWS = {

@@ -65,7 +65,7 @@ def reference(made, events):
         if 0 <= window < WINDOWS:
             windows[window].append((user, value))
     used, state, rows = Counter(), made.mechanism.initial_state(), []
-    noise = KeyedNoise(KEY).derive("quantiles of numbers", made.steps.label)
+    noise = made._noise()
     for window in range(WINDOWS):
         counted = windows[window]
         if made.mechanism.unit == "person":

@@ -1,6 +1,7 @@
 """Range counts and predecessor queries as transforms: rows of a slow reference on every runner, whatever happens."""
 
 import random
+from dataclasses import replace
 
 import apache_beam as beam
 import numpy as np
@@ -14,8 +15,11 @@ from grids import some_quick
 from privstream.mechanisms.continual.predecessor import PredecessorStep
 from privstream.mechanisms.continual.ranges import Updates
 from privstream.mechanisms.noise.sources import KeyedNoise
+from privstream.transforms.batches import EventBatch, Names, encode
+from privstream.transforms.parameters import BEGIN
+from privstream.transforms.parameters import END as END_
 from privstream.transforms.questions.points import range_errors
-from privstream.transforms.questions.points_stages import PointBatch, PredecessorQueries, RangeCounts
+from privstream.transforms.questions.points_stages import PredecessorQueries, RangeCounts, updates_of
 from privstream.transforms.row_types import NearestPoints, RangeCount
 
 KEY = b"a key for tests of points"
@@ -58,12 +62,12 @@ def random_events(name, chance, n=900):
 
 def batches_of(made, events):
     """Return the updates of each window in order, event by event."""
-    windows = [[] for _ in range(made.windows)]
+    windows = [[] for _ in range(made.steps.count)]
     for point, action, time in events:
         step = (time // SECOND - START) // 10
-        inserts = action == "in" if made.actions.insert is not None else action not in made.actions.delete
-        meant = inserts or action in made.actions.delete
-        if 0 <= step < made.windows and 1 <= int(point) <= UNIVERSE and meant:
+        inserts = action == "in" if made.actions.begin is not None else action not in (made.actions.end or ())
+        meant = inserts or action in (made.actions.end or ())
+        if 0 <= step < made.steps.count and 1 <= int(point) <= UNIVERSE and meant:
             windows[step].append((time, inserts, int(point)))
     return [sorted(window) for window in windows]
 
@@ -73,7 +77,7 @@ def expected(made, events):
     rows = []
     state = made.mechanism.initial_state()
     windows = f"{10 * SECOND} {START // 10} {END // 10} {made.steps.allowed_lateness}"
-    noise = made.noise.derive(type(made).__name__, windows, f"{made.actions.insert} {made.actions.delete}")
+    noise = made.noise.derive(type(made).__name__, windows, f"{made.actions.begin} {made.actions.end}")
     for number, window in enumerate(batches_of(made, events)):
         start, numbers = START + 10 * number, made.standing
         updates = Updates(np.array([p for _, _, p in window], np.int64), np.array([i for _, i, _ in window], bool))
@@ -151,15 +155,11 @@ def test_answers_are_right_where_there_is_no_noise(name):
             assert row.successor == min((p for p in members if p >= row.query), default=0)
 
 
-def test_of_one_moment_an_insertion_counts_in_any_order_and_batches():
-    one = PointBatch(np.array([5, 5, 6, 6]), np.array([9, 9, 3, 4]), np.array([True, False, True, False]))
+def test_of_one_moment_an_insertion_comes_last_in_any_order_and_batches():
+    columns = np.array([[5, 5, 6, 6], [END_, BEGIN, BEGIN, END_], [9, 9, 3, 4]]).T
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
-        shuffled = PointBatch(one.points[order], one.times[order], one.inserted[order])
-        last = shuffled.last_of_each()
-        assert last.points.tolist() == [5, 6]
-        assert last.inserted.tolist() == [True, False]
-        parts = [PointBatch(*(column[[i]] for column in vars(shuffled).values())).to_bytes() for i in range(4)]
-        joined = PointBatch.join(parts).updates()
+        parts = [EventBatch(*columns[[i]].T.astype(np.uint64), Names.none()) for i in order]
+        joined = updates_of([encode(replace(part, times=part.times.astype(np.int64))) for part in parts])
         assert joined.points.tolist() == [6, 6, 5, 5]
         assert joined.inserted.tolist() == [True, False, False, True]
 

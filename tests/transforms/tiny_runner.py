@@ -260,7 +260,7 @@ SPLITTING = ("SplitPresence", "SplitRows", "CountEvents", "PackUpdates", "SplitE
 CLOSING = ("BoundPerWindow", "LastPresence", "BoundRows", "ToClock")
 COUNTING = ("CountContributions", "CountRandomContributions")
 STAGES = (
-    *("BoundAcrossWindows", "PruneItems", "DecideHits", "PruneDownItems", "DecideStatuses"),
+    *("BoundAcrossWindows", "DecideHits", "DecideStatuses"),
     *(*COUNTING, "PublishCounts", "PublishFound", "ShowCounts"),
     *("TrackMembers", "PublishCardinality", "LimitRows", "PublishHistogram", "RaiseFlags"),
     *("CountRanges", "AnswerPredecessors", "PublishAtEnds"),

@@ -11,13 +11,17 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy, Coverage
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.counters import counter
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.parameters import Parameters
+from privstream.transforms.row_types import CONTINUES
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
+
+ABOUT = 2
+"""The place of the item, or the rule, in a report."""
 
 
 class Number(NamedTuple):
@@ -31,6 +35,17 @@ class Number(NamedTuple):
 def shown(row: Any) -> Number:
     """Return the number of a row of counts."""
     return Number(row.people, row.lower, row.upper)
+
+
+def with_streaks(rows: list[Any], before: list[Any]) -> list[Any]:
+    """Let reports about items, or rules, go on that were there in the window before.
+
+    Args:
+        rows: those of a window, each as if it were the first of its item, which is the field after the window.
+        before: those that were published for the window before.
+    """
+    since = {row[ABOUT]: row.since for row in before}
+    return [row._replace(since=since[row[ABOUT]], status=CONTINUES) if row[ABOUT] in since else row for row in rows]
 
 
 class CountsView(ABC):
@@ -123,11 +138,6 @@ class CountedParameters(Parameters):
         made.counts, made._ended = self.counts.to_finish(), True
         return made
 
-    @property
-    @override
-    def unfinished(self) -> type | None:
-        return self.counts.row_type if self.counts is not None and self._ended else None
-
     @override
     def in_columns(self) -> Self:
         made = copy.copy(self)
@@ -161,13 +171,8 @@ class CountedParameters(Parameters):
 
     @property
     @override
-    def prediction(self) -> Accuracy:
-        return self._other_prediction if self.counts is None else self.counts.prediction
-
-    @property
-    @override
-    def coverage(self) -> Coverage:
-        return self._other_coverage if self.counts is None else self.counts.coverage
+    def accuracy(self) -> Accuracy:
+        return self._other_accuracy if self.counts is None else self.counts.accuracy
 
     @property
     @override
@@ -181,10 +186,5 @@ class CountedParameters(Parameters):
 
     @property
     @abstractmethod
-    def _other_prediction(self) -> Accuracy:
+    def _other_accuracy(self) -> Accuracy:
         """How accurate another method is."""
-
-    @property
-    @abstractmethod
-    def _other_coverage(self) -> Coverage:
-        """What counts by another method."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.keyed_counts.discovery import LENGTHS, list_steps
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare, Share
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
@@ -27,13 +27,10 @@ from privstream.mechanisms.privacy.guarantee import (
 from privstream.mechanisms.views.smoothing import MOST_RISING
 from privstream.transforms.counts.finished import LargestCounts, ShownCounts, SmoothFinished
 from privstream.transforms.parameters import (
-    ALL_EVENTS,
-    ALL_PEOPLE,
     USUAL_CONTRIBUTIONS,
-    WHOLE_RUN,
     Parameters,
     check_limits,
-    check_shards,
+    limits_of,
 )
 from privstream.transforms.people.bound import Bound
 from privstream.transforms.reading.domain import Domain, Items
@@ -45,15 +42,6 @@ from typing_extensions import Unpack, override
 
 MOST_IN_WINDOW = 65_535
 JUST_FOUND = "Counts by which an item was found, or just passes a threshold, are more often too high than too low."
-SPREAD = "by each window no more than its part of the run, with those carried over that were not used"
-EACH_ROW = "each row alone"
-ALLOWED = (
-    "Intervals of numbers of {} allow for what limits drop, as far as the run says how much that is; else they are of "
-    "what counts"
-)
-NOT_ALLOWED = "Numbers of {} are of what counts; the run says how much limits drop, where that is known"
-"""What is said of limits where the share that they drop is released: of input that ends, and of streams."""
-
 
 READINGS = "limits_readings"
 NUMBERS = ("limits_counted", "limits_dropped_few", "limits_dropped_some", "limits_dropped_many")
@@ -108,10 +96,8 @@ class CountsParameters(Parameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self.domain = None if domain is None else Domain.of(domain)
-        self.noise = noise
-        self.shards = check_shards(shards)
         self.steps = Steps.of(start=start, end=end, windows=windows, **options)
         span = windows_in(over, self.steps)
         missing = ", and ".join(["start"] * (start is None) + ["end or renew_every"] * (self.steps.count is None))
@@ -267,11 +253,6 @@ class CountsParameters(Parameters):
         return {"top": None, "rising": None, "at_least": None} | ({} if counted_once else {"over": "window"})
 
     @property
-    def prediction(self) -> Accuracy:
-        """How far counts are off, and how many people must have an item for it to be published."""
-        return self.mechanism.accuracy
-
-    @property
     @override
     def advice(self) -> str:
         """That a period has fewer windows than the longest blocks in which items are looked for."""
@@ -286,38 +267,26 @@ class CountsParameters(Parameters):
         )
 
     @property
-    def coverage(self) -> Coverage:
-        """What counts: of a person so many contributions, and of a value what is within its limits."""
-        over, limits, note = self.mechanism.over, [], ""
-        what, everything = "events", ALL_EVENTS
-        if self._by_person:
-            what, everything = "people", ALL_PEOPLE
-            if over not in ("window", "start"):
-                what = "contributions"  # of several windows; a person has one for each
-                everything = "the numbers of contributions in all records that are usable and in time"
-        if self._by_person and self._may_leave_out:
-            thing, most = "item" if self._distinct else "contribution", self.mechanism.contributions
-            if self._run_may_leave_out:
-                kept = "random" if self.chooses_randomly else f"{SPREAD}, and random ones in a window"
-                limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, kept, lasting=False))
-            if (in_window := self.mechanism.contributions_per_window) is not None:
-                limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", "random"))
+    @override
+    def person_limits(self) -> tuple[Limit, ...]:
+        if not self._by_person or not self._may_leave_out:
+            return ()
+        made, thing = self.mechanism, "item" if self._distinct else "contribution"
+        run = made.contributions if self._run_may_leave_out else None
+        return limits_of(run=run, window=made.contributions_per_window, thing=thing)
+
+    @property
+    @override
+    def accuracy(self) -> Accuracy:
+        notes = []
         if self.mechanism.max_value is not None:
             whose = "what each person adds for an item in a window" if self._by_person else "the values of events"
             if self._distinct:
                 whose = "what each person adds for an item in the first window with it"
-            note = f"Sums and means are of {whose}, clipped to max_value."
+            notes.append(f"Sums and means are of {whose}, clipped to max_value.")
         if self.domain is None:
-            note = f"{note} {JUST_FOUND}".strip()
-        return Coverage(
-            holds=f"the numbers of {what} {'who' if what == 'people' else 'that'} count" if limits else everything,
-            scope=EACH_ROW,
-            limits=tuple(limits),
-            beyond=f"the numbers of all {what} may be larger",
-            looks_like="a standstill" if over == "start" else "a decline, or hide a rise",
-            note=note,
-            allowed=(ALLOWED if self._to_finish else NOT_ALLOWED).format(what),
-        )
+            notes.append(JUST_FOUND)
+        return replace(self.mechanism.accuracy, limits=self.person_limits, released=True, note=" ".join(notes))
 
     @property
     def bound(self) -> Bound | None:

@@ -65,7 +65,6 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         in_window = BoundPerWindow(
             **common,
             items_per_step=min(bound.in_run if dropped is None else bound.in_run + dropped.clip, MOST_IN_WINDOW),
-            item_shards=1,
             by_people=True,
             in_parts=bound.sampled,
             ranked=False,

@@ -27,7 +27,6 @@ from privstream.transforms.batches import (
     named,
     people_key,
     rows_of,
-    shard_key,
     string_buffers,
 )
 from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
@@ -161,7 +160,7 @@ class BoundEvents(ClosedWindow):
 class BoundPerWindow(BoundEvents):
     """Events in, bounded holdings out, with sums of values if any.
 
-    They go on keyed by shard of items, or `by_people`, for what bounds the whole run, by shard of people; `in_parts`,
+    They go to one clock, or `by_people`, for what bounds the whole run, by shard of people; `in_parts`,
     large ones as several records (see `PartOfPeople`). Of a person random items are kept. Unless they are `ranked`, all
     ranks are 0. A person's random order of items is the same in all steps of a period if they are `distinct`, and count
     once in it; otherwise each step has its own.
@@ -169,7 +168,6 @@ class BoundPerWindow(BoundEvents):
 
     noise: NoiseSource
     items_per_step: int
-    item_shards: int
     by_people = False
     in_parts = False
     ranked = True
@@ -192,19 +190,12 @@ class BoundPerWindow(BoundEvents):
         values = None if events.values is None else added_up(events.users, events.items, events.values)[rows]
         held = HolderBatch(events.users[rows], events.items[rows], ranks, events.names, values)
         if not self.by_people:
-            yield from split_by_item(key.step, held, self.item_shards)
+            yield on_clock(key.step, encode(named(held)))
         elif not self.in_parts:
             yield people_key(key.shard), stepped(key.step, encode(held))
         else:
             for part, some in parts_of_people(held):
                 yield people_key(key.shard), stepped(key.step, part.to_bytes() + encode(some))
-
-
-def split_by_item(step: int, held: HolderBatch, shards: int) -> Iterator[Keyed]:
-    """Part holdings by shard of items."""
-    shard = held.items % np.uint64(shards)
-    for i in np.unique(shard).tolist():
-        yield shard_key(i), stepped(step, encode(named(rows_of(held, np.flatnonzero(shard == i)))))
 
 
 Charged = dict[str, Charges]
@@ -282,12 +273,11 @@ class BoundOverRun(StepFn):
 
 
 class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
-    """Drop who has taken part in enough steps, `participations`; the rest goes on by shard of items."""
+    """Drop who has taken part in enough steps, `participations`; the rest goes on to one clock."""
 
     kind = "contributions"
     limit_names = ("participations",)
 
-    item_shards: int
     participations: int
     limited = LimitCounter("holdings")
 
@@ -300,7 +290,7 @@ class BoundAcrossWindows(BoundOverRun, state="bound_across_windows"):
         charged = {"participations": Charges.of(people[admitted])}
         if not kept.any():
             return charged, []
-        return charged, list(split_by_item(step, rows_of(held, np.flatnonzero(kept)), self.item_shards))
+        return charged, [on_clock(step, encode(named(rows_of(held, np.flatnonzero(kept)))))]
 
 
 def encode_counts(positions: np.ndarray, counts: np.ndarray) -> bytes:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import EACH, OUTSIDE, Accuracy, Coverage
+from privstream.mechanisms.accuracy import OUTSIDE, RUN, Accuracy, Limit
 from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
 from privstream.mechanisms.views.rules import Condition, Watch, watched
 from privstream.transforms.counts.counted import CountedParameters, CountsView, shown
 from privstream.transforms.counts.keyed_counts import CountsParameters
-from privstream.transforms.parameters import charged_out, check_shards, people_who_count
+from privstream.transforms.parameters import within
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.row_types import CONTINUES, STARTED, Alert
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
@@ -28,6 +27,10 @@ from typing_extensions import Unpack, override
 
 LARGEST = 2**53
 """Whole numbers up to this are exact as floating-point numbers."""
+
+
+SIDES = {1: ("at_least", "clear_below", "clear_above"), -1: ("at_most", "clear_above", "clear_below")}
+"""What makes a rule fire above its threshold, or below it; what then says where it ends, and what does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +45,12 @@ class AlertRule:
         clear_below: of a rule with at_least, a number, not above it, below which an alert ends; without it `at_least`.
         clear_above: of a rule with at_most, a number, not below it, above which an alert ends.
 
-    Raises:
-        ValueError, TypeError: an argument breaks its rule.
-
     Example:
         >>> AlertRule(name="flu", at_least=500, items=("fever", "cough")).threshold
         500
     """
 
-    name: str
+    name: str = ""
     at_least: int | None = None
     at_most: int | None = None
     items: tuple[str, ...] | None = None
@@ -58,17 +58,14 @@ class AlertRule:
     clear_above: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise TypeError(f"name of a rule must be text, got {type(self.name).__name__}")
-        if not self.name:
-            raise ValueError("name of a rule must not be empty")
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError("name of a rule must be a text, not empty")
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(f"rule {self.name!r} must have one of at_least and at_most")
-        for key in ("at_least", "at_most", "clear_below", "clear_above"):
+        begins, ends, other = SIDES[self.sign]
+        for key in (begins, ends):
             if getattr(self, key) is not None:
                 checks.integer(f"{key} of rule {self.name!r}", getattr(self, key), minimum=0, maximum=LARGEST)
-        begins, ends = ("at_least", "clear_below") if self.sign > 0 else ("at_most", "clear_above")
-        other = "clear_above" if self.sign > 0 else "clear_below"
         if getattr(self, other) is not None:
             raise ValueError(f"{other} of rule {self.name!r} must not be given with {begins}")
         if self.sign * (self.ends_at - self.threshold) > 0:
@@ -78,61 +75,32 @@ class AlertRule:
             )
         if self.items is None:
             return
-        if isinstance(self.items, str) or not all(isinstance(item, str) for item in self.items):
-            raise TypeError(f"items of rule {self.name!r} must be texts")
+        if not isinstance(self.items, list | tuple) or not all(isinstance(item, str) for item in self.items):
+            raise TypeError(f"items of rule {self.name!r} must be a list of texts")
         object.__setattr__(self, "items", tuple(self.items))
         if not self.items or "" in self.items or len(set(self.items)) < len(self.items):
             raise ValueError(f"items of rule {self.name!r} must be distinct, at least one, none of them empty")
 
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> AlertRule:
-        """Make a rule of what is written of it: fields by name, items as a list."""
-        names = tuple(field.name for field in dataclasses.fields(cls))
-        unknown = sorted(set(fields) - set(names))
-        if unknown:
-            raise ValueError(f"fields must be {', '.join(names)}, got {', '.join(map(repr, unknown))}")
-        if "name" not in fields:
-            raise ValueError("rule must have a name")
-        items = fields.get("items")
-        if items is not None and not isinstance(items, list | tuple):
-            raise TypeError("items must be a list")
-        return cls(**{**fields, "items": None if items is None else tuple(items)})
-
     @property
     def given(self) -> dict[str, Any]:
-        """The fields that are not as they are by default, by name."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in dataclasses.fields(self)}
-        return {name: value for name, (value, default) in values.items() if value != default}
+        """The fields that are given, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
     def threshold(self) -> int:
         """The public number to compare with."""
-        return self.at_most if self.at_least is None else self.at_least  # type: ignore[return-value]
+        return int(getattr(self, SIDES[self.sign][0]))
 
     @property
     def ends_at(self) -> int:
         """The number beyond which an alert stays."""
-        clear = self.clear_below if self.sign > 0 else self.clear_above
-        return self.threshold if clear is None else clear
+        clear = getattr(self, SIDES[self.sign][1])
+        return self.threshold if clear is None else int(clear)
 
     @property
     def sign(self) -> int:
         """1 for a rule that fires above its threshold, -1 for one that fires below."""
         return -1 if self.at_least is None else 1
-
-
-def check_rules(rules: Sequence[AlertRule]) -> tuple[AlertRule, ...]:
-    """Return rules that can be tested together: at least one, of distinct names."""
-    if not isinstance(rules, Collection) or not all(isinstance(rule, AlertRule) for rule in rules):
-        raise TypeError("rules must be a sequence of AlertRule")
-    if not rules or len({rule.name for rule in rules}) < len(rules):
-        raise ValueError("rules must have distinct names, and there must be at least one")
-    return tuple(rules)
-
-
-def describe(rules: Sequence[AlertRule], *others: object) -> bytes:
-    """Return bytes that differ for other rules and other public values; a part of the noise's label."""
-    return json.dumps([[rule.given for rule in rules], list(others)]).encode()
 
 
 FEW_HITS, MIN_ALERTS = 4, 10
@@ -236,57 +204,51 @@ class AlertsParameters(CountedParameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self._check_method(method, "counts", "sparse_vector", "status")
         checks.probability("delta", delta, zero=True)
         check_moment("start", start)
-        self.rules = check_rules(rules)
-        self.shards = check_shards(shards)
+        if not isinstance(rules, Collection) or not all(isinstance(rule, AlertRule) for rule in rules):
+            raise TypeError("rules must be a sequence of AlertRule")
+        if not rules or len({rule.name for rule in rules}) < len(rules):
+            raise ValueError("rules must have distinct names, and there must be at least one")
+        self.rules = tuple(rules)
         self.view = MetRules({rule.name: rule for rule in self.rules})
-        self.noise = noise
         self.sparse_vector: SparseVector | None = None
         self.monitor: RuleMonitor | None = None
         if method == "counts":
             listed = Domain([rule.name for rule in self.rules])
-            self._by_counts(noise=noise.derive("rules", describe(self.rules)), domain=listed)
+            self._by_counts(noise=noise.derive("rules", self._rules_label), domain=listed)
             assert isinstance(self.counts, RuleCountsParameters)
             self.counts.rules = tuple(sorted(self.rules, key=lambda rule: rule.name))
             return
         self.steps = Steps.of(start=start, end=end, **options)
         if method == "status":
-            self.monitor = self._monitor(epsilon, delta, max_hits)
+            self.monitor = RuleMonitor(
+                epsilon=epsilon,
+                delta=checks.probability("delta", delta),
+                max_hits=max(FEW_HITS, len(self.rules)) if max_hits is None else max_hits,
+                starts=tuple(rule.threshold for rule in self.rules),
+                ends=tuple(rule.ends_at for rule in self.rules),
+                many=tuple(rule.sign > 0 for rule in self.rules),
+                tests=self._tests,
+            )
         else:
-            self.sparse_vector = self._sparse_vector(epsilon, MIN_ALERTS if min_alerts is None else min_alerts)
-        steps = (self.steps.size, self.steps.first, self.steps.allowed_lateness)
-        self.noise = noise.derive("alerts", describe(self.rules, *steps) + self.steps.further_label.encode())
+            if longer := [rule for rule in self.rules if rule.ends_at != rule.threshold]:
+                clear, name = SIDES[longer[0].sign][1], longer[0].name
+                raise ValueError(f"{clear} of rule {name!r} must not be given with the method sparse_vector")
+            self.sparse_vector = SparseVector(
+                epsilon=epsilon,
+                max_hits=MIN_ALERTS if min_alerts is None else min_alerts,
+                publish=GAPS,
+                branches=2,
+                monotone=len({rule.sign for rule in self.rules}) == 1,
+            )
+        self.noise = noise.derive("alerts", self._rules_label, self.steps.label)
 
-    def _monitor(self, epsilon: float, delta: float, max_hits: int | None) -> RuleMonitor:
-        """Return what tests by status."""
-        if delta == 0:
-            raise ValueError("delta must be > 0 for status")
-        return RuleMonitor(
-            epsilon=epsilon,
-            delta=delta,
-            max_hits=max(FEW_HITS, len(self.rules)) if max_hits is None else max_hits,
-            starts=tuple(rule.threshold for rule in self.rules),
-            ends=tuple(rule.ends_at for rule in self.rules),
-            many=tuple(rule.sign > 0 for rule in self.rules),
-            tests=self._tests,
-        )
-
-    def _sparse_vector(self, epsilon: float, min_alerts: int) -> SparseVector:
-        """Return what tests by a sparse vector."""
-        for rule in self.rules:
-            if rule.ends_at != rule.threshold:
-                clear = "clear_below" if rule.sign > 0 else "clear_above"
-                raise ValueError(f"{clear} of rule {rule.name!r} must not be given with the method sparse_vector")
-        return SparseVector(
-            epsilon=epsilon,
-            max_hits=min_alerts,
-            publish=GAPS,
-            branches=2,
-            monotone=len({rule.sign for rule in self.rules}) == 1,
-        )
+    @property
+    def _rules_label(self) -> str:
+        return json.dumps([rule.given for rule in self.rules])
 
     @property
     def _tests(self) -> int:
@@ -296,11 +258,7 @@ class AlertsParameters(CountedParameters):
     @property
     @override
     def public(self) -> Mapping[str, Any]:
-        steps, known = self.steps, [rule.given for rule in self.rules]
-        if steps.first is None or steps.end is None:
-            return {"rules": known}
-        span = [steps.bounds(steps.first)[0].micros, steps.bounds(steps.end - 1)[1].micros]
-        return {"rules": known, "span": span}
+        return {"rules": [rule.given for rule in self.rules]}
 
     @property
     def margin(self) -> float:
@@ -312,7 +270,12 @@ class AlertsParameters(CountedParameters):
 
     @property
     @override
-    def _other_prediction(self) -> Accuracy:
+    def person_limits(self) -> tuple[Limit, ...]:
+        return () if self.monitor is None else (Limit("max_hits", self.monitor.max_hits, "charge", RUN),)
+
+    @property
+    @override
+    def _other_accuracy(self) -> Accuracy:
         margin, last = self.margin, "" if self.sparse_vector is None else ", until the run stops"
         numbers: dict[str, Any] = {"start_margin": margin, "tests": self._tests}
         if self.sparse_vector is not None:
@@ -324,41 +287,27 @@ class AlertsParameters(CountedParameters):
             f"rule in one window), every number of people that passes its threshold by more than {round(margin):,} "
             f"gives an alert{last}, and none that misses it by more does.",
             numbers=numbers,
+            limits=self.person_limits,
         )
 
     @property
     @override
     def _other_promise(self) -> PrivacyGuarantee:
-        limits = ["A person may take part in any number of windows, with any number of events."]
-        public = ("all parameters, among them the rules",)
+        any_number = "A person may take part in any number of windows, with any number of events."
         if self.monitor is not None:
             found = self.monitor.guarantee
-            return replace(
-                found,
-                limits=(*limits, *found.limits),
-                public=public,
-                proof="docs/proofs/status_monitor.md, section 6",
-                caveats=(KEYED_NOISE, PEOPLE_HASHED),
-            )
-        assert self.sparse_vector is not None
-        most = self.sparse_vector.max_hits
-        limits.append(f"Tests stop when alerts have cost as much as {most:,} at the full price, or nearly.")
-        return PrivacyGuarantee(
+            proof = "docs/proofs/status_monitor.md, section 6"
+            return replace(within(found, (), any_number, *found.limits), proof=proof)
+        made = self.sparse_vector
+        assert made is not None
+        stops = f"Tests stop when alerts have cost as much as {made.max_hits:,} at the full price, or nearly."
+        found = PrivacyGuarantee(
             unit=PERSON,
             neighbouring="add_remove",
-            epsilon=self.sparse_vector.epsilon,
+            epsilon=made.epsilon,
             delta=0.0,
-            limits=tuple(limits),
-            public=public,
             proof="docs/proofs/alerts.md",
             caveats=(KEYED_NOISE,),
-            curve=PureDp(self.sparse_vector.epsilon),
+            curve=PureDp(made.epsilon),
         )
-
-    @property
-    @override
-    def _other_coverage(self) -> Coverage:
-        if self.monitor is None:
-            return people_who_count([], EACH)
-        limits = [charged_out(self.monitor.max_hits, "for starts and ends of alerts")]
-        return people_who_count(limits, EACH, more="; alerts of at_least rules may be missing")
+        return within(found, (), any_number, stops, hashed=False)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.continual import cardinality as mechanisms
 from privstream.mechanisms.continual.cardinality import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.counts.finished import SmoothWindows
 from privstream.transforms.parameters import (
-    WHOLE_RUN,
+    BEGIN,
+    Actions,
     Parameters,
-    check_actions,
     check_limits,
-    check_shards,
-    people_who_count,
+    limits_of,
+    within,
 )
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, to_micros
@@ -29,63 +26,20 @@ from typing_extensions import Unpack, override
 
 METHODS = {"counts": "counts", "sparse_counter": "sparse", "henzinger_sricharan_steiner": "paper"}
 """Which mode of the mechanism each method is."""
-KINDS = ("enter", "leave")
 FOR_EVER = 65_535  # steps, where there is no time-out
-ENTER, LEAVE = 0, 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class PresenceRules:
-    """How events are read: all of it is public.
+def stays(steps: Steps, step: int, kinds: np.ndarray, times: np.ndarray, timeout: int | None) -> np.ndarray:
+    """Return at the ends of how many steps, from `step` on, each person is present, if nothing more happens.
 
-    Attributes:
-        enter: items that say that a person enters; None: all that do not say that they leave.
-        leave: items that say that a person leaves; None for none.
+    Args:
         timeout: microseconds after their last entering event until which a person is there, or None for ever.
     """
-
-    enter: tuple[str, ...] | None
-    leave: tuple[str, ...] | None
-    timeout: int | None
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        enter_values: tuple[str, ...] | None,
-        leave_values: tuple[str, ...] | None,
-        timeout: float | None,
-    ) -> PresenceRules:
-        """Make them from arguments of a transform."""
-        check_actions(enter_values=enter_values, leave_values=leave_values)
-        if leave_values is None and timeout is None:
-            raise ValueError("leave_values or timeout must be given: nobody would ever leave")
-        micros = None if timeout is None else to_micros("timeout", timeout)
-        return cls(enter=enter_values, leave=leave_values, timeout=micros)
-
-    @property
-    def by_item(self) -> bool:
-        """Whether the item says anything; if not, whoever has an event is there."""
-        return self.enter is not None or self.leave is not None
-
-    def kinds(self, items: pa.Array) -> np.ndarray:
-        """Return ENTER, LEAVE or -1 for neither, int64, for each item."""
-        leaves = _among(items, self.leave or ())
-        enters = ~leaves if self.enter is None else _among(items, self.enter)
-        return np.where(leaves, LEAVE, np.where(enters, ENTER, -1))
-
-    def stay(self, steps: Steps, step: int, kinds: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Return at the ends of how many steps, from `step` on, each person is present, if nothing more happens."""
-        if self.timeout is None:
-            present = np.full(len(kinds), FOR_EVER)
-        else:
-            present = steps.begun_before(steps.after(times, self.timeout) + 1) - step  # still there at that moment
-        return np.where(kinds == ENTER, np.maximum(present, 0), 0).astype(np.uint16)
-
-
-def _among(items: pa.Array, values: tuple[str, ...]) -> np.ndarray:
-    found: np.ndarray = pc.is_in(items, pa.array(values, pa.string())).to_numpy(zero_copy_only=False)
-    return found
+    if timeout is None:
+        present = np.full(len(kinds), FOR_EVER)
+    else:
+        present = steps.begun_before(steps.after(times, timeout) + 1) - step  # still there at that moment
+    return np.where(kinds == BEGIN, np.maximum(present, 0), 0).astype(np.uint16)
 
 
 class CardinalityParameters(Parameters):
@@ -136,10 +90,13 @@ class CardinalityParameters(Parameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self.steps = Steps.of(start=start, end=end, **options)
-        self.rules = PresenceRules.of(enter_values=enter_values, leave_values=leave_values, timeout=timeout)
-        if self.rules.timeout is not None and self.rules.timeout // self.steps.size >= FOR_EVER - 1:
+        self.actions = Actions.of(enter_values=enter_values, leave_values=leave_values)
+        self.timeout = None if timeout is None else to_micros("timeout", timeout)
+        if leave_values is None and timeout is None:
+            raise ValueError("leave_values or timeout must be given: nobody would ever leave")
+        if self.timeout is not None and self.timeout // self.steps.size >= FOR_EVER - 1:
             raise ValueError(f"timeout must be < {FOR_EVER - 1} windows, got {timeout} seconds")
         mode = METHODS[checks.one_of("method", method, tuple(METHODS))]
         if max_contributions is not None:
@@ -148,7 +105,6 @@ class CardinalityParameters(Parameters):
             check_limits("person", max_contributions=max_contributions)
         elif method == "counts" and self.steps.count is None:
             raise ValueError("max_contributions must be given where the run has no end")
-        self.shards = check_shards(shards)
         limited = self.steps.count is None or max_contributions is None or max_contributions < self.steps.count
         self.method, self.max_contributions = method, max_contributions if limited else None
         self.mechanism = mechanisms.SetCardinality(
@@ -159,7 +115,6 @@ class CardinalityParameters(Parameters):
             max_updates=max_updates,
             mode=mode,
         )
-        self.noise = noise
 
     @property
     @override
@@ -168,26 +123,18 @@ class CardinalityParameters(Parameters):
 
     @property
     @override
+    def person_limits(self) -> tuple[Limit, ...]:
+        return limits_of(run=self.max_contributions, thing="window")
+
+    @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        found = self.mechanism.guarantee
-        limits = ["A person counts as one or as none at the end of each window, by their last event."]
-        if self.max_contributions is not None:
-            limits.append(f"A person counts at the ends of at most {self.max_contributions:,} windows.")
-        public = ("all arguments but the noise", "the number of windows, all of which are published")
-        caveats = (*found.caveats, PEOPLE_HASHED)
-        return replace(found, limits=tuple(limits), public=public, caveats=caveats)
+        one = "A person counts as one or as none at the end of each window, by their last event."
+        return within(self.mechanism.guarantee, self.person_limits, one)
 
     @property
     @override
-    def coverage(self) -> Coverage:
-        limits, most = list[Limit](), self.max_contributions
-        if most is not None:
-            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, "first", lasting=True))
-        return people_who_count(limits, TOGETHER)
-
-    @property
-    @override
-    def prediction(self) -> Accuracy:
+    def accuracy(self) -> Accuracy:
         mechanism, windows = self.mechanism, self.mechanism.expected_steps
         error, updates = mechanism.error(windows), mechanism.expected_updates
         span = "" if mechanism.horizon else f" in the first {windows:,} windows"
@@ -199,6 +146,7 @@ class CardinalityParameters(Parameters):
             claim=f"With probability {1 - BETA:g}, all estimates{span} are within {error:,} "
             f"of the number without noise{condition} (method {self.method}; each row has an error bound of its own).",
             numbers={"method": self.method, "error_bound": error, "windows": windows, "updates": updates},
+            limits=self.person_limits,
         )
 
     def error(self, window: int, updates: int | None = None) -> int:
@@ -208,4 +156,4 @@ class CardinalityParameters(Parameters):
     @property
     @override
     def event_fields(self) -> EventFields:
-        return EventFields(item=self.rules.by_item)
+        return EventFields(item=self.actions != Actions(None, None))

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.continual.cardinality import CardinalityState
@@ -27,13 +26,9 @@ from privstream.transforms.batches import (
     people_key,
     totals,
 )
-from privstream.transforms.people.bounding import BoundEvents, CodedEvents, LimitCounter, SplitCodes
-from privstream.transforms.questions.cardinality import (
-    ENTER,
-    FOR_EVER,
-    CardinalityParameters,
-    PresenceRules,
-)
+from privstream.transforms.people.bounding import BoundEvents, LimitCounter
+from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
+from privstream.transforms.questions.histograms_stages import SplitRows
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform
 from privstream.transforms.timing.clock import WithClock, on_clock, stepped
@@ -69,23 +64,14 @@ class PublishCardinality(StepFn, state="publish_cardinality"):
 
 
 class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
-    @property
-    def _common(self) -> dict[str, Any]:
-        """What stages that know people are given."""
-        return {"steps": self.steps, "rules": self.rules}
-
-    @property
-    def _people(self) -> NoiseSource:
-        """What tells people apart."""
-        return self.noise.derive("people in a set")
-
     @override
     def _splitter(self) -> SplitPresence:
-        return SplitPresence(**self._common, noise=self._people, shards=self.shards)
+        people = self.noise.derive("people in a set")
+        return SplitPresence(steps=self.steps, noise=people, shards=self.shards, categories=self.actions)
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        last = apply_dofn(closed, LastPresence(**self._common), Keyed)
+        last = apply_dofn(closed, LastPresence(steps=self.steps, timeout=self.timeout), Keyed)
         track = TrackMembers(steps=self.steps, timer_offset=1, limit=self.max_contributions)
         return apply_dofn(last | "PeopleClocks" >> WithClock(self.steps, self.people), track, Keyed)
 
@@ -102,8 +88,7 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the sizes depend on, beside the events."""
-        until = "" if self.rules.timeout is None else " included"  # who has an event at midnight is there for a day
-        values = f"{self.rules.enter} {self.rules.leave} {self.rules.timeout}{until}"
+        values = f"{self.actions.begin} {self.actions.end} {self.timeout}"
         return self.noise.derive("SetCardinality", self.steps.label, values, f"{self.max_contributions}")
 
 
@@ -154,8 +139,8 @@ class MembershipLog(SortedRuns[Stays]):
     def values_of(self, people: np.ndarray) -> np.ndarray:
         """Return the value of each of `people` (uint64, any order); ABSENT if unknown."""
         values = np.full(len(people), ABSENT, np.int64)
-        for there, stays in self.found(people):  # oldest first: what is newer comes on top
-            values = np.where(there, stays, values)
+        for there, newer in self.found(people):  # oldest first: what is newer comes on top
+            values = np.where(there, newer, values)
         return values
 
     def compact(self, step: int) -> Stays:
@@ -163,48 +148,23 @@ class MembershipLog(SortedRuns[Stays]):
         return self.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).after(step)
 
 
-class SplitPresence(SplitCodes):
-    """Split events of people who come and go; the code of an event is its kind.
+class SplitPresence(SplitRows):
+    """Split events of people who come and go; the code of an event is its kind."""
 
-    What lies outside of the public steps, or neither enters nor leaves, is counted and left out.
-    """
-
-    rules: PresenceRules
-    other_values = Metrics.counter("privstream", "events_of_other_values")
-
-    @override
-    def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        kinds = self.rules.kinds(batch["item"]) if self.rules.by_item else np.full(batch.num_rows, ENTER)
-        rows, steps = self.steps.assign(batch["time"].to_numpy())
-        meant = kinds >= 0
-        self.other_values.inc(int((~meant).sum()))
-        self.outside.inc(int(meant.sum() - meant[rows].sum()))
-        rows, steps = rows[meant[rows]], steps[meant[rows]]
-        self.usable.inc(len(rows))
-        return CodedEvents(rows, kinds[rows].astype(np.uint64), steps)
-
-
-def last_presence(users: np.ndarray, items: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return the row of each person's last event; at one time, leaving comes last.
-
-    A function of the person's own events, whatever their order in the input: equal rows are alike.
-    """
-    order = np.lexsort((items, times, users))
-    last = np.roll(first_of_run(users[order]), -1)  # the first row is always one
-    rows: np.ndarray = order[last]
-    return rows
+    other_items = Metrics.counter("privstream", "events_of_other_values")
 
 
 class LastPresence(BoundEvents):
-    """Per step and shard of people: the last event of each person goes on, by shard."""
+    """Per step and shard of people: the last event of each person; at one time, leaving comes last."""
 
-    rules: PresenceRules
+    timeout: int | None
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
-        rows = last_presence(events.users, events.items, events.times)
+        order = np.lexsort((events.items, events.times, events.users))
+        rows = order[np.roll(first_of_run(events.users[order]), -1)]  # the first row is always one
         kinds = events.items[rows]
-        stay = self.rules.stay(self.steps, key.step, kinds, events.times[rows])
+        stay = stays(self.steps, key.step, kinds, events.times[rows], self.timeout)
         last = HolderBatch(events.users[rows], kinds, stay, Names.none())
         yield people_key(key.shard), stepped(key.step, encode(last))
 

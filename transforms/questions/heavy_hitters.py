@@ -8,15 +8,15 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
+from privstream.mechanisms.accuracy import RUN, Accuracy, Limit
 from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.trending import surely_above
-from privstream.transforms.counts.counted import CountedParameters, CountsView, shown
-from privstream.transforms.parameters import charged_out, check_shards, items_in_window, people_who_count
+from privstream.transforms.counts.counted import CountedParameters, CountsView, shown, with_streaks
+from privstream.transforms.parameters import limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
-from privstream.transforms.row_types import CONTINUES, STARTED, HeavyHitter
+from privstream.transforms.row_types import STARTED, HeavyHitter
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
@@ -44,18 +44,6 @@ class Trending(CountsView):
     @override
     def follow(self, rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[HeavyHitter]:
         return with_streaks(rows, before)
-
-
-def with_streaks(rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[HeavyHitter]:
-    """Let reports go on that were there in the window before.
-
-    Args:
-        rows: those of a window, each as if it were the first of its item.
-        before: those that were published for the window before.
-    """
-    since = {row.item: row.since for row in before}
-    found = ((row, since.get(row.item)) for row in rows)
-    return [row if first is None else row._replace(since=first, status=CONTINUES) for row, first in found]
 
 
 class HeavyHittersParameters(CountedParameters):
@@ -106,12 +94,10 @@ class HeavyHittersParameters(CountedParameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self._check_method(method, "counts", *MONITORS)
         self.view = Trending(0 if threshold is None else checks.integer("threshold", threshold, minimum=0))
-        self.noise = noise
         self.domain = None if domain is None else Domain.of(domain)
-        self.shards = check_shards(shards)
         if method == "counts":
             checks.probability("delta", delta)
             self._by_counts(noise=noise)
@@ -149,15 +135,20 @@ class HeavyHittersParameters(CountedParameters):
 
     @property
     @override
-    def _other_promise(self) -> PrivacyGuarantee:
-        caveats = [KEYED_NOISE, PEOPLE_HASHED]
-        if self.tested_domain is None:
-            caveats.append(ITEMS_HASHED)
-        return replace(self.monitor.guarantee, caveats=tuple(caveats))
+    def person_limits(self) -> tuple[Limit, ...]:
+        cuts = self.domain is None or self.max_per_window < len(self.domain)
+        charged = Limit("max_hits", self.monitor.max_hits, "charge", RUN)
+        return (*limits_of(window=self.max_per_window if cuts else None), charged)
 
     @property
     @override
-    def _other_prediction(self) -> Accuracy:
+    def _other_promise(self) -> PrivacyGuarantee:
+        found = within(self.monitor.guarantee, (), *self.monitor.guarantee.limits)
+        return found if self.tested_domain is not None else replace(found, caveats=(*found.caveats, ITEMS_HASHED))
+
+    @property
+    @override
+    def _other_accuracy(self) -> Accuracy:
         monitor = self.monitor
         first, tests = monitor.detection_threshold, monitor.calibrated.budget.tests
         later = monitor.calibrated.detection_threshold(tests, monitor.beta, step=LATER)
@@ -173,12 +164,5 @@ class HeavyHittersParameters(CountedParameters):
                 "stddev": monitor.count_stddev,
                 "tests": tests,
             },
+            limits=self.person_limits,
         )
-
-    @property
-    @override
-    def _other_coverage(self) -> Coverage:
-        for_what = "for reports" if self.method == "clock" else "for starts and ends"
-        items = items_in_window(self.max_per_window, self.domain)
-        limits = [*items, charged_out(self.monitor.max_hits, for_what)]
-        return people_who_count(limits, EACH, more="; items that they have may be missing")

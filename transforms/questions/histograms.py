@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Required, cast
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.continual.histogram import AnchoredFlags, HistogramQueries
 from privstream.mechanisms.continual.queries import (
     Histogram,
@@ -22,9 +20,9 @@ from privstream.mechanisms.continual.queries import (
     TopK,
 )
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
-from privstream.transforms.parameters import ALL_EVENTS, WHOLE_RUN, Parameters, check_limits, check_shards
+from privstream.transforms.parameters import Parameters, check_limits, limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
@@ -39,40 +37,32 @@ _PLAIN: dict[str, HistogramQuery] = {
 RULE = "queries must be among histogram, max, min, median, quantile:Q, top:K"
 
 
-@dataclass(frozen=True)
-class Question:
-    """A query and its name."""
-
-    name: str
-    query: HistogramQuery
-
-    def answer(self, counts: np.ndarray) -> tuple[Sequence[int], np.ndarray]:
-        """Return, from estimates of all counts, the categories (-1 for none) and the numbers to publish."""
-        if isinstance(self.query, Histogram):
-            return range(len(counts)), counts
-        if isinstance(self.query, TopK):
-            largest = np.argsort(-counts, kind="stable")[: self.query.k]
-            return largest.tolist(), counts[largest]
-        return (-1,), self.query.values(counts[None, :])[0]
+def answer(query: HistogramQuery, counts: np.ndarray) -> tuple[Sequence[int], np.ndarray]:
+    """Return, from estimates of all counts, the categories (-1 for none) and the numbers to publish."""
+    if isinstance(query, Histogram):
+        return range(len(counts)), counts
+    if isinstance(query, TopK):
+        largest = np.argsort(-counts, kind="stable")[: query.k]
+        return largest.tolist(), counts[largest]
+    return (-1,), query.values(counts[None, :])[0]
 
 
-def questions(asked: Sequence[str | Monotone], columns: int) -> tuple[Question, ...]:
-    """Return what is asked for.
+def queries_of(asked: Sequence[str | Monotone], columns: int) -> dict[str, HistogramQuery]:
+    """Return what is asked for, by name.
 
     Raises:
         ValueError: a query is unknown, out of range or asked twice.
     """
     if isinstance(asked, str) or not isinstance(asked, Collection) or not asked:
         raise ValueError("queries must be a tuple of at least one query")
-    found = []
+    found = {}
     for each in asked:
-        question = Question(each.name, each) if isinstance(each, Monotone) else Question(each, _named(each, columns))
-        question.query.check(columns)
-        found.append(question)
-    names = [question.name for question in found]
-    if len(set(names)) < len(names):
-        raise ValueError(f"queries must be distinct, got {', '.join(names)}")
-    return tuple(found)
+        name, query = (each.name, each) if isinstance(each, Monotone) else (each, _named(each, columns))
+        query.check(columns)
+        if name in found:
+            raise ValueError(f"queries must be distinct, got {name} twice")
+        found[name] = query
+    return found
 
 
 def _named(text: str, columns: int) -> HistogramQuery:
@@ -94,67 +84,15 @@ def _named(text: str, columns: int) -> HistogramQuery:
     return TopK(int(number))
 
 
-def watched(asked: tuple[Question, ...]) -> list[tuple[HistogramQuery, ...]]:
-    """Return which queries a mechanism may watch to answer what is asked: all counts, or these numbers alone.
-
-    No number asked for changes by more than the counts do. So they follow from estimates of all counts,
-    with the same error.
-    """
-    choices: list[tuple[HistogramQuery, ...]] = [(Histogram(),)]
-    if not any(isinstance(question.query, Histogram | TopK) for question in asked):  # counts of certain categories
-        choices.append(tuple(question.query for question in asked))
-    return choices
-
-
-UNITS = ("event", "person")
-
 EXPECTED_COUNT = 100_000
 """The largest count that is expected if nothing else is known."""
 
-Thresholds = int | Mapping[str, int]
-"""A number for all categories, or one for each by its name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Categories:
-    """The public categories of events."""
-
-    domain: Domain
-
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return len(self.domain)
-
-    def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of a batch that have a category, and its position."""
-        found = pc.index_in(batch["item"], self.domain.texts)
-        rows = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
-        return rows, found.drop_null().to_numpy().astype(np.int64)
-
-
-class CategoryOptions(WindowOptions, total=False):
-    """What transforms on counts of public categories take beside their own arguments; see `CategoryParameters`.
-
-    What they mean: `privstream help histogram`.
-    """
-
-    epsilon: Required[float]
-    domain: Required[Items]
-    start: Required[Moment]
-    noise: Required[NoiseSource]
-    end: Moment | None
-    delta: float
-    unit: Literal["event", "person"]
-    max_contributions: int | None
-    max_per_window: int | None
-    shards: int
-
 
 class CategoryParameters(Parameters):
-    """What transforms on counts of public categories have in common; its arguments are `CategoryOptions`."""
+    """What transforms on counts of public categories have in common."""
 
     mechanism: HistogramQueries
+    claim = ""
 
     def __init__(
         self,
@@ -171,32 +109,22 @@ class CategoryParameters(Parameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
-        self.unit = checks.one_of("unit", unit, UNITS)
+        super().__init__(noise, shards)
+        self.unit = checks.one_of("unit", unit, ("event", "person"))
         check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
-        self.max_contributions, self.max_per_window = max_contributions, max_per_window
         if self.unit == "person" and max_contributions is None:
             raise ValueError("max_contributions must be given when the unit is a person")
+        self.max_contributions, self.max_per_window = max_contributions, max_per_window
         self.steps = Steps.of(start=start, end=end, **options)
-        self.categories = Categories(domain=Domain.of(domain))
-        self.budget = {"epsilon": epsilon, "delta": delta}
-        self.shards = check_shards(shards)
-        self.noise = noise
-
-    @property
-    def shape(self) -> dict[str, Any]:
-        """What a mechanism must know: each event is a row of one column."""
-        return {
-            "columns": self.categories.size,
-            "horizon": self.windows,
+        self.categories = Domain.of(domain)
+        self.shape: dict[str, Any] = {  # what a mechanism must know: each event is a row of one column
+            "epsilon": epsilon,
+            "delta": delta,
+            "columns": len(self.categories),
+            "horizon": self.steps.count,
             "row_columns": 1,
-            "rows_per_unit": self.max_contributions if self.unit == "person" else None,
+            "rows_per_unit": max_contributions,
         }
-
-    @property
-    def windows(self) -> int | None:
-        """Windows of the whole run, or None for no end."""
-        return self.steps.count
 
     def error(self, window: int, intervals: int = 0) -> int:
         """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times."""
@@ -204,48 +132,37 @@ class CategoryParameters(Parameters):
 
     @property
     @override
+    def person_limits(self) -> tuple[Limit, ...]:
+        return limits_of(run=self.max_contributions, window=self.max_per_window, thing="event")
+
+    @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        limits = [f"An event counts in one window, for one category of {self.categories.size:,}."]
-        public = ["all arguments but the noise", "the number of windows, all of which are published"]
-        if self.unit == "person":
-            most = cast(int, self.max_contributions)
-            limits.append(
-                f"A person's first {most:,} categories count in the whole run"
-                + (f", of which at most {self.max_per_window:,} in one window." if self.max_per_window else ".")
-            )
-        found = self.mechanism.guarantee
-        hashes = (PEOPLE_HASHED,) if self.unit == "person" else ()
+        found, by_person = self.mechanism.guarantee, self.unit == "person"
+        one = f"An event counts in one window, for one category of {len(self.categories):,}."
+        proof = f"docs/proofs/live_histograms.md, section {3 if by_person else 2}; {found.proof}"
         return replace(
-            found,
-            unit=PERSON if self.unit == "person" else EVENT,
-            limits=tuple(limits),
-            public=tuple(public),
-            proof=f"docs/proofs/live_histograms.md, section {3 if self.unit == 'person' else 2}; {found.proof}",
-            caveats=(*found.caveats, *hashes),
+            within(found, self.person_limits, one, hashed=by_person), unit=PERSON if by_person else EVENT, proof=proof
         )
 
     @property
     @override
-    def coverage(self) -> Coverage:
-        limits, thing = [], "event"
-        if self.max_contributions is not None:
-            most, in_window = self.max_contributions, self.max_per_window
-            limits.append(Limit.at_most("max_contributions", most, thing, WHOLE_RUN, "first", lasting=True))
-            if in_window is not None and in_window < most:
-                limits.append(Limit.at_most("max_per_window", in_window, thing, "in a window", "first"))
-        return Coverage(
-            holds=f"{'the numbers of events that count' if limits else ALL_EVENTS}, each for one category,",
-            scope=TOGETHER,
-            limits=tuple(limits),
-            beyond="the numbers of all events may be larger",
-            looks_like="a standstill",
+    def accuracy(self) -> Accuracy:
+        mechanism, error, largest = self.mechanism, _expected_error(self.mechanism), _expected(self.mechanism)
+        windows = "all windows" if self.steps.count else f"the first {largest:,} windows"
+        claim = self.claim.format(windows=windows, error=f"{error:,}", largest=f"{largest:,}")
+        return Accuracy(
+            error=error,
+            failure_probability=mechanism.beta,
+            claim=f"With probability {1 - mechanism.beta:g}, {claim}.",
+            numbers={"error_bound": error, "largest": largest},
+            limits=self.person_limits,
         )
 
     @property
     @override
     def event_fields(self) -> EventFields:
-        user = TEXT if self.unit == "person" else UNREAD
-        return EventFields(user=user)
+        return EventFields(user=TEXT if self.unit == "person" else UNREAD)
 
 
 class HistogramParameters(CategoryParameters):
@@ -274,32 +191,27 @@ class HistogramParameters(CategoryParameters):
     Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2; docs/proofs/anchored.md, live_histograms.md.
     """
 
+    claim = (
+        "all numbers, in {windows} together, are within {error} of the numbers without noise, while none of them "
+        "exceeds {largest} (each row has an error bound of its own)"
+    )
+
     def __init__(
         self,
         *,
         queries: tuple[str | Monotone, ...] = ("histogram",),
         largest: int | None = None,
-        **options: Unpack[CategoryOptions],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.questions = questions(queries, len(self.categories.domain))
-        given: dict[str, Any] = {**self.budget, **self.shape, "largest": largest}
-        choices = [HistogramQueries(**given, queries=each) for each in watched(self.questions)]
-        self.mechanism = min(choices, key=_expected_error)
-
-    @property
-    @override
-    def prediction(self) -> Accuracy:
-        mechanism, error = self.mechanism, _expected_error(self.mechanism)
-        windows = "all windows" if self.windows else f"the first {_expected(mechanism):,} windows"
-        return Accuracy(
-            error=error,
-            failure_probability=mechanism.beta,
-            claim=f"With probability {1 - mechanism.beta:g}, all numbers, in {windows} together, are "
-            f"within {error:,} of the numbers without noise, while none of them exceeds {_expected(mechanism):,} "
-            "(each row has an error bound of its own).",
-            numbers={"error_bound": error, "largest": _expected(mechanism)},
-        )
+        self.queries = queries_of(queries, len(self.categories))
+        asked = tuple(self.queries.values())
+        choices: list[tuple[HistogramQuery, ...]] = [(Histogram(),)]
+        if not any(isinstance(query, Histogram | TopK) for query in asked):  # these name categories
+            choices.append(asked)
+        # No number asked for changes by more than the counts do: they follow from all counts, with the same error.
+        made = [HistogramQueries(**self.shape, largest=largest, queries=each) for each in choices]
+        self.mechanism = min(made, key=_expected_error)
 
 
 def _expected_error(mechanism: HistogramQueries) -> int:
@@ -324,28 +236,16 @@ class FlagsParameters(CategoryParameters):
     Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2; docs/proofs/anchored.md, live_histograms.md.
     """
 
-    def __init__(self, *, thresholds: Thresholds, **options: Unpack[CategoryOptions]) -> None:
-        super().__init__(**options)
-        names = self.categories.domain.texts.to_pylist()
-        if isinstance(thresholds, Mapping):
-            if set(thresholds) != set(names):
-                raise ValueError("thresholds must name every category of the domain, and no other")
-            each = tuple(thresholds[name] for name in names)
-        else:
-            each = (thresholds,) * len(names)
-        given: dict[str, Any] = {**self.budget, **self.shape}
-        self.mechanism = AnchoredFlags(**given, thresholds=each)
+    claim = (
+        "in {windows} together, while no count exceeds {largest}, the flag of every category whose count is {error} "
+        "above its threshold is up, and that of every category whose count is more than {error} below it is down"
+    )
 
-    @property
-    @override
-    def prediction(self) -> Accuracy:
-        mechanism, error = self.mechanism, _expected_error(self.mechanism)
-        windows = "all windows" if self.windows else f"the first {_expected(mechanism):,} windows"
-        return Accuracy(
-            error=error,
-            failure_probability=mechanism.beta,
-            claim=f"With probability {1 - mechanism.beta:g}, in {windows} together, while no count exceeds "
-            f"{_expected(mechanism):,}, the flag of every category whose count is {error:,} above its threshold is up, "
-            f"and that of every category whose count is more than {error:,} below it is down.",
-            numbers={"error_bound": error, "largest": _expected(mechanism)},
-        )
+    def __init__(self, *, thresholds: int | Mapping[str, int], **options: Any) -> None:
+        super().__init__(**options)
+        names = self.categories.texts.to_pylist()
+        if not isinstance(thresholds, Mapping):
+            thresholds = dict.fromkeys(names, thresholds)
+        if set(thresholds) != set(names):
+            raise ValueError("thresholds must name every category of the domain, and no other")
+        self.mechanism = AnchoredFlags(**self.shape, thresholds=tuple(thresholds[name] for name in names))

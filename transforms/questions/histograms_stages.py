@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.continual.histogram import HistogramState
-from privstream.mechanisms.continual.queries import Histogram
+from privstream.mechanisms.continual.queries import Histogram, HistogramQuery
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
@@ -23,6 +24,7 @@ from privstream.transforms.batches import (
     Names,
     StepKey,
     encode,
+    first_of_run,
     people_key,
 )
 from privstream.transforms.people.bound import place_in_run
@@ -31,7 +33,6 @@ from privstream.transforms.people.bounding import (
     ChargesInOrder,
     CodedEvents,
     LimitCounter,
-    ReadEvents,
     SplitCodes,
     add_counts,
     encode_counts,
@@ -40,7 +41,7 @@ from privstream.transforms.questions.histograms import (
     CategoryParameters,
     FlagsParameters,
     HistogramParameters,
-    Question,
+    answer,
 )
 from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.row_types import interval
@@ -50,38 +51,32 @@ from privstream.transforms.timing.clock import CloseWindows, ToClock, WithClock,
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
 
-_MOST_CELLS = 1 << 22
 
-
-class ReadCategories(ReadEvents):
-    """What stages that read events share: which categories and steps the rows of an Arrow batch count in."""
+class SplitRows(SplitCodes):
+    """Split the categories of events; the code of one is its position."""
 
     categories: Any
     other_items = Metrics.counter("privstream", "events_outside_domain")
 
+    @override
     def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        """Return the categories that count in a batch, in row order, by their positions; count the others."""
-        rows, positions = self.categories.found_in(batch)
-        times = batch["time"].to_numpy()
-        in_run, in_step = self.steps.assign(times)
-        step = np.full(len(times), -1)
-        step[in_run] = in_step
-        keep = step[rows] >= 0
-        self.other_items.inc(len(times) - len(rows))
-        self.outside.inc(int((~keep).sum()))
-        rows, positions = rows[keep], positions[keep]
-        self.usable.inc(len(rows))
-        return CodedEvents(rows, positions.astype(np.uint64), step[rows])
+        codes = self.categories.codes(batch)
+        rows = np.flatnonzero(codes >= 0)
+        in_run, steps = self.steps.assign(batch["time"].to_numpy()[rows])
+        self.other_items.inc(batch.num_rows - len(rows))
+        self.outside.inc(len(rows) - len(in_run))
+        self.usable.inc(len(in_run))
+        return CodedEvents(rows[in_run], codes[rows[in_run]].astype(np.uint64), steps)
 
 
-class CountEvents(ReadCategories):
+class CountEvents(SplitRows):
     """Count the categories of each Arrow batch, per step: whose events they are is not even read."""
 
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         self.events.inc(batch.num_rows)
         _, codes, steps = self.code(batch)
-        for step, number, counts in count(self.categories.size, steps, codes.astype(np.int64)):
+        for step, number, counts in count(len(self.categories), steps, codes.astype(np.int64)):
             yield StepKey(step, 0).to_bytes(), (number, counts)
 
 
@@ -89,35 +84,12 @@ def count(size: int, steps: np.ndarray, positions: np.ndarray) -> Iterator[tuple
     """Count positions below `size`: yield each step, how much was counted in it, and what."""
     if not len(positions):
         return
-    first = int(steps.min())
-    span = int(steps.max()) - first + 1
-    cells = (steps - first) * size + positions
-    if span * size <= max(_MOST_CELLS, 2 * len(cells)):
-        totals = np.bincount(cells)
-        cells = np.flatnonzero(totals)
-        totals = totals[cells]
-    else:
-        cells, totals = np.unique(cells, return_counts=True)
+    cells, totals = np.unique(steps * size + positions, return_counts=True)
     groups, columns = np.divmod(cells, size)
-    starts = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
+    starts = np.flatnonzero(first_of_run(groups))
     for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
         some = totals[start:end]
-        yield first + int(groups[start]), int(some.sum()), encode_counts(columns[start:end], some)
-
-
-class SplitRows(ReadCategories, SplitCodes):
-    """Split the categories of events; the code of one is its position."""
-
-
-def first_rows(users: np.ndarray, items: np.ndarray, times: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first `limit` rows of each person, by time, then by item, and their places (uint16) in that order.
-
-    Both depend on nothing but the person's own rows, whatever their order in the input: equal rows are alike.
-    """
-    order = np.lexsort((items, times, users))
-    place = place_in_run(users, order)
-    rows = order[place[order] < limit]
-    return rows, place[rows].astype(np.uint16)
+        yield int(groups[start]), int(some.sum()), encode_counts(columns[start:end], some)
 
 
 class BoundCodes(BoundEvents):
@@ -127,28 +99,27 @@ class BoundCodes(BoundEvents):
     limit: int
 
     @abstractmethod
-    def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows that count, and their places (uint16) in an order of the rows of each person.
-
-        Both are functions of the person's own events and the noise key, whatever the order of rows.
-        """
+    def order(self, step: int, events: EventBatch) -> np.ndarray:
+        """Return the rows person by person, those that count first: by the person's own events and the noise key."""
 
     @override
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
-        rows, places = self.choose(key.step, events)
+        order = self.order(key.step, events)
+        places = place_in_run(events.users, order)
+        rows = order[places[order] < self.limit]
         self.limited.add(len(events.users), len(events.users) - len(rows))
-        held = HolderBatch(events.users[rows], events.items[rows], places, Names.none())
+        held = HolderBatch(events.users[rows], events.items[rows], places[rows].astype(np.uint16), Names.none())
         yield people_key(key.shard), stepped(key.step, encode(held))
 
 
 class BoundRows(BoundCodes):
-    """Of each person the first rows of a window count."""
+    """Of each person the first rows of a window count, by time, then by item; equal rows are alike."""
 
     limited = LimitCounter("items")
 
     @override
-    def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
-        return first_rows(events.users, events.items, events.times, self.limit)
+    def order(self, step: int, events: EventBatch) -> np.ndarray:
+        return np.lexsort((events.items, events.times, events.users))
 
 
 class LimitRows(ChargesInOrder, state="limit_rows"):
@@ -175,19 +146,30 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
 
 
 class CountedSteps(StepFn):
-    """Counts of categories, on a public clock."""
+    """Counts of categories, on a public clock: the mechanism makes of them what rows are made of."""
 
     categories: Any
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, list[Any]]:
+        state, found = self.mechanism.step(state, self.given(step, batches), self.noise_of(step))
+        rows = list(self.rows(step, state, found))
+        self.published.inc(len(rows))
+        return state, rows
+
+    def given(self, step: int, batches: list[bytes]) -> Any:
+        """Return what the mechanism is given: counts of a step, int64 (columns,)."""
+        return add_counts(batches, len(self.categories))
+
+    @abstractmethod
+    def rows(self, step: int, state: Any, found: Any) -> Iterable[Any]:
+        """Return the rows of a step, of what the mechanism has released."""
 
     @cached_property
     def names(self) -> list[str]:
         """The categories by their positions."""
-        found: list[str] = self.categories.domain.texts.to_pylist()
+        found: list[str] = self.categories.texts.to_pylist()
         return found
-
-    def counts(self, batches: list[bytes]) -> np.ndarray:
-        """Return the counts of a step, int64 (columns,)."""
-        return add_counts(batches, self.categories.size)
 
 
 class CountedCategories(PeopleTransform):
@@ -199,7 +181,7 @@ class CountedCategories(PeopleTransform):
     row_type: type
     last_stage: type[CountedSteps]
     categories: Any
-    """What is counted: its `size`; and `found_in` a batch: rows, and positions."""
+    """What is counted: how many there are, and the `codes` of events, -1 for those that count in none."""
     mechanism: Any
     noise: NoiseSource
 
@@ -216,22 +198,22 @@ class CountedCategories(PeopleTransform):
         return {"steps": self.steps, "categories": self.categories}
 
     @property
-    @abstractmethod
     def _people(self) -> NoiseSource:
         """What tells people apart, and orders what they have."""
+        return self.noise.derive("people of categories")
 
     @abstractmethod
     def _limits(self) -> tuple[BoundCodes, int]:
         """Return what bounds what counts of a person in a window, and how much counts in the run."""
 
-    @abstractmethod
-    def _noise(self) -> NoiseSource:
-        """Return noise that depends on everything that the counts depend on, beside the events."""
+    _asked: Mapping[str, Any] = MappingProxyType({})
+    """What the last stage is given beside that."""
 
-    @property
-    def _asked(self) -> dict[str, Any]:
-        """What the last stage is given beside that."""
-        return {}
+    _labels: tuple[str, ...] = ()
+    """All that counts depend on beside events, windows and the mechanism, as parts of noise labels."""
+
+    def _noise(self) -> NoiseSource:
+        return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
 
     def _count(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to counts of them."""
@@ -249,7 +231,7 @@ class CountedCategories(PeopleTransform):
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         in_window, in_run = self._limits()
-        limit = LimitRows(steps=self.steps, size=self.categories.size, timer_offset=1, limit=in_run)
+        limit = LimitRows(steps=self.steps, size=len(self.categories), timer_offset=1, limit=in_run)
         held = apply_dofn(closed, in_window, Keyed)
         return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), limit, Keyed)
 
@@ -263,59 +245,41 @@ class CountedCategories(PeopleTransform):
 class CategoryTransform(CategoryParameters, CountedCategories):
     """Counts of categories since the start."""
 
-    @property
-    @override
-    def _people(self) -> NoiseSource:
-        return self.noise.derive("people in histograms")
-
     @override
     def _limits(self) -> tuple[BoundRows, int]:
         in_run = cast(int, self.max_contributions)
         limit = min(in_run, self.max_per_window or in_run)
         return BoundRows(steps=self.steps, limit=limit), in_run
 
+    @property
     @override
-    def _noise(self) -> NoiseSource:
-        limits = f"{self.unit} {self.max_contributions} {self.max_per_window}"
-        return self.noise.derive(type(self).__name__, self.steps.label, limits, self.categories.domain.digest)
+    def _labels(self) -> tuple[str, ...]:  # type: ignore[override]
+        return f"{self.unit} {self.max_contributions} {self.max_per_window}", self.categories.digest
 
 
 class PublishHistogram(CountedSteps, state="publish_histogram"):
     """Run the mechanism through every window, and publish what is asked."""
 
-    questions: tuple[Question, ...]
+    queries: dict[str, HistogramQuery]
     counter = "estimates_published"
 
     @override
-    def step(
-        self, key: bytes, step: int, batches: list[bytes], state: HistogramState
-    ) -> tuple[HistogramState, Iterator[HistogramEstimate]]:
-        state, answer = self.mechanism.step(state, self.counts(batches), self.noise_of(step))
-        return state, self.rows(step, answer, self.mechanism.error_bound(state.step, state.interval))
-
-    def rows(self, step: int, answer: np.ndarray, bound: int) -> Iterator[HistogramEstimate]:
-        """Publish one window's answers."""
-        start, end = self.steps.bounds(step)
-        number = 0
-        for question, categories, estimates in self._named(answer):
-            number += len(estimates)
+    def rows(self, step: int, state: HistogramState, found: np.ndarray) -> Iterator[HistogramEstimate]:
+        bound = self.mechanism.error_bound(state.step, state.interval)
+        for name, categories, estimates in self._named(found):
             for category, estimate in zip(categories, estimates, strict=True):
                 ends = interval(estimate, bound)
-                yield HistogramEstimate(start, end, question.name, category, estimate, bound, *ends)
-        self.published.inc(number)
+                yield HistogramEstimate(*self.steps.bounds(step), name, category, estimate, bound, *ends)
 
-    def _named(self, answer: np.ndarray) -> Iterator[tuple[Question, list[str], list[int]]]:
+    def _named(self, found: np.ndarray) -> Iterator[tuple[str, Sequence[str], list[int]]]:
         """Return categories and numbers of every query."""
         if self.mechanism.queries != (Histogram(),):
-            for question, estimate in zip(self.questions, answer.tolist(), strict=True):
-                yield question, [""], [estimate]
+            for name, estimate in zip(self.queries, found.tolist(), strict=True):
+                yield name, [""], [estimate]
             return
-        for question in self.questions:
-            columns, estimates = question.answer(answer)
-            if isinstance(question.query, Histogram):
-                yield question, self.names, estimates.tolist()
-            else:
-                yield question, [self.names[c] if c >= 0 else "" for c in columns], estimates.tolist()
+        for name, query in self.queries.items():
+            columns, estimates = answer(query, found)
+            yield name, [self.names[column] if column >= 0 else "" for column in columns], estimates.tolist()
 
 
 class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
@@ -324,8 +288,8 @@ class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 
 
     @property
     @override
-    def _asked(self) -> dict[str, Any]:
-        return {"questions": self.questions}
+    def _asked(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"queries": self.queries}
 
 
 class RaiseFlags(CountedSteps, state="raise_flags"):
@@ -334,18 +298,10 @@ class RaiseFlags(CountedSteps, state="raise_flags"):
     counter = "flags_published"
 
     @override
-    def step(
-        self, key: bytes, step: int, batches: list[bytes], state: HistogramState
-    ) -> tuple[HistogramState, Iterator[CategoryFlag]]:
-        state, raised = self.mechanism.step(state, self.counts(batches), self.noise_of(step))
-        return state, self.rows(step, raised, self.mechanism.error_bound(state.step, state.interval))
-
-    def rows(self, step: int, raised: np.ndarray, bound: int) -> Iterator[CategoryFlag]:
-        """Publish one window's flags."""
-        start, end = self.steps.bounds(step)
-        self.published.inc(len(raised))
-        for name, threshold, up in zip(self.names, self.mechanism.thresholds, raised.tolist(), strict=True):
-            yield CategoryFlag(start, end, name, up, threshold, bound)
+    def rows(self, step: int, state: HistogramState, found: np.ndarray) -> Iterator[CategoryFlag]:
+        bound = self.mechanism.error_bound(state.step, state.interval)
+        for name, threshold, up in zip(self.names, self.mechanism.thresholds, found.tolist(), strict=True):
+            yield CategoryFlag(*self.steps.bounds(step), name, up, threshold, bound)
 
 
 class ThresholdFlags(FlagsParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters

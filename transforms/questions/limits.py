@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.limits.contributions import BETA, ContributionHistogram, NoisyHistogram
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import EventBatch, StepKey, decode, first_of_run
 from privstream.transforms.counters import counter
-from privstream.transforms.parameters import Parameters, check_shards
+from privstream.transforms.parameters import Parameters, within
 from privstream.transforms.people.split import EventSplitter
 from privstream.transforms.reading.fields import DeadLetter, EventFields, broken_letter
 from privstream.transforms.reading.frames import Unusable, usable_batches
 from privstream.transforms.row_types import LimitShare
 from privstream.transforms.timing.steps import Length, Moment, Steps
+from typing_extensions import override
 
 Waiting = tuple[bytes, bytes]
 """Encoded events of a shard of people, with their `StepKey`."""
-
-AT_ONCE = 1 << 21
-"""Events after which they are reduced to distinct contributions."""
 
 
 def by_people(
@@ -62,29 +59,16 @@ def by_people(
 
 
 def people_by_contributions(records: Iterable[Waiting], histogram: ContributionHistogram) -> Integers:
-    """Return how many people of a shard are in each cell: a function of each person's own events alone.
-
-    Memory holds the distinct contributions, and as many events again or `AT_ONCE`.
-    """
-    waiting: list[np.ndarray] = []
-    kept = came = 0
+    """Return how many people of a shard are in each cell: a function of each person's own events alone."""
+    parts = [np.empty((3, 0), np.uint64)]
     for place, data in records:
-        key, events = StepKey.from_bytes(place), decode(EventBatch, data)
-        steps = np.full(len(events.users), key.step).astype(np.uint64)
-        waiting.append(np.stack([events.users, events.items, steps]))
-        came += len(events.users)
-        if came >= max(AT_ONCE, kept):
-            waiting = [_distinct(waiting)]
-            kept, came = waiting[0].shape[1], 0
-    users = _distinct(waiting)[0]
-    return histogram.tally(np.diff(np.append(np.flatnonzero(first_of_run(users)), len(users))))
-
-
-def _distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the distinct columns, of person, item and step, in the order of people."""
+        events = decode(EventBatch, data)
+        steps = np.full(len(events.users), StepKey.from_bytes(place).step).astype(np.uint64)
+        parts.append(np.stack([events.users, events.items, steps]))
     found = np.concatenate(parts, axis=1)
     found = found[:, np.lexsort(found[::-1])]
-    return found[:, first_of_run(*found)]
+    users = found[0, first_of_run(*found)]  # one for each contribution
+    return histogram.tally(np.diff(np.append(np.flatnonzero(first_of_run(users)), len(users))))
 
 
 class SuggestLimits(Parameters):
@@ -103,7 +87,7 @@ class SuggestLimits(Parameters):
         seen. At most 65,536 contributions count per person.
 
     Example:
-        >>> suggest = SuggestLimits(window=86400, start=0, windows=30,
+        >>> suggest = SuggestLimits(window=86400, start=0, end=30 * 86400,
         ...                         noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: derived here, docs/proofs/limits.md.
@@ -114,53 +98,34 @@ class SuggestLimits(Parameters):
         *,
         window: Length,
         start: Moment,
+        end: Moment,
         noise: NoiseSource,
         epsilon: float = 0.05,
-        end: Moment | None = None,
-        windows: int | None = None,
         for_epsilon: float = 1.0,
         delta: float = 1e-6,
         shards: int = 8,
     ) -> None:
-        super().__init__(noise)
-        self.noise = noise
-        if end is None and windows is None:
-            raise ValueError("end or windows must be given: they name the last window")
-        self.steps = Steps.of(window=window, start=start, end=end, windows=windows)
+        super().__init__(noise, shards)
+        self.steps = Steps.of(window=window, start=start, end=end)
         self.for_epsilon = checks.positive("for_epsilon", for_epsilon)
         self.delta = checks.probability("delta", delta)
-        self.shards = check_shards(shards)
         self.mechanism = ContributionHistogram(epsilon)
         _ = self.later_run(1)  # an epsilon or a delta with which counts cannot run is refused now
 
     @property
+    @override
     def promise(self) -> PrivacyGuarantee:
-        """What one person is promised."""
-        return replace(
-            self.mechanism.guarantee,
-            public=("all parameters", "the windows"),
-            caveats=(KEYED_NOISE, PEOPLE_HASHED),
-        )
+        return within(self.mechanism.guarantee, (), *self.mechanism.guarantee.limits)
 
     @property
-    def prediction(self) -> Accuracy:
-        """By how much numbers of people are off."""
+    @override
+    def accuracy(self) -> Accuracy:
         scale = self.mechanism.law.scale
         claim = (
             f"Each interval alone holds the truth with probability {1 - BETA:g}. The noise of a number of people "
             f"has the scale {scale:,.1f}; fewer people side by side than some {8 * scale:,.0f} cannot be seen."
         )
         return Accuracy(error=scale, failure_probability=BETA, claim=claim, numbers={"noise_scale": scale})
-
-    @property
-    def coverage(self) -> Coverage:
-        """What intervals hold: numbers of people, and shares of their contributions."""
-        return Coverage(holds="the numbers of people in all records that are usable", scope=EACH)
-
-    @property
-    def event_fields(self) -> EventFields:
-        """What is read of an event."""
-        return EventFields()
 
     def publish(
         self, read: Iterable[pa.RecordBatch | DeadLetter], aside: Callable[[DeadLetter], None]

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Required
+from typing import Any
 
 import numpy as np
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage
+from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.continual.predecessor import DynamicPredecessor, IncrementalPredecessor
 from privstream.mechanisms.continual.ranges import RangeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.parameters import Parameters, check_actions
+from privstream.transforms.parameters import Actions, Parameters, within
 from privstream.transforms.reading.fields import NUMBER, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
-RANGE_FIELDS = ("low", "high")
-POINT_FIELDS = ("point",)
 Mechanism = IncrementalPredecessor | DynamicPredecessor
 
 MOST_STANDING = 100_000
@@ -29,39 +27,8 @@ LATER = 1000
 """The window for which the error is stated when there is no end."""
 
 
-@dataclass(frozen=True)
-class Actions:
-    """What happens to a point: which texts insert it, and which delete it.
-
-    Attributes:
-        insert: texts that insert; None for all others than those that delete.
-        delete: texts that delete; without any, all events insert.
-    """
-
-    insert: tuple[str, ...] | None
-    delete: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        check_actions(insert_values=self.insert, delete_values=self.delete or None)
-
-
-class PointOptions(WindowOptions, total=False):
-    """What transforms on sets of points take beside their own arguments; see `PointParameters`.
-
-    What they mean: `privstream help ranges`.
-    """
-
-    epsilon: Required[float]
-    universe: Required[int]
-    start: Required[Moment]
-    noise: Required[NoiseSource]
-    end: Moment | None
-    insert_values: tuple[str, ...] | None
-    delete_values: tuple[str, ...] | None
-
-
 class PointParameters(Parameters):
-    """What transforms on sets of points have in common; its arguments are `PointOptions`.
+    """What transforms on sets of points have in common.
 
     Input: pairs (point, action) timestamped with their event time, rows with `user` (the point), `item` (the action),
     `time`, or Arrow record batches with these columns. Bounded or unbounded, in any order. The updates of a window are
@@ -93,14 +60,9 @@ class PointParameters(Parameters):
         self.steps = Steps.of(start=start, end=end, **options)
         if self.steps.first is None:
             raise ValueError("start must be given: windows are counted from it")
-        self.actions = Actions(insert_values, () if delete_values is None else delete_values)
+        self.actions = Actions.of(insert_values=insert_values, delete_values=delete_values)
         self.universe = checks.integer("universe", universe, minimum=1)
-        self.noise = noise
-        self.common: dict[str, Any] = {
-            "epsilon": epsilon,
-            "universe": universe,
-            "horizon": self.windows,
-        }
+        self.common: dict[str, Any] = {"epsilon": epsilon, "universe": universe, "horizon": self.steps.count}
 
     @property
     def keeps_noise_from_data(self) -> bool:
@@ -108,30 +70,28 @@ class PointParameters(Parameters):
         return not isinstance(self.mechanism, IncrementalPredecessor) and self.mechanism.delta == 0
 
     @property
-    def windows(self) -> int | None:
-        """Windows of the whole run, or None for no end."""
-        return self.steps.count
-
-    @property
-    def stated(self) -> tuple[int, str]:
-        """For how many windows accuracy is stated, and how a sentence says so."""
-        return (LATER, f" in the first {LATER:,} windows") if self.windows is None else (self.windows, "")
-
-    @property
     @override
     def promise(self) -> PrivacyGuarantee:
-        found: PrivacyGuarantee = self.mechanism.guarantee
         same = "Of the updates of one point in one window the last one counts."
-        return replace(
-            found,
-            limits=(f"An event updates one point of 1 .. {self.universe}, in one window. {same}",),
-            public=("all arguments but the noise", "the number of windows"),
+        one = f"An event updates one point of 1 .. {self.universe}, in one window. {same}"
+        return within(self.mechanism.guarantee, (), one, hashed=False)
+
+    def stated(self, beta: float, claim: str) -> Accuracy:
+        """Return the accuracy in all windows, or, without an end, in the first ones; `claim` has `span` and `error`."""
+        windows = self.steps.count or LATER
+        span = "" if self.steps.count else f" in the first {LATER:,} windows"
+        error = self.error(windows)
+        text = claim.format(span=span, error=f"{error:,}")
+        return Accuracy(
+            error=error,
+            failure_probability=beta,
+            claim=f"With probability {1 - beta:g}, {text}; each row has its own bound.",
+            numbers={"mechanism": type(self.mechanism).__name__, "error_bound": error, "windows": windows},
         )
 
-    @property
-    @override
-    def coverage(self) -> Coverage:
-        return Coverage(holds="the numbers of points after all events that are usable and in time", scope=TOGETHER)
+    @abstractmethod
+    def error(self, window: int) -> int:
+        """Return what no error bound at window 1, 2, .. exceeds."""
 
     @property
     @override
@@ -144,24 +104,17 @@ class PointParameters(Parameters):
         rule = f"standing must be a list of {'points' if len(fields) == 1 else 'pairs (low, high)'}"
         if not isinstance(standing, Collection):
             raise TypeError(f"{rule}, got {type(standing).__name__}")
-        if len(fields) == 1:
-            standing = [(point,) for point in standing]
-        elif not all(isinstance(query, tuple | list | np.ndarray) and len(query) == len(fields) for query in standing):
+        queries = [(one,) for one in standing] if len(fields) == 1 else list(standing)
+        if not all(isinstance(query, tuple | list | np.ndarray) and len(query) == len(fields) for query in queries):
             raise TypeError(rule)
         found: set[tuple[int, ...]] = set()
-        for query in standing:
+        for query in queries:
+            least = 1
             for name, number in zip(fields, query, strict=True):
-                if isinstance(number, bool | np.timedelta64) or not isinstance(number, int | np.integer):
-                    raise TypeError(f"standing queries: {name} must be an integer, got {type(number).__name__}")
-                if not 1 <= number <= self.universe:
-                    raise ValueError(f"standing queries: {name} must be in 1 .. {self.universe}")
-            if list(query) != sorted(query):
-                raise ValueError(f"standing queries: {fields[-1]} must be >= {fields[0]}")
+                least = checks.integer(f"standing queries: {name}", number, minimum=least, maximum=self.universe)
             found.add(tuple(map(int, query)))
-        if not found:
-            raise ValueError("standing queries must be given")
-        if len(found) > MOST_STANDING:
-            raise ValueError(f"standing queries must be at most {MOST_STANDING:,}, got {len(found):,}")
+        if not 1 <= len(found) <= MOST_STANDING:
+            raise ValueError(f"standing queries must be 1 to {MOST_STANDING:,} different ones, got {len(found):,}")
         return tuple(sorted(found))
 
 
@@ -182,14 +135,14 @@ class RangesParameters(PointParameters):
     Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/range_counting.md.
     """
 
-    query_fields = RANGE_FIELDS
+    query_fields = ("low", "high")
 
     def __init__(
         self,
         *,
         standing: Sequence[tuple[int, int]],
         delta: float = 0.0,
-        **options: Unpack[PointOptions],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.standing = self._checked(standing)
@@ -198,19 +151,11 @@ class RangesParameters(PointParameters):
 
     @property
     @override
-    def prediction(self) -> Accuracy:
-        windows, span = self.stated
-        error = self.error(windows)
-        return Accuracy(
-            error=error,
-            failure_probability=BETA,
-            claim=f"With probability {1 - BETA:g}, all counts{span} are within {error:,} of the truth; "
-            "each row has its own bound, by its range.",
-            numbers={"error_bound": error, "windows": windows},
-        )
+    def accuracy(self) -> Accuracy:
+        return self.stated(BETA, "all counts{span} are within {error} of the truth")
 
+    @override
     def error(self, window: int) -> int:
-        """Return what no error bound at window 1, 2, .. exceeds."""
         found: int = self.mechanism.error_at(window, BETA, answers=len(self.standing), every_step=True)
         return found
 
@@ -241,20 +186,20 @@ class PredecessorParameters(PointParameters):
     Source: Henzinger, Sricharan, Steiner (2023); docs/proofs/predecessor.md.
     """
 
-    query_fields = POINT_FIELDS
+    query_fields = ("point",)
 
     def __init__(
         self,
         *,
         standing: Sequence[int],
         delta: float = 0.0,
-        **options: Unpack[PointOptions],
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self.standing = self._checked(standing)
-        answers = None if self.windows is None else self.windows * len(self.standing)
+        answers = self.steps.count and self.steps.count * len(self.standing)
         common = self.common | {"queries": answers}
-        if self.actions.delete:
+        if self.actions.end:
             self.mechanism = DynamicPredecessor(**common, delta=delta)
         else:
             if checks.probability("delta", delta, zero=True):
@@ -263,18 +208,14 @@ class PredecessorParameters(PointParameters):
 
     @property
     @override
-    def prediction(self) -> Accuracy:
-        windows, span = self.stated
-        error, beta = self.error(windows), self.mechanism.beta
-        return Accuracy(
-            error=error,
-            failure_probability=beta,
-            claim=f"With probability {1 - beta:g}, in all answers{span}, at least one point and no more "
-            f"than {error:,} lie between a query and the predecessor or successor in its answer; where an answer has "
-            "none, no more points than this lie on that side; each row has its own bound.",
-            numbers={"mechanism": type(self.mechanism).__name__, "error_bound": error, "windows": windows},
+    def accuracy(self) -> Accuracy:
+        claim = (
+            "in all answers{span}, at least one point and no more than {error} lie between a query and the predecessor "
+            "or successor in its answer; where an answer has none, no more points than this lie on that side"
         )
+        return self.stated(self.mechanism.beta, claim)
 
+    @override
     def error(self, window: int, points: int | None = None) -> int:
         """Return what no error bound at window 1, 2, .. exceeds, with at most so many distinct points inserted."""
         more = (points,) if isinstance(self.mechanism, IncrementalPredecessor) else ()

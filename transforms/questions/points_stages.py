@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.continual.predecessor import PredecessorStep
 from privstream.mechanisms.continual.ranges import RangeState, Updates
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import Keyed, KeyedBatch, first_of_run
+from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, Names, encode
+from privstream.transforms.parameters import BEGIN, Actions
 from privstream.transforms.people.bounding import ReadEvents
 from privstream.transforms.people.split import by_step_and_shard
 from privstream.transforms.questions.points import (
-    Actions,
     Mechanism,
     PointParameters,
     PredecessorParameters,
@@ -35,48 +32,19 @@ from privstream.transforms.timing.step_fn import StepFn
 from typing_extensions import override
 
 
-@dataclass(frozen=True, eq=False)
-class PointBatch:
-    """Updates of one step: int64 points and microseconds, and whether a point is inserted."""
-
-    points: np.ndarray
-    times: np.ndarray
-    inserted: np.ndarray
-
-    def to_bytes(self) -> bytes:
-        """Encode."""
-        return pack("points", 1, vars(self) | {"inserted": self.inserted.astype(np.uint8)})
-
-    @classmethod
-    def join(cls, records: Sequence[bytes]) -> PointBatch:
-        """Decode and put together."""
-        found = [unpack("points", 1, record) for record in records]
-        empty: dict[str, Any] = {"points": np.empty(0, np.int64), "times": np.empty(0, np.int64)}
-        empty["inserted"] = np.empty(0, np.uint8)
-        columns = {name: np.concatenate([empty[name], *(each[name] for each in found)]) for name in empty}
-        return cls(columns["points"], columns["times"], columns["inserted"].astype(np.bool_))
-
-    def last_of_each(self) -> PointBatch:
-        """Keep the last update of each point; of those at one moment, an insertion."""
-        order = np.lexsort((self.inserted, self.times, self.points))
-        rows = order[np.roll(first_of_run(self.points[order]), -1)]  # the first row is always one
-        return PointBatch(self.points[rows], self.times[rows], self.inserted[rows])
-
-    def updates(self) -> Updates:
-        """Return the updates in order of time, insertions after deletions of one moment."""
-        order = np.lexsort((self.points, self.inserted, self.times))
-        return Updates(self.points[order], self.inserted[order])
+def updates_of(batches: Sequence[bytes]) -> Updates:
+    """Return the updates of a step in order of time, insertions after deletions of one moment."""
+    events = EventBatch.read(batches)
+    points, inserted = events.users.astype(np.int64), events.items == BEGIN
+    order = np.lexsort((points, inserted, events.times))
+    return Updates(points[order], inserted[order])
 
 
 class PackUpdates(ReadEvents):
-    """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into batches of steps.
+    """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into `EventBatch`es of steps.
 
-    What lies outside of the public steps is counted and dropped, and so are points outside of the
-    universe and actions that mean nothing. All that depends on the event alone.
-
-    Attributes:
-        universe: points are 1 .. universe.
-        actions: which actions insert and delete.
+    What lies outside of the public steps is counted and dropped, and so are points outside of the universe, which are 1
+    .. `universe`, and actions that mean nothing. All that depends on the event alone.
     """
 
     universe: int
@@ -87,39 +55,24 @@ class PackUpdates(ReadEvents):
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[Any]:
         self.events.inc(batch.num_rows)
-        points = batch["user"].to_numpy()
-        inserted, meant = self._actions(batch["item"])
-        times = batch["time"].to_numpy()
-        steps = np.full(len(times), -1)
-        rows, found = self.steps.assign(times)
-        steps[rows] = found
+        points, kinds, times = batch["user"].to_numpy(), self.actions.kinds(batch["item"]), batch["time"].to_numpy()
         within = (points >= 1) & (points <= self.universe)
-        usable = np.ones(len(times), np.bool_)
-        reasons = (
-            (self.other_points, within),
-            (self.other_actions, meant),
-            (self.outside, steps >= 0),
-        )
-        for counter, kept in reasons:  # an event has one: the first
-            counter.inc(int((usable & ~kept).sum()))
-            usable &= kept
-        keep = np.flatnonzero(usable)
-        self.usable.inc(len(keep))
-        if not len(keep):
+        meant = within & (kinds >= 0)
+        rows, steps = self.steps.assign(times)
+        usable = meant[rows]
+        self.other_points.inc(int((~within).sum()))
+        self.other_actions.inc(int(within.sum() - meant.sum()))
+        self.outside.inc(int(meant.sum() - usable.sum()))
+        self.usable.inc(int(usable.sum()))
+        if not usable.any():
             return
-        order, parts = by_step_and_shard(steps[keep], np.zeros(len(keep), np.uint64), 1)
+        rows, steps = rows[usable], steps[usable]
+        users, items = points.astype(np.uint64), kinds.astype(np.uint64)
+        order, parts = by_step_and_shard(steps, np.zeros(len(rows), np.uint64), 1)
         for to, part in parts:
-            chosen = keep[order[part]]
-            updates = PointBatch(points[chosen], times[chosen], inserted[chosen])
-            yield to.to_bytes(), (len(chosen), updates.last_of_each().to_bytes())
-
-    def _actions(self, items: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """Return which rows insert, and which mean anything."""
-        deleted = pc.is_in(items, pa.array(self.actions.delete, pa.string())).to_numpy(zero_copy_only=False)
-        if self.actions.insert is None:
-            return ~deleted, np.ones(len(items), np.bool_)
-        inserted = pc.is_in(items, pa.array(self.actions.insert, pa.string())).to_numpy(zero_copy_only=False)
-        return inserted, inserted | deleted
+            chosen = rows[order[part]]
+            updates = EventBatch(users[chosen], items[chosen], times[chosen], Names.none())
+            yield to.to_bytes(), (len(chosen), encode(updates))
 
 
 class AnswerWindows(StepFn):
@@ -142,7 +95,7 @@ class AnswerWindows(StepFn):
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, Iterable[Any]]:
-        state, answers = self.answer(state, PointBatch.join(batches).updates(), self.queries, self.noise_of(step))
+        state, answers = self.answer(state, updates_of(batches), self.queries, self.noise_of(step))
         start, end = self.steps.bounds(step)
         self.published.inc(len(self.queries))
         return state, [self.row_type(start, end, *numbers) for numbers in answers]
@@ -162,7 +115,7 @@ class PointTransform(PointParameters, PrivateTransform):
         packed = apply_dofn(self.read(inputs, apply_dofn), pack, KeyedBatch)
         closed = packed | "CloseWindows" >> CloseWindows(self.steps)
         clocked = apply_dofn(closed, ToClock(), Keyed) | "WithClock" >> WithClock(self.steps)
-        actions = f"{self.actions.insert} {self.actions.delete}"
+        actions = f"{self.actions.begin} {self.actions.end}"
         noise = self.noise.derive(type(self).__name__, self.steps.label, actions)
         answer = self.answering(steps=self.steps, mechanism=self.mechanism, standing=self.standing, noise=noise)
         return apply_dofn(clocked, answer, self.row_type)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from privstream.mechanisms.accuracy import EACH, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
-from privstream.mechanisms.privacy.guarantee import PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.counts.finished import SmoothWindows
 from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
-    WHOLE_RUN,
     Parameters,
     check_limits,
-    check_shards,
+    limits_of,
+    within,
 )
 from privstream.transforms.reading.fields import NUMBER, TEXT, UNREAD, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
@@ -64,9 +64,7 @@ class QuantilesParameters(Parameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
-        self.noise = noise
-        self.shards = check_shards(shards)
+        super().__init__(noise, shards)
         check_moment("start", start)
         self.steps = Steps.of(start=start, end=end, **options)
         check_limits(unit, max_contributions=max_contributions, max_per_window=max_per_window)
@@ -96,42 +94,23 @@ class QuantilesParameters(Parameters):
 
     @property
     @override
-    def promise(self) -> PrivacyGuarantee:
-        found, made = self.mechanism.guarantee, self.mechanism
+    def person_limits(self) -> tuple[Limit, ...]:
+        made, windows = self.mechanism, self.steps.count
         if not self._by_person:
-            return replace(found, public=("all parameters", "the windows"))
-        values = f"{made.contributions:,} value{'s' * (made.contributions > 1)}"
-        limit = f"A person counts with at most {values} in the whole run, and with {made.per_step:,} in a window."
-        return replace(
-            found,
-            limits=(limit,),
-            public=("all parameters", "the windows"),
-            caveats=(*found.caveats, PEOPLE_HASHED),
-        )
+            return ()
+        limited = windows is None or made.contributions < windows * made.per_step
+        return limits_of(run=made.contributions if limited else None, window=made.per_step, thing="value")
 
     @property
     @override
-    def prediction(self) -> Accuracy:
-        return self.mechanism.accuracy
+    def promise(self) -> PrivacyGuarantee:
+        found = self.mechanism.guarantee
+        return within(found, self.person_limits, *(() if self._by_person else found.limits), hashed=self._by_person)
 
     @property
     @override
-    def coverage(self) -> Coverage:
-        made, windows, limits = self.mechanism, self.steps.count, []
-        if self._by_person:
-            limits.append(Limit.at_most("max_per_window", made.per_step, "value", "in a window", "random"))
-            if windows is None or made.contributions < windows * made.per_step:
-                most = made.contributions
-                which = "those of the first windows"
-                limits.append(Limit.at_most("max_contributions", most, "value", WHOLE_RUN, which, lasting=True))
-        which = "the values that count" if limits else "all values that are usable and in time"
-        return Coverage(
-            holds=f"the quantiles of {which}, clipped to low and high,",
-            scope=EACH,
-            limits=tuple(limits),
-            beyond="the quantiles of all values may be larger or smaller",
-            looks_like="a trend",
-        )
+    def accuracy(self) -> Accuracy:
+        return replace(self.mechanism.accuracy, limits=self.person_limits)
 
     @property
     @override

@@ -11,8 +11,7 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
-from privstream.transforms.batches import EventBatch
-from privstream.transforms.people.bound import draws_of_pairs, place_in_run
+from privstream.transforms.batches import EventBatch, first_of_run
 from privstream.transforms.people.bounding import LimitCounter
 from privstream.transforms.questions.histograms_stages import BoundCodes, CountedCategories, CountedSteps
 from privstream.transforms.questions.quantiles import QuantilesParameters
@@ -29,48 +28,39 @@ class Binned:
     steps: Steps
     clipped: ClassVar[Any] = Metrics.counter("privstream", "values_clipped")
 
-    @property
-    def size(self) -> int:
-        """How many bins there are."""
+    def __len__(self) -> int:
         return int(self.bins.resolution)
 
-    def found_in(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row and its bin; count the values that are clipped."""
+    def codes(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Return the bin of each event; count the values that are clipped."""
         values = batch["value"].to_numpy()
         beyond = np.flatnonzero((values < self.bins.low) | (values > self.bins.high))
         if len(beyond):
             in_run, _ = self.steps.assign(batch["time"].to_numpy()[beyond])
             self.clipped.inc(len(in_run))
-        return np.arange(len(values)), self.bins.places(values)
+        return np.asarray(self.bins.places(values))
 
 
 class BoundValues(BoundCodes):
     """Of each person a random sample of the values of a window counts.
 
-    Equal rows of a person are told apart by how many of them come before. So each is as likely to count as any other,
-    and which ones count depends on nothing but the person's own events and the noise key.
+    Equal rows of a person are told apart by how many of them come before: each is as likely to count as any other.
     """
 
     limited = LimitCounter("values")
     noise: NoiseSource
 
     @override
-    def choose(self, step: int, events: EventBatch) -> tuple[np.ndarray, np.ndarray]:
-        noise = self.noise.derive("value order", step)
-        equal = np.lexsort((events.times, events.items, events.users))
-        same = (events.users[equal], events.items[equal], events.times[equal])
-        first = np.append(True, np.logical_or.reduce([column[1:] != column[:-1] for column in same]))[: len(equal)]
-        starts = np.flatnonzero(first)
-        number = np.empty(len(equal), np.uint64)
-        number[equal] = np.arange(len(equal)) - starts[np.cumsum(first) - 1]
-        values = draws_of_pairs(noise.derive("value"), events.times.astype(np.uint64), events.items)
-        draws = draws_of_pairs(
-            noise.derive("person"), events.users, draws_of_pairs(noise.derive("row"), values, number)
-        )
-        order = np.lexsort((number, events.items, events.times, draws, events.users))
-        places = place_in_run(events.users, order)
-        rows = order[places[order] < self.limit]
-        return rows, places[rows].astype(np.uint16)
+    def order(self, step: int, events: EventBatch) -> np.ndarray:
+        columns = events.users, events.items, events.times.astype(np.uint64)
+        order = np.lexsort(columns[::-1])
+        first = first_of_run(*(column[order] for column in columns))
+        number = np.empty(len(order), np.uint64)
+        number[order] = np.arange(len(order)) - np.flatnonzero(first)[np.cumsum(first) - 1]
+        rows = np.stack([*columns, number], axis=1)
+        offsets = np.arange(len(rows) + 1) * rows.itemsize * rows.shape[1]
+        draws = self.noise.derive("value order", step).hash_bytes(rows.astype("<u8").view(np.uint8).ravel(), offsets)
+        return np.lexsort((number, events.items, events.times, draws, events.users))
 
 
 class PublishQuantiles(CountedSteps, state="publish_quantiles"):
@@ -79,19 +69,14 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
     counter = "quantiles_published"
 
     @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: int) -> tuple[int, list[QuantileEstimate]]:
-        given = BinnedStep(step=self.steps.number(step), counts=self.counts(batches))
-        state, found = self.mechanism.step(state, given, self.noise_of(step))
-        rows = list(self._rows(step, found))
-        self.published.inc(len(rows))
-        return state, rows
+    def given(self, step: int, batches: list[bytes]) -> BinnedStep:
+        return BinnedStep(step=self.steps.number(step), counts=super().given(step, batches))
 
-    def _rows(self, step: int, found: QuantileRows) -> Iterator[QuantileEstimate]:
-        """Return the rows of one window."""
-        start, end = self.steps.bounds(step)
+    @override
+    def rows(self, step: int, state: int, found: QuantileRows) -> Iterator[QuantileEstimate]:
         columns = (found.quantiles, found.estimates, found.lower, found.upper, found.estimates)
         for numbers in zip(*(column.tolist() for column in columns), strict=True):
-            yield QuantileEstimate(start, end, *numbers)
+            yield QuantileEstimate(*self.steps.bounds(step), *numbers)
 
 
 class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - its docstring is that of its parameters
@@ -103,16 +88,7 @@ class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - 
         """The bins."""
         return Binned(self.mechanism.bins, self.steps)
 
-    @property
-    @override
-    def _people(self) -> NoiseSource:
-        return self.noise.derive("people in quantiles")
-
     @override
     def _limits(self) -> tuple[BoundValues, int]:
         bound = BoundValues(steps=self.steps, noise=self._people, limit=self.mechanism.per_step)
         return bound, self.mechanism.contributions
-
-    @override
-    def _noise(self) -> NoiseSource:
-        return self.noise.derive("quantiles of numbers", self.steps.label)

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import TOGETHER, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.multiplicative_weights import OnlineMultiplicativeWeights
-from privstream.transforms.parameters import Parameters, check_shards, people_who_count
+from privstream.transforms.parameters import Parameters, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import EventFields
 from typing_extensions import override
@@ -34,16 +34,13 @@ class QueriesParameters(Parameters):
     then it is measured, and the hypothesis learns from it. When all measurements are spent, the row of each further
     query has the source `refused`; its estimate is that of the hypothesis, which has not been tested.
 
-    No query is answered before all data has been read. Late queries are dead letters: a query whose time is before its
-    timestamp in the stream, and a query that comes after a later one has been answered. In an unbounded stream, let the
-    timestamp of a query be the time at which it came: the first of these rules then implies the second, also after a
-    job has gone back to a checkpoint.
+    No query is answered before all data has been read. A query whose time is before its timestamp in the stream, which
+    should be the time at which it came, or before that of a query that has been answered, is a dead letter.
 
     Privacy:
         Unit: one person, added or removed: all records of one person, of which one counts. (epsilon, delta) over all
-        queries that are ever asked; they may depend on all earlier answers. Public: all arguments but `noise`, among
-        them `records`; the queries. The guarantee covers one data set: another one needs another budget, and another
-        run id of the noise.
+        queries that are ever asked about one data set; they may depend on all earlier answers. Public: all arguments
+        but `noise`, among them `records`; the queries.
 
     Accuracy:
         With probability 95%, every one of the first `queries` answers that is not refused is within its `error_bound`.
@@ -69,19 +66,13 @@ class QueriesParameters(Parameters):
         queries: int | None = None,
         shards: int = 4,
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self.domain = Domain.of(domain)
         if len(self.domain) < 2:
             raise ValueError("domain must have at least two items, got 1")
-        self.noise = noise
         self.queries = USUAL_QUERIES if queries is None else checks.integer("queries", queries, minimum=1)
-        self.shards = check_shards(shards)
-        parameters: dict[str, Any] = {
-            "epsilon": epsilon,
-            "delta": delta,
-            "domain_size": len(self.domain),
-            "records": checks.integer("records", records, minimum=1),
-        }
+        parameters: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "domain_size": len(self.domain)}
+        parameters["records"] = checks.integer("records", records, minimum=1)
         if alpha is None:
             made = OnlineMultiplicativeWeights.most_accurate(queries=self.queries, beta=BETA, **parameters)
         else:
@@ -90,27 +81,21 @@ class QueriesParameters(Parameters):
 
     @property
     @override
+    def person_limits(self) -> tuple[Limit, ...]:
+        return (Limit("", 1, "item"),)
+
+    @property
+    @override
     def promise(self) -> PrivacyGuarantee:
         # Who is added to somebody with the same hash may replace that one's record: no query moves by more than 1.
-        return replace(
-            self.mechanism.guarantee,
-            unit=PERSON,
-            limits=(
-                "Each person counts with one record, the last one.",
-                f"At most {self.mechanism.max_updates:,} answers are measured; then queries are refused.",
-                "It covers one data set.",
-            ),
-            public=("all parameters, among them the number of records", "the queries and their number"),
-        )
+        measured = f"At most {self.mechanism.max_updates:,} answers are measured; then queries are refused."
+        found = within(self.mechanism.guarantee, self.person_limits, measured, "It covers one data set.", hashed=False)
+        public = ("all arguments but the noise, among them the number of records", "the queries and their number")
+        return replace(found, unit=PERSON, public=public)
 
     @property
     @override
-    def coverage(self) -> Coverage:
-        return people_who_count([Limit.at_most("", 1, "item", "", "last")], TOGETHER)
-
-    @property
-    @override
-    def prediction(self) -> Accuracy:
+    def accuracy(self) -> Accuracy:
         made, bound = self.mechanism, self.error_bound
         records, needed = made.records, made.records_needed(self.queries, BETA)
         refused = "None is refused."
@@ -129,6 +114,7 @@ class QueriesParameters(Parameters):
                 "max_measurements": made.max_updates,
                 "alpha": made.alpha,
             },
+            limits=self.person_limits,
         )
 
     @property

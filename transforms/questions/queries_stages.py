@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import apache_beam as beam
@@ -157,28 +158,23 @@ class KeyQueries(beam.DoFn):
         for name in LinearQuery._fields:
             if not hasattr(query, name):
                 raise BrokenRuleError(name, MISSING, f"query must have a field {name}")
-        if not isinstance(query.name, str) or not query.name or not _is_unicode(query.name):
+        if not _is_text(query.name):
             raise BrokenRuleError("name", TYPE, "name must be text, not empty")
         micros = micros_of(query.time)
         if isinstance(query.items, str | bytes) or not isinstance(query.items, Iterable):
             raise BrokenRuleError("items", TYPE, f"items must be a list, got {type(query.items).__name__}")
         items = list(query.items)
-        if not items or not all(isinstance(item, str) for item in items) or len(set(items)) < len(items):
+        if not items or not all(map(_is_text, items)) or len(set(items)) < len(items):
             raise BrokenRuleError("items", TYPE, "items must be distinct texts, at least one")
-        if not all(map(_is_unicode, items)) or not all(
-            self.domain.contains(texts := pa.array(items, pa.string())).to_pylist()
-        ):
+        positions = self.domain.positions(pa.array(items, pa.string()))
+        if positions.min() < 0:
             raise BrokenRuleError("items", RANGE, "items must be in the domain")
-        return SparseQuery(query.name, micros, self.domain.positions(texts))
+        return SparseQuery(query.name, micros, positions)
 
 
-def _is_unicode(text: str) -> bool:
-    """Tell whether a text can be written in UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _is_text(value: Any) -> bool:
+    """Tell whether a value is a text, not empty, that can be written in UTF-8."""
+    return isinstance(value, str) and value != "" and value.encode(errors="replace").decode() == value
 
 
 ENTRIES = 2**22  # of queries that are answered at once
@@ -187,13 +183,7 @@ NO_BOUND = -1.0
 
 @dataclass(frozen=True, eq=False)
 class Answering:
-    """What is remembered.
-
-    Attributes:
-        data: counts of records, int64, or None before they have come.
-        learnt: what the answers have taught so far.
-        answered: number of queries answered.
-    """
+    """Counts of records, int64, or None before they have come; what answers have taught so far; how many there were."""
 
     data: Any
     learnt: Any
@@ -243,8 +233,7 @@ class AnswerQueries(StepFn, state="answer_queries"):
             return Stepped(replace(state, data=self._data(data)))
         if state.data is None:
             raise ValueError("data must come before all queries")
-        pairs = sorted(((SparseQuery.from_bytes(batch), batch) for batch in batches), key=_place)
-        queries = [query for query, _ in pairs]
+        queries = sorted(map(SparseQuery.from_bytes, batches), key=attrgetter("time", "name"))
         learnt, rows = self.answer(state.data, state.learnt, queries, state.answered)
         self.answered.inc(len(rows))
         self.refused.inc(sum(row.source == REFUSED for row in rows))
@@ -298,11 +287,6 @@ class AnswerQueries(StepFn, state="answer_queries"):
         """Encode what changes with answers."""
         fields: dict[str, Any] = {"hypothesis": self.mechanism.snapshot(state.learnt), "answered": state.answered}
         return pack("answering", 1, fields)
-
-
-def _place(pair: tuple[SparseQuery, bytes]) -> tuple[int, str, bytes]:
-    """Return what sorts a query and its encoding."""
-    return pair[0].time, pair[0].name, pair[1]
 
 
 class PrivateQueries(QueriesParameters, PrivateTransform):  # noqa: D101 - its docstring is that of its parameters

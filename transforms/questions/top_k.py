@@ -8,19 +8,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import EACH, OUTSIDE, Accuracy, Coverage, Limit
+from privstream.mechanisms.accuracy import OUTSIDE, Accuracy, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.mechanisms.views.rank import ranked
 from privstream.transforms.counts.counted import CountedParameters, CountsView, shown
-from privstream.transforms.parameters import (
-    USUAL_CONTRIBUTIONS,
-    WHOLE_RUN,
-    check_shards,
-    items_in_window,
-    people_who_count,
-)
+from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import RankedItem
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
@@ -100,11 +94,9 @@ class TopKParameters(CountedParameters):
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, shards)
         self._check_method(method, "counts", "gaps")
-        self.noise = noise
         self.domain = None if domain is None else Domain.of(domain)
-        self.shards = check_shards(shards)
         check_moment("start", start)
         if self.domain is not None and len(self.domain) < 2:
             raise ValueError("domain must have at least two items, of which one is ranked first, got 1")
@@ -146,19 +138,22 @@ class TopKParameters(CountedParameters):
 
     @property
     @override
-    def _other_promise(self) -> PrivacyGuarantee:
-        limits = (
-            f"Each person counts with at most {self.max_per_window:,} items in a window, random ones, in at most "
-            f"{self.windows_of_person:,} windows.",
+    def person_limits(self) -> tuple[Limit, ...]:
+        limited = self.windows_of_person < (self.steps.count or 0)
+        return limits_of(
+            run=self.windows_of_person if limited else None, window=self.max_per_window, thing="item", whole="window"
         )
-        public = ("all parameters", "the list of items", "the windows, each of which is published")
-        adaptivity = "The events of each window may depend on everything published before it."
-        caveats = (KEYED_NOISE, PEOPLE_HASHED)
-        return replace(self.mechanism.guarantee, limits=limits, public=public, adaptivity=adaptivity, caveats=caveats)
 
     @property
     @override
-    def _other_prediction(self) -> Accuracy:
+    def _other_promise(self) -> PrivacyGuarantee:
+        found = within(self.mechanism.guarantee, self.person_limits)
+        adaptivity = "The events of each window may depend on everything published before it."
+        return replace(found, adaptivity=adaptivity)
+
+    @property
+    @override
+    def _other_accuracy(self) -> Accuracy:
         assert self.domain is not None
         error = self.mechanism.selection_error(len(self.domain), OUTSIDE)
         return Accuracy(
@@ -167,12 +162,5 @@ class TopKParameters(CountedParameters):
             claim=f"With probability {1 - OUTSIDE:g}, no item that is left out of a window belongs to over "
             f"{error:,.0f} more people than an item that is published.",
             numbers={"selection_error": error, "stddev": self.mechanism.estimate_variance**0.5},
+            limits=self.person_limits,
         )
-
-    @property
-    @override
-    def _other_coverage(self) -> Coverage:
-        limits = items_in_window(self.max_per_window, self.domain)
-        if (most := self.windows_of_person) < (self.steps.count or 0):
-            limits.append(Limit.at_most("max_contributions", most, "window", WHOLE_RUN, "first", lasting=True))
-        return people_who_count(limits, EACH, more="; their order and gaps may be others")

@@ -61,12 +61,13 @@ class TopKWithGap(TopKParameters, CountedTransform):  # noqa: D101 - its docstri
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         limits = self.windows_of_person < (self.steps.count or 0)
-        common: dict[str, Any] = {"steps": self.steps, "item_shards": 1}
-        per_window = BoundPerWindow(**common, noise=self.noise, items_per_step=self.max_per_window, by_people=limits)
+        per_window = BoundPerWindow(
+            steps=self.steps, noise=self.noise, items_per_step=self.max_per_window, by_people=limits
+        )
         held = apply_dofn(closed, per_window, Keyed)
         if not limits:
             return held
-        limit = BoundAcrossWindows(**common, timer_offset=1, participations=self.windows_of_person)
+        limit = BoundAcrossWindows(steps=self.steps, timer_offset=1, participations=self.windows_of_person)
         return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), limit, Keyed)
 
     @override

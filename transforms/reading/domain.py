@@ -118,13 +118,13 @@ class Domain:
     def __getitem__(self, position: int) -> str:
         return str(self.texts[position].as_py())
 
-    def contains(self, texts: pa.Array) -> pa.BooleanArray:
-        """Tell which texts are in the domain."""
-        return pc.is_in(texts, self.texts)
-
     def positions(self, texts: pa.Array) -> np.ndarray:
         """Return the position (int64) of each text; -1 for one that is not in the domain."""
         return np.asarray(pc.fill_null(pc.index_in(texts, self.texts), -1).to_numpy(), np.int64)
+
+    def codes(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Return the position of the item of each event."""
+        return self.positions(batch["item"])
 
 
 Place = tuple[str, str, str, str, Spelling]
