@@ -20,9 +20,8 @@ from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, UNREAD, DeadLetter
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames
-from privstream.transforms.reading.local_times import zone_clock
 from privstream.transforms.reading.texts import MOST_COLUMNS
-from privstream.transforms.reading.times import PER_SECOND, TimeForm
+from privstream.transforms.reading.times import PER_SECOND, TimeForm, zone_clock
 from privstream.transforms.timing.clock import CloseWindows, check_runner
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps

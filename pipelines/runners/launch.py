@@ -34,14 +34,14 @@ from privstream.pipelines.runners.local_runner import LOCAL_RUNNER, beam_as_need
 from privstream.pipelines.stores import reach_stores
 from privstream.pipelines.terminal import printable
 from privstream.transforms.counters import Counters
-from privstream.transforms.reading import dead_letters
+from privstream.transforms.reading import elements
 from privstream.transforms.spill import spilled
 from rich.progress import Progress
 
 PRISM_STAGE = "ref_AppliedPTransform_"  # how Prism begins the name of a stage
 
 GRACE_SECONDS = 5
-RUNNER_LOGGERS = ("apache_beam", "PrismRunner", dead_letters.__name__)
+RUNNER_LOGGERS = ("apache_beam", "PrismRunner", elements.__name__)
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
 TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")

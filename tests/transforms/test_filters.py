@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.transforms.reading.fields import BrokenRuleError
-from privstream.transforms.reading.filters import Filter
-from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, TRUTH, read_as
+from privstream.transforms.reading.filters import KINDS, NUMBER, TEXT, TRUTH, Filter, read_as
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,10 @@ import pytest
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from privstream.transforms.reading import columns as reading
 from privstream.transforms.reading import elements, frames
-from privstream.transforms.reading.dead_letters import set_aside
-from privstream.transforms.reading.elements import NO_STAMP, GatherRows
-from privstream.transforms.reading.fields import LONGEST_RECORD, NUMBER, UNREAD, EventFields
-from privstream.transforms.reading.times import TIME_TEXT
+from privstream.transforms.reading import fields as reading
+from privstream.transforms.reading.elements import NO_STAMP, GatherRows, set_aside
+from privstream.transforms.reading.fields import LONGEST_RECORD, NUMBER, TIME_TEXT, UNREAD, EventFields
 
 HOUR = datetime.timezone(datetime.timedelta(hours=1))
 WINDOW = GlobalWindow()
@@ -150,7 +148,9 @@ class Mute:
 )
 def test_what_is_no_event_is_set_aside(element, code, reason, monkeypatch):
     rules = []
-    monkeypatch.setattr(elements, "set_aside", lambda rule, *given: rules.append(rule.code) or set_aside(rule, *given))
+    monkeypatch.setattr(
+        elements, "set_aside", lambda rule, *given, **by: rules.append(rule.code) or set_aside(rule, *given, **by)
+    )
     rows, (letter,) = gather([element, ("good", "one")])
     assert letter.reason == reason
     assert SECRET not in reason

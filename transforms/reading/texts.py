@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.reading.columns import is_text, unchecked_text
+from privstream.transforms.reading.fields import is_text, unchecked_text
 
 MOST_COLUMNS = 16
 """So many columns an item has at most."""
