@@ -60,7 +60,7 @@ def test_each_event_lies_in_the_one_window_that_holds_it(window, moments, latene
     made = steps(window, seconds(1999, 12, 1, zone=zone), allowed_lateness=lateness)
     times = np.array(moments, np.int64)
     rows, found = made.assign(times)
-    inside = times >= made.start
+    inside = times >= made.origin
     assert rows.tolist() == np.flatnonzero(inside).tolist()
     for row, step in zip(rows, found.tolist(), strict=True):
         start, end = made.bounds(step)
@@ -105,7 +105,7 @@ DAY = 86_400
     moments=st.lists(st.integers(0, 250 * DAY * SECOND), min_size=1, max_size=20),
 )
 def test_days_in_utc_are_windows_of_one_length(window, more, end, moments):
-    """What `Steps` reckons with one length is what `CalendarSteps` finds in its list."""
+    """What `Steps` reckons with one length is what it finds in the list of a calendar."""
 
     def length(text):
         return Calendar.parse(text).length / SECOND if isinstance(text, str) else text
