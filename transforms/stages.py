@@ -274,14 +274,12 @@ def _text(argument: str, name: object, what: str = "the name of a field") -> str
     return name
 
 
-def _item_fields(given: str | Sequence[str]) -> str | tuple[str, ...]:
+def _item_fields(given: str | Sequence[str]) -> tuple[str, ...]:
     """Return the field with the item, or those that are one together."""
-    if not isinstance(given, list | tuple):
-        return _text("item", given)
-    names = tuple(_text("item", name) for name in given)
+    names = tuple(_text("item", name) for name in (given if isinstance(given, list | tuple) else [given]))
     if not 1 <= len(names) <= MOST_COLUMNS or len(set(names)) < len(names):
         raise ValueError(f"item must be a field, or a list of 1 to {MOST_COLUMNS} different ones")
-    return names if len(names) != 1 else names[0]
+    return names
 
 
 def check_windows(given: PCollection[Any]) -> None:

@@ -92,7 +92,7 @@ class Crew:
             try:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
                 with spill.files_for(self.number + 1) as paths:
-                    stack.enter_context(spill.spilled_among(paths, 0))
+                    stack.enter_context(spill.spilled(paths, 0))
                     stack.callback(self._end)
                     self._start(paths, folder)
             except spill.SpillError as error:
@@ -156,7 +156,7 @@ def _work(
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with spill.spilled_among(paths, number):
+    with spill.spilled(paths, number):
         pipe.send((False, None))
         while True:
             try:

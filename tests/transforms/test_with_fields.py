@@ -27,7 +27,7 @@ from privstream.transforms.reading.times import TimeForm
 KEY = b"an example, not a secret"
 NOISE = KeyedNoise(KEY, "a run that nobody else names")
 WINDOW: dict[str, Any] = {"epsilon": 1.0, "window": 60, "start": 0, "end": 120}
-NAMES = {"user": "who", "item": "what", "time": "when"}
+NAMES = {"user": "who", "item": ("what",), "time": "when"}
 WHEN = datetime.datetime(1970, 1, 1, 0, 0, 5, tzinfo=datetime.UTC)
 
 
@@ -111,7 +111,7 @@ def frames(columns: dict[str, list[Any]]) -> dict[str, Any]:
 
 def read(element: Any, time_unit: str | None = None, time_zone: str | None = None, **given: Any) -> Any:
     """Return what stands in an element, and why the rest cannot be used, without a pipeline."""
-    names = FieldNames(**{"user": "who", "item": "what", "time": "when", "stamped": False,
+    names = FieldNames(**{"user": "who", "item": ("what",), "time": "when", "stamped": False,
                           "times": TimeForm(unit=time_unit, zone=time_zone)} | given)  # fmt: skip
     gatherer = GatherRows(EventFields(), names)
     gatherer.start_bundle()

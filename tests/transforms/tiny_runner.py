@@ -30,7 +30,7 @@ from privstream.transforms.batches import StepKey
 from privstream.transforms.counts.contributions import CLOCK
 from privstream.transforms.counts.publishing import to_shard
 from privstream.transforms.counts.transform import PublishAtEnds, under_one_key
-from privstream.transforms.timing.clock import SEED, StartClocks
+from privstream.transforms.timing.clock import SEED
 from privstream.transforms.timing.step_fn import StepFn
 
 
@@ -227,9 +227,7 @@ class DoFns(PipelineVisitor):
     def _names(self, node) -> tuple[bytes, ...]:
         """Return the keys that are flattened with the input of a stage."""
         (flattened,) = node.inputs
-        makers = [given.producer.transform for given in flattened.producer.inputs]
-        (names,) = [each.fn.names for each in makers if isinstance(getattr(each, "fn", None), StartClocks)]
-        return names
+        return flattened.producer.parent.transform.names
 
 
 @functools.lru_cache(maxsize=32)
@@ -261,7 +259,7 @@ CLOSING = ("BoundPerWindow", "LastPresence", "BoundRows", "ToClock")
 COUNTING = ("CountContributions", "CountRandomContributions")
 STAGES = (
     *("BoundAcrossWindows", "PruneItems", "DecideHits", "PruneDownItems", "DecideStatuses"),
-    *(*COUNTING, "PublishCounts", "PublishFound", "ShowCounts"),
+    *(*COUNTING, "PublishCounts", "ShowCounts"),
     *("TrackMembers", "PublishCardinality", "LimitRows", "PublishHistogram", "RaiseFlags"),
     *("CountRanges", "AnswerPredecessors", "PublishAtEnds"),
 )

@@ -18,7 +18,6 @@ from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Keyed,
-    Names,
     StepKey,
     encode,
     first_of_run,
@@ -28,9 +27,8 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
-from privstream.transforms.people.bound import Bound, by_person, draws_of_pairs, within_limit
+from privstream.transforms.people.bound import Bound, ClippedCounter, by_person, draws_of_pairs, within_limit
 from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, Used
-from privstream.transforms.people.split import ClippedCounter
 from privstream.transforms.timing.clock import stepped
 from privstream.transforms.timing.step_fn import StepFn
 from typing_extensions import override
@@ -144,8 +142,14 @@ class CountContributions(BoundOverRun, state="count_contributions"):
 
     def _count(self, held: HolderBatch, rows: np.ndarray, new: np.ndarray | None) -> CountBatch:
         """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""
-        if held.values is None:
-            return _counted_items(held.items[rows], held.names, new if new is None else new[rows])
+        if held.values is None:  # as `add_up` does, where nothing is added up: sorts without an order
+            distinct, counts = np.unique(held.items[rows], return_counts=True)
+            if new is None:
+                return CountBatch(distinct, counts, held.names)
+            of_new, number = np.unique(held.items[rows][new[rows]], return_counts=True)
+            first = np.zeros(len(distinct), np.int64)
+            first[np.searchsorted(distinct, of_new)] = number
+            return CountBatch(distinct, counts, held.names, first)
         values = held.values[rows]
         within: np.ndarray = np.clip(values, *self.limits)
         self.clipped.add(values, within, self.limits)
@@ -171,17 +175,6 @@ def add_up(rows: CountBatch) -> CountBatch:
 
     items = rows.items[order[starts]]
     return CountBatch(items, total(rows.counts), rows.names, total(rows.new), total(rows.sums))
-
-
-def _counted_items(items: np.ndarray, names: Names, new: np.ndarray | None) -> CountBatch:
-    """Count rows by item, as `add_up` does, where nothing but their number is added up: sorts without an order."""
-    distinct, counts = np.unique(items, return_counts=True)
-    fresh = None
-    if new is not None:
-        of_new, number = np.unique(items[new], return_counts=True)
-        fresh = np.zeros(len(distinct), np.int64)
-        fresh[np.searchsorted(distinct, of_new)] = number
-    return CountBatch(distinct, counts, names, fresh)
 
 
 def by_shard(step: int, counted: CountBatch, shards: int) -> Iterator[Keyed]:

@@ -81,10 +81,6 @@ class CountRandomContributions(CountContributions, state="count_random"):
         return min(self.steps.last_of_period(handled + 1), self._last)
 
     @override
-    def ready(self, due: int) -> int:
-        return due if due == self.block_end(0, due - 1) else self.steps.first_of_period(due) - 1
-
-    @override
     def run(
         self, key: bytes, steps: Iterable[int], batches: Mapping[int, list[bytes]], state: Used
     ) -> Iterator[tuple[int, Stepped]]:

@@ -25,7 +25,7 @@ from privstream.transforms.counts.contributions import (
 from privstream.transforms.counts.counted import CountedParameters, CountsView
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import PublishCounts, PublishFound, ShowCounts, to_shard
+from privstream.transforms.counts.publishing import PublishCounts, ShowCounts, to_shard
 from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
 from privstream.transforms.reading.domain import PublicKeys
@@ -89,7 +89,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         mechanism = self.mechanism
         if isinstance(mechanism, FoundKeys):  # sums of windows are a view
             mechanism = replace(mechanism, over="window")
-        publish = (PublishFound if isinstance(mechanism, FoundKeys) else PublishCounts)(
+        publish = PublishCounts(
             steps=self.steps,
             timer_offset=2,
             mechanism=mechanism,

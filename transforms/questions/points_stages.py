@@ -19,8 +19,8 @@ from privstream.mechanisms.points.dynamic_predecessor import PredecessorStep
 from privstream.mechanisms.points.range_counter import RangeState
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed, KeyedBatch, first_of_run
+from privstream.transforms.people.bound import by_step_and_shard
 from privstream.transforms.people.bounding import ReadEvents
-from privstream.transforms.people.split import by_step_and_shard
 from privstream.transforms.questions.points import (
     Actions,
     Mechanism,

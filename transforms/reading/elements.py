@@ -145,7 +145,7 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields, names: F
     pair = not row and isinstance(element, tuple | list) and len(element) == 2
     if not (row or pair):
         raise BrokenRuleError("event", TYPE, f"event must be {FORMS}, got {type(element).__name__}")
-    said = {names.user: element[0], names.items[0]: element[1]} if pair else element
+    said = {names.user: element[0], names.item[0]: element[1]} if pair else element
 
     def get(content: str, name: str, *default: Any) -> Any:
         try:
@@ -158,7 +158,7 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields, names: F
     if names.where is not None and not names.where.accepts({name: get("", name, None) for name in names.where.kinds}):
         return None
     user = get("user", names.user) if fields.user != UNREAD else ""
-    parts = [get("item", name) for name in names.items] if fields.item else []
+    parts = [get("item", name) for name in names.item] if fields.item else []
     absent = [STAMP] if names.stamped or not fields.timed else []
     time = STAMP if names.time is None else get("time", names.time, *absent)
     value = get("value", names.value) if fields.value != UNREAD else 0.0

@@ -58,17 +58,12 @@ class FieldNames:
     """
 
     user: str = "user"
-    item: str | tuple[str, ...] = "item"
+    item: tuple[str, ...] = ("item",)
     time: str | None = "time"
     value: str = "value"
     stamped: bool = True
     times: TimeForm = SECONDS_OR_TEXT
     where: Filter | None = None
-
-    @property
-    def items(self) -> tuple[str, ...]:
-        """The fields of the item."""
-        return self.item if isinstance(self.item, tuple) else (self.item,)
 
 
 AS_NAMED = FieldNames()
@@ -99,7 +94,7 @@ def usable_batches(
     batch: pa.RecordBatch, fields: EventFields, names: FieldNames = AS_NAMED
 ) -> Iterator[pa.RecordBatch | Unusable]:
     """Yield what can be used of a batch, in the columns of `EventFields.schema`, and what cannot."""
-    texts = [names.user, *names.items, *([names.value] if "value" in fields.required else [])]
+    texts = [names.user, *names.item, *([names.value] if "value" in fields.required else [])]
     try:
         read_batch(batch.slice(0, 0), fields, names)  # the columns, before any row of them is used
         pieces = list(cut_by_text(batch, texts))
@@ -176,7 +171,7 @@ def _column(content: str, batch: pa.RecordBatch, fields: EventFields, names: Fie
         return value_column(_only(batch, content, names.value), whole=fields.value == WHOLE)
     read = number_column if content == "user" and fields.user == NUMBER else text_column
     texts, found = [], Marks()
-    for name in names.items if content == "item" else (names.user,):
+    for name in names.item if content == "item" else (names.user,):
         column = _only(batch, content, name)
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if not (is_text(kind, bytes_too=False) or pa.types.is_integer(kind) or pa.types.is_null(kind)):

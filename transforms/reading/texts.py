@@ -6,7 +6,7 @@ import csv
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,33 +150,24 @@ class Spelling:
         found = re.sub(AROUND, "", found) if self.trim else found
         return None if not found or found in self.null else found
 
-    def letters(self, name: str) -> Callable[[str], str] | None:
-        """Return what a text that says `name` becomes for its letters; None if it stays as it is."""
-        fold = self.fold_case and name in FOLDED
-        if not (fold or self.normalize):
-            return None
-
-        def spelled(text: str) -> str:
-            text = unicodedata.normalize("NFC", text) if self.normalize else text
-            text = text.casefold() if fold else text
-            return unicodedata.normalize("NFC", text) if self.normalize else text
-
-        return spelled
+    def letters(self, name: str, text: str) -> str:
+        """Return a text that says `name`, with its letters as they are read."""
+        text = unicodedata.normalize("NFC", text) if self.normalize else text
+        text = text.casefold() if self.fold_case and name in FOLDED else text
+        return unicodedata.normalize("NFC", text) if self.normalize else text
 
     def texts(self, name: str, column: pa.Array) -> pa.Array:
         """Return a column of valid text that says `name`, with its letters as they are read."""
-        spelled = self.letters(name)
-        if spelled is None:
+        if not self.normalize and not (self.fold_case and name in FOLDED):
             return column
         coded = column.dictionary_encode()
-        distinct = pa.array([spelled(text) for text in coded.dictionary.to_pylist()], coded.dictionary.type)
-        return distinct.take(coded.indices)
+        distinct = [self.letters(name, text) for text in coded.dictionary.to_pylist()]
+        return pa.array(distinct, coded.dictionary.type).take(coded.indices)
 
     def item(self, text: str) -> str:
         """Return a public item as those of events are read."""
         text = re.sub(AROUND, "", text) if self.trim and isinstance(text, str) else text
-        spelled = self.letters("item")
-        return text if spelled is None or not isinstance(text, str) else spelled(text)
+        return self.letters("item", text) if isinstance(text, str) else text
 
     def listed(self, texts: Iterable[str]) -> list[str]:
         """Return the items of a public list as those of events are read; what becomes the same stands once."""

@@ -28,8 +28,8 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import Keyed
-from privstream.transforms.timing.clock import RULE, SEED, STEP, set_timer, take_arguments
+from privstream.transforms.batches import Keyed, take_arguments
+from privstream.transforms.timing.clock import RULE, SEED, STEP, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 CACHED_KEYS = 64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Required, TypedDict
@@ -209,24 +209,20 @@ class Steps:
         checks.integer("size", self.size, minimum=1)
         checks.integer("allowed_lateness", self.allowed_lateness, minimum=0)
 
-    def __getstate__(self) -> dict[str, object]:
-        """Return what is pickled: workers work the starts out themselves."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @cached_property
+    @property
     def starts(self) -> np.ndarray:
         """The starts of all windows of a calendar, and the end of the last one."""
         assert self.calendar is not None
         return self.calendar.starts(self.origin, self.until)
 
-    @cached_property
+    @property
     def _periods(self) -> np.ndarray:
         """The starts of the budget periods of a calendar."""
         assert self.renews is not None
         starts = self.renews.starts(self.origin, None)
         return starts[: np.searchsorted(starts, self.starts[-1])]
 
-    @cached_property
+    @property
     def _first_steps(self) -> np.ndarray:
         """The first step of each of these; a window that ends with a period is in it."""
         found: np.ndarray = np.searchsorted(self.starts[1:], self._periods, side="right")
@@ -334,26 +330,20 @@ class Steps:
         Steps before the origin, and those decided only after the end of event time, are dropped.
         """
         steps = self.starting(np.maximum(times, self.origin - 1))
-        inside = (steps >= max(0, self.first or 0)) & (steps <= self._latest)
+        inside = (steps >= max(0, self.first or 0)) & (steps <= self.latest(END_OF_TIME, STAGES))
+        if self.end is not None:
+            inside &= steps < self.end
         rows = np.flatnonzero(inside)
         return rows, steps[rows]
 
-    @cached_property
-    def _latest(self) -> int:
-        """The last step of the run, which is decided before the end of event time."""
-        latest = self.latest(END_OF_TIME, STAGES)
-        return latest if self.end is None else min(latest, self.end - 1)
-
-    def _begin(self, step: int) -> int:
-        """Return the start of a step, in microseconds since 1970 UTC."""
-        if self.calendar is None:
-            return self.origin + step * self.size
-        inside = min(max(step, 0), len(self.starts) - 1)
-        return int(self.starts[inside]) + (step - inside) * self.size
-
     def bounds_micros(self, step: int) -> tuple[int, int]:
         """Return start and end of a step's window, in microseconds since 1970 UTC."""
-        return self._begin(step), self._begin(step + 1)
+        if self.calendar is None:
+            start = self.origin + step * self.size
+            return start, start + self.size
+        inside = np.clip((step, step + 1), 0, len(self.starts) - 1)
+        start, end = (self.starts[inside] + ((step, step + 1) - inside) * self.size).tolist()
+        return start, end
 
     def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
         """Return start and end of a step's window."""
@@ -382,7 +372,7 @@ class Steps:
 
     def last_moment(self, step: int) -> Timestamp:
         """Return the last microsecond of a step's window, the timestamp of its rows as everywhere in Beam."""
-        return timestamp(self._begin(step + 1) - 1)
+        return timestamp(self.bounds_micros(step)[1] - 1)
 
     def decision_time(self, step: int, timer_offset: int = 0) -> Timestamp:
         """Return the event time at which a stage of the dataflow acts on a step.
@@ -390,7 +380,7 @@ class Steps:
         An element emitted at the watermark T may reach the next stage after that stage's timers at T: so each stage
         acts one millisecond after the one before: `timer_offset` is the number of that stage.
         """
-        return timestamp(self._begin(step + 1) + self.allowed_lateness + timer_offset * MILLISECOND)
+        return timestamp(self.bounds_micros(step)[1] + self.allowed_lateness + timer_offset * MILLISECOND)
 
     def latest(self, micros: int, timer_offset: int = 0) -> int:
         """Return the last step on which a stage acts by the event time `micros`; may be negative."""
