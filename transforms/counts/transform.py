@@ -19,6 +19,7 @@ from privstream.transforms.counts.contributions import (
     CLOCK,
     CountContributions,
     CountEvents,
+    CountRandomContributions,
     ReleaseDropped,
     lists_of,
 )
@@ -26,7 +27,6 @@ from privstream.transforms.counts.counted import CountedParameters, CountsView
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
 from privstream.transforms.counts.publishing import PublishCounts, ShowCounts, to_shard
-from privstream.transforms.counts.random_contributions import CountRandomContributions
 from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
 from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded

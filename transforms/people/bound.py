@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from privstream.mechanisms.monitor.holdings import UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     EventBatch,
@@ -258,33 +257,6 @@ def place_in_run(users: np.ndarray, order: np.ndarray) -> np.ndarray:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order)) - np.repeat(first, lengths)
     return place
-
-
-def by_person(people: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return distinct people, increasing, for each row the place of its person, and how many rows each person has."""
-    if np.any(people[1:] < people[:-1]):
-        return np.unique(people, return_inverse=True, return_counts=True)
-    first = first_of_run(people)  # people of one batch are in order: nothing to sort
-    starts = np.flatnonzero(first)
-    return people[starts], np.cumsum(first) - 1, np.diff(np.append(starts, len(people)))
-
-
-def within_limit(
-    people: np.ndarray, limit: int, used: UserCounters, draws: Draws, *, at_once: int | None = None
-) -> np.ndarray:
-    """Mark the rows that people have something left for: of each person those that come first in a random order.
-
-    A person may use as much as `limit` until now, less what was `used` before, and of these rows `at_once` at most.
-    """
-    distinct, person, wanted = by_person(people)
-    left = limit - used.charged(distinct)
-    if at_once is not None:
-        left = np.minimum(left, at_once)
-    kept = np.ones(len(person), bool)
-    over = np.flatnonzero((wanted > left)[person])  # few: nobody else's rows need an order
-    place = place_in_run(person[over], sorted_in_groups(person[over], draws(over)))
-    kept[over] = place < left[person[over]]
-    return kept
 
 
 def added_up(users: np.ndarray, items: np.ndarray, values: np.ndarray) -> np.ndarray:
