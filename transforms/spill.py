@@ -181,7 +181,6 @@ def spilled(paths: Sequence[str] = (), number: int = 0) -> Iterator[None]:
 
 
 def _opened(paths: Sequence[str]) -> tuple[SpillFile, ...]:
-    """Open some files, or one without a name."""
     folder = Path(paths[0]).parent.parent if paths else folder_on_disk()
     with ExitStack() as stack:
         try:
@@ -221,7 +220,6 @@ def release(data: bytes) -> None:
 
 
 def _file_of(reference: bytes) -> SpillFile:
-    """Return the file in which a batch waits."""
     number: int = _FORM.unpack(reference)[2]
     if number >= len(_Shared.files):
         raise SpillError("batches that wait on disk must be read in the run that wrote them")

@@ -16,7 +16,7 @@ from privstream.pipelines.model.public_lists import Reading, domain, of_columns
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.run.calibration import Calibrated, Paid, Sharing, calibrate
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.transforms.reading.texts import column_names
+from privstream.transforms.reading.domain import column_names
 
 
 @contextmanager

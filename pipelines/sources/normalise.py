@@ -16,6 +16,7 @@ from privstream.pipelines.sources.fields import LONGEST, AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import FORMATS, EventFile, FilePart, check_file, check_unchanged, parts_of
 from privstream.pipelines.stores import scheme_of
 from privstream.transforms.counters import counted, counter
+from privstream.transforms.reading.domain import join_columns
 from privstream.transforms.reading.fields import (
     TIME_TEXT,
     BrokenRuleError,
@@ -38,7 +39,6 @@ from privstream.transforms.reading.filters import (
     with_nulls,
     wrong_kind,
 )
-from privstream.transforms.reading.texts import join_columns
 from privstream.transforms.reading.times import forms_of, read_micros, read_times
 
 EXACT = 1e-9

@@ -313,7 +313,6 @@ class CountRandomContributions(CountContributions, state="count_random"):
 
 
 def _held(records: Mapping[int, Sequence[tuple[PartOfPeople, bytes]]], part: PartOfPeople) -> Held:
-    """Return what a part of people has in each step in which it has something."""
     held: Held = {}
     for step, each in records.items():
         whole = [decode(HolderBatch, data) for of, data in each if part.meets(of)]

@@ -56,7 +56,6 @@ class LargestCounts:
         return nsmallest(self.top, known, key=self._place)
 
     def _place(self, row: Any) -> tuple[Any, ...]:
-        """Return what sorts a row."""
         return *(-getattr(row, name) for name in self.by), row.item
 
 
@@ -171,7 +170,6 @@ class SmoothFinished:
     def _smoothed(
         self, smoothed: Smoothed, matrix: np.ndarray, place: Any, starts: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Return the columns of some places of a matrix of windows and items."""
         found = shown_columns(*(part[place] for part in smoothed))
         if self.rising:
             risen = self._within_periods(rises(smoothed, matrix, self.stddev, self.rising).take(place), starts)

@@ -282,7 +282,6 @@ class BoundOverRun(StepFn):
         return Stepped(after, outputs, lambda: self._entry(charged) if any(map(len, charged.values())) else b"")
 
     def _entry(self, charged: Charged) -> bytes:
-        """Encode one entry of the log."""
         return pack(self.kind, 1, {limit: charges.to_bytes() for limit, charges in charged.items()})
 
     @override

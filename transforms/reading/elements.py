@@ -19,6 +19,7 @@ from apache_beam.pvalue import Row, TaggedOutput
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.counters import counter
+from privstream.transforms.reading.domain import join_item
 from privstream.transforms.reading.fields import (
     DEAD_LETTERS,
     MISSING,
@@ -37,7 +38,6 @@ from privstream.transforms.reading.fields import (
     value_of,
 )
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, Unusable, batches_of, usable_batches
-from privstream.transforms.reading.texts import join_item
 from privstream.transforms.reading.times import micros_of, read_micros
 from privstream.transforms.timing.clock import NO_TIME
 from privstream.transforms.timing.steps import MILLISECOND
@@ -232,7 +232,6 @@ class GatherRows(beam.DoFn):
             yield from self.finish_bundle()
 
     def _frame(self, frame: Any) -> Iterator[Any]:
-        """Check the rows of a frame."""
         try:
             for batch in (frame,) if isinstance(frame, pa.RecordBatch) else batches_of(frame):
                 for found in usable_batches(batch, self.fields, self.names) if batch.num_rows else ():

@@ -218,7 +218,6 @@ def unchecked_text(column: pa.Array) -> pa.Array:
 
 
 def _as_binary(column: pa.Array) -> pa.Array:
-    """Return text as bytes: the same memory."""
     if pa.types.is_dictionary(column.type):
         return with_dictionary(column, _as_binary(column.dictionary))
     return column.cast(_AS_BINARY[column.type]) if column.type in _AS_BINARY else column
@@ -342,7 +341,6 @@ def value_column(column: pa.Array, *, whole: bool) -> tuple[pa.Array, Marks]:
 
 
 def _numbers(column: pa.Array) -> tuple[np.ndarray, Marks]:
-    """Return the numbers in a column that is no dictionary."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         found = column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy()

@@ -297,7 +297,6 @@ class _Compiler:
         return _Part(gives, lambda columns: compute(*(run(columns) for run in runs)))
 
     def _part(self, node: ast.expr) -> _Part:  # noqa: PLR0911 - a branch for each part of the language
-        """Compile a part."""
         match node:
             case ast.Name(id=name):
                 return _Part(self.kinds.setdefault(name, None), lambda columns: columns[name], name)
@@ -341,7 +340,6 @@ class _Compiler:
         return float(value)
 
     def _called(self, node: ast.Call) -> _Part:
-        """Compile a function."""
         called = node.func.id if isinstance(node.func, ast.Name) else ""
         known = (*FUNCTIONS, *SEARCHES, *READINGS, "field")
         if called not in known:
@@ -366,7 +364,6 @@ class _Compiler:
         return self._of(given, compute, taken, [first])
 
     def _compared(self, node: ast.Compare) -> _Part:
-        """Compile a comparison, or several in a chain."""
         operator, right = node.ops[0], node.comparators[0]
         if any(isinstance(each, ast.Is | ast.IsNot) for each in node.ops):
             if len(node.ops) > 1 or not isinstance(right, ast.Constant) or right.value is not None:
@@ -382,7 +379,6 @@ class _Compiler:
         return _Part(TRUTH, lambda columns: reduce(pc.and_kleene, (run(columns) for run in runs)))
 
     def _among(self, left: ast.expr, right: ast.expr, *, inverted: bool) -> _Part:
-        """Compile `x in (.., ..)`."""
         if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not right.elts:
             self._refuse(right, "in takes numbers or texts in brackets: (404, 500), or one and a comma: (404,)")
         if not all(isinstance(each, ast.Constant) and each.value is not None for each in right.elts):
@@ -423,5 +419,4 @@ def _finite(numbers: Any) -> Any:
 
 
 def _kind_of(value: bool | str | float) -> str:
-    """Return the kind of a constant."""
     return TRUTH if isinstance(value, bool) else TEXT if isinstance(value, str) else NUMBER

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.transforms.counters import counter
+from privstream.transforms.reading.domain import join_columns
 from privstream.transforms.reading.fields import (
     LONGEST_RECORD,
     MISSING,
@@ -30,7 +31,6 @@ from privstream.transforms.reading.fields import (
     value_column,
 )
 from privstream.transforms.reading.filters import Filter, column_of_kind
-from privstream.transforms.reading.texts import join_columns
 from privstream.transforms.reading.times import TimeForm, read_times
 
 BYTES_SHOWN = 4 * LONGEST_RECORD
@@ -158,7 +158,6 @@ def _passing(batch: pa.RecordBatch, where: Filter) -> tuple[np.ndarray, Marks]:
 
 
 def _column(content: str, batch: pa.RecordBatch, fields: EventFields, names: FieldNames) -> tuple[pa.Array, Marks]:
-    """Return one column, and which of its rows break a rule."""
     if content == "time":
         if not fields.timed and (names.time is None or names.time not in batch.schema.names):
             return pa.array(np.zeros(batch.num_rows, np.int64)), []
@@ -183,7 +182,6 @@ def _column(content: str, batch: pa.RecordBatch, fields: EventFields, names: Fie
 
 
 def _only(batch: pa.RecordBatch, content: str, name: str) -> pa.Array:
-    """Return the one column of a name."""
     count = batch.schema.names.count(name)
     if count != 1:
         rule = "a column" if not count else "one column"
@@ -193,7 +191,6 @@ def _only(batch: pa.RecordBatch, content: str, name: str) -> pa.Array:
 
 
 def _first_rows(batch: pa.RecordBatch) -> str:
-    """Return the first rows of a batch as text, and how many there are."""
     rows = row_records(batch, list(range(min(ROWS_SHOWN, batch.num_rows))))
     return f"{batch.num_rows} rows: {', '.join(rows)}"
 

@@ -119,7 +119,6 @@ def check_form(form: str) -> None:
 
 
 def _check_one(form: str) -> None:
-    """Check a single form."""
     found = re.findall(r"%(.?)", form)
     unknown = sorted({f"%{each}" for each in found if not each or each not in DIRECTIVES})
     if unknown:
@@ -288,7 +287,6 @@ def read_micros(name: str, value: Any, written: TimeForm) -> int:
 
 
 def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float | Decimal:
-    """Return the time or the number that a text is."""
     if written.form is not None:
         if (found := parse(text, written.form)) is not None:
             return found
@@ -397,7 +395,6 @@ def _at_once(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks] | 
 
 
 def _one_by_one(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
-    """Read text of several forms, or with wrong ones among it."""
     times = np.zeros(len(column), np.int64)
     rules: dict[str, tuple[np.ndarray, BrokenRuleError]] = {}
     for row, data in enumerate(column.cast(pa.binary()).to_pylist()):

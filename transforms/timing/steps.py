@@ -178,7 +178,6 @@ class Steps:
         renews: Calendar | None,
         lateness: int,
     ) -> Steps:
-        """Make the windows of a calendar from `start` on, until `end` or so many."""
         if start is None:
             raise ValueError("start must be given with windows of a calendar, which are counted from it")
         first, until = to_micros("start", start, minimum=0), None
@@ -217,7 +216,6 @@ class Steps:
 
     @property
     def _periods(self) -> np.ndarray:
-        """The starts of the budget periods of a calendar."""
         assert self.renews is not None
         starts = self.renews.starts(self.origin, None)
         return starts[: np.searchsorted(starts, self.starts[-1])]
@@ -244,7 +242,6 @@ class Steps:
         return found if isinstance(step, np.ndarray) else int(found)
 
     def _first_after(self, renewals: int) -> int:
-        """Return the first step after so many renewals."""
         if self.renewal is None or self.calendar is None:
             return (self.first or 0) + renewals * (self.renewal or 0)
         return int(self._first_steps[renewals]) if renewals < len(self._first_steps) else END_OF_TIME + 1
@@ -438,12 +435,10 @@ def _in_calendar(name: str, given: Length | None, window: Calendar) -> Calendar 
 
 
 def _iso(seconds: Any) -> str:
-    """Write a moment as people do."""
     return iso(round(seconds * MICROS))
 
 
 def _renewal(renew_every: float, size: int, first: int | None) -> int:
-    """Return the number of steps of a budget period."""
     micros = to_micros("renew_every", renew_every)
     if first is None:
         raise ValueError("start must be given with renew_every, which counts from it")
