@@ -48,6 +48,8 @@ REWRITTEN = 64  # steps after which a log is written anew
 TIMES = ("window_start", "window_end")
 NO_COUNTS = CountBatch.join([])
 NO_TEXTS = pa.array([], pa.large_string())
+NOTHING = np.zeros(0, np.int64)
+"""A column that is missing where a step brought nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,19 +92,26 @@ class KnownKeys:
     Attributes:
         counts: state of the mechanism.
         keys: all that it knows, by their numbers.
-        texts: of these, in the parts in which they came; none where keys are positions in a public list.
+        texts: in the parts in which they came.
+        named: numbers of the keys whose texts these are, in their order; None for all keys. Since the start a key that
+            waits for more people has none: when it is considered at last, new contributions bring it. Positions in a
+            public list have none.
     """
 
     counts: Any
     keys: Keys
     texts: tuple[pa.LargeStringArray, ...] = ()
+    named: np.ndarray | None = None
 
     def only(self, counts: Any, numbers: np.ndarray) -> KnownKeys:
         """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
         return KnownKeys(counts, Keys.of(self.keys.keys[numbers]), (self.taken(numbers),))
 
     def taken(self, numbers: np.ndarray) -> pa.LargeStringArray:
-        """Return the texts of some keys."""
+        """Return the texts of some keys, which have one."""
+        if self.named is not None:
+            order = np.argsort(self.named)
+            numbers = order[np.searchsorted(self.named[order], numbers)]
         texts = pa.chunked_array(self.texts, pa.large_string()).take(pa.array(numbers, pa.int64()))
         return pa.concat_arrays([NO_TEXTS, *texts.chunks])
 
@@ -135,9 +144,11 @@ class PublishCounts(StepFn, state="publish_counts"):
         shard = StepKey.from_bytes(key).shard
         if self.domain is not None:
             keys = Keys.of(np.arange(shard, len(self.domain.texts), self.key_shards, dtype=np.uint64))
-            return KnownKeys(self.mechanism.initial_state(np.arange(len(keys.keys), dtype=np.uint64)), keys)
+            counts = self.mechanism.initial_state(np.arange(len(keys.keys), dtype=np.uint64))
+            return KnownKeys(counts, keys, named=NOTHING)
         if self.always is None:
-            return KnownKeys(self.mechanism.initial_state(), NO_KEYS)
+            named = None if isinstance(self.mechanism, FoundKeys) else NOTHING
+            return KnownKeys(self.mechanism.initial_state(), NO_KEYS, named=named)
         names = self.always.of_shard(shard, self.key_shards)
         counts = self.mechanism.initial_state(public=len(names.items))
         return KnownKeys(counts, Keys.of(names.items), (names.to_arrow(),))
@@ -151,10 +162,10 @@ class PublishCounts(StepFn, state="publish_counts"):
 
     @override
     def snapshot(self, state: KnownKeys) -> bytes:
-        numbers = np.arange(len(state.keys.keys) if self.domain is None else 0)
-        offsets, text = string_buffers(state.taken(numbers))
+        named = np.arange(len(state.keys.keys)) if state.named is None else state.named
+        offsets, text = string_buffers(state.taken(named))
         counts = self.mechanism.snapshot(state.counts)
-        columns = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys}
+        columns = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys, "named": named}
         return pack("known keys", 1, columns | {"offsets": offsets, "text": text})
 
     @override
@@ -169,7 +180,8 @@ class PublishCounts(StepFn, state="publish_counts"):
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         numbers = np.arange(len(found["offsets"]) - 1, dtype=np.uint64)
         texts = Names(numbers, found["offsets"], found["text"]).to_arrow()
-        return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), (texts,))
+        named = None if isinstance(self.mechanism, FoundKeys) else found["named"]
+        return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), (texts,), named)
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> KnownKeys:
@@ -208,20 +220,22 @@ class PublishCounts(StepFn, state="publish_counts"):
         if isinstance(mechanism, FoundKeys) and state.counts.step and state.counts.step % mechanism.kept == 0:
             state = state.only(*mechanism.compact(state.counts))
         keys, numbers = state.keys.with_numbers(counted.items)
-        nothing = np.zeros(0, np.int64)  # a column is missing where a step brought nothing
         given = KeyedStep(
             step=number,
             keys=numbers.astype(np.uint64),
             counts=counted.counts,
-            sums=None if mechanism.max_value is None else nothing if counted.sums is None else counted.sums,
-            listed=(nothing if counted.new is None else counted.new) if mechanism.lists(number) else None,
+            sums=None if mechanism.max_value is None else NOTHING if counted.sums is None else counted.sums,
+            listed=(NOTHING if counted.new is None else counted.new) if mechanism.lists(number) else None,
         )
         counts, found = mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys.keys))
-        fresh, texts = keys.keys[len(state.keys.keys) :], state.texts
+        fresh, texts, named = np.arange(len(state.keys.keys), len(keys.keys)), state.texts, state.named
+        if named is not None and self.domain is None:
+            fresh = np.setdiff1d(counts.counted.keys, state.counts.counted.keys, assume_unique=True).astype(np.int64)
+            named = np.append(named, fresh)
         if len(fresh) and self.domain is None:
-            texts = (*texts, counted.names.texts(fresh))
+            texts = (*texts, counted.names.texts(keys.keys[fresh]))
             texts = (pa.concat_arrays(texts),) if len(texts) > MOST_PARTS else texts
-        return KnownKeys(counts, keys, texts), found
+        return KnownKeys(counts, keys, texts, named), found
 
     def _table(self, step: int, state: KnownKeys, found: KeyedRows) -> bytes:
         """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
