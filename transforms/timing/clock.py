@@ -67,9 +67,15 @@ class WithClock(beam.PTransform[Any, Any]):
                 f"{self.steps.length}, all of which are handled, with events or without: check start, end and "
                 "window, or take longer windows"
             )
-        named = [(name, SEED) for name in self.names]
-        seeds = records.pipeline | "StartClocks" >> beam.Create(named, reshuffle=False).with_output_types(Keyed)
+        once = records.pipeline | "Once" >> beam.Impulse()
+        seeds = once | "StartClocks" >> beam.FlatMap(start_clocks, self.names).with_output_types(Keyed)
         return cast(PCollection[Any], (records, seeds) | "WithSeeds" >> beam.Flatten())
+
+
+def start_clocks(_: bytes, names: Iterable[bytes]) -> Iterator[Keyed]:
+    """Yield a seed for each key."""
+    for name in names:
+        yield name, SEED
 
 
 def set_timer(timer: Any, fire: Timestamp, *, hold: Timestamp, tag: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 import numpy as np
@@ -226,7 +225,7 @@ class Steps:
         found: np.ndarray = np.searchsorted(self.starts[1:], self._periods, side="right")
         return found
 
-    @cached_property
+    @property
     def count(self) -> int | None:
         """Number of steps, at most those of a budget period; None if there is no end."""
         found = None if self.first is None or self.end is None else self.end - self.first
@@ -305,7 +304,7 @@ class Steps:
         since = "" if self.renews is None else self.renews.since(start)
         return PrivacyUnit(what="person", window=length, origin=start % length, calendar=since)
 
-    @cached_property
+    @property
     def grid(self) -> int:
         """Microseconds of which the distance between the ends of any two windows is a multiple."""
         return self.size if self.calendar is None else int(np.gcd.reduce(np.diff(self.starts)))
