@@ -141,13 +141,6 @@ def counted(output: tuple[bytes, bytes]) -> CountBatch:
     return decode(CountBatch, output[1][STEP.size :])
 
 
-def test_a_misspelt_argument_of_a_stage_is_refused():
-    with pytest.raises(TypeError, match="CountContributions has no distnct"):
-        CountContributions(
-            steps=Steps.of(window=10, start=0), noise=NOISE, timer_offset=2, bound=Bound(3), distnct=True
-        )
-
-
 @pytest.mark.parametrize("distinct", [True, False])
 def test_contributions_count_up_to_the_limit(distinct):
     stage = CountContributions(

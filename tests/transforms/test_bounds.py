@@ -228,15 +228,6 @@ def test_limits_start_afresh_with_a_period():
     assert max(counted.total() for counted in of_both) == 6
 
 
-def test_parts_of_people_meet_where_one_is_in_the_other():
-    users = np.array([0, 1 << 62, 2 << 62, 3 << 62, (1 << 64) - 1], np.uint64)
-    assert PartOfPeople(0, 0).rows(users).tolist() == [0, 1, 2, 3, 4]
-    assert PartOfPeople(2, 3).rows(users).tolist() == [3, 4]
-    assert PartOfPeople.split_off(PartOfPeople(2, 3).to_bytes() + b"x") == (PartOfPeople(2, 3), b"x")
-    assert PartOfPeople(2, 3).meets(PartOfPeople(1, 1))
-    assert not PartOfPeople(3, 1).meets(PartOfPeople(1, 1))
-
-
 def test_the_share_is_released_at_its_readings_alone_each_time_what_came_until_then(monkeypatch):
     counted, made = Counter(), DroppedShare(3, 0.1, readings=2)
     monkeypatch.setattr(

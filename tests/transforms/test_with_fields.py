@@ -57,14 +57,6 @@ def test_parameters_are_shown_and_keys_are_not(name: str) -> None:
     assert "0x" not in shown or "function" in shown
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_a_wrong_argument_is_told_of_the_class_that_the_user_has_written(name: str) -> None:
-    made, _ = EXAMPLES[name]
-    for wrong, named in (((1.0, 1e-6), {}), ((1.0,), {"noise": NOISE}), ((), {"noise": NOISE, "nothing": 1})):
-        with pytest.raises(TypeError, match=rf"^{made.__name__}: (too many positional|got an unexpected|missing)"):
-            made(*wrong, **named)
-
-
 @pytest.mark.parametrize(
     "rows",
     [
