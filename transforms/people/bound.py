@@ -224,6 +224,8 @@ def bound_people(users: np.ndarray, items: np.ndarray, *, limit: int, draws: Dra
     kept = first_of_run(users[order])
     kept[:-1] &= kept[1:]
     others = np.flatnonzero(~kept)  # most have one event in a window: nothing to choose, nothing to draw
+    if not len(others):
+        return Kept(order, np.zeros(len(order), np.uint16), 0)
     many = order[others]
     person, held = np.cumsum(first_of_run(users[many])) - 1, items[many]
     pairs = sorted_in_groups(person, held)

@@ -83,27 +83,30 @@ class SetAsideLog:
     """Counts the records that a worker process has set aside, and logs the first ones and then once a minute.
 
     *Privacy*: lines say how many records break which rule; they are exact, and for operators alone, like counters.
+
+    Attributes:
+        reasons: what has not been logged yet.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._reasons: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
         self._last: float | None = None
 
     def add(self, reasons: Mapping[str, int], *, now: bool = False) -> None:
         """Count records that were set aside, and log what has not been logged: `now`, or if no line came lately."""
         with self._lock:
-            self._reasons.update(reasons)
+            self.reasons.update(reasons)
             at = self._clock()
-            if self._reasons and (now or self._last is None or at - self._last >= SECONDS_BETWEEN_LINES):
-                named, number = self._reasons.most_common(REASONS_NAMED), self._reasons.total()
+            if self.reasons and (now or self._last is None or at - self._last >= SECONDS_BETWEEN_LINES):
+                named, number = self.reasons.most_common(REASONS_NAMED), self.reasons.total()
                 parts = [f"{times:,} because {reason}" for reason, times in named]
                 if rest := number - sum(times for _, times in named):
                     parts.append(f"{rest:,} for other reasons")
                 line = "privstream: %s records could not be used: %s; with_dead_letters() gives them"
                 _LOGGER.warning(line, f"{number:,}", ", ".join(parts))
-                self._reasons.clear()
+                self.reasons.clear()
                 self._last = at
 
 
@@ -210,8 +213,14 @@ class GatherRows(beam.DoFn):
         self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
     ) -> Iterator[Any]:
         kind = type(element)  # what an object itself says may raise anything
-        if hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__"):
-            yield from self._frame(element)
+        if hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__"):  # a frame
+            try:
+                for batch in (element,) if isinstance(element, pa.RecordBatch) else batches_of(element):
+                    for found in usable_batches(batch, self.fields, self.names) if batch.num_rows else ():
+                        yield self._set_aside(found) if isinstance(found, Unusable) else found
+            except BrokenRuleError as error:
+                rows = len(element) if isinstance(element, Sized) else 1
+                yield self._set_aside(Unusable(error, f"{rows:,} rows", rows))
             return
         try:
             row = read_event(element, timestamp, self.fields, self.names)
@@ -230,15 +239,6 @@ class GatherRows(beam.DoFn):
         self._window = window
         if self._number >= ROWS_PER_BATCH or self._text >= TEXT_PER_BATCH:
             yield from self.finish_bundle()
-
-    def _frame(self, frame: Any) -> Iterator[Any]:
-        try:
-            for batch in (frame,) if isinstance(frame, pa.RecordBatch) else batches_of(frame):
-                for found in usable_batches(batch, self.fields, self.names) if batch.num_rows else ():
-                    yield self._set_aside(found) if isinstance(found, Unusable) else found
-        except BrokenRuleError as error:
-            rows = len(frame) if isinstance(frame, Sized) else 1
-            yield self._set_aside(Unusable(error, f"{rows:,} rows", rows))
 
     def _set_aside(self, found: Unusable) -> Any:
         self._broken[str(found.rule)] += found.number
@@ -259,4 +259,5 @@ class GatherRows(beam.DoFn):
 
     @override
     def teardown(self) -> None:
-        LOG.add({}, now=True)
+        if LOG.reasons:
+            LOG.add({}, now=True)
