@@ -264,8 +264,10 @@ class Domain:
     ) -> Domain:
         """Read one item per line from any file system that Beam knows, in an encoding of Python.
 
-        Each worker reads the file for itself; one that finds another content than at launch refuses to run.
+        Each worker reads the file for itself, once; one that finds another content than at launch refuses to run.
         """
+        if digest is not None and (known := READ.get((path, digest, name, encoding, spelling))) is not None:
+            return known
         if os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"{name} must be a readable file, got {path!r}: it is no regular file")
         try:
@@ -286,7 +288,7 @@ class Domain:
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._place is not None:
-            return _read_once, self._place
+            return Domain.from_file, self._place
         return Domain, (self.texts.to_pylist(),)
 
     def __repr__(self) -> str:
@@ -323,12 +325,6 @@ def _content(path: str) -> bytes:
     with FileSystems.open(path) as file:
         content: bytes = file.read()
     return content
-
-
-def _read_once(*place: Any) -> Domain:
-    """Return the list of a file as it was at launch, which a stage of this process may have read already."""
-    found = READ.get(place)
-    return Domain.from_file(*place) if found is None else found
 
 
 @dataclass(frozen=True)

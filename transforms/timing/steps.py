@@ -337,9 +337,10 @@ class Steps:
         if self.calendar is None:
             start = self.origin + step * self.size
             return start, start + self.size
-        inside = np.clip((step, step + 1), 0, len(self.starts) - 1)
-        start, end = (self.starts[inside] + ((step, step + 1) - inside) * self.size).tolist()
-        return start, end
+        starts = self.starts
+        inside = [min(max(each, 0), len(starts) - 1) for each in (step, step + 1)]
+        start, end = (int(starts[each]) for each in inside)
+        return start + (step - inside[0]) * self.size, end + (step + 1 - inside[1]) * self.size
 
     def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
         """Return start and end of a step's window."""
