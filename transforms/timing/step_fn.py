@@ -7,7 +7,6 @@ import struct
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -230,9 +229,9 @@ class StepFn(beam.DoFn, ABC):
     def keep(self, element: Keyed, cells: Cells) -> Iterator[Any]:
         """Start the clock, or keep a batch until its step is handled."""
         key, record = element
-        progress = self._progress(cells)
+        known = self._open(key, cells, decode=record == SEED)
+        progress = known.progress
         if record == SEED:  # it starts the clock, once
-            known = self._open(key, cells, progress)
             if progress.handled == NOTHING:
                 progress.handled = self._before
                 if self.steps.end is None:
@@ -246,28 +245,25 @@ class StepFn(beam.DoFn, ABC):
         if step <= progress.handled or progress.handled >= progress.last:
             yield from self.set_aside(key, step, record[STEP.size :])
             return
-        known = self._cached(key, progress) or Known(
-            progress
-        )  # a state that is not cached need not be decoded for this
         cells.waiting.add(record)
         known.records.setdefault(step, []).append(record)
-        known.progress.waiting += len(record)
+        progress.waiting += len(record)
         self.close(key, known, cells)
         if not self.every:
             cells.due.set(self.steps.decision_time(step, self.timer_offset), dynamic_timer_tag=str(step))
 
     def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
         """Handle all steps whose time has come; several timers, in any order, may have called for them."""
-        progress = self._progress(cells)
+        known = self._open(key, cells)
+        progress = known.progress
         before, last = progress.handled, min(self._last, progress.last)
         due = min(self.steps.latest(time.micros, self.timer_offset), last)
         if self.block_end(0, due - 1) != due:
             due = self.steps.first_of_period(due) - 1
         over = self.every and self.steps.end is None and time.micros >= END_OF_TIME // 1000 * 1000
-        if before >= last or (NOTHING < before >= due and not over):
-            return
-        known = self._open(key, cells, progress)
-        if before == NOTHING and self.every:
+        if before >= last or (before == NOTHING and self.every) or (before >= due and not over):
+            if len(self._cache) < CACHED_KEYS:  # nothing has changed
+                self._cache[key] = known
             return
         if over:
             self.end(key, known, cells)
@@ -336,47 +332,35 @@ class StepFn(beam.DoFn, ABC):
                 fire = self.steps.decision_time(target, self.timer_offset)
                 set_timer(timer, fire, hold=fire if level else self.steps.last_moment(handled + 1), tag=str(level))
 
-    def _progress(self, cells: Cells) -> Progress:
-        """Return how far a key is; refuse that of a run with other options."""
-        with self._decoding():
+    def _open(self, key: bytes, cells: Cells, *, decode: bool = True) -> Known:
+        """Return what a key knows, out of the cache if it is current; a state that is not there need not be decoded.
+
+        An error leaves nothing cached; the bundle fails, and changes nothing.
+
+        Raises:
+            SnapshotError: some of it is missing, it cannot be decoded, or is of a run with other options: a key never
+                begins anew for that. It quotes nothing.
+        """
+        try:
             data = cells.progress.read()
-            found = Progress() if data is None else Progress(**unpack("progress", PROGRESS, data))  # type: ignore[arg-type]
-            if found.options and self.options and found.options != self.options:
+            progress = Progress() if data is None else Progress(**unpack("progress", PROGRESS, data))  # type: ignore[arg-type]
+            if progress.options and self.options and progress.options != self.options:
                 raise SnapshotError("options must be those of the run that wrote it")
-            return found
-
-    def _cached(self, key: bytes, progress: Progress) -> Known | None:
-        """Take the decoded state of a key out of the cache, where it is the current one: an error leaves none there."""
-        known = self._cache.pop(key, None)
-        if known is None or known.progress.version != progress.version:
-            return None
-        known.progress = progress
-        return known
-
-    def _open(self, key: bytes, cells: Cells, progress: Progress) -> Known:
-        """Return the decoded state of a key: if some of it is missing, a key never begins anew."""
-        if (known := self._cached(key, progress)) is not None:
-            return known
-        with self._decoding():
+            known = self._cache.pop(key, None)
+            if known is not None and known.progress.version == progress.version:
+                return known
+            known = Known(progress)
+            if not decode:
+                return known
             segments, records = list(cells.log.read()), list(cells.waiting.read())
             for what, found, size in (("log", segments, progress.log), ("waiting records", records, progress.waiting)):
                 if sum(map(len, found)) != size:
                     raise SnapshotError(f"{what} must have {size:,} bytes, got {sum(map(len, found)):,}")
-            known = Known(progress, self.decode(key, segments))
+            known.state = self.decode(key, segments)
             for record in records:
                 if (step := STEP.unpack_from(record)[0]) > progress.handled:
                     known.records.setdefault(step, []).append(record)
-        return known
-
-    @contextmanager
-    def _decoding(self) -> Iterator[None]:
-        """Say whose state cannot be used, and what to do; the bundle fails, and changes nothing.
-
-        Raises:
-            SnapshotError: which quotes nothing, where bytes are not those that this version decodes.
-        """
-        try:
-            yield
+            return known
         except NOT_OF_THIS_VERSION as error:
             why = error if isinstance(error, SnapshotError) else f"it cannot be decoded ({type(error).__name__})"
             raise SnapshotError(f"state of {type(self).__name__} cannot be used: {why}. {WHAT_TO_DO}") from error
