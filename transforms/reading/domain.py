@@ -288,7 +288,7 @@ class Domain:
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._place is not None:
-            return Domain.from_file, self._place
+            return _read_once, self._place
         return Domain, (self.texts.to_pylist(),)
 
     def __repr__(self) -> str:
@@ -325,6 +325,10 @@ def _content(path: str) -> bytes:
     with FileSystems.open(path) as file:
         content: bytes = file.read()
     return content
+
+
+def _read_once(*place: Any) -> Domain:  # Beam pickles no class method
+    return Domain.from_file(*place)
 
 
 @dataclass(frozen=True)
