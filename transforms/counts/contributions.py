@@ -137,17 +137,13 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             charged["pairs"] = Charges.of(self._pairs(held, listed))
         elif self.distinct:
             charged["pairs"] = Charges.of(self._pairs(held, rows))
+        if self.lists is not None and self.steps.number(step) > self.lists.last:
+            del charged["pairs"], charged["listed"]
         sent = [*by_shard(step, self._count(step, held, rows, chosen.new), self.key_shards)]
         if chosen.sums is not None:
             charged["dropped"] = Charges.of(chosen.dropped)
             sent.append(sums_record(step, chosen.sums))
         return charged, sent
-
-    @override
-    def remembered(self, step: int, used: Used) -> Used:
-        if self.lists is None or self.steps.number(step) <= self.lists.last:
-            return used
-        return {**used, "pairs": UserCounters(), "listed": UserCounters()}
 
     def choose(self, held: Held, used: Used) -> Chosen:
         """Choose what counts of all that people have in some steps, given what they have used before these.
@@ -187,7 +183,8 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             dropped = np.repeat(people, now)
         chosen = np.empty(len(order), bool)
         chosen[order] = counts
-        return Chosen(chosen, self._listed(held, rows, np.flatnonzero(counts), used), sums, dropped)
+        listed = None if self.lists is None else self._listed(self.lists, held, rows, np.flatnonzero(counts), used)
+        return Chosen(chosen, listed, sums, dropped)
 
     def _draws(self, held: Held, rows: Rows, some: np.ndarray) -> np.ndarray:
         """Return the random numbers of some rows of all steps, uint64."""
@@ -207,19 +204,17 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         """Return keyed hashes of person and key, uint64, for some rows."""
         return draws_of_pairs(self._order, held.users[rows], held.items[rows])
 
-    def _listed(self, held: Held, rows: Rows, some: np.ndarray, used: Used) -> np.ndarray | None:
+    def _listed(self, lists: PeopleLists, held: Held, rows: Rows, some: np.ndarray, used: Used) -> np.ndarray:
         """Return which rows of all steps put a person on the list of a key, bool; `some` are those that count."""
-        if self.lists is None:
-            return None
         marks = np.zeros(len(rows.order), bool)
-        in_time = np.array([self.steps.number(step) <= self.lists.last for step in held])
+        in_time = np.array([self.steps.number(step) <= lists.last for step in held])
         some = some if in_time.all() else some[in_time[rows.steps[some]]]
         if not len(some):
             return marks
         keys = np.concatenate([each.items for each in held.values()])[rows.order[some]]
         order = sorted_in_groups(rows.persons[some], keys)  # of equal keys of a person the earliest comes first
         some = np.sort(some[order[first_of_run(rows.persons[some][order], keys[order])]])
-        left = self.lists.keys - used["listed"].charged(rows.people)
+        left = lists.keys - used["listed"].charged(rows.people)
         if not self.bound.sampled:  # keys of earlier steps are on the list
             some = some[left[rows.persons[some]] > 0]
             (each,) = held.values()

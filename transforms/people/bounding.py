@@ -225,7 +225,7 @@ def split_by_item(step: int, held: HolderBatch, shards: int) -> Iterator[Keyed]:
 
 
 Charged = dict[str, Charges]
-"""What a step charges people: for each limit whom, and how much."""
+"""What a step charges people: for each limit whom, and how much; a limit that is not in it is needed no more."""
 
 
 Used = Mapping[str, UserCounters]
@@ -264,10 +264,6 @@ class BoundOverRun(StepFn):
     def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
         """Return what a step charges, and what is sent on."""
 
-    def remembered(self, step: int, used: Used) -> Used:
-        """Return what is still needed after a step of what people have used."""
-        return used
-
     @override
     def initial(self, key: bytes) -> Used:
         return {limit: UserCounters() for limit in self.limit_names}
@@ -278,11 +274,14 @@ class BoundOverRun(StepFn):
             return Stepped(state, (), unchanged)
         held = HolderBatch.read(batches)
         charged, outputs = self.admit(key, step, held, state)
-        after = {limit: used.add(charged[limit]) for limit, used in self.remembered(step, state).items()}
+        after = {
+            limit: used.add(charged[limit]) if limit in charged else UserCounters() for limit, used in state.items()
+        }
         return Stepped(after, outputs, lambda: self._entry(charged) if any(map(len, charged.values())) else b"")
 
     def _entry(self, charged: Charged) -> bytes:
-        return pack(self.kind, 1, {limit: charges.to_bytes() for limit, charges in charged.items()})
+        nobody = Charges.none()
+        return pack(self.kind, 1, {limit: charged.get(limit, nobody).to_bytes() for limit in self.limit_names})
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> Used:
