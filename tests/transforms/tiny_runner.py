@@ -28,7 +28,6 @@ from apache_beam.utils.windowed_value import WindowedValue
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey
 from privstream.transforms.counts.contributions import CLOCK
-from privstream.transforms.counts.publishing import to_shard
 from privstream.transforms.counts.transform import PublishAtEnds, under_one_key
 from privstream.transforms.timing.clock import SEED
 from privstream.transforms.timing.step_fn import StepFn
@@ -318,8 +317,6 @@ class Chain:
         for stage in self.stages:
             if isinstance(stage.fn, PublishAtEnds):
                 elements = [under_one_key(row, stage.fn.coder, stage.fn.steps) for row in elements]
-            elif type(stage.fn).__name__ == "ShowCounts":
-                elements = list(map(to_shard, elements))
             stage.feed(elements)
             if stage is self.stages[0] or not self._held():
                 stage.advance(watermark)

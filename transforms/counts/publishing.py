@@ -20,12 +20,10 @@ from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.smoothing import LOOKBACK
 from privstream.transforms.batches import (
     CountBatch,
-    Keyed,
     Names,
     StepKey,
     decode,
     encode,
-    shard_key,
     string_buffers,
 )
 from privstream.transforms.counts.contributions import add_up
@@ -128,7 +126,7 @@ class PublishCounts(StepFn, state="publish_counts"):
         domain: the public list of keys, which are then positions in it, or None.
         always: the keys that are published in every window, beside those that are found; None for none.
         row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
-        counted: whether rows of tables are counted as published; else a view of them is.
+        counted: whether rows of tables are counted as published, by step and shard; else `ShowCounts` follows.
     """
 
     mechanism: Any
@@ -203,8 +201,11 @@ class PublishCounts(StepFn, state="publish_counts"):
         counted = add_up(counted) if len(batches) > 1 else counted  # each is added up
         after, found = self._counted(step, counted, state)
         whole = (step + 1) % REWRITTEN == 0
-        to = StepKey(step, StepKey.from_bytes(key).shard).to_bytes()
-        tables = [(to, self._table(step, after, found))] if len(found.keys) else []
+        tables = []
+        if len(found.keys):
+            table = self._table(step, after, found)
+            to = StepKey(step, StepKey.from_bytes(key).shard).to_bytes()
+            tables = [(to, table) if self.counted else (key, stepped(step, table))]
 
         def came() -> bytes:
             return stepped(step, batches[0] if len(batches) == 1 else encode(counted))
@@ -262,12 +263,6 @@ class PublishCounts(StepFn, state="publish_counts"):
         if self.counted:
             self.rows_published.inc(sum(map(len, batches)))
         return stream.getvalue()
-
-
-def to_shard(element: Keyed) -> Keyed:
-    """Send a table of a step and a shard of keys to that shard."""
-    key = StepKey.from_bytes(element[0])
-    return shard_key(key.shard), stepped(key.step, element[1])
 
 
 class Seen(NamedTuple):

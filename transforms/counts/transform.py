@@ -26,7 +26,7 @@ from privstream.transforms.counts.contributions import (
 from privstream.transforms.counts.counted import CountedParameters, CountsView
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import PublishCounts, ShowCounts, to_shard
+from privstream.transforms.counts.publishing import PublishCounts, ShowCounts
 from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
 from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded
@@ -117,8 +117,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             choose=None if ended else self.chosen,
             ordered=self.domain is None,
         )
-        sharded = tables | "ToShards" >> beam.Map(to_shard).with_output_types(Keyed)
-        rows = apply_dofn(sharded | "ShowClocks" >> WithClock(self.steps, self.item_shards), show, self.row_type)
+        rows = apply_dofn(tables | "ShowClocks" >> WithClock(self.steps, self.item_shards), show, self.row_type)
         if show.choose is None:
             return rows
         at_ends = AtWindowEnds(self.steps, self.row_type, timer_offset=4, choose=show.choose)
