@@ -335,7 +335,7 @@ class StepFn(beam.DoFn, ABC):
     def _open(self, key: bytes, cells: Cells, *, decode: bool = True) -> Known:
         """Return what a key knows, out of the cache if it is current; a state that is not there need not be decoded.
 
-        An error leaves nothing cached; the bundle fails, and changes nothing.
+        An error leaves nothing cached.
 
         Raises:
             SnapshotError: some of it is missing, it cannot be decoded, or is of a run with other options: a key never
@@ -362,8 +362,9 @@ class StepFn(beam.DoFn, ABC):
                     known.records.setdefault(step, []).append(record)
             return known
         except NOT_OF_THIS_VERSION as error:
-            why = error if isinstance(error, SnapshotError) else f"it cannot be decoded ({type(error).__name__})"
-            raise SnapshotError(f"state of {type(self).__name__} cannot be used: {why}. {WHAT_TO_DO}") from error
+            if isinstance(error, SnapshotError):
+                raise
+            raise SnapshotError(f"it cannot be decoded ({type(error).__name__})") from error
 
     def _write_log(self, known: Known, changes: list[bytes] | None, cells: Cells) -> None:
         """Append to the log, or write it anew."""
@@ -397,7 +398,10 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         """Keep a record until its step is due."""
         if isinstance(progress, DirectRuntimeState):  # what is added to a pipeline later may have made Beam choose it
             raise ValueError(RULE)
-        yield from self.keep(element, Cells(waiting, progress, log, due))
+        try:
+            yield from self.keep(element, Cells(waiting, progress, log, due))
+        except SnapshotError as error:
+            raise _unusable(self, error) from error
 
     @on_timer(due)
     def on_due(
@@ -410,8 +414,16 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
         """Handle the steps that are due; runners may deliver the timers of a key in any order."""
-        yield from self.tick(key, time, Cells(waiting, progress, log, due))
+        try:
+            yield from self.tick(key, time, Cells(waiting, progress, log, due))
+        except SnapshotError as error:
+            raise _unusable(self, error) from error
 
     declared: tuple[StateSpec | TimerSpec, ...] = (waiting, progress, log, due)
     for name, value in {**{spec.name.upper(): spec for spec in declared}, "process": process, "on_due": on_due}.items():
         setattr(cls, name, value)
+
+
+def _unusable(stage: StepFn, why: SnapshotError) -> SnapshotError:
+    """Say whose state cannot be used, and what to do; the bundle fails, and changes nothing."""
+    return SnapshotError(f"state of {type(stage).__name__} cannot be used: {why}. {WHAT_TO_DO}")
