@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -269,3 +269,11 @@ def named(batch: Batch) -> Batch:
         return batch
     items = batch.items if np.all(batch.items[1:] > batch.items[:-1]) else distinct_in_order(batch.items)
     return replace(batch, names=batch.names.select(items))
+
+
+def take_arguments(stage: object, given: Mapping[str, Any]) -> None:
+    """Set the attributes that a stage is made with; refuse names that it has not."""
+    known = {name for kind in type(stage).__mro__ for name in (*vars(kind), *vars(kind).get("__annotations__", ()))}
+    if unknown := given.keys() - known:
+        raise TypeError(f"{type(stage).__name__} has no {', '.join(sorted(unknown))}")
+    vars(stage).update(given)

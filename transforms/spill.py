@@ -18,7 +18,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -40,7 +40,7 @@ class SpillError(RuntimeError):
 
 
 class SpillFile:
-    """An append-only file without a name: nobody else can open it, and it is gone with the process, however that ends.
+    """An append-only file: nothing is left of it when the last process that has opened it ends, however it does.
 
     Args:
         file: open for reading and writing, without a buffer; nobody else appends to it.
@@ -55,14 +55,6 @@ class SpillFile:
         self._lock = threading.Lock()
         self._file = file
 
-    @classmethod
-    def without_name(cls, folder: Path) -> SpillFile:
-        """Make one."""
-        try:
-            return cls(tempfile.TemporaryFile(dir=folder, buffering=0), folder)
-        except OSError as error:
-            raise _unwritable(folder, error) from None
-
     def put(self, data: bytes) -> bytes:
         """Append a snapshot, and return a reference to it that sorts by a checksum of the content.
 
@@ -75,7 +67,7 @@ class SpillFile:
             while written < len(data):
                 written += os.pwrite(self._file.fileno(), memoryview(data)[written:], start + written)
         except OSError as error:
-            raise SpillError(_failed("write", self.folder, error)) from None
+            raise self._failed("write", error) from None
         return _FORM.pack(_REFERENCE, _checksum(data), self.number, start, len(data))
 
     def get(self, reference: bytes) -> bytes:
@@ -87,7 +79,7 @@ class SpillFile:
                 parts.append(part)
                 start, length = start + len(part), length - len(part)
         except OSError as error:
-            raise SpillError(_failed("read", self.folder, error)) from None
+            raise self._failed("read", error) from None
         if length:
             raise SpillError(f"the file of waiting events in {self.folder} must be whole, {length} bytes are missing")
         data = b"".join(parts)
@@ -103,6 +95,11 @@ class SpillFile:
     def close(self) -> None:
         """Free the disk."""
         self._file.close()
+
+    def _failed(self, action: str, error: OSError) -> SpillError:
+        return SpillError(
+            f"cannot {action} waiting events in {self.folder}: {error.strerror}; TMPDIR names another folder"
+        )
 
 
 def _checksum(data: bytes) -> bytes:
@@ -132,33 +129,11 @@ class _Shared:
 
 
 @contextmanager
-def spilled() -> Iterator[None]:
-    """Let batches of this process wait on disk: in the folder that TMPDIR names, else in /var/tmp, if there is one.
-
-    Only for runners that handle all batches in this process, and inside of this block.
-    """
-    with _Shared.lock:
-        if _Shared.own is None:
-            _Shared.own = SpillFile.without_name(folder_on_disk())
-            _Shared.files = (_Shared.own,)
-        _Shared.users += 1
-    try:
-        yield
-    finally:
-        with _Shared.lock:
-            _Shared.users -= 1
-            if not _Shared.users:
-                for file in _Shared.files:
-                    file.close()
-                _Shared.files, _Shared.own = (), None
-
-
-@contextmanager
 def files_for(processes: int) -> Iterator[tuple[str, ...]]:
     """Give the paths of new files, empty and for this user alone, for so many processes that share a run.
 
     They lie in a folder of their own, which is removed in the end: by then each process should have opened all of them
-    (see `spilled_among`), and nothing is left of them when the last one ends, however it does.
+    (see `spilled`).
     """
     folder = folder_on_disk()
     with ExitStack() as stack:
@@ -173,36 +148,48 @@ def files_for(processes: int) -> Iterator[tuple[str, ...]]:
 
 
 @contextmanager
-def spilled_among(paths: Sequence[str], number: int) -> Iterator[None]:
-    """Let batches of this process wait in one of several files, from all of which it can read.
+def spilled(paths: Sequence[str] = (), number: int = 0) -> Iterator[None]:
+    """Let batches of this process wait on disk: in the folder that TMPDIR names, else in /var/tmp, if there is one.
+
+    Only for runners that handle all batches in this process, or in those that share the files, inside of this block.
 
     Args:
-        paths: those of `files_for`.
+        paths: those of `files_for`, all of which are read; none for a run in this process alone, of which there may be
+            several: its file has no name.
         number: of the file that this process writes; no other does.
 
     Raises:
         SpillError: a file cannot be opened.
-        RuntimeError: batches of this process wait on disk already.
+        RuntimeError: a run has several processes, and batches of this one wait on disk already.
     """
-    with ExitStack() as stack:
-        files = []
-        for place, path in enumerate(paths):
-            try:
-                file = open(path, "r+b", buffering=0)  # noqa: SIM115 - open as long as the stack
-            except OSError as error:
-                raise _unwritable(Path(path).parent.parent, error) from None
-            files.append(stack.enter_context(closing(SpillFile(file, Path(path).parent.parent, place))))
+    with _Shared.lock:
+        if _Shared.own is not None and paths:
+            raise RuntimeError("a run with several processes must be the only run of its process")
+        if _Shared.own is None:
+            _Shared.files = _opened(paths)
+            _Shared.own = _Shared.files[number]
+        _Shared.users += 1
+    try:
+        yield
+    finally:
         with _Shared.lock:
-            if _Shared.own is not None:
-                raise RuntimeError("a run with several processes must be the only run of its process")
-            _Shared.files, _Shared.own = tuple(files), files[number]
-            _Shared.users += 1
-        try:
-            yield
-        finally:
-            with _Shared.lock:
+            _Shared.users -= 1
+            if not _Shared.users:
+                for file in _Shared.files:
+                    file.close()
                 _Shared.files, _Shared.own = (), None
-                _Shared.users -= 1
+
+
+def _opened(paths: Sequence[str]) -> tuple[SpillFile, ...]:
+    folder = Path(paths[0]).parent.parent if paths else folder_on_disk()
+    with ExitStack() as stack:
+        try:
+            files: list[Any] = [stack.enter_context(open(path, "r+b", buffering=0)) for path in paths]
+            files = files or [stack.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))]
+        except OSError as error:
+            raise _unwritable(folder, error) from None
+        stack.pop_all()
+    return tuple(SpillFile(file, folder, number) for number, file in enumerate(files))
 
 
 def folder_on_disk() -> Path:
@@ -233,7 +220,6 @@ def release(data: bytes) -> None:
 
 
 def _file_of(reference: bytes) -> SpillFile:
-    """Return the file in which a batch waits."""
     number: int = _FORM.unpack(reference)[2]
     if number >= len(_Shared.files):
         raise SpillError("batches that wait on disk must be read in the run that wrote them")
@@ -245,10 +231,6 @@ def keep(data: bytes) -> bytes:
     if _Shared.own is None:
         raise SpillError("data must be kept inside of a run whose batches wait on disk")
     return _Shared.own.put(data)
-
-
-def _failed(action: str, folder: Path, error: OSError) -> str:
-    return f"cannot {action} waiting events in {folder}: {error.strerror}; TMPDIR names another folder"
 
 
 def _unwritable(folder: Path, error: OSError) -> SpillError:

@@ -16,13 +16,12 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_key
 from privstream.transforms.parameters import Parameters
+from privstream.transforms.reading.domain import MOST_COLUMNS
 from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import DEAD_LETTERS, UNREAD, DeadLetter
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames
-from privstream.transforms.reading.local_times import zone_clock
-from privstream.transforms.reading.texts import MOST_COLUMNS
-from privstream.transforms.reading.times import PER_SECOND, TimeForm
+from privstream.transforms.reading.times import PER_SECOND, TimeForm, zone_clock
 from privstream.transforms.timing.clock import CloseWindows, check_runner
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
@@ -209,7 +208,6 @@ class PeopleTransform(PrivateTransform):
 
     @property
     def _split_by(self) -> dict[str, Any]:
-        """What stages that split events are given."""
         return {"steps": self.steps, "noise": self.noise, "shards": self.shards}
 
     @property
@@ -267,7 +265,6 @@ def refuse_unbounded(events: PCollection[Any], rule: str, otherwise: str = "with
 
 
 def _text(argument: str, name: object, what: str = "the name of a field") -> str:
-    """Return a name that is a text."""
     if not isinstance(name, str):
         raise TypeError(f"{argument} must be {what}, got {type(name).__name__}")
     if not name:
@@ -275,14 +272,12 @@ def _text(argument: str, name: object, what: str = "the name of a field") -> str
     return name
 
 
-def _item_fields(given: str | Sequence[str]) -> str | tuple[str, ...]:
+def _item_fields(given: str | Sequence[str]) -> tuple[str, ...]:
     """Return the field with the item, or those that are one together."""
-    if not isinstance(given, list | tuple):
-        return _text("item", given)
-    names = tuple(_text("item", name) for name in given)
+    names = tuple(_text("item", name) for name in (given if isinstance(given, list | tuple) else [given]))
     if not 1 <= len(names) <= MOST_COLUMNS or len(set(names)) < len(names):
         raise ValueError(f"item must be a field, or a list of 1 to {MOST_COLUMNS} different ones")
-    return names if len(names) != 1 else names[0]
+    return names
 
 
 def check_windows(given: PCollection[Any]) -> None:

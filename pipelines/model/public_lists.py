@@ -15,8 +15,7 @@ from privstream.pipelines.model.data import Data
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
 from privstream.pipelines.sources.text_lines import REASON, encoding_of, parse_line, read_lines
 from privstream.transforms.questions.alerts import AlertRule
-from privstream.transforms.reading.domain import Domain
-from privstream.transforms.reading.texts import AS_WRITTEN, Spelling, listed_item
+from privstream.transforms.reading.domain import AS_WRITTEN, Domain, Spelling, listed_item
 from privstream.transforms.row_types import LinearQuery
 from privstream.transforms.timing.steps import timestamp
 

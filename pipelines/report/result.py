@@ -22,7 +22,7 @@ from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_
 from privstream.pipelines.stores import check_store, exists
 from privstream.pipelines.yaml_file import read_document
 from privstream.transforms import row_types
-from privstream.transforms.reading.texts import column_names
+from privstream.transforms.reading.domain import column_names
 from privstream.transforms.timing.steps import timestamp
 
 MADE_BY, OF_MONITOR = "privstream ", "run"

@@ -27,7 +27,7 @@ from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.public_lists import Reading, domain, of_columns
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.transforms.reading.texts import column_names
+from privstream.transforms.reading.domain import column_names
 
 OF_DELTA = 0.9
 """So much of delta the questions get themselves; the composition of them needs the rest."""

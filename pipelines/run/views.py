@@ -20,8 +20,7 @@ from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
 from privstream.pipelines.sinks.row_formats import PLAIN, Layout
 from privstream.transforms.counts.finished import LargestCounts, corrected_rows, numbers_or_none, released_rows
 from privstream.transforms.counts.keyed_counts import CountsParameters
-from privstream.transforms.reading.domain import Domain
-from privstream.transforms.reading.texts import join_item
+from privstream.transforms.reading.domain import Domain, join_item
 from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate
 from privstream.transforms.timing.steps import Steps, timestamp, windows_in
 

@@ -52,7 +52,7 @@ from privstream.pipelines.runners.flink import (
 from privstream.pipelines.stores import reach_stores
 from privstream.pipelines.terminal import printable, say
 from privstream.transforms.counters import Counters
-from privstream.transforms.reading import dead_letters
+from privstream.transforms.reading import elements
 from privstream.transforms.spill import spilled
 from rich.progress import Progress
 from typing_extensions import override
@@ -143,7 +143,7 @@ def choose_local_runner(options: PipelineOptions) -> None:
 
 PRISM_STAGE = "ref_AppliedPTransform_"  # how Prism begins the name of a stage
 GRACE_SECONDS = 5
-RUNNER_LOGGERS = ("apache_beam", "PrismRunner", dead_letters.__name__)
+RUNNER_LOGGERS = ("apache_beam", "PrismRunner", elements.__name__)
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .*\n +(.*)')
 TYPE_NAME = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): ")
 WORKER = re.compile(r"apache_beam/runners/(worker|direct|common)\b")

@@ -76,7 +76,7 @@ def crew(number: int, perform: Callable[[Any], Any]) -> Iterator[Tell]:
         try:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
             with spill.files_for(number + 1) as paths:
-                stack.enter_context(spill.spilled_among(paths, 0))
+                stack.enter_context(spill.spilled(paths, 0))
                 pipes = stack.enter_context(_started(paths, folder, perform))
                 _answers(pipes)  # they have opened the files, which have no names from here on
         except spill.SpillError as error:
@@ -140,7 +140,7 @@ def _work(
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with spill.spilled_among(paths, number):
+    with spill.spilled(paths, number):
         pipe.send((False, None))
         while True:
             try:

@@ -42,7 +42,7 @@ from privstream.pipelines.stores import (
     upload,
 )
 from privstream.pipelines.terminal import json_text
-from privstream.transforms.reading.texts import join_item, split_item
+from privstream.transforms.reading.domain import join_item, split_item
 from privstream.transforms.row_types import Time, is_time, types_of
 from privstream.transforms.timing.steps import timestamp
 

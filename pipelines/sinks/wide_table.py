@@ -15,7 +15,7 @@ from privstream.pipelines.sinks.row_files import (
     whole_file,
 )
 from privstream.pipelines.sinks.row_formats import arrow_schema, write_tables
-from privstream.transforms.reading.texts import split_item
+from privstream.transforms.reading.domain import split_item
 
 WIDE_FORMATS = ("csv", "xlsx", "parquet")
 NUMBERS = ("people", "value", "estimate")

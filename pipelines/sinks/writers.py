@@ -23,7 +23,7 @@ from privstream.pipelines.sinks.row_files import (
     sort_rows,
     write_row_file,
 )
-from privstream.transforms.reading.texts import number_alike
+from privstream.transforms.reading.domain import number_alike
 from typing_extensions import override
 
 FinishTable = Callable[[pa.Table], pa.Table]

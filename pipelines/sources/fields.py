@@ -10,12 +10,10 @@ from privstream.mechanisms.checks import positive
 from privstream.pipelines.locations import QUOTES, TIME_UNITS
 from privstream.pipelines.sources.event_files import UTF_8, TextForm
 from privstream.pipelines.sources.text_lines import encoding_of
-from privstream.transforms.reading.columns import is_known_as_text, is_text
-from privstream.transforms.reading.filters import Filter
-from privstream.transforms.reading.kinds import NUMBER, TEXT, TRUTH
-from privstream.transforms.reading.local_times import check_form, forms_of, has_zone, zone_clock
-from privstream.transforms.reading.texts import Spelling, column_names
-from privstream.transforms.reading.times import TimeForm
+from privstream.transforms.reading.domain import Spelling, column_names
+from privstream.transforms.reading.fields import is_known_as_text, is_text
+from privstream.transforms.reading.filters import NUMBER, TEXT, TRUTH, Filter
+from privstream.transforms.reading.times import TimeForm, check_form, forms_of, has_zone, zone_clock
 from pyarrow import types
 
 LONGEST = 1 << 14

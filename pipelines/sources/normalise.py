@@ -16,13 +16,30 @@ from privstream.pipelines.sources.fields import LONGEST, AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import FORMATS, EventFile, FilePart, check_file, check_unchanged, parts_of
 from privstream.pipelines.stores import scheme_of
 from privstream.transforms.counters import counted, counter
-from privstream.transforms.reading.columns import as_text, is_text, read_text, text_column, value_column, value_of
-from privstream.transforms.reading.fields import BrokenRuleError, DeadLetter, Marks
-from privstream.transforms.reading.filters import Filter
-from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, column_of_kind, read_as, with_nulls, wrong_kind
-from privstream.transforms.reading.local_times import forms_of
-from privstream.transforms.reading.texts import join_columns
-from privstream.transforms.reading.times import TIME_TEXT, read_micros, read_times
+from privstream.transforms.reading.domain import join_columns
+from privstream.transforms.reading.fields import (
+    TIME_TEXT,
+    BrokenRuleError,
+    DeadLetter,
+    Marks,
+    as_text,
+    is_text,
+    read_text,
+    text_column,
+    value_column,
+    value_of,
+)
+from privstream.transforms.reading.filters import (
+    KINDS,
+    NUMBER,
+    TEXT,
+    Filter,
+    column_of_kind,
+    read_as,
+    with_nulls,
+    wrong_kind,
+)
+from privstream.transforms.reading.times import forms_of, read_micros, read_times
 
 EXACT = 1e-9
 """A number that is as near to a whole one, by its size, has not been rounded."""

@@ -22,7 +22,7 @@ from privstream.pipelines.sources.event_files import (
     open_file,
     places,
 )
-from privstream.transforms.reading.columns import cut_by_text, unchecked_text
+from privstream.transforms.reading.fields import cut_by_text, unchecked_text
 
 BATCH_ROWS = 1 << 18
 FEW_ROWS = 128

@@ -7,7 +7,7 @@ from privstream.pipelines.sources import normalise
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files, parts_of
 from privstream.pipelines.sources.readers import ReadPart
-from privstream.transforms.reading.columns import TEXT_PER_BATCH
+from privstream.transforms.reading.fields import TEXT_PER_BATCH
 
 MEBIBYTE = 1 << 20
 LONGEST = 1 << 14

@@ -14,7 +14,7 @@ from privstream.pipelines import cli
 from privstream.pipelines.frames import ask, read
 from privstream.pipelines.sinks.postgres_table import PostgresTable
 from privstream.pipelines.sinks.row_files import json_values, read_row_file, with_item_columns, write_row_file
-from privstream.transforms.reading.texts import join_item
+from privstream.transforms.reading.domain import join_item
 from privstream.transforms.row_types import CategoryFlag, HeavyHitter, KeyCount, QueryAnswer
 
 TIME = "2030-01-01T00:00:00Z"

@@ -17,7 +17,7 @@ from privstream.pipelines.sources.event_files import Damage, InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import files_with
 from privstream.pipelines.sources.normalise import unusable
-from privstream.transforms.reading.texts import join_item
+from privstream.transforms.reading.domain import join_item
 from privstream.transforms.row_types import AlertState, KeyCount, QuantileEstimate
 
 HOUR = 3600

@@ -141,15 +141,8 @@ def counted(output: tuple[bytes, bytes]) -> CountBatch:
     return decode(CountBatch, output[1][STEP.size :])
 
 
-def test_a_misspelt_argument_of_a_stage_is_refused():
-    with pytest.raises(TypeError, match="CountContributions has no distnct"):
-        CountContributions(
-            steps=Steps.of(window=10, start=0), noise=NOISE, timer_offset=2, bound=Bound(3), distnct=True
-        )
-
-
 @pytest.mark.parametrize("distinct", [True, False])
-def test_contributions_count_up_to_the_limit(distinct):
+def test_values_of_what_counts_are_clipped(distinct):
     stage = CountContributions(
         steps=Steps.of(window=10, start=0), noise=NOISE, timer_offset=2, bound=Bound(3), distinct=distinct,
         key_shards=1, limits=(0, 50),
@@ -169,10 +162,7 @@ def test_contributions_count_up_to_the_limit(distinct):
     second = stage.step(b"", 1, [holders((1, 7), (3, 7), (2, 9))], restored)
     (two,) = map(counted, second.outputs)
     again = 0 if distinct else 1
-    assert [two.items.tolist(), two.counts.tolist()] == [[7, 9], [1 + again, 1]]
-    assert two.sums.tolist() == [50 * (1 + again), 5]
-    third = stage.step(b"", 2, [holders((2, 10))], second.state)
-    assert list(third.outputs) == [], "a fourth contribution of person 2"
+    assert [two.items.tolist(), two.sums.tolist()] == [[7, 9], [50 * (1 + again), 5]]
 
 
 RUN = {"epsilon": 1.0, "window": 10, "start": 0, "end": 40, "noise": NOISE, "domain": Domain(["a", "b"])}

@@ -11,9 +11,15 @@ from privstream.mechanisms import FoundKeys
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import CountBatch, HolderBatch, Names, decode, encode
-from privstream.transforms.counts import contributions, random_contributions
-from privstream.transforms.counts.contributions import CLOCK, CountContributions, PeopleLists, ReleaseDropped, lists_of
-from privstream.transforms.counts.random_contributions import CountRandomContributions
+from privstream.transforms.counts import contributions
+from privstream.transforms.counts.contributions import (
+    CLOCK,
+    CountContributions,
+    CountRandomContributions,
+    PeopleLists,
+    ReleaseDropped,
+    lists_of,
+)
 from privstream.transforms.people import bounding
 from privstream.transforms.people.bound import Bound
 from privstream.transforms.people.bounding import PartOfPeople, parts_of_people
@@ -137,10 +143,8 @@ def test_a_sample_is_taken_of_everybody_who_has_more_than_a_limit():
 def test_each_window_keeps_the_same_part_of_a_sample_and_any_two_are_kept_together_as_often():
     """With a false alarm below 1e-9 for each window."""
     number, fn = 3_000, stage(True)
-    chosen = [
-        one for _, one in fn.choose({step: held([(person, 7) for person in range(number)]) for step in range(12)})
-    ]
-    kept = np.array([np.isin(np.arange(number), one.rows) for one in chosen])
+    given = {step: held([(person, 7) for person in range(number)]) for step in range(12)}
+    kept = fn.choose(given, fn.initial(b"")).counts.reshape(12, number)
     assert (kept.sum(axis=0) == LIMIT).all()
     part, pair = LIMIT / WINDOWS, LIMIT * (LIMIT - 1) / WINDOWS / (WINDOWS - 1)
     assert np.abs(kept.mean(axis=1) - part).max() < 6.5 * math.sqrt(part * (1 - part) / number)
@@ -160,7 +164,7 @@ OPTIONS = [{}, {"per_window": 1}, {"distinct": True}, {"lists": PeopleLists(2, 9
 def test_people_in_parts_have_the_counts_that_they_have_together(limits, monkeypatch):
     fn = stage(True, dropped=DroppedShare(LIMIT, 0.1), **limits)
     whole = sent(fn, people())
-    monkeypatch.setattr(random_contributions, "AT_ONCE", 1_500)
+    monkeypatch.setattr(contributions, "AT_ONCE", 1_500)
     monkeypatch.setattr(bounding, "PART_ROWS", 20)
     assert sent(fn, people()) == sent(fn, people(), parts=True) == whole
 
@@ -222,15 +226,6 @@ def test_limits_start_afresh_with_a_period():
     of_both = by_person(fn, given).values()
     assert max(sum(number for step, number in counted.items() if step < 6) for counted in of_both) == 3
     assert max(counted.total() for counted in of_both) == 6
-
-
-def test_parts_of_people_meet_where_one_is_in_the_other():
-    users = np.array([0, 1 << 62, 2 << 62, 3 << 62, (1 << 64) - 1], np.uint64)
-    assert PartOfPeople(0, 0).rows(users).tolist() == [0, 1, 2, 3, 4]
-    assert PartOfPeople(2, 3).rows(users).tolist() == [3, 4]
-    assert PartOfPeople.split_off(PartOfPeople(2, 3).to_bytes() + b"x") == (PartOfPeople(2, 3), b"x")
-    assert PartOfPeople(2, 3).meets(PartOfPeople(1, 1))
-    assert not PartOfPeople(3, 1).meets(PartOfPeople(1, 1))
 
 
 def test_the_share_is_released_at_its_readings_alone_each_time_what_came_until_then(monkeypatch):

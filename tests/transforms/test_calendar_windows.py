@@ -9,8 +9,6 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import Timestamp
 from event_forms import of_elements
 from every_runner import one_job
 from hypothesis import given
@@ -20,8 +18,8 @@ from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
 from privstream.transforms.parameters import BEGIN
 from privstream.transforms.questions.cardinality import stays as stays_of
-from privstream.transforms.timing.calendar import Calendar, iso
-from privstream.transforms.timing.steps import END_OF_TIME, Steps, windows_in
+from privstream.transforms.timing.calendar import Calendar
+from privstream.transforms.timing.steps import END_OF_TIME, Steps
 
 SECOND = 1_000_000
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -61,7 +59,7 @@ def test_each_event_lies_in_the_one_window_that_holds_it(window, moments, latene
     made = steps(window, seconds(1999, 12, 1, zone=zone), allowed_lateness=lateness)
     times = np.array(moments, np.int64)
     rows, found = made.assign(times)
-    inside = times >= made.start
+    inside = times >= made.origin
     assert rows.tolist() == np.flatnonzero(inside).tolist()
     for row, step in zip(rows, found.tolist(), strict=True):
         start, end = made.bounds(step)
@@ -106,7 +104,7 @@ DAY = 86_400
     moments=st.lists(st.integers(0, 250 * DAY * SECOND), min_size=1, max_size=20),
 )
 def test_days_in_utc_are_windows_of_one_length(window, more, end, moments):
-    """What `Steps` reckons with one length is what `CalendarSteps` finds in its list."""
+    """What `Steps` reckons with one length is what it finds in the list of a calendar."""
 
     def length(text):
         return Calendar.parse(text).length / SECOND if isinstance(text, str) else text
@@ -167,21 +165,6 @@ def test_the_unit_of_a_period_is_the_same_for_whichever_of_them_a_run_begins_wit
     for other in (units[2], PERSON, PrivacyUnit(what="person", window=DAY * SECOND)):
         assert units[0].changes("add_remove", other, "add_remove") is None
     assert hour.changes("add_remove", units[0], "add_remove") is None
-
-
-@pytest.mark.parametrize(
-    ("over", "window", "windows"),
-    [
-        ("3months", "1month Europe/Berlin", 3),
-        ("1year", "3months Europe/Berlin", 4),
-        ("2weeks Europe/Berlin", "1day Europe/Berlin", 14),
-        (7 * DAY, "1day Europe/Berlin", 7),
-        ("1month", "1month Europe/Berlin", "window"),
-        ("start", "1month Europe/Berlin", "start"),
-    ],
-)
-def test_sums_are_over_so_many_windows_of_a_calendar(over, window, windows):
-    assert windows_in(over, steps(window, seconds(2024, 1, 1))) == windows
 
 
 NOISE = KeyedNoise(b"a key for tests, known to all...", "calendar")
@@ -248,10 +231,3 @@ def test_a_day_that_a_zone_leaves_out_has_no_window() -> None:
     ends = [steps.bounds(step)[1] for step in range(6)]
     assert len(set(ends)) == 6
     assert [steps.ending(end) for end in ends] == list(range(6))
-
-
-def test_moments_are_those_of_beam() -> None:
-    """Windows reckon without Beam: the last moment of a timer, and how moments are written, are the same."""
-    assert int(GlobalWindow().max_timestamp().micros) == END_OF_TIME
-    for micros in (0, 1, -5, 1_500_000, 1_704_067_200_000_000, 1_704_067_200_000_001):
-        assert iso(micros) == Timestamp(micros=micros).to_rfc3339()

@@ -14,7 +14,7 @@ from apache_beam.utils.timestamp import Timestamp
 from examples import ONE_OF_EACH, example, with_inputs
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import ShiftingHeavyHitters
-from privstream.transforms.reading import dead_letters
+from privstream.transforms.reading import elements
 from workloads import COMMON, KEY, SECOND, START, transform
 
 BASE = {**COMMON, "noise": KeyedNoise(KEY)}
@@ -55,8 +55,8 @@ PRIVATE = [
 @pytest.mark.parametrize("batch", PRIVATE)
 def test_reasons_and_logs_quote_nothing_private(batch, caplog, monkeypatch):
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.DEBUG, dead_letters.__name__)  # runs that failed in this process have silenced it
-    monkeypatch.setattr(dead_letters, "SECONDS_BETWEEN_LINES", 0)
+    caplog.set_level(logging.DEBUG, elements.__name__)  # runs that failed in this process have silenced it
+    monkeypatch.setattr(elements, "SECONDS_BETWEEN_LINES", 0)
     (letter,) = run(transform("plain"), [batch]).elements("dead")
     said = caplog.text + letter.reason
     assert f"1 because {letter.reason}" in caplog.text
@@ -112,7 +112,7 @@ def test_two_million_events_of_one_person_in_one_window():
 
 
 SECRET = "zaphod"
-LOGGER = dead_letters.__name__
+LOGGER = elements.__name__
 
 
 @pytest.fixture(autouse=True)
@@ -128,10 +128,9 @@ def lines_of(caplog) -> list[str]:
 @pytest.fixture
 def fresh(monkeypatch):
     """Start with a log that has written nothing."""
-    log = dead_letters.LOG
-    log.flush()
+    log = elements.LOG
+    log.add({}, now=True)
     monkeypatch.setattr(log, "_last", None)
-    monkeypatch.setattr(log, "_read", 0)
 
 
 def test_a_pipeline_that_nothing_comes_of_says_why(fresh, caplog):

@@ -153,7 +153,7 @@ def test_failed_bundles_and_moved_keys_change_nothing(case, monkeypatch):
     """State is restored again and again, from what was written whole and from what was appended."""
     monkeypatch.setattr(step_fn, "LEAST_COMPACTION", 2000)
     monkeypatch.setattr(step_fn, "CACHED_KEYS", 2)
-    monkeypatch.setattr(publishing, "REPLAYED", 4)
+    monkeypatch.setattr(publishing, "REWRITTEN", 4)
     flow, chance = DATAFLOWS[case[0]], random.Random(0)
     made, events = flow.transform(case[1]), flow.events(case[1], chance, *flow.few)
     chain = drive(made, events, chance, crashes=0.2, workers=3)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.transforms.reading.fields import BrokenRuleError
-from privstream.transforms.reading.filters import Filter
-from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, TRUTH, read_as
+from privstream.transforms.reading.filters import KINDS, NUMBER, TEXT, TRUTH, Filter, read_as
 
 
 @pytest.mark.parametrize(
@@ -35,10 +34,8 @@ def test_the_condition_says_what_fields_are_read_as(text, kinds):
     [
         ("x in (1, -2)", {"x": "-2"}, True),
         ("x is null", {"x": ""}, True),
-        ('x == "de" or y > 1', {"x": None, "y": 2}, True),
         ("1 < x <= 5", {"x": 5.0}, True),
         ("a / b > 2 and b != 0", {"a": 6, "b": 0}, False),
-        ("not a / b > 2", {"a": 6, "b": 0}, False),
         ("a * a < 1", {"a": 1e308}, False),
         ('starts_with(lower(p), "/a.")', {"p": "/A.x"}, True),
         ('contains(p, ".*")', {"p": "abc"}, False),

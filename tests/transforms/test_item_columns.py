@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.reading.texts import join_columns, join_item, listed_item, split_item
+from privstream.transforms.reading.domain import join_columns, join_item, listed_item, split_item
 
 PARTS = st.text(st.sampled_from(list('a, "\n\x00ü|')), min_size=0, max_size=5)
 ITEMS = st.lists(PARTS, min_size=2, max_size=4)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.transforms.reading.local_times import EPOCH, check_form, parse, parse_column, zone_clock
+from privstream.transforms.reading.times import EPOCH, check_form, parse, parse_column, zone_clock
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Monrovia", "Asia/Kathmandu",
          "Africa/Casablanca", "Pacific/Apia", "America/Sao_Paulo"]  # fmt: skip

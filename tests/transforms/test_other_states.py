@@ -10,7 +10,6 @@ import pytest
 from counts_workloads import WINDOWS, random_events, transform
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.counts.publishing import PublishFound
 from privstream.transforms.timing.step_fn import PROGRESS
 from tiny_runner import END, Chain, dofns_of
 from workloads import SECOND, START
@@ -18,7 +17,7 @@ from workloads import SECOND, START
 NAME = "found, more"
 EVENTS = random_events(NAME, random.Random(1), 900)
 STOPPED = START + 10 * (WINDOWS // 2) + 5
-STAGE, COUNTS = PublishFound.kind, "FoundKeys state"
+STAGE, COUNTS = "known keys", "FoundKeys state"
 
 
 @cache
@@ -38,7 +37,7 @@ def begun():
 def resumed(chain, **options):
     """Give the last stage what is left of a job that was stopped: its state, and no cache; perhaps other options."""
     publish = chain.stages[1]
-    publish.workers = [pickle.loads(pickle.dumps(dofns_of(transform(NAME, **options))["PublishFound"]))]
+    publish.workers = [pickle.loads(pickle.dumps(dofns_of(transform(NAME, **options))["PublishCounts"]))]
     publish.workers[0].setup()
 
 
@@ -46,7 +45,7 @@ def log_of(chain):
     """Return a place of the last stage whose log has a state and what came since, and the log."""
     states = chain.stages[1].cells.states
     return next(
-        (place, log) for place, log in sorted(states.items()) if place[1] == "publish_found_log" and len(log) > 2
+        (place, log) for place, log in sorted(states.items()) if place[1] == "publish_counts_log" and len(log) > 2
     )
 
 
@@ -57,7 +56,7 @@ def progress_as(written, **changes):
 
 def written_as(cells, key):
     """Let the progress of a key tell of the log that there is."""
-    place, size = (key, "publish_found_progress"), sum(map(len, cells.states[key, "publish_found_log"]))
+    place, size = (key, "publish_counts_progress"), sum(map(len, cells.states[key, "publish_counts_log"]))
     (written,) = cells.states[place]
     cells.states[place] = [progress_as(written, log=size)]
 
@@ -97,7 +96,7 @@ def refused(chain, match):
     with pytest.raises(SnapshotError, match=match) as caught:
         chain.advance(END)
     told = "".join(traceback.format_exception(caught.value))
-    assert str(caught.value).startswith("state of PublishFound cannot be used: ")
+    assert str(caught.value).startswith("state of PublishCounts cannot be used: ")
     assert "resume from the same savepoint or checkpoint" in str(caught.value)
     assert not any(private in told for private in ("seldom", "eee", "ä", "user "))
 
@@ -137,7 +136,7 @@ def test_state_of_a_run_with_other_options_is_refused(options, match):
     states = chain.stages[1].cells.states
     resumed(chain, **options)
     refused(chain, "options must be those of the run that wrote it")
-    for place in [place for place, written in states.items() if place[1] == "publish_found_progress" and written]:
+    for place in [place for place, written in states.items() if place[1] == "publish_counts_progress" and written]:
         states[place] = [progress_as(states[place][0], options=b"")]
     refused(chain, match)
 
@@ -153,10 +152,10 @@ def test_what_is_missing_is_noticed(lost):
         chain.advance(END)
         del publish.advance
         cells = publish.cells
-        key = next(place[0] for place, found in cells.states.items() if place[1] == "publish_found_waiting" and found)
-        cells.states[key, "publish_found_waiting"].pop()
+        key = next(place[0] for place, found in cells.states.items() if place[1] == "publish_counts_waiting" and found)
+        cells.states[key, "publish_counts_waiting"].pop()
     elif lost == "the progress":
-        del cells.states[place[0], "publish_found_progress"]
+        del cells.states[place[0], "publish_counts_progress"]
     else:
         cut = {"the last segment": good[:-1], "the log": [], "a byte": [*good[:-1], good[-1][:-1]]}
         cells.states[place] = cut[lost]

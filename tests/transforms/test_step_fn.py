@@ -147,14 +147,6 @@ def stamped_batch(batch: bytes, micros: int) -> TimestampedValue:
     return TimestampedValue((StepKey(2, 0).to_bytes(), (1, batch)), Timestamp(micros=micros))
 
 
-def test_bounded_input_needs_an_end_and_all_input_a_start():
-    with pytest.raises(ValueError, match=r"^start must be given"):
-        Tell(steps=Steps(size=1), timer_offset=0)
-    records = beam.Pipeline() | beam.Create([]).with_output_types(Keyed)
-    with pytest.raises(ValueError, match=r"^end must be given when the input is bounded"):
-        _ = records | WithClock(Steps(size=1, first=0))
-
-
 def test_a_batch_outside_of_the_run_is_refused():
     steps = steps_of(3)
     for step in (6, 10):
@@ -268,16 +260,6 @@ def test_bounds_and_decision_times_fit_together(steps, step, stage):
     assert decided.micros == end.micros + steps.allowed_lateness + stage * MILLIS
     assert steps.latest(decided.micros, stage) == step
     assert steps.latest(decided.micros - 1, stage) == step - 1
-
-
-@given(st.integers(1, 10**6), st.integers(0, 10**9), st.integers(0, 10**3))
-def test_of_takes_seconds_and_counts_windows_from_the_start(window, start, further):
-    window, begin = window / 1000, start / 1000
-    end = begin + window + further * window
-    steps = Steps.of(window=window, start=begin, end=end)
-    assert steps.size == round(window * MICROS)
-    assert steps.bounds(steps.first)[0] == Timestamp(micros=round(begin * MICROS))
-    assert (steps.end - steps.first, steps.bounds(steps.end - 1)[1].micros) == (further + 1, round(end * MICROS))
 
 
 WINDOW, LATENESS, PEOPLE = 10, 5, 400

@@ -27,7 +27,7 @@ from privstream.transforms.reading.times import TimeForm
 KEY = b"an example, not a secret"
 NOISE = KeyedNoise(KEY, "a run that nobody else names")
 WINDOW: dict[str, Any] = {"epsilon": 1.0, "window": 60, "start": 0, "end": 120}
-NAMES = {"user": "who", "item": "what", "time": "when"}
+NAMES = {"user": "who", "item": ("what",), "time": "when"}
 WHEN = datetime.datetime(1970, 1, 1, 0, 0, 5, tzinfo=datetime.UTC)
 
 
@@ -55,14 +55,6 @@ def test_parameters_are_shown_and_keys_are_not(name: str) -> None:
     assert KEY.decode() not in shown and "nobody" not in shown and "noise" not in shown
     assert repr(made.with_dead_letters()) == shown
     assert "0x" not in shown or "function" in shown
-
-
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_a_wrong_argument_is_told_of_the_class_that_the_user_has_written(name: str) -> None:
-    made, _ = EXAMPLES[name]
-    for wrong, named in (((1.0, 1e-6), {}), ((1.0,), {"noise": NOISE}), ((), {"noise": NOISE, "nothing": 1})):
-        with pytest.raises(TypeError, match=rf"^{made.__name__}: (too many positional|got an unexpected|missing)"):
-            made(*wrong, **named)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +103,7 @@ def frames(columns: dict[str, list[Any]]) -> dict[str, Any]:
 
 def read(element: Any, time_unit: str | None = None, time_zone: str | None = None, **given: Any) -> Any:
     """Return what stands in an element, and why the rest cannot be used, without a pipeline."""
-    names = FieldNames(**{"user": "who", "item": "what", "time": "when", "stamped": False,
+    names = FieldNames(**{"user": "who", "item": ("what",), "time": "when", "stamped": False,
                           "times": TimeForm(unit=time_unit, zone=time_zone)} | given)  # fmt: skip
     gatherer = GatherRows(EventFields(), names)
     gatherer.start_bundle()

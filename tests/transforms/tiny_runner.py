@@ -28,9 +28,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 from event_forms import as_arrow, checked
 from privstream.transforms.batches import StepKey
 from privstream.transforms.counts.contributions import CLOCK
-from privstream.transforms.counts.publishing import to_shard
 from privstream.transforms.counts.transform import PublishAtEnds, under_one_key
-from privstream.transforms.timing.clock import SEED, StartClocks
+from privstream.transforms.timing.clock import SEED
 from privstream.transforms.timing.step_fn import StepFn
 
 
@@ -227,9 +226,7 @@ class DoFns(PipelineVisitor):
     def _names(self, node) -> tuple[bytes, ...]:
         """Return the keys that are flattened with the input of a stage."""
         (flattened,) = node.inputs
-        makers = [given.producer.transform for given in flattened.producer.inputs]
-        (names,) = [each.fn.names for each in makers if isinstance(getattr(each, "fn", None), StartClocks)]
-        return names
+        return flattened.producer.parent.transform.names
 
 
 @functools.lru_cache(maxsize=32)
@@ -261,7 +258,7 @@ CLOSING = ("BoundPerWindow", "LastPresence", "BoundRows", "ToClock")
 COUNTING = ("CountContributions", "CountRandomContributions")
 STAGES = (
     *("BoundAcrossWindows", "DecideHits", "DecideStatuses"),
-    *(*COUNTING, "PublishCounts", "PublishFound", "ShowCounts"),
+    *(*COUNTING, "PublishCounts", "ShowCounts"),
     *("TrackMembers", "PublishCardinality", "LimitRows", "PublishHistogram", "RaiseFlags"),
     *("CountRanges", "AnswerPredecessors", "PublishAtEnds"),
 )
@@ -320,8 +317,6 @@ class Chain:
         for stage in self.stages:
             if isinstance(stage.fn, PublishAtEnds):
                 elements = [under_one_key(row, stage.fn.coder, stage.fn.steps) for row in elements]
-            elif type(stage.fn).__name__ == "ShowCounts":
-                elements = list(map(to_shard, elements))
             stage.feed(elements)
             if stage is self.stages[0] or not self._held():
                 stage.advance(watermark)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,22 +19,36 @@ from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Keyed,
-    Names,
     StepKey,
+    decode,
     encode,
     first_of_run,
+    in_order,
     named,
     rows_of,
     shard_key,
 )
 from privstream.transforms.counters import counter
 from privstream.transforms.counts.keyed_counts import NUMBERS, READINGS
-from privstream.transforms.people.bound import Bound, by_person, draws_of_pairs, within_limit
-from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, Used
-from privstream.transforms.people.split import ClippedCounter
+from privstream.transforms.people.bound import (
+    ITEM_ORDER,
+    Bound,
+    ClippedCounter,
+    draws_of_pairs,
+    place_in_run,
+    sorted_in_groups,
+)
+from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, PartOfPeople, Used
+from privstream.transforms.spill import release, size_of
 from privstream.transforms.timing.clock import stepped
-from privstream.transforms.timing.step_fn import StepFn
+from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
+
+AT_ONCE = 1 << 26
+"""Bytes, about, of what is chosen from at a time."""
+
+Held = dict[int, HolderBatch]
+"""What people have in some steps, in order; the rows of these follow each other."""
 
 
 class PeopleLists(NamedTuple):
@@ -50,16 +65,49 @@ def lists_of(mechanism: KeyedCounts) -> PeopleLists | None:
     return PeopleLists(mechanism.listed, mechanism.last_listed)
 
 
+class Rows(NamedTuple):
+    """All rows of what people have, person by person, and of each the earlier steps first.
+
+    Attributes:
+        order: int64 (n,), where they are among the rows of all steps.
+        starts: the rows of the i-th step are starts[i] to starts[i + 1] of these.
+        people: uint64 (m,), increasing.
+        persons, steps: numbers of person and step, int32 (n,).
+    """
+
+    order: np.ndarray
+    starts: np.ndarray
+    people: np.ndarray
+    persons: np.ndarray
+    steps: np.ndarray
+
+
+class Chosen(NamedTuple):
+    """What counts of what people have.
+
+    Attributes:
+        counts: bool (n,), the rows that count.
+        new: bool (n,), those that put a person on the list of a key; None without lists.
+        sums: what limits drop of these rows, int64; None if nobody asks.
+        dropped: each person as often as limits have dropped something of it now, as far as that is added up.
+    """
+
+    counts: np.ndarray
+    new: np.ndarray | None
+    sums: np.ndarray | None
+    dropped: np.ndarray
+
+
 class CountContributions(BoundOverRun, state="count_contributions"):
     """Drop what is beyond a person's limits, and count the rest by shard of keys.
 
     Args:
-        bound: of a person, paced.
+        bound: of a person.
         distinct: whether a person counts only once for each key in the whole run.
         key_shards: shards of keys.
         limits: least and largest value of a contribution, to which it is clipped.
         lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
-            are depends on that person's events alone: the first that count, those of one step in the order above.
+            are depends on that person's events alone: the first that count, those of one step in a random order.
         dropped: how what limits drop is clipped; None if it is not added up.
     """
 
@@ -80,77 +128,198 @@ class CountContributions(BoundOverRun, state="count_contributions"):
 
     @override
     def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
-        users, rows = held.users, np.arange(len(held.users))
-        new, pairs = np.ones(len(rows), bool), np.empty(0, np.uint64)
-        if self.distinct:
-            pairs = self._pairs(held, rows)
-            new = _charged(used["pairs"], pairs) == 0
-            rows = np.flatnonzero(new)
-        within = within_limit(
-            users[rows],
-            self.bound.allowed(self.steps.number(step), self.steps.count),
-            used["times"],
-            lambda over: self._pairs(held, rows[over]),
-            at_once=self.bound.per_window,
-        )
-        admitted = rows[within]
-        charged = dict.fromkeys(self.limit_names, Charges.none()) | {"times": Charges.of(users[admitted])}
-        if self.lists is not None:
-            some, charges = self._listed(step, held, admitted, used)
-            charged |= charges
-            counted = None if some is None else np.bincount(some, minlength=len(users)) > 0
-        else:
-            counted = None
-            if self.distinct:
-                charged["pairs"] = Charges.of(pairs[admitted[new[admitted]]])
-        sent = [*by_shard(step, self._count(held, admitted, counted), self.key_shards)]
-        if self.dropped is not None and len(rows):
-            people, person, came = by_person(users[rows])
-            sums, now = self.dropped.of_people(
-                came, np.bincount(person[within], minlength=len(people)), used["dropped"].charged(people)
-            )
-            charged["dropped"] = Charges.of(np.repeat(people, now))
-            sent.append(sums_record(step, sums))
+        chosen = self.choose({step: held}, used)
+        rows = np.flatnonzero(chosen.counts)
+        charged = dict.fromkeys(self.limit_names, Charges.none()) | {"times": Charges.of(held.users[rows])}
+        if chosen.new is not None:
+            listed = np.flatnonzero(chosen.new)
+            charged["listed"] = Charges.of(held.users[listed])
+            charged["pairs"] = Charges.of(self._pairs(held, listed))
+        elif self.distinct:
+            charged["pairs"] = Charges.of(self._pairs(held, rows))
+        if self.lists is not None and self.steps.number(step) > self.lists.last:
+            del charged["pairs"], charged["listed"]
+        sent = [*by_shard(step, self._count(step, held, rows, chosen.new), self.key_shards)]
+        if chosen.sums is not None:
+            charged["dropped"] = Charges.of(chosen.dropped)
+            sent.append(sums_record(step, chosen.sums))
         return charged, sent
 
-    @override
-    def remembered(self, step: int, used: Used) -> Used:
-        if self.lists is None or self.steps.number(step) <= self.lists.last:
-            return used
-        return {**used, "pairs": UserCounters(), "listed": UserCounters()}
+    def choose(self, held: Held, used: Used) -> Chosen:
+        """Choose what counts of all that people have in some steps, given what they have used before these.
 
-    def _listed(
-        self, step: int, held: HolderBatch, admitted: np.ndarray, used: Used
-    ) -> tuple[np.ndarray | None, Charged]:
-        """Return the rows in which a list counts a person for a key from now on, and what that charges.
-
-        After its last step there are none, and nothing is charged.
+        Each contribution has a random number of its own. Of a person those with the least numbers count: in a step, if
+        there is a limit of it, and of these so many as are left of the limit of the run.
         """
-        assert self.lists is not None
-        if self.steps.number(step) > self.lists.last:
-            return None, {}
-        keys, listed = self.lists.keys, used["listed"]
-        open_ = admitted[listed.charged(held.users[admitted]) < keys]
-        own = self._pairs(held, open_)
-        fresh = _charged(used["pairs"], own) == 0
-        some, own = open_[fresh], own[fresh]
-        chosen = within_limit(held.users[some], keys, listed, own.__getitem__)
-        some, own = some[chosen], own[chosen]
-        return some, {"pairs": Charges.of(own), "listed": Charges.of(held.users[some])}
+        starts = np.cumsum([0, *(len(each.users) for each in held.values())])
+        users = np.concatenate([each.users for each in held.values()])
+        order = in_order(users, runs=True)
+        first = first_of_run(users[order])
+        people, persons = users[order[first]], np.cumsum(first, dtype=np.int32) - 1
+        steps = np.repeat(np.arange(len(held), dtype=np.int32), np.diff(starts))[order]
+        del users
+        rows = Rows(order, starts, people, persons, steps)
+        came = np.ones(len(order), bool)
+        if self.distinct:  # the first ones of a key stand for all
+            pairs = np.concatenate([self._pairs(each, np.arange(len(each.users))) for each in held.values()])[order]
+            came[:] = False
+            came[np.unique(pairs, return_index=True)[1]] = True
+            came &= _charged(used["pairs"], pairs) == 0
+        counts, at_once = came.copy(), self.bound.per_window
+        left = self.bound.allowed(self.steps.number(max(held)), self.steps.count) - used["times"].charged(people)
+        least = left if at_once is None else np.minimum(left, at_once)
+        over = np.flatnonzero(counts & (np.bincount(persons) > least)[persons])  # few: no other row needs an order
+        if len(over):
+            draws = self._draws(held, rows, over)
+            if at_once is not None:
+                within = _place(persons[over] * np.int64(len(held)) + steps[over], draws) < at_once
+                counts[over] = within
+                over, draws = over[within], draws[within]
+            counts[over] = _place(persons[over], draws) < left[persons[over]]
+        sums, dropped = None, np.empty(0, np.uint64)
+        if self.dropped is not None:
+            all_of, counted = (np.bincount(persons[some], minlength=len(people)) for some in (came, counts))
+            sums, now = self.dropped.of_people(all_of, counted, used["dropped"].charged(people))
+            dropped = np.repeat(people, now)
+        chosen = np.empty(len(order), bool)
+        chosen[order] = counts
+        listed = None if self.lists is None else self._listed(self.lists, held, rows, np.flatnonzero(counts), used)
+        return Chosen(chosen, listed, sums, dropped)
+
+    def _draws(self, held: Held, rows: Rows, some: np.ndarray) -> np.ndarray:
+        """Return the random numbers of some rows of all steps, uint64."""
+        wanted = np.zeros(len(rows.order), bool)
+        wanted[rows.order[some]] = True
+        drawn = np.empty(len(wanted), np.uint64)
+        for (step, each), start, end in zip(held.items(), rows.starts, rows.starts[1:], strict=False):
+            of_step = np.flatnonzero(wanted[start:end])
+            drawn[start + of_step] = self._drawn(step, each, of_step)
+        return np.asarray(drawn[rows.order[some]])
+
+    def _drawn(self, step: int, held: HolderBatch, rows: np.ndarray) -> np.ndarray:
+        """Return the random numbers of some rows of a step, uint64."""
+        return self._pairs(held, rows)
 
     def _pairs(self, held: HolderBatch, rows: np.ndarray) -> np.ndarray:
         """Return keyed hashes of person and key, uint64, for some rows."""
         return draws_of_pairs(self._order, held.users[rows], held.items[rows])
 
-    def _count(self, held: HolderBatch, rows: np.ndarray, new: np.ndarray | None) -> CountBatch:
-        """Count some rows, increasing; `new` says of each row whether the person is new to the key, or on its list."""
-        if held.values is None:
-            return _counted_items(held.items[rows], held.names, new if new is None else new[rows])
+    def _listed(self, lists: PeopleLists, held: Held, rows: Rows, some: np.ndarray, used: Used) -> np.ndarray:
+        """Return which rows of all steps put a person on the list of a key, bool; `some` are those that count."""
+        marks = np.zeros(len(rows.order), bool)
+        in_time = np.array([self.steps.number(step) <= lists.last for step in held])
+        some = some if in_time.all() else some[in_time[rows.steps[some]]]
+        if not len(some):
+            return marks
+        keys = np.concatenate([each.items for each in held.values()])[rows.order[some]]
+        order = sorted_in_groups(rows.persons[some], keys)  # of equal keys of a person the earliest comes first
+        some = np.sort(some[order[first_of_run(rows.persons[some][order], keys[order])]])
+        left = lists.keys - used["listed"].charged(rows.people)
+        if not self.bound.sampled:  # keys of earlier steps are on the list
+            some = some[left[rows.persons[some]] > 0]
+            (each,) = held.values()
+            some = some[_charged(used["pairs"], self._pairs(each, rows.order[some])) == 0]
+        persons = rows.persons[some]
+        over = np.flatnonzero((np.bincount(persons, minlength=len(left)) > left)[persons])
+        draws = self._draws(held, rows, some[over])
+        place = place_in_run(persons[over], np.lexsort((draws, rows.steps[some[over]], persons[over])))
+        marks[rows.order[np.delete(some, over[place >= left[persons[over]]])]] = True
+        return marks
+
+    def _count(self, step: int, held: HolderBatch, rows: np.ndarray, new: np.ndarray | None) -> CountBatch:
+        """Count some rows, increasing; `new` says of each row whether it puts a person on the list of its key."""
+        if new is not None and self.lists is not None and self.steps.number(step) > self.lists.last:
+            new = None
+        if held.values is None:  # as `add_up` does, where nothing is added up: sorts without an order
+            distinct, counts = np.unique(held.items[rows], return_counts=True)
+            if new is None:
+                return CountBatch(distinct, counts, held.names)
+            of_new, number = np.unique(held.items[rows][new[rows]], return_counts=True)
+            first = np.zeros(len(distinct), np.int64)
+            first[np.searchsorted(distinct, of_new)] = number
+            return CountBatch(distinct, counts, held.names, first)
         values = held.values[rows]
         within: np.ndarray = np.clip(values, *self.limits)
         self.clipped.add(values, within, self.limits)
         fresh = None if new is None else new[rows].astype(np.int64)
         return add_up(CountBatch(held.items[rows], np.ones(len(rows), np.int64), held.names, fresh, within))
+
+
+class CountRandomContributions(CountContributions, state="count_random"):
+    """Drop what is beyond a person's limits, all but random ones of the whole run, or of a period, and count the rest.
+
+    All steps are handled when the last one is due, one part of people after the other. A random number is a function of
+    the noise key, the person, the item and the step, or the period if an item counts once in it. In each step
+    `BoundPerWindow` keeps those with the least, by the same numbers. So which ones count depends on the person's own
+    events and the key, and on no time. Nothing is remembered: what comes after a period has been handled is late.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._blocks = (1,)
+        self._orders = self.noise.derive(ITEM_ORDER)
+
+    @override
+    def _drawn(self, step: int, held: HolderBatch, rows: np.ndarray) -> np.ndarray:
+        order = self._orders.derive(self.steps.first_of_period(step) if self.distinct else step)
+        return draws_of_pairs(order, held.users[rows], held.items[rows])
+
+    @override
+    def block_end(self, level: int, handled: int) -> int:
+        return min(self.steps.last_of_period(handled + 1), self._last)
+
+    @override
+    def run(
+        self, key: bytes, steps: Iterable[int], batches: Mapping[int, list[bytes]], state: Used
+    ) -> Iterator[tuple[int, Stepped]]:
+        step, until = min(steps), max(steps)
+        while step <= until:
+            last = self.block_end(0, step - 1)
+            some = {each: found for each, found in batches.items() if step <= each <= last}
+            counted, sums = self._counted(some, self.initial(key))
+            for each in range(step, last + 1):
+                sent = [*by_shard(each, counted[each], self.key_shards)] if each in counted else []
+                if self.dropped is not None and counted and each == max(counted):
+                    sent.append(sums_record(each, sums))
+                yield each, Stepped(state, sent, unchanged)
+            step = last + 1
+            for batch in chain.from_iterable(some.values()):
+                release(PartOfPeople.split_off(batch)[1])
+
+    def _counted(self, records: Mapping[int, Sequence[bytes]], used: Used) -> tuple[dict[int, CountBatch], np.ndarray]:
+        """Return what counts in each step of a period, and what limits drop of it, int64 (n,)."""
+        parted = {step: [PartOfPeople.split_off(record) for record in each] for step, each in records.items()}
+        size = sum(size_of(data) for each in parted.values() for _, data in each)
+        bits = (size // AT_ONCE).bit_length()
+        counted: dict[int, CountBatch] = {}
+        sums = np.zeros(0 if self.dropped is None else len(self.dropped.laws), np.int64)
+        for number in range(1 << bits):
+            if not (held := _held(parted, PartOfPeople(bits, number))):
+                continue
+            chosen, start = self.choose(held, used), 0
+            sums += 0 if chosen.sums is None else chosen.sums
+            for step in [*held]:
+                each = held.pop(step)
+                of_step = slice(start, start := start + len(each.users))
+                new = None if chosen.new is None else chosen.new[of_step]
+                found = self._count(step, each, np.flatnonzero(chosen.counts[of_step]), new)
+                counted[step] = add_up(CountBatch.join([counted[step], found])) if step in counted else found
+        return counted, sums
+
+
+def _held(records: Mapping[int, Sequence[tuple[PartOfPeople, bytes]]], part: PartOfPeople) -> Held:
+    held: Held = {}
+    for step, each in records.items():
+        whole = [decode(HolderBatch, data) for of, data in each if part.meets(of)]
+        found = [rows_of(one, these) for one in whole if len(these := part.rows(one.users))]
+        if found:
+            held[step] = HolderBatch.join(found)
+    return held
+
+
+def _place(groups: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return for each row how many rows of its group have a smaller random number."""
+    return place_in_run(groups, sorted_in_groups(groups, draws))
 
 
 def _charged(counters: UserCounters, keys: np.ndarray) -> np.ndarray:
@@ -171,17 +340,6 @@ def add_up(rows: CountBatch) -> CountBatch:
 
     items = rows.items[order[starts]]
     return CountBatch(items, total(rows.counts), rows.names, total(rows.new), total(rows.sums))
-
-
-def _counted_items(items: np.ndarray, names: Names, new: np.ndarray | None) -> CountBatch:
-    """Count rows by item, as `add_up` does, where nothing but their number is added up: sorts without an order."""
-    distinct, counts = np.unique(items, return_counts=True)
-    fresh = None
-    if new is not None:
-        of_new, number = np.unique(items[new], return_counts=True)
-        fresh = np.zeros(len(distinct), np.int64)
-        fresh[np.searchsorted(distinct, of_new)] = number
-    return CountBatch(distinct, counts, names, fresh)
 
 
 def by_shard(step: int, counted: CountBatch, shards: int) -> Iterator[Keyed]:

@@ -56,7 +56,6 @@ class LargestCounts:
         return nsmallest(self.top, known, key=self._place)
 
     def _place(self, row: Any) -> tuple[Any, ...]:
-        """Return what sorts a row."""
         return *(-getattr(row, name) for name in self.by), row.item
 
 
@@ -150,9 +149,10 @@ class SmoothFinished:
     def changed(self, keys: np.ndarray, starts: np.ndarray, published: np.ndarray) -> dict[str, np.ndarray]:
         """Return columns in place of those of rows, nan for none."""
         windows = np.round((starts - starts.min()) / self.length).astype(np.int64)  # of a calendar they differ a little
-        if self.windows > 1:
-            return self._summed(keys, windows, published)
         matrix, place = series(keys, windows, published[0])
+        if self.windows > 1:
+            others = [series(keys, windows, each)[0] for each in published[1:]]
+            return self._summed(np.stack([matrix, *others]), place)
         return self._smoothed(smooth(matrix, self.stddev, self.ended), matrix, place, starts)
 
     def last(self, history: np.ndarray, starts: np.ndarray) -> dict[str, np.ndarray]:
@@ -163,15 +163,12 @@ class SmoothFinished:
             starts: of the newest one, for each item.
         """
         if self.windows > 1:
-            recent = history[:, -self.windows :]
-            number = (~np.isnan(recent[0])).sum(axis=0)
-            return self._of_sums(np.rint(np.nansum(recent, axis=1)).astype(np.int64), np.maximum(number, 1))
+            return self._summed(history, -1)
         return self._smoothed(smooth(history[0], self.stddev), history[0], -1, starts)
 
     def _smoothed(
         self, smoothed: Smoothed, matrix: np.ndarray, place: Any, starts: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Return the columns of some places of a matrix of windows and items."""
         found = shown_columns(*(part[place] for part in smoothed))
         if self.rising:
             risen = self._within_periods(rises(smoothed, matrix, self.stddev, self.rising).take(place), starts)
@@ -186,23 +183,15 @@ class SmoothFinished:
             found[:, self.steps.renewals(steps) != self.steps.renewals(steps - self.rising)] = np.nan
         return found
 
-    def _summed(self, keys: np.ndarray, windows: np.ndarray, published: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns of sums over the last windows, as far as an item has so many."""
-        matrix, place = series(keys, windows, np.arange(len(keys)))
-        known = ~np.isnan(matrix)
-        rows = np.where(known, matrix, 0).astype(np.int64)
-        end = 1 + np.arange(len(matrix))
-
-        def of_last(numbers: np.ndarray) -> np.ndarray:
-            added = np.concatenate([np.zeros((1, numbers.shape[1]), np.int64), np.cumsum(numbers, axis=0)])
-            return np.asarray((added[end] - added[np.maximum(end - self.windows, 0)])[place])
-
-        return self._of_sums(np.stack([of_last(np.where(known, each[rows], 0)) for each in published]), of_last(known))
-
-    def _of_sums(self, totals: np.ndarray, number: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns of sums over `windows` windows each."""
+    def _summed(self, history: np.ndarray, place: Any) -> dict[str, np.ndarray]:
+        """Return the columns of some places of sums over the last windows, as far as an item has so many."""
         assert self.sums is not None
-        found = self.sums.summed(0, np.arange(len(number), dtype=np.uint64), totals, number)
+        known = ~np.isnan(history[:1])
+        sums = np.cumsum(np.nan_to_num(np.concatenate([known, history])).astype(np.int64), axis=1)
+        sums[:, self.windows :] -= sums[:, : -self.windows].copy()
+        number, *totals = (each[place] for each in sums)
+        keys = np.arange(len(number), dtype=np.uint64)
+        found = self.sums.summed(0, keys, np.stack(totals), np.maximum(number, 1))
         return unsmoothed_columns(found, self.sums.max_value)
 
 

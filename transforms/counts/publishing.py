@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,19 +13,17 @@ import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
-from privstream.mechanisms.keyed_counts.found_keys import FoundKeys, FoundState
-from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import RowNoise
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.smoothing import LOOKBACK
 from privstream.transforms.batches import (
     CountBatch,
-    Keyed,
     Names,
     StepKey,
     decode,
     encode,
-    shard_key,
     string_buffers,
 )
 from privstream.transforms.counts.contributions import add_up
@@ -45,250 +42,12 @@ from privstream.transforms.timing.step_fn import StepFn, Stepped
 from typing_extensions import override
 
 MOST_PARTS = 64  # in which texts are kept
-WINDOW = ("window_start", "window_end")
-REPLAYED = 64  # steps that are counted again at most when a state is restored
-
-
-RememberedKeys = Any
-"""What a shard of keys remembers: the mechanism's state, its keys, and texts: `NamedState` or `FoundNames`."""
-
-
-class CountsOnClock(StepFn):
-    """Per shard of keys, on a public clock: counts of a step in, a table out, which is the same for the same counts.
-
-    The log has the whole state, and then what came in each step since: a state follows from these again.
-
-    Attributes:
-        mechanism: counts keys by their numbers.
-        key_shards: how many shards of keys there are.
-        domain: the public list of keys, which are then positions in it, or None.
-        always: the keys that are published in every window, beside those that are found; None for none.
-        row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
-        counted: whether rows of tables are counted as published; else a view of them is.
-    """
-
-    kind = "named counts"  # of snapshots
-    mechanism: Any
-    key_shards: int
-    domain: Domain | None
-    always: PublicKeys | None
-    row_type: Any
-    counted: bool
-    rows_published = Metrics.counter("privstream", "counts_published")
-
-    @abstractmethod
-    def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> RememberedKeys:
-        """Return what a shard remembers, with texts out of a snapshot."""
-
-    def snapshot(self, state: RememberedKeys) -> bytes:
-        """Encode all parts."""
-        counts = self.mechanism.snapshot(state.counts)
-        of: dict[str, Any] = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys}
-        return pack(self.kind, 1, of | state.columns)
-
-    def restore(self, data: bytes) -> RememberedKeys:
-        """Decode all parts.
-
-        Raises:
-            SnapshotError: it was written by a run with other shards, in which other keys are.
-        """
-        found: dict[str, Any] = unpack(self.kind, 1, data)
-        if (shards := found.pop("shards")) != self.key_shards:
-            raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
-        counts = self.mechanism.restore(found.pop("counts"))
-        return self.remembered(counts, Keys.of(found.pop("keys")), found)
-
-    def decode(self, key: bytes, segments: list[bytes]) -> RememberedKeys:
-        """Restore the state, and count again what came since."""
-        state: RememberedKeys = super().decode(key, segments[:1])
-        for segment in segments[1:]:
-            (step,) = STEP.unpack_from(segment)
-            state, _ = self._counted(step, decode(CountBatch, segment[STEP.size :]), state)
-        return state
-
-    def step(self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys) -> Stepped:
-        """Publish one window."""
-        after, found = self._counted(step, _join(batches), state)
-        whole = (step + 1) % REPLAYED == 0
-        to = StepKey(step, StepKey.from_bytes(key).shard).to_bytes()
-        tables = [(to, self._table(step, after, found))] if len(found.keys) else []
-        return Stepped(
-            after,
-            tables,
-            None if whole else lambda: stepped(step, batches[0] if len(batches) == 1 else encode(_join(batches))),
-        )
-
-    def _counted(self, step: int, counted: CountBatch, state: RememberedKeys) -> tuple[RememberedKeys, KeyedRows]:
-        """Return the state after a step, and what is published about it."""
-        keys, numbers = state.keys.with_numbers(counted.items)
-        number = self.steps.number(step)
-        given = KeyedStep(
-            step=number,
-            keys=numbers.astype(np.uint64),
-            counts=counted.counts,
-            sums=None if self.mechanism.max_value is None else _present(counted.sums),
-            listed=_present(counted.new) if self.mechanism.lists(number) else None,
-        )
-        counts, found = self.mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys.keys))
-        return state.after(counts, keys, counted.names), found
-
-    def _table(self, step: int, state: RememberedKeys, found: KeyedRows) -> bytes:
-        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
-
-        They are in the order of keys, which tells which of them somebody had first: they must be sorted.
-        """
-        names, batches = state.named(found), []
-        for one in (found, *found.earlier):
-            columns = dict.fromkeys(self.row_type._fields) | unsmoothed_columns(one, self.mechanism.max_value)
-            some = state.keys.keys[one.keys]
-            texts = names.texts(some) if self.domain is None else self.domain.texts.take(some)
-            columns["item"] = texts.cast(pa.large_string())
-            columns |= zip(WINDOW, self.steps.bounds_micros(step - (found.step - one.step)), strict=True)
-            arrays = []
-            for name in self.row_type._fields:
-                several = isinstance(column := columns[name], np.ndarray | pa.Array)
-                arrays.append(pa.array(column, from_pandas=True) if several else pa.repeat(column, len(some)))
-            batches.append(pa.RecordBatch.from_arrays(arrays, list(self.row_type._fields)))
-        stream = io.BytesIO()
-        with pa.ipc.new_stream(stream, batches[0].schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        if self.counted:
-            self.rows_published.inc(sum(map(len, batches)))
-        return stream.getvalue()
-
-
-@dataclass(frozen=True, eq=False)
-class NamedState:
-    """What a shard remembers, with the texts of those keys that may be published.
-
-    A key that waits for more people needs no text: when it is considered at last, new contributions bring it.
-    """
-
-    counts: KeyedState
-    keys: Keys
-    names: Names
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The texts."""
-        return {f"names_{name}": column for name, column in vars(self.names).items()}
-
-    def after(self, counts: KeyedState, keys: Keys, names: Names) -> NamedState:
-        """Return what follows a step that came with these texts."""
-        considered = np.setdiff1d(counts.considered, self.counts.considered, assume_unique=True)
-        if not len(names.items) or not len(considered):
-            return NamedState(counts, keys, self.names)
-        return NamedState(counts, keys, Names.union([self.names, names.select(np.sort(keys.keys[considered]))]))
-
-    def named(self, found: KeyedRows) -> Names:
-        """Return all texts."""
-        return self.names
-
-
-class PublishCounts(CountsOnClock, state="publish_counts"):
-    """Publish counts that span windows, or of public keys."""
-
-    def initial(self, key: bytes) -> NamedState:
-        """Count nothing yet; of a public list, the keys of this shard."""
-        domain = self.domain
-        if domain is None:
-            return NamedState(self.mechanism.initial_state(), Keys.none(), Names.none())
-        keys = Keys.of(np.arange(StepKey.from_bytes(key).shard, len(domain.texts), self.key_shards, dtype=np.uint64))
-        numbers = np.arange(len(keys.keys), dtype=np.uint64)
-        return NamedState(self.mechanism.initial_state(numbers), keys, Names.none())
-
-    def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> NamedState:
-        """Return the state."""
-        return NamedState(counts, keys, Names(*columns.values()))
-
-
-@dataclass(frozen=True, eq=False)
-class FoundNames:
-    """What a shard remembers, with the texts of all keys by their numbers, in the parts in which they came."""
-
-    counts: FoundState
-    keys: Keys
-    texts: tuple[pa.LargeStringArray, ...] = ()
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The texts."""
-        offsets, text = string_buffers(self._taken(np.arange(len(self.keys.keys))))
-        return {"offsets": offsets, "text": text}
-
-    def after(self, counts: FoundState, keys: Keys, names: Names) -> FoundNames:
-        """Return what follows a step that came with these texts."""
-        more = keys.keys[len(self.keys.keys) :]
-        texts = (*self.texts, names.texts(more)) if len(more) else self.texts
-        if len(texts) > MOST_PARTS:
-            texts = (pa.concat_arrays(texts),)
-        return FoundNames(counts, keys, texts)
-
-    def named(self, found: KeyedRows) -> Names:
-        """Return the texts of keys that are published."""
-        keys, first = np.unique(self.keys.keys[found.keys], return_index=True)
-        return Names.of(keys, self._taken(found.keys[first]))
-
-    def only(self, counts: FoundState, numbers: np.ndarray) -> FoundNames:
-        """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
-        return FoundNames(counts, Keys.of(self.keys.keys[numbers]), (self._taken(numbers),))
-
-    def _taken(self, numbers: np.ndarray) -> pa.LargeStringArray:
-        texts = pa.chunked_array(self.texts, pa.large_string()).take(pa.array(numbers, pa.int64()))
-        return pa.concat_arrays([pa.array([], pa.large_string()), *texts.chunks])
-
-
-class PublishFound(CountsOnClock, state="publish_found"):
-    """Publish counts of windows, of keys that are not public and stay found; also in the periods that follow."""
-
-    kind = "found keys"
-    mechanism: FoundKeys
-
-    def initial(self, key: bytes) -> FoundNames:
-        """Know the keys of the public list alone."""
-        if self.always is None:
-            return FoundNames(self.mechanism.initial_state(), Keys.none())
-        names = self.always.of_shard(StepKey.from_bytes(key).shard, self.key_shards)
-        return FoundNames(
-            self.mechanism.initial_state(public=len(names.items)), Keys.of(names.items), (names.to_arrow(),)
-        )
-
-    def afresh(self, key: bytes, state: FoundNames) -> FoundNames:
-        """Carry over the keys that were found, unless nothing but noise was published of them."""
-        return state.only(*self.mechanism.renewed(state.counts))
-
-    def step(self, key: bytes, step: int, batches: list[bytes], state: RememberedKeys) -> Stepped:
-        """Publish one window; at once where nothing has come and nothing is remembered."""
-        if batches or state.counts.windows or len(state.counts.found) or state.counts.listed.any():
-            return super().step(key, step, batches, state)
-        counts = replace(self.mechanism.initial_state(), step=state.counts.step + 1)
-        return Stepped(FoundNames(counts, Keys.none()))
-
-    def remembered(self, counts: Any, keys: Keys, columns: dict[str, np.ndarray]) -> FoundNames:
-        """Return the state."""
-        names = Names(np.arange(len(keys.keys), dtype=np.uint64), columns["offsets"], columns["text"])
-        return FoundNames(counts, keys, (names.to_arrow(),))
-
-    def _counted(self, step: int, counted: CountBatch, state: RememberedKeys) -> tuple[RememberedKeys, KeyedRows]:
-        """Forget, every now and then, keys that have no effect any more: when is public."""
-        if state.counts.step and state.counts.step % self.mechanism.kept == 0:
-            assert isinstance(state, FoundNames)
-            state = state.only(*self.mechanism.compact(state.counts))
-        return super()._counted(step, counted, state)
-
-
+REWRITTEN = 64  # steps after which a log is written anew
+TIMES = ("window_start", "window_end")
 NO_COUNTS = CountBatch.join([])
-
-
-def _join(batches: list[bytes]) -> CountBatch:
-    found = CountBatch.read(batches) if batches else NO_COUNTS
-    return add_up(found) if len(batches) > 1 else found  # each is added up
-
-
-def _present(column: np.ndarray | None) -> np.ndarray:
-    """Return a column of a step, which is missing where the step brought nothing."""
-    return np.zeros(0, np.int64) if column is None else column
+NO_TEXTS = pa.array([], pa.large_string())
+NOTHING = np.zeros(0, np.int64)
+"""A column that is missing where a step brought nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,11 +63,6 @@ class Keys:
         """Number keys."""
         order = np.argsort(keys)
         return cls(keys, order, keys[order])
-
-    @classmethod
-    def none(cls) -> Keys:
-        """Return no keys."""
-        return cls.of(np.empty(0, np.uint64))
 
     def with_numbers(self, keys: np.ndarray) -> tuple[Keys, np.ndarray]:
         """Return also those of some keys, increasing, that are not here, and the numbers of all of these, int64."""
@@ -326,14 +80,189 @@ class Keys:
         return Keys(np.append(self.keys, keys[~here]), order, ordered), numbers
 
 
-REWRITTEN = 64  # steps after which the log is written anew
-TIMES = ("window_start", "window_end")
+NO_KEYS = Keys.of(np.empty(0, np.uint64))
 
 
-def to_shard(element: Keyed) -> Keyed:
-    """Send a table of a step and a shard of keys to that shard."""
-    key = StepKey.from_bytes(element[0])
-    return shard_key(key.shard), stepped(key.step, element[1])
+@dataclass(frozen=True, eq=False)
+class KnownKeys:
+    """What a shard of keys remembers.
+
+    Attributes:
+        counts: state of the mechanism.
+        keys: all that it knows, by their numbers.
+        texts: in the parts in which they came.
+        named: numbers of the keys whose texts these are, in their order; None for all keys. Since the start a key that
+            waits for more people has none: when it is considered at last, new contributions bring it. Positions in a
+            public list have none.
+    """
+
+    counts: Any
+    keys: Keys
+    texts: tuple[pa.LargeStringArray, ...] = ()
+    named: np.ndarray | None = None
+
+    def only(self, counts: Any, numbers: np.ndarray) -> KnownKeys:
+        """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
+        return KnownKeys(counts, Keys.of(self.keys.keys[numbers]), (self.taken(numbers),))
+
+    def taken(self, numbers: np.ndarray) -> pa.LargeStringArray:
+        """Return the texts of some keys, which have one."""
+        if self.named is not None:
+            order = np.argsort(self.named)
+            numbers = order[np.searchsorted(self.named[order], numbers)]
+        texts = pa.chunked_array(self.texts, pa.large_string()).take(pa.array(numbers, pa.int64()))
+        return pa.concat_arrays([NO_TEXTS, *texts.chunks])
+
+
+class PublishCounts(StepFn, state="publish_counts"):
+    """Per shard of keys, on a public clock: counts of a step in, a table out, which is the same for the same counts.
+
+    The log has the whole state, and then what came in each step since: a state follows from these again. Keys that are
+    not public and stay found are carried over to the periods that follow.
+
+    Attributes:
+        mechanism: counts keys by their numbers.
+        key_shards: how many shards of keys there are.
+        domain: the public list of keys, which are then positions in it, or None.
+        always: the keys that are published in every window, beside those that are found; None for none.
+        row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
+        counted: whether rows of tables are counted as published, by step and shard; else `ShowCounts` follows.
+    """
+
+    mechanism: Any
+    key_shards: int
+    domain: Domain | None
+    always: PublicKeys | None
+    row_type: Any
+    counted: bool
+    rows_published = Metrics.counter("privstream", "counts_published")
+
+    @override
+    def initial(self, key: bytes) -> KnownKeys:
+        shard = StepKey.from_bytes(key).shard
+        if self.domain is not None:
+            keys = Keys.of(np.arange(shard, len(self.domain.texts), self.key_shards, dtype=np.uint64))
+            counts = self.mechanism.initial_state(np.arange(len(keys.keys), dtype=np.uint64))
+            return KnownKeys(counts, keys, named=NOTHING)
+        if self.always is None:
+            named = None if isinstance(self.mechanism, FoundKeys) else NOTHING
+            return KnownKeys(self.mechanism.initial_state(), NO_KEYS, named=named)
+        names = self.always.of_shard(shard, self.key_shards)
+        counts = self.mechanism.initial_state(public=len(names.items))
+        return KnownKeys(counts, Keys.of(names.items), (names.to_arrow(),))
+
+    @override
+    def afresh(self, key: bytes, state: KnownKeys) -> KnownKeys:
+        """Carry over the keys that were found, unless nothing but noise was published of them."""
+        if not isinstance(self.mechanism, FoundKeys):
+            return self.initial(key)
+        return state.only(*self.mechanism.renewed(state.counts))
+
+    @override
+    def snapshot(self, state: KnownKeys) -> bytes:
+        named = np.arange(len(state.keys.keys)) if state.named is None else state.named
+        offsets, text = string_buffers(state.taken(named))
+        counts = self.mechanism.snapshot(state.counts)
+        columns = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys, "named": named}
+        return pack("known keys", 1, columns | {"offsets": offsets, "text": text})
+
+    @override
+    def restore(self, data: bytes) -> KnownKeys:
+        """Decode all parts.
+
+        Raises:
+            SnapshotError: it was written by a run with other shards, in which other keys are.
+        """
+        found: dict[str, Any] = unpack("known keys", 1, data)
+        if (shards := found["shards"]) != self.key_shards:
+            raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
+        numbers = np.arange(len(found["offsets"]) - 1, dtype=np.uint64)
+        texts = Names(numbers, found["offsets"], found["text"]).to_arrow()
+        named = None if isinstance(self.mechanism, FoundKeys) else found["named"]
+        return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), (texts,), named)
+
+    @override
+    def decode(self, key: bytes, segments: list[bytes]) -> KnownKeys:
+        """Restore the state, and count again what came since."""
+        state: KnownKeys = super().decode(key, segments[:1])
+        for segment in segments[1:]:
+            (step,) = STEP.unpack_from(segment)
+            state, _ = self._counted(step, decode(CountBatch, segment[STEP.size :]), state)
+        return state
+
+    @override
+    def step(self, key: bytes, step: int, batches: list[bytes], state: KnownKeys) -> Stepped:
+        """Publish one window; at once where nothing has come and nothing is remembered."""
+        counts = state.counts
+        found_keys = isinstance(self.mechanism, FoundKeys)
+        if found_keys and not (batches or counts.windows or len(counts.found) or counts.listed.any()):
+            return Stepped(KnownKeys(replace(self.mechanism.initial_state(), step=counts.step + 1), NO_KEYS))
+        counted = CountBatch.read(batches) if batches else NO_COUNTS
+        counted = add_up(counted) if len(batches) > 1 else counted  # each is added up
+        after, found = self._counted(step, counted, state)
+        whole = (step + 1) % REWRITTEN == 0
+        tables = []
+        if len(found.keys):
+            table = self._table(step, after, found)
+            to = StepKey(step, StepKey.from_bytes(key).shard).to_bytes()
+            tables = [(to, table) if self.counted else (key, stepped(step, table))]
+
+        def came() -> bytes:
+            return stepped(step, batches[0] if len(batches) == 1 else encode(counted))
+
+        return Stepped(after, tables, None if whole else came)
+
+    def _counted(self, step: int, counted: CountBatch, state: KnownKeys) -> tuple[KnownKeys, KeyedRows]:
+        """Return the state after a step, and what is published about it.
+
+        Every now and then, when is public, keys that have no effect any more are forgotten.
+        """
+        mechanism, number = self.mechanism, self.steps.number(step)
+        if isinstance(mechanism, FoundKeys) and state.counts.step and state.counts.step % mechanism.kept == 0:
+            state = state.only(*mechanism.compact(state.counts))
+        keys, numbers = state.keys.with_numbers(counted.items)
+        given = KeyedStep(
+            step=number,
+            keys=numbers.astype(np.uint64),
+            counts=counted.counts,
+            sums=None if mechanism.max_value is None else NOTHING if counted.sums is None else counted.sums,
+            listed=(NOTHING if counted.new is None else counted.new) if mechanism.lists(number) else None,
+        )
+        counts, found = mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys.keys))
+        fresh, texts, named = np.arange(len(state.keys.keys), len(keys.keys)), state.texts, state.named
+        if named is not None and self.domain is None:
+            fresh = np.setdiff1d(counts.considered, state.counts.considered, assume_unique=True).astype(np.int64)
+            named = np.append(named, fresh)
+        if len(fresh) and self.domain is None:
+            texts = (*texts, counted.names.texts(keys.keys[fresh]))
+            texts = (pa.concat_arrays(texts),) if len(texts) > MOST_PARTS else texts
+        return KnownKeys(counts, keys, texts, named), found
+
+    def _table(self, step: int, state: KnownKeys, found: KeyedRows) -> bytes:
+        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
+
+        They are in the order of keys, which tells which of them somebody had first: they must be sorted.
+        """
+        batches, names = [], list(self.row_type._fields)
+        for one in (found, *found.earlier):
+            columns = dict.fromkeys(names) | unsmoothed_columns(one, self.mechanism.max_value)
+            if self.domain is None:
+                columns["item"] = state.taken(one.keys)
+            else:
+                columns["item"] = self.domain.texts.take(state.keys.keys[one.keys]).cast(pa.large_string())
+            columns |= zip(TIMES, self.steps.bounds_micros(step - (found.step - one.step)), strict=True)
+            arrays = []
+            for column in map(columns.__getitem__, names):
+                several = isinstance(column, np.ndarray | pa.Array)
+                arrays.append(pa.array(column, from_pandas=True) if several else pa.repeat(column, len(one.keys)))
+            batches.append(pa.RecordBatch.from_arrays(arrays, names))
+        stream = io.BytesIO()
+        with pa.ipc.new_stream(stream, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        if self.counted:
+            self.rows_published.inc(sum(map(len, batches)))
+        return stream.getvalue()
 
 
 class Seen(NamedTuple):

@@ -12,21 +12,20 @@ import apache_beam as beam
 from apache_beam.coders import Coder
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import (
     CLOCK,
     CountContributions,
     CountEvents,
+    CountRandomContributions,
     ReleaseDropped,
     lists_of,
 )
 from privstream.transforms.counts.counted import CountedParameters, CountsView
 from privstream.transforms.counts.finished import ShownCounts
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import PublishCounts, PublishFound, ShowCounts, to_shard
-from privstream.transforms.counts.random_contributions import CountRandomContributions
+from privstream.transforms.counts.publishing import PublishCounts, ShowCounts
 from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
 from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded
@@ -88,7 +87,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         mechanism = self.mechanism
         if mechanism.windows > 1:  # sums of windows are a view
             mechanism = replace(mechanism, over="window")
-        publish = (PublishFound if isinstance(mechanism, FoundKeys) else PublishCounts)(
+        publish = PublishCounts(
             steps=self.steps,
             timer_offset=2,
             mechanism=mechanism,
@@ -116,8 +115,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             choose=None if ended else self.chosen,
             ordered=self.domain is None,
         )
-        sharded = tables | "ToShards" >> beam.Map(to_shard).with_output_types(Keyed)
-        rows = apply_dofn(sharded | "ShowClocks" >> WithClock(self.steps, self.item_shards), show, self.row_type)
+        rows = apply_dofn(tables | "ShowClocks" >> WithClock(self.steps, self.item_shards), show, self.row_type)
         if show.choose is None:
             return rows
         at_ends = AtWindowEnds(self.steps, self.row_type, timer_offset=4, choose=show.choose)

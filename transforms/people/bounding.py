@@ -28,11 +28,20 @@ from privstream.transforms.batches import (
     people_key,
     rows_of,
     string_buffers,
+    take_arguments,
 )
-from privstream.transforms.people.bound import ITEM_ORDER, added_up, bound_people, draws_of_pairs
-from privstream.transforms.people.split import EventReader, EventSplitter, by_step_and_shard
+from privstream.transforms.counters import CLOSED
+from privstream.transforms.people.bound import (
+    ITEM_ORDER,
+    EventReader,
+    EventSplitter,
+    added_up,
+    bound_people,
+    by_step_and_shard,
+    draws_of_pairs,
+)
 from privstream.transforms.spill import release
-from privstream.transforms.timing.clock import STEP, ClosedWindow, on_clock, stepped
+from privstream.transforms.timing.clock import STEP, Closed, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
@@ -70,10 +79,8 @@ class SplitCodes(ReadEvents):
         rows, codes, steps = self.code(batch)
         if not len(rows):
             return
-        users, times = (
-            self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows],
-            batch["time"].to_numpy()[rows],
-        )
+        users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows]
+        times = batch["time"].to_numpy()[rows]
         order, parts = by_step_and_shard(steps, users, self.shards)
         users, codes, times = users[order], codes[order], times[order]
         for to, part in parts:
@@ -140,21 +147,31 @@ def parts_of_people(held: HolderBatch) -> Iterator[tuple[PartOfPeople, HolderBat
         yield part, named(rows_of(held, part.rows(held.users))) if bits else held
 
 
-class BoundEvents(ClosedWindow):
-    """Per step and shard of people, or of items: the events of a step that were in time, together."""
+class BoundEvents(beam.DoFn):
+    """Per step and shard of people, or of items: the events of a step that were in time, together, once.
+
+    It keeps no state; what it is made with are its attributes.
+    """
 
     steps: Steps
+    closed = Metrics.counter("privstream", CLOSED)
+
+    def __init__(self, **given: Any) -> None:
+        take_arguments(self, given)
 
     @abstractmethod
     def bound(self, key: StepKey, events: EventBatch) -> Iterator[Keyed]:
-        """Send on what counts of the events of one key."""
+        """Send on what counts of the events of one key, which are in an order that depends on their bytes alone."""
 
     @override
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        events = EventBatch.read(batches)
-        for batch in batches:
+    def process(self, element: Closed) -> Iterator[Keyed]:
+        key, found = element
+        batches = sorted(found, key=lambda batch: batch[1])
+        self.closed.inc(sum(events for events, _ in batches))
+        together = EventBatch.read(batch for _, batch in batches)
+        for _, batch in batches:
             release(batch)
-        yield from self.bound(key, events)
+        yield from self.bound(StepKey.from_bytes(key), together)
 
 
 class BoundPerWindow(BoundEvents):
@@ -199,7 +216,7 @@ class BoundPerWindow(BoundEvents):
 
 
 Charged = dict[str, Charges]
-"""What a step charges people: for each limit whom, and how much."""
+"""What a step charges people: for each limit whom, and how much; a limit that is not in it is needed no more."""
 
 
 Used = Mapping[str, UserCounters]
@@ -238,10 +255,6 @@ class BoundOverRun(StepFn):
     def admit(self, key: bytes, step: int, held: HolderBatch, used: Used) -> tuple[Charged, list[Keyed]]:
         """Return what a step charges, and what is sent on."""
 
-    def remembered(self, step: int, used: Used) -> Used:
-        """Return what is still needed after a step of what people have used."""
-        return used
-
     @override
     def initial(self, key: bytes) -> Used:
         return {limit: UserCounters() for limit in self.limit_names}
@@ -252,12 +265,14 @@ class BoundOverRun(StepFn):
             return Stepped(state, (), unchanged)
         held = HolderBatch.read(batches)
         charged, outputs = self.admit(key, step, held, state)
-        after = {limit: used.add(charged[limit]) for limit, used in self.remembered(step, state).items()}
+        after = {
+            limit: used.add(charged[limit]) if limit in charged else UserCounters() for limit, used in state.items()
+        }
         return Stepped(after, outputs, lambda: self._entry(charged) if any(map(len, charged.values())) else b"")
 
     def _entry(self, charged: Charged) -> bytes:
-        """Encode one entry of the log."""
-        return pack(self.kind, 1, {limit: charges.to_bytes() for limit, charges in charged.items()})
+        nobody = Charges.none()
+        return pack(self.kind, 1, {limit: charged.get(limit, nobody).to_bytes() for limit in self.limit_names})
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> Used:

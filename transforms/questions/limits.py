@@ -18,7 +18,7 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import EventBatch, StepKey, decode, first_of_run
 from privstream.transforms.counters import counter
 from privstream.transforms.parameters import Parameters, within
-from privstream.transforms.people.split import EventSplitter
+from privstream.transforms.people.bound import EventSplitter
 from privstream.transforms.reading.fields import DeadLetter, EventFields, broken_letter
 from privstream.transforms.reading.frames import Unusable, usable_batches
 from privstream.transforms.row_types import LimitShare

@@ -16,8 +16,8 @@ from privstream.mechanisms.continual.ranges import RangeState, Updates
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, Names, encode
 from privstream.transforms.parameters import BEGIN, Actions
+from privstream.transforms.people.bound import by_step_and_shard
 from privstream.transforms.people.bounding import ReadEvents
-from privstream.transforms.people.split import by_step_and_shard
 from privstream.transforms.questions.points import (
     Mechanism,
     PointParameters,

@@ -26,8 +26,8 @@ from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch, first_o
 from privstream.transforms.people.bound import last_of_each
 from privstream.transforms.people.bounding import LimitCounter, SplitEvents, add_counts, encode_counts
 from privstream.transforms.questions.queries import BETA, QueriesParameters
-from privstream.transforms.reading.dead_letters import LOG, set_aside, text_of
 from privstream.transforms.reading.domain import Domain
+from privstream.transforms.reading.elements import LOG, set_aside, text_of
 from privstream.transforms.reading.fields import (
     DEAD_LETTERS,
     MISSING,

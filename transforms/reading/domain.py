@@ -1,12 +1,16 @@
-"""A public list of items: only these are monitored, whether anybody has them or not."""
+"""Items as texts: several columns as one text, what is the same in texts that are written differently, public lists."""
 
 from __future__ import annotations
 
 import codecs
+import csv
 import hashlib
 import itertools
 import json
 import os
+import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +23,185 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import Names, string_buffers
-from privstream.transforms.reading.texts import AS_WRITTEN, Spelling
+from privstream.transforms.reading.fields import is_text, unchecked_text, with_dictionary
+
+MOST_COLUMNS = 16
+"""So many columns an item has at most."""
+
+QUOTED = re.compile('[",]')
+_PART = re.compile(r'"((?:[^"]|"")*)"|([^",]*)')
+
+
+def column_names(text: str) -> tuple[str, ...]:
+    """Return the names of the columns of an item, as in a line of CSV: a name with a comma stands in quotes.
+
+    Raises:
+        ValueError: they are not such a line, too many, or not distinct.
+
+    >>> column_names("country,page"), column_names('"a,b",c')
+    (('country', 'page'), ('a,b', 'c'))
+    """
+    names = line_of_csv("item", text) if text else ("",)
+    if len(names) > MOST_COLUMNS:
+        raise ValueError(f"item must name at most {MOST_COLUMNS} columns, got {len(names)}")
+    if len(names) > 1 and "" in names:
+        raise ValueError("item must be names with commas between them, none of them empty")
+    if len(set(names)) < len(names):
+        raise ValueError(f"item must name different columns, got {', '.join(names)}")
+    return names
+
+
+def line_of_csv(name: str, text: str) -> tuple[str, ...]:
+    """Return the fields of a line of CSV."""
+    try:
+        rows = list(csv.reader([text], strict=True))
+    except csv.Error:
+        rows = []
+    if len(rows) != 1:
+        raise ValueError(f"{name} must have the form of a line of CSV, quotes around a text with commas, got {text!r}")
+    return tuple(rows[0])
+
+
+def join_item(parts: Sequence[str]) -> str:
+    """Return one text for an item of several columns; different items give different texts.
+
+    >>> join_item(["de", "/error"]), join_item(["a,b", "c"]), join_item(["a", "b,c"])
+    ('de, /error', '"a,b", c', 'a, "b,c"')
+    """
+    doubled = [part.replace('"', '""') for part in parts]
+    return ", ".join(f'"{two}"' if QUOTED.search(one) else one for one, two in zip(parts, doubled, strict=True))
+
+
+def join_columns(columns: Sequence[pa.Array]) -> pa.Array:
+    """Return the texts of `join_item` for columns of text, without nulls, of equal length."""
+    texts = []
+    for column in columns:
+        doubled = pc.replace_substring(column, '"', '""')
+        quoted = pc.binary_join_element_wise('"', doubled, '"', "")
+        texts.append(pc.if_else(pc.match_substring_regex(column, QUOTED.pattern), quoted, column))
+    return pc.binary_join_element_wise(*texts, ", ")
+
+
+def split_item(text: str, columns: int) -> tuple[str, ...]:
+    """Return the columns of an item from the text that `join_item` made.
+
+    Raises:
+        ValueError: it did not make it of so many.
+
+    >>> split_item('"a,b", c', 2)
+    ('a,b', 'c')
+    """
+    parts, place = [], 0
+    while found := _PART.match(text, place):
+        quoted, plain = found.groups()
+        parts.append(plain if quoted is None else quoted.replace('""', '"'))
+        place = found.end()
+        if not text.startswith(", ", place):
+            break
+        place += 2
+    if place < len(text) or len(parts) != columns:
+        raise ValueError(f"item must be one of {columns} columns")
+    return tuple(parts)
+
+
+def listed_item(name: str, text: str, columns: int) -> str:
+    """Return an item of a public list, which is written as a line of CSV, as the text that stands for it inside.
+
+    Raises:
+        ValueError: it has another number of columns, or an empty one; items of lists are public and may be quoted.
+    """
+    parts = line_of_csv(name, text)
+    if len(parts) != columns or "" in parts:
+        raise ValueError(f"{name} must have items of {columns} columns, each a line of CSV, none empty, got {text!r}")
+    return join_item(parts)
+
+
+AROUND = "^[\t-\r \u0085\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]+"
+AROUND += AROUND.replace("^[", "|[") + "$"
+"""White space at the beginning and at the end of a text, with what has no width; for Arrow and Python alike."""
+
+FOLDED = ("item",)
+"""What is read without regard to case: identifiers of people may differ by that alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """How texts are read.
+
+    Attributes:
+        null: texts that stand for no value, beside the empty one.
+        trim: whether white space around text is left out.
+        normalize: whether Unicode is composed (NFC), so that an accent within a letter and one behind it are the same.
+        fold_case: whether items are the same in large and small letters.
+    """
+
+    null: tuple[str, ...] = ()
+    trim: bool = False
+    normalize: bool = False
+    fold_case: bool = False
+
+    def column(self, column: pa.Array) -> pa.Array:
+        """Return a column without white space and texts that stand for nothing; it need not be valid UTF-8."""
+        text = unchecked_text(column)
+        if not (self.trim or self.null) or not is_text(text.type):
+            return text
+        if pa.types.is_dictionary(text.type):
+            return with_dictionary(text, self.column(text.dictionary))
+        text = unchecked_text(text.cast(pa.large_binary()))
+        if self.trim:
+            text = pc.replace_substring_regex(text, AROUND, "")
+        nothing = pa.array(sorted(set(self.null)), pa.large_string())
+        return pc.if_else(pc.is_in(text, nothing), pa.scalar(None, text.type), text) if self.null else text
+
+    def value(self, value: Any) -> Any:
+        """Return a single value: text for bytes, in which what is no UTF-8 can be told, and None for nothing."""
+        found = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+        if not isinstance(found, str):
+            return found
+        found = re.sub(AROUND, "", found) if self.trim else found
+        return None if not found or found in self.null else found
+
+    def letters(self, name: str, text: str) -> str:
+        """Return a text that says `name`, with its letters as they are read."""
+        text = unicodedata.normalize("NFC", text) if self.normalize else text
+        text = text.casefold() if self.fold_case and name in FOLDED else text
+        return unicodedata.normalize("NFC", text) if self.normalize else text
+
+    def texts(self, name: str, column: pa.Array) -> pa.Array:
+        """Return a column of valid text that says `name`, with its letters as they are read."""
+        if not self.normalize and not (self.fold_case and name in FOLDED):
+            return column
+        coded = column.dictionary_encode()
+        distinct = [self.letters(name, text) for text in coded.dictionary.to_pylist()]
+        return pa.array(distinct, coded.dictionary.type).take(coded.indices)
+
+    def item(self, text: str) -> str:
+        """Return a public item as those of events are read."""
+        text = re.sub(AROUND, "", text) if self.trim and isinstance(text, str) else text
+        return self.letters("item", text) if isinstance(text, str) else text
+
+    def listed(self, texts: Iterable[str]) -> list[str]:
+        """Return the items of a public list as those of events are read; what becomes the same stands once."""
+        given = list(texts)
+        found = list(map(self.item, given))
+        if any(text in self.null for text in found):
+            raise ValueError("a public list must not have texts that --null says stand for nothing")
+        return list(dict.fromkeys(found)) if found != given else found
+
+
+AS_WRITTEN = Spelling()
+
+
+def number_alike(names: Iterable[str]) -> int:
+    """Return how many names differ from another one only in large and small letters, or in how they are composed.
+
+    >>> number_alike(["Milk", "MILK", "rain"])
+    2
+    """
+    nfc = unicodedata.normalize
+    alike = Counter(nfc("NFC", nfc("NFC", name).casefold()) for name in set(names))
+    return sum(number for number in alike.values() if number > 1)
+
 
 COMPRESSED = (".bz2", ".deflate", ".gz", ".lzma", ".xz", ".zst", ".zstd")
 """How names of files end whose contents Beam decompresses."""
@@ -83,8 +265,10 @@ class Domain:
     ) -> Domain:
         """Read one item per line from any file system that Beam knows, in an encoding of Python.
 
-        Each worker reads the file for itself; one that finds another content than at launch refuses to run.
+        Each worker reads the file for itself, once; one that finds another content than at launch refuses to run.
         """
+        if digest is not None and (known := READ.get((path, digest, name, encoding, spelling))) is not None:
+            return known
         if os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"{name} must be a readable file, got {path!r}: it is no regular file")
         try:
@@ -145,10 +329,8 @@ def _content(path: str) -> bytes:
     return content
 
 
-def _read_once(*place: Any) -> Domain:
-    """Return the list of a file as it was at launch, which a stage of this process may have read already."""
-    found = READ.get(place)
-    return Domain.from_file(*place) if found is None else found
+def _read_once(*place: Any) -> Domain:  # Beam pickles no class method
+    return Domain.from_file(*place)
 
 
 @dataclass(frozen=True)

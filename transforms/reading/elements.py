@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pickle
+import threading
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.coders import Coder
+from apache_beam.coders import Coder, RowCoder
 from apache_beam.coders.typecoders import registry
-from apache_beam.pvalue import Row
+from apache_beam.pvalue import Row, TaggedOutput
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.columns import TEXT_PER_BATCH, read_point, read_text, value_of
-from privstream.transforms.reading.dead_letters import LOG, set_aside, text_of
+from privstream.transforms.reading.domain import join_item
 from privstream.transforms.reading.fields import (
+    DEAD_LETTERS,
     MISSING,
     NUMBER,
+    TEXT_PER_BATCH,
     TYPE,
     UNREAD,
     WHOLE,
     BrokenRuleError,
+    DeadLetter,
     EventFields,
     broken_by,
+    broken_letter,
+    read_point,
+    read_text,
+    value_of,
 )
 from privstream.transforms.reading.frames import AS_NAMED, FieldNames, Unusable, batches_of, usable_batches
-from privstream.transforms.reading.texts import join_item
 from privstream.transforms.reading.times import micros_of, read_micros
 from privstream.transforms.timing.clock import NO_TIME
 from privstream.transforms.timing.steps import MILLISECOND
@@ -64,6 +72,61 @@ class BatchCoder(Coder):
 
 
 registry.register_coder(pa.RecordBatch, BatchCoder)
+registry.register_coder(DeadLetter, RowCoder)
+
+SECONDS_BETWEEN_LINES = 60
+REASONS_NAMED = 5
+_LOGGER = logging.getLogger(__name__)
+
+
+class SetAsideLog:
+    """Counts the records that a worker process has set aside, and logs the first ones and then once a minute.
+
+    *Privacy*: lines say how many records break which rule; they are exact, and for operators alone, like counters.
+
+    Attributes:
+        reasons: what has not been logged yet.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.reasons: Counter[str] = Counter()
+        self._last: float | None = None
+
+    def add(self, reasons: Mapping[str, int], *, now: bool = False) -> None:
+        """Count records that were set aside, and log what has not been logged: `now`, or if no line came lately."""
+        with self._lock:
+            self.reasons.update(reasons)
+            at = self._clock()
+            if self.reasons and (now or self._last is None or at - self._last >= SECONDS_BETWEEN_LINES):
+                named, number = self.reasons.most_common(REASONS_NAMED), self.reasons.total()
+                parts = [f"{times:,} because {reason}" for reason, times in named]
+                if rest := number - sum(times for _, times in named):
+                    parts.append(f"{rest:,} for other reasons")
+                line = "privstream: %s records could not be used: %s; with_dead_letters() gives them"
+                _LOGGER.warning(line, f"{number:,}", ", ".join(parts))
+                self.reasons.clear()
+                self._last = at
+
+
+LOG = SetAsideLog()
+"""That of this process."""
+
+
+def set_aside(
+    rule: BrokenRuleError, record: str, source: str = "event", *, counter: str = "events", number: int = 1
+) -> Any:
+    """Count records that break a rule, in all and by the code of the rule, and return their dead letter."""
+    return TaggedOutput(DEAD_LETTERS, broken_letter(rule, record, source, counted_as=counter, number=number))
+
+
+def text_of(element: Any) -> str:
+    """Return any element as text that can be written in UTF-8."""
+    try:
+        return repr(element).encode("utf-8", "backslashreplace").decode()
+    except Exception:  # it may be anything, and what cannot be shown must not end the run
+        return f"a {type(element).__name__} that cannot be shown"
 
 
 class Said(NamedTuple):
@@ -73,11 +136,6 @@ class Said(NamedTuple):
     item: str
     time: int
     value: float
-
-    @property
-    def size(self) -> int:
-        """Characters of text."""
-        return len(self.item) + (len(self.user) if isinstance(self.user, str) else 0)
 
 
 def read_event(element: Any, timestamp: Timestamp, fields: EventFields, names: FieldNames = AS_NAMED) -> Said | None:
@@ -90,7 +148,7 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields, names: F
     pair = not row and isinstance(element, tuple | list) and len(element) == 2
     if not (row or pair):
         raise BrokenRuleError("event", TYPE, f"event must be {FORMS}, got {type(element).__name__}")
-    said = {names.user: element[0], names.items[0]: element[1]} if pair else element
+    said = {names.user: element[0], names.item[0]: element[1]} if pair else element
 
     def get(content: str, name: str, *default: Any) -> Any:
         try:
@@ -103,7 +161,7 @@ def read_event(element: Any, timestamp: Timestamp, fields: EventFields, names: F
     if names.where is not None and not names.where.accepts({name: get("", name, None) for name in names.where.kinds}):
         return None
     user = get("user", names.user) if fields.user != UNREAD else ""
-    parts = [get("item", name) for name in names.items] if fields.item else []
+    parts = [get("item", name) for name in names.item] if fields.item else []
     absent = [STAMP] if names.stamped or not fields.timed else []
     time = STAMP if names.time is None else get("time", names.time, *absent)
     value = get("value", names.value) if fields.value != UNREAD else 0.0
@@ -155,16 +213,20 @@ class GatherRows(beam.DoFn):
         self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
     ) -> Iterator[Any]:
         kind = type(element)  # what an object itself says may raise anything
-        if hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__"):
-            yield from self._frame(element)
+        if hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__"):  # a frame
+            try:
+                for batch in (element,) if isinstance(element, pa.RecordBatch) else batches_of(element):
+                    for found in usable_batches(batch, self.fields, self.names) if batch.num_rows else ():
+                        yield self._set_aside(found) if isinstance(found, Unusable) else found
+            except BrokenRuleError as error:
+                rows = len(element) if isinstance(element, Sized) else 1
+                yield self._set_aside(Unusable(error, f"{rows:,} rows", rows))
             return
-        LOG.read(1)
         try:
             row = read_event(element, timestamp, self.fields, self.names)
         except Exception as error:
             rule = broken_by(error)
-            self._broken[str(rule)] += 1
-            yield set_aside(rule, text_of(element))
+            yield self._set_aside(Unusable(rule, text_of(element)))
             return
         if row is None:
             counter("events_filtered").inc()
@@ -173,27 +235,14 @@ class GatherRows(beam.DoFn):
         self._rows[arrived].append(row)
         self._oldest[arrived] = min(self._oldest.get(arrived, timestamp), timestamp)
         self._number += 1
-        self._text += row.size
+        self._text += len(row.item) + (len(row.user) if isinstance(row.user, str) else 0)
         self._window = window
         if self._number >= ROWS_PER_BATCH or self._text >= TEXT_PER_BATCH:
             yield from self.finish_bundle()
 
-    def _frame(self, frame: Any) -> Iterator[Any]:
-        """Check the rows of a frame."""
-        try:
-            for batch in (frame,) if isinstance(frame, pa.RecordBatch) else batches_of(frame):
-                LOG.read(batch.num_rows)
-                for found in usable_batches(batch, self.fields, self.names) if batch.num_rows else ():
-                    if not isinstance(found, Unusable):
-                        yield found
-                        continue
-                    self._broken[str(found.rule)] += found.number
-                    yield set_aside(found.rule, found.record, number=found.number)
-        except BrokenRuleError as error:
-            rows = len(frame) if isinstance(frame, Sized) else 1
-            LOG.read(rows)
-            self._broken[str(error)] += rows
-            yield set_aside(error, f"{rows:,} rows", number=rows)
+    def _set_aside(self, found: Unusable) -> Any:
+        self._broken[str(found.rule)] += found.number
+        return set_aside(found.rule, found.record, number=found.number)
 
     @override
     def finish_bundle(self) -> Iterator[WindowedValue]:
@@ -210,4 +259,5 @@ class GatherRows(beam.DoFn):
 
     @override
     def teardown(self) -> None:
-        LOG.flush()
+        if LOG.reasons:
+            LOG.add({}, now=True)

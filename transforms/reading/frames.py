@@ -11,15 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.columns import (
-    check_kind,
-    checked,
-    cut_by_text,
-    number_column,
-    text_column,
-    unchecked_text,
-    value_column,
-)
+from privstream.transforms.reading.domain import join_columns
 from privstream.transforms.reading.fields import (
     LONGEST_RECORD,
     MISSING,
@@ -29,10 +21,16 @@ from privstream.transforms.reading.fields import (
     BrokenRuleError,
     EventFields,
     Marks,
+    broken,
+    checked,
+    cut_by_text,
+    is_text,
+    number_column,
+    text_column,
+    unchecked_text,
+    value_column,
 )
-from privstream.transforms.reading.filters import Filter
-from privstream.transforms.reading.kinds import column_of_kind
-from privstream.transforms.reading.texts import join_columns
+from privstream.transforms.reading.filters import Filter, column_of_kind
 from privstream.transforms.reading.times import TimeForm, read_times
 
 BYTES_SHOWN = 4 * LONGEST_RECORD
@@ -42,7 +40,6 @@ ROWS_SHOWN = 3
 NO_STAMPS = "time_field must be given for Arrow batches and frames, whose rows have no timestamps"
 VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 """Types of Arrow that have few functions, and what says the same."""
-
 
 SECONDS_OR_TEXT = TimeForm(unit="s")
 
@@ -61,17 +58,12 @@ class FieldNames:
     """
 
     user: str = "user"
-    item: str | tuple[str, ...] = "item"
+    item: tuple[str, ...] = ("item",)
     time: str | None = "time"
     value: str = "value"
     stamped: bool = True
     times: TimeForm = SECONDS_OR_TEXT
     where: Filter | None = None
-
-    @property
-    def items(self) -> tuple[str, ...]:
-        """The fields of the item."""
-        return self.item if isinstance(self.item, tuple) else (self.item,)
 
 
 AS_NAMED = FieldNames()
@@ -102,8 +94,7 @@ def usable_batches(
     batch: pa.RecordBatch, fields: EventFields, names: FieldNames = AS_NAMED
 ) -> Iterator[pa.RecordBatch | Unusable]:
     """Yield what can be used of a batch, in the columns of `EventFields.schema`, and what cannot."""
-    items = names.item if isinstance(names.item, tuple) else (names.item,)
-    texts = [names.user, *items, *([names.value] if "value" in fields.required else [])]
+    texts = [names.user, *names.item, *([names.value] if "value" in fields.required else [])]
     try:
         read_batch(batch.slice(0, 0), fields, names)  # the columns, before any row of them is used
         pieces = list(cut_by_text(batch, texts))
@@ -112,14 +103,14 @@ def usable_batches(
         return
     for piece in pieces:
         try:
-            clean, broken = read_batch(piece, fields, names)
+            clean, refused = read_batch(piece, fields, names)
         except BrokenRuleError as error:
             yield Unusable(error, _first_rows(piece), piece.num_rows)
             continue
         if names.where is not None:
-            counter("events_filtered").inc(piece.num_rows - clean.num_rows - len(broken))
-        if broken:
-            yield from map(Unusable, broken.values(), row_records(piece, list(broken)))
+            counter("events_filtered").inc(piece.num_rows - clean.num_rows - len(refused))
+        if refused:
+            yield from map(Unusable, refused.values(), row_records(piece, list(refused)))
         if clean.num_rows:
             yield clean
 
@@ -135,72 +126,62 @@ def read_batch(
     Raises:
         BrokenRuleError: a column is missing, stands twice, is damaged, or of a type that cannot be what it is to be.
     """
-    broken: dict[int, BrokenRuleError] = {}
-    passing = np.ones(batch.num_rows, np.bool_)
+    refused: dict[int, BrokenRuleError] = {}
+    passing, columns, found = np.ones(batch.num_rows, np.bool_), [], Marks()
     if names.where is not None:
-        passing, marks = _passing(batch, names.where)
-        _note(broken, marks, np.ones(batch.num_rows, np.bool_))
-        passing[list(broken)] = False
-    columns: dict[str, pa.Array] = {}
+        passing, found = _passing(batch, names.where)
     for field in fields.schema():
-        columns[field.name], marks = _column(field.name, batch, fields, names)
-        _note(broken, marks, passing)
-    clean = pa.RecordBatch.from_arrays(list(columns.values()), schema=fields.schema())
-    if broken or not passing.all():
-        passing[list(broken)] = False
+        column, marks = _column(field.name, batch, fields, names)
+        columns.append(column)
+        found += [(mask & passing, rule) for mask, rule in marks]
+    for mask, rule in found:
+        for row in np.flatnonzero(mask).tolist():
+            refused.setdefault(row, rule)
+    clean = pa.RecordBatch.from_arrays(columns, schema=fields.schema())
+    if refused or not passing.all():
+        passing[list(refused)] = False
         clean = clean.filter(pa.array(passing))
-    return clean, dict(sorted(broken.items()))
-
-
-def _note(broken: dict[int, BrokenRuleError], marks: Marks, counted: np.ndarray) -> None:
-    """Note the first rule that each row breaks which counts."""
-    for mask, rule in marks:
-        if mask.any():
-            for row in np.flatnonzero(mask & counted).tolist():
-                broken.setdefault(row, rule)
+    return clean, dict(sorted(refused.items()))
 
 
 def _passing(batch: pa.RecordBatch, where: Filter) -> tuple[np.ndarray, Marks]:
     """Tell which rows pass a filter, and which break a rule of it; a field that is missing has no value."""
-    columns, found = {}, []
+    columns, found = {}, Marks()
     for name, kind in where.kinds.items():
         given = _only(batch, "where", name) if name in batch.schema.names else pa.nulls(batch.num_rows)
         columns[name], marks = column_of_kind(name, kind, unchecked_text(checked("where", given)))
         found += marks
-    return where.passes(columns, batch.num_rows), found
+    passing = where.passes(columns, batch.num_rows)
+    for mask, _ in found:
+        passing &= ~mask
+    return passing, found
 
 
 def _column(content: str, batch: pa.RecordBatch, fields: EventFields, names: FieldNames) -> tuple[pa.Array, Marks]:
-    """Return one column, and which of its rows break a rule."""
-    if content == "item" and isinstance(names.item, tuple):
-        parts = [_texts("item", _only(batch, "item", name)) for name in names.item]
-        texts = [pc.fill_null(texts, "") for texts, _ in parts]
-        return join_columns(texts), [mark for _, marks in parts for mark in marks]
-    name: str | None = getattr(names, content)
     if content == "time":
-        if not fields.timed and (name is None or name not in batch.schema.names):
+        if not fields.timed and (names.time is None or names.time not in batch.schema.names):
             return pa.array(np.zeros(batch.num_rows, np.int64)), []
-        if name is None:
+        if names.time is None:
             raise BrokenRuleError("time", MISSING, NO_STAMPS)
-        column = unchecked_text(checked(content, _only(batch, content, name)))
+        column = unchecked_text(checked(content, _only(batch, content, names.time)))
         micros, marks = read_times(column, names.times)
         return pa.array(micros), marks if fields.timed else [each for each in marks if each[1].code != "time_missing"]
-    column = _only(batch, content, str(name))
     if content == "value":
-        return value_column(column, whole=fields.value == WHOLE)
-    check_kind(content, column.type)
-    points = content == "user" and fields.user == NUMBER
-    return number_column(content, column) if points else text_column(content, column)
-
-
-def _texts(content: str, column: pa.Array) -> tuple[pa.Array, Marks]:
-    """Return a column that must be text."""
-    check_kind(content, column.type)
-    return text_column(content, column)
+        return value_column(_only(batch, content, names.value), whole=fields.value == WHOLE)
+    read = number_column if content == "user" and fields.user == NUMBER else text_column
+    texts, found = [], Marks()
+    for name in names.item if content == "item" else (names.user,):
+        column = _only(batch, content, name)
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not (is_text(kind, bytes_too=False) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+            raise broken(content, "text", column.type)
+        text, marks = read(content, column)
+        texts.append(text)
+        found += marks
+    return texts[0] if len(texts) == 1 else join_columns([pc.fill_null(text, "") for text in texts]), found
 
 
 def _only(batch: pa.RecordBatch, content: str, name: str) -> pa.Array:
-    """Return the one column of a name."""
     count = batch.schema.names.count(name)
     if count != 1:
         rule = "a column" if not count else "one column"
@@ -210,7 +191,6 @@ def _only(batch: pa.RecordBatch, content: str, name: str) -> pa.Array:
 
 
 def _first_rows(batch: pa.RecordBatch) -> str:
-    """Return the first rows of a batch as text, and how many there are."""
     rows = row_records(batch, list(range(min(ROWS_SHOWN, batch.num_rows))))
     return f"{batch.num_rows} rows: {', '.join(rows)}"
 

@@ -1,4 +1,8 @@
-"""Times as microseconds since 1970, one by one, as text and in columns; numbers are seconds, unless a unit is named."""
+"""Times as microseconds since 1970: one by one and in columns, as numbers, in ISO 8601, and as people write them.
+
+Arrow's functions are not enough for times of people: its `strptime` takes 31 February for 3 March, so that a text
+counts as read only if `strftime` writes it again; and its time zones have no summer time after 2037 (pyarrow 25.0).
+"""
 
 from __future__ import annotations
 
@@ -6,36 +10,205 @@ import math
 import numbers
 import re
 import sys
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_DOWN, Context, Decimal
 from fractions import Fraction
-from functools import partial
-from typing import Any
+from functools import lru_cache
+from itertools import pairwise, permutations
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from privstream.transforms.reading.columns import is_text
+from privstream.mechanisms.privacy.units import SECOND as MICROS
 from privstream.transforms.reading.fields import (
-    RANGE,
-    TYPE,
     BrokenRuleError,
     Marks,
+    broken,
+    is_text,
     marked,
-    missing,
-    not_finite,
     null_rows,
     spread,
+    unchecked_text,
 )
-from privstream.transforms.reading.local_times import EPOCH, SECONDS, has_zone, parse, parse_column, zone_clock
-from privstream.transforms.timing.steps import MICROS
+from privstream.transforms.timing.calendar import LAST_YEAR, read_zone
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECONDS = int((datetime(LAST_YEAR, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
+SCAN = 12 * 3600
+"""No zone has changed its clocks twice within so many seconds since 1970."""
+
+DIRECTIVES = "aAbBdfHIjmMpSyYz%"
+"""What a form of times may have of `strptime`'s directives: the others depend on the place, or name no time."""
+
+WIDTHS = {"d": 2, "m": 2, "Y": 4, "H": 2, "M": 2, "S": 2, "f": 6, "y": 2, "I": 2, "j": 3}
+"""How many digits directives have."""
+
+PROBE = datetime(2003, 2, 1, 4, 5, 6, tzinfo=UTC)
+"""Forms with the same parts in another order read this time differently."""
+
+ONE_OF = ("Yy", "mbBj", "dj", "HI")
+"""Directives of the same part of a time: `strptime` would follow one of them, and not tell which."""
+
+LONGEST = 100  # characters of a time
+
+
+class ZoneClock(NamedTuple):
+    """When the clocks of a zone were changed, and what they show.
+
+    Attributes:
+        changes: int64, shape (changes,), microseconds since 1970 UTC, rising.
+        offsets: int64, shape (changes + 1,): microseconds that the clocks are ahead of UTC, before and after each.
+    """
+
+    changes: np.ndarray
+    offsets: np.ndarray
+
+    def to_utc(self, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return when clocks showed local times, in microseconds, and which are in an hour that the clocks leave out.
+
+        Of an hour that they show twice, it is the first.
+        """
+        ends = self.changes + np.maximum(self.offsets[:-1], self.offsets[1:])
+        place = np.searchsorted(ends, local, side="right")
+        times = local - self.offsets[place]
+        skipped = times >= np.append(self.changes, np.iinfo(np.int64).max)[place]
+        return times, skipped
+
+
+@lru_cache(maxsize=16)
+def zone_clock(name: str) -> ZoneClock:
+    """Return the clocks of a zone from 1970 to 2200."""
+    zone = read_zone(name)
+
+    def offset(second: int) -> int:
+        ahead = (EPOCH + timedelta(seconds=second)).astimezone(zone).utcoffset()
+        return 0 if ahead is None else int(ahead.total_seconds())
+
+    changes, offsets = [], [offset(0)]
+
+    def changed(second: int) -> bool:
+        return offset(second) != offsets[-1]
+
+    for before, after in pairwise(range(0, SECONDS + SCAN, SCAN)):
+        if changed(after):
+            changes.append(before + bisect_left(range(before, after), True, key=changed))
+            offsets.append(offset(after))
+    return ZoneClock(np.array(changes, np.int64) * MICROS, np.array(offsets, np.int64) * MICROS)
+
+
+def forms_of(form: str) -> list[str]:
+    """Return the forms that times may have, which `|` separates."""
+    return form.split("|")
+
+
+@lru_cache(maxsize=16)
+def check_form(form: str) -> None:
+    """Check that forms of times name a day, by directives that mean the same everywhere, and that they agree."""
+    for each in forms_of(form):
+        _check_one(each)
+    for one, other in permutations(forms_of(form), 2):
+        text = PROBE.strftime(one)
+        if parse(text, f"{one}|{other}") is None:
+            raise ValueError(
+                f"time_format must have forms that read no text as two times, got {one!r} and {other!r}, such as {text}"
+            )
+
+
+def _check_one(form: str) -> None:
+    found = re.findall(r"%(.?)", form)
+    unknown = sorted({f"%{each}" for each in found if not each or each not in DIRECTIVES})
+    if unknown:
+        known = " ".join(f"%{each}" for each in DIRECTIVES)
+        raise ValueError(f"time_format must have directives of strptime among {known}, got {', '.join(unknown)}")
+    year = {"Y", "y"} & set(found)
+    if not year or not ("j" in found or ("d" in found and {"m", "b", "B"} & set(found))):
+        raise ValueError(f"time_format must name a year, a month and a day, such as %d.%m.%Y %H:%M, got {form!r}")
+    if any(len(set(part) & set(found)) > 1 for part in ONE_OF):
+        raise ValueError(f"time_format must name each part of a time once, got {form!r}")
+    if ("I" in found) != ("p" in found):
+        raise ValueError(f"time_format must have both of %I, hours of half a day, and %p, AM or PM, got {form!r}")
+    try:
+        datetime.strptime(PROBE.strftime(form), form)
+    except (ValueError, re.error):
+        raise ValueError(f"time_format must be a form that strptime can read, got {form!r}") from None
+
+
+def has_zone(form: str) -> bool:
+    """Tell whether times of a form, or of one of several, say how far they are from UTC."""
+    return "z" in re.findall(r"%(.?)", form)
+
+
+def parse(text: str, form: str) -> datetime | None:
+    """Return the time that a text of one of the forms is; None if it is none, or if they read different times."""
+    if len(text) > LONGEST:
+        return None
+    found = set()
+    for each in forms_of(form):
+        with suppress(ValueError, OverflowError):
+            if not _fits(each).fullmatch(text):
+                raise ValueError(each)
+            found.add(datetime.strptime(text, each))
+    return found.pop() if len(found) == 1 else None
+
+
+@lru_cache(maxsize=16)
+def _fits(form: str) -> re.Pattern[str]:
+    """Return what texts of a form look like: numbers that touch have all their digits, which `strptime` does not ask.
+
+    It takes 130 for 13:00, and 1112026 for 11 January, where `%H%M` and `%d%m%Y` are asked for.
+    """
+    parts = re.findall(r"%.|[^%]", form)
+    number = [part[-1].isdigit() if len(part) == 1 else part[1] in WIDTHS for part in parts]
+    touching = [before or after for before, after in zip([False, *number[:-1]], [*number[1:], False], strict=True)]
+    found = ""
+    for part, touches in zip(parts, touching, strict=True):
+        if len(part) == 1 or part == "%%":
+            found += r"\s*" if part.isspace() else re.escape(part[-1])
+        else:
+            width = WIDTHS.get(part[1])
+            found += ".+" if width is None else rf"\d{{{width if touches else 1},{width}}}"
+    return re.compile(found, re.IGNORECASE | re.DOTALL)
+
+
+def parse_column(column: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return local times of forms without a zone, as `parse` reads them one by one, and which rows are times.
+
+    They are microseconds since 1970 on the clock, int64. Text need not be valid UTF-8; nulls are no times.
+    """
+    (times, read), *others = (_parse_one(unchecked_text(column), each) for each in forms_of(form))
+    differ = np.zeros(len(column), np.bool_)
+    for other, fits in others:
+        differ |= read & fits & (times != other)
+        times, read = np.where(read, times, other), read | fits
+    return times, read & ~differ
+
+
+def _parse_one(texts: pa.Array, form: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return local times of a single form, and which rows are such: at once those that Arrow would write like that."""
+    seconds, read = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.bool_)
+    with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):  # read below, slowly
+        parsed = pc.strptime(texts, format=form, unit="s", error_is_null=True)
+        same = pc.fill_null(pc.equal(pc.strftime(parsed, format=form), texts), False)
+        seconds = parsed.cast(pa.int64()).fill_null(0).to_numpy()
+        read = same.to_numpy(zero_copy_only=False) & (seconds >= 0) & (seconds < SECONDS)
+    times, read = np.where(read, seconds, 0) * MICROS, read.copy()
+    others = np.flatnonzero(~read)
+    known: dict[bytes | None, datetime | None] = {None: None}
+    for row, text in zip(others.tolist(), texts.take(pa.array(others)).cast(pa.binary()).to_pylist(), strict=True):
+        if text not in known:
+            known[text] = parse(text.decode("utf-8", "replace"), form)
+        found = known[text]
+        if found is not None:
+            times[row], read[row] = (found.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1), True
+    return times, read
+
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": MICROS, "ns": 1_000_000_000}
 NAME = "time"
-
-SYNTAX, UNIT, ZONE, SKIPPED = "syntax", "unit", "zone", "skipped"
 NUMBER = re.compile(r"[+-]?([0-9]++\.?[0-9]*+|\.[0-9]++)([eE][+-]?[0-9]++)?")  # tries each digit once, however many
 NOT_FINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 ISO_8601 = re.compile(
@@ -45,49 +218,10 @@ ISO_8601 = re.compile(
 )
 """What text is a time, if its date exists. Arrow reads a part of that, and the same from it; a test compares them."""
 
-TIME_TEXT = "ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z"
-
 DIGITS = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 CUT = Context(prec=60, rounding=ROUND_DOWN)
 DIGITS_ALONE = r"^[0-9]{1,20}(\.[0-9]{1,9})?$"
 LONGEST_INTEGER = 20  # characters; longer numbers are read as floats
-
-
-def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
-    """Return a Timestamp of Beam, a datetime (UTC if it names no zone) or a number in microseconds since 1970 UTC."""
-    value = _plain(value)
-    if is_timestamp(value):
-        micros = int(value.micros)
-    elif isinstance(value, datetime):
-        micros = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
-    elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise missing(name) if value is None else _wrong_type(name, type(value).__name__)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise not_finite(name)
-    elif not 0 <= value < SECONDS * PER_SECOND[unit]:
-        raise _out_of_range(name)
-    elif isinstance(value, int):
-        micros = value * MICROS // PER_SECOND[unit]
-    elif isinstance(value, Decimal):
-        micros = int(value.scaleb(DIGITS[unit], CUT))
-    else:
-        micros = math.floor(Fraction(repr(value)) * Fraction(MICROS, PER_SECOND[unit]))  # 0.1 is a tenth
-    if not 0 <= micros < SECONDS * MICROS:
-        raise _out_of_range(name)
-    return micros
-
-
-def is_timestamp(value: Any) -> bool:
-    """Tell whether a value is a Timestamp of Beam, which is not loaded for that: nobody has one without it."""
-    beam = sys.modules.get("apache_beam.utils.timestamp")
-    return beam is not None and isinstance(value, beam.Timestamp)
-
-
-def _plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python: short ones cannot be compared with large ones; a duration is none."""
-    if isinstance(value, np.floating):
-        return float(value)
-    return int(value) if isinstance(value, np.integer) and not isinstance(value, np.timedelta64) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,108 +240,143 @@ class TimeForm:
     zone: str | None = "UTC"
 
 
+def micros_of(value: Any, unit: str = "s", name: str = "time") -> int:
+    """Return a Timestamp of Beam, a datetime (UTC if it names no zone) or a number in microseconds since 1970 UTC."""
+    if isinstance(value, np.floating):  # numbers of numpy cannot be compared with large ones
+        value = float(value)
+    elif isinstance(value, np.integer) and not isinstance(value, np.timedelta64):
+        value = int(value)
+    beam = sys.modules.get("apache_beam.utils.timestamp")  # nobody has a Timestamp without it
+    if beam is not None and isinstance(value, beam.Timestamp):
+        micros = int(value.micros)
+    elif isinstance(value, datetime):
+        micros = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
+    elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise broken(name, "null") if value is None else broken(name, "moment", type(value).__name__)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise broken(name, "finite")
+    elif not 0 <= value < SECONDS * PER_SECOND[unit]:
+        raise broken(name, "range")
+    elif isinstance(value, int):
+        micros = value * MICROS // PER_SECOND[unit]
+    elif isinstance(value, Decimal):
+        micros = int(value.scaleb(DIGITS[unit], CUT))
+    else:
+        micros = _floor_of(value, PER_SECOND[unit])
+    if not 0 <= micros < SECONDS * MICROS:
+        raise broken(name, "range")
+    return micros
+
+
+def _floor_of(value: float, per_second: int) -> int:
+    """Return a number in microseconds, cut down; 0.1 is a tenth."""
+    return math.floor(Fraction(repr(value)) * Fraction(MICROS, per_second))
+
+
 def read_micros(name: str, value: Any, written: TimeForm) -> int:
     """Return a text, a timestamp or a number in microseconds since 1970 UTC, or raise with the rule that it breaks."""
     found = _of_text(name, value, written) if isinstance(value, str) else value
     if written.unit is None and isinstance(found, numbers.Real | Decimal) and not isinstance(found, bool):
-        raise BrokenRuleError(name, UNIT, f"{name} must not be a plain number without a time_unit")
+        raise broken(name, "unit")
     if isinstance(found, datetime) and found.tzinfo is None:
         times, marks = _column_at_zone((np.array([micros_of(found, name=name)]), []), written.zone, name)
-        for mask, rule in marks:
-            if mask[0]:
-                raise rule
+        for _, rule in marks:
+            raise rule
         return int(times[0])
     return micros_of(found, written.unit or "s", name)
 
 
 def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float | Decimal:
-    """Return the time or the number that a text is."""
     if written.form is not None:
-        found = parse(text, written.form)
-        if found is not None:
+        if (found := parse(text, written.form)) is not None:
             return found
     elif ISO_8601.fullmatch(text):
         with suppress(ValueError):  # there is no such day
             return datetime.fromisoformat(text.upper())
-    elif NUMBER.fullmatch(text) or (written.unit is not None and NOT_FINITE.fullmatch(text)):
-        if NOT_FINITE.fullmatch(text):
-            return float(text)
+    elif written.unit is not None and NOT_FINITE.fullmatch(text):
+        return float(text)
+    elif NUMBER.fullmatch(text):
         return int(text) if text.lstrip("+-").isdecimal() and len(text) <= LONGEST_INTEGER else Decimal(text)
-    raise BrokenRuleError(name, SYNTAX, f"{name} must be {TIME_TEXT}, or a number")
-
-
-def micros_column(column: pa.Array, unit: str = "s") -> tuple[np.ndarray, Marks]:
-    """Return timestamps or numbers in microseconds, int64, and which rows break a rule: what they are is not defined.
-
-    A column of another type raises the rule.
-    """
-    kind = column.type
-    nulls = null_rows(column)
-    if pa.types.is_null(kind):
-        return np.zeros(len(column), np.int64), marked((nulls, partial(missing, NAME)))
-    if pa.types.is_floating(kind):
-        return _from_floats(column.cast(pa.float64()).fill_null(0.0).to_numpy(), nulls, PER_SECOND[unit])
-    if pa.types.is_date(kind):
-        column = column.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
-        kind = column.type
-    if pa.types.is_decimal(kind):
-        return _from_decimals(column, nulls, PER_SECOND[unit])
-    if not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
-        raise _wrong_type(NAME, str(kind))
-    if pa.types.is_timestamp(kind):
-        ticks, per_second = column.cast(pa.int64()), PER_SECOND[kind.unit]
-    else:
-        ticks, per_second = column, PER_SECOND[unit]
-    values = ticks.fill_null(0).to_numpy() if nulls.any() else ticks.to_numpy()
-    outside = (values < 0) | (values >= SECONDS * per_second) if values.dtype.itemsize > 4 else values < 0
-    fitting = (np.where(outside, 0, values) if outside.any() else values).astype(np.int64, copy=False)
-    micros = fitting * (MICROS // per_second) if per_second <= MICROS else fitting // (per_second // MICROS)
-    return micros, marked((nulls, partial(missing, NAME)), (outside, partial(_out_of_range, NAME)))
+    raise broken(name, "syntax")
 
 
 def read_times(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
-    """Return timestamps, numbers or text as `micros_column` does; text need not be valid UTF-8, and is no time then."""
-    if pa.types.is_dictionary(column.type):
+    """Return timestamps, numbers or text in microseconds, int64, and which rows break a rule.
+
+    Text need not be valid UTF-8, and is no time then. What a row that breaks a rule is, is not defined.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
         times, marks = read_times(column.dictionary, written)
         rows, marks = spread(NAME, column, marks)
         return np.append(times, 0)[rows], marks
-    if not is_text(column.type):
-        timestamps = pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)
-        if written.unit is None and not (timestamps or pa.types.is_null(column.type)):
-            raise BrokenRuleError(NAME, UNIT, f"{NAME} must not be plain numbers without a time_unit")
-        found = micros_column(column, written.unit or "s")
-        return (
-            _column_at_zone(found, written.zone) if timestamps and getattr(column.type, "tz", None) is None else found
-        )
+    if not is_text(kind):
+        moments = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        if written.unit is None and not (moments or pa.types.is_null(kind)):
+            raise broken(NAME, "unit")
+        found = _of_numbers(column, written.unit or "s")
+        return _column_at_zone(found, written.zone) if moments and getattr(kind, "tz", None) is None else found
     if written.form is not None and not has_zone(written.form):
-        return _of_form(column, written.form, written.zone)
+        nulls = null_rows(column) | (pc.fill_null(pc.binary_length(column.cast(pa.binary())), 0).to_numpy() == 0)
+        micros, read = parse_column(column, written.form)
+        outside = read & ((micros < 0) | (micros >= SECONDS * MICROS))
+        marks = marked(NAME, written.form, null=nulls, form=~read & ~nulls, range=outside)
+        return _column_at_zone((np.where(outside, 0, micros), marks), written.zone)
     return (None if written.form is not None else _at_once(column, written)) or _one_by_one(column, written)
 
 
-def _of_form(column: pa.Array, form: str, zone: str | None) -> tuple[np.ndarray, Marks]:
-    """Return the times of texts of a form without a zone."""
-    nulls = null_rows(column) | (pc.fill_null(pc.binary_length(column.cast(pa.binary())), 0).to_numpy() == 0)
-    micros, read = parse_column(column, form)
-    outside = read & ((micros < 0) | (micros >= SECONDS * MICROS))
-    other = partial(BrokenRuleError, NAME, SYNTAX, f"{NAME} must be of the form {form}")
-    marks = marked((nulls, partial(missing, NAME)), (~read & ~nulls, other), (outside, partial(_out_of_range, NAME)))
-    return _column_at_zone((np.where(outside, 0, micros), marks), zone)
+def _of_numbers(column: pa.Array, unit: str) -> tuple[np.ndarray, Marks]:
+    """Return timestamps or numbers in microseconds, and which rows break a rule; another type raises the rule."""
+    nulls, per_second = null_rows(column), PER_SECOND[unit]
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
+    kind = column.type
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.int64), marked(NAME, null=nulls)
+    if pa.types.is_floating(kind):
+        return _of_floats(column.cast(pa.float64()).fill_null(0.0).to_numpy(), nulls, per_second)
+    if pa.types.is_decimal(kind):
+        rough = column.cast(pa.float64()).fill_null(0.0).to_numpy()
+        outside = (rough < 0) | (rough >= SECONDS * per_second)
+        fitting = pc.if_else(pa.array(outside | nulls), pa.scalar(Decimal(0), kind), column)
+        digits = len(str(max(1, MICROS // per_second))) - 1
+        whole = fitting.cast(pa.decimal128(38, digits), safe=False)  # which cuts further digits off
+        values = np.frombuffer(whole.buffers()[1], np.int64)[::2][whole.offset : whole.offset + len(whole)]
+        return values // max(1, per_second // MICROS), marked(NAME, null=nulls, range=outside)
+    if pa.types.is_timestamp(kind):
+        column, per_second = column.cast(pa.int64()), PER_SECOND[kind.unit]
+    elif not pa.types.is_integer(kind):
+        raise broken(NAME, "moment", kind)
+    values = column.fill_null(0).to_numpy() if nulls.any() else column.to_numpy()
+    outside = (values < 0) | (values >= SECONDS * per_second) if values.dtype.itemsize > 4 else values < 0
+    fitting = (np.where(outside, 0, values) if outside.any() else values).astype(np.int64, copy=False)
+    micros = fitting * (MICROS // per_second) if per_second <= MICROS else fitting // (per_second // MICROS)
+    return micros, marked(NAME, null=nulls, range=outside)
+
+
+def _of_floats(values: np.ndarray, nulls: np.ndarray, per_second: int) -> tuple[np.ndarray, Marks]:
+    """Return numbers in microseconds, cut down; those that are near a whole one are decided by their decimals."""
+    finite = np.isfinite(values)
+    given = np.clip(np.where(finite, values, 0.0), -1.0, float(SECONDS * per_second))
+    micros, whole = given * (MICROS / per_second), given == np.floor(given)
+    found = np.floor(micros).astype(np.int64)
+    near = np.abs(micros - np.rint(micros)) <= np.spacing(np.abs(micros)) * 2
+    for row in np.flatnonzero(near & ~whole).tolist():
+        found[row] = _floor_of(float(given[row]), per_second)
+    if per_second <= MICROS:
+        found[whole] = given[whole].astype(np.int64) * (MICROS // per_second)
+    return found, marked(NAME, null=nulls, finite=~finite, range=(given < 0) | (found >= SECONDS * MICROS))
 
 
 def _column_at_zone(found: tuple[np.ndarray, Marks], zone: str | None, name: str = NAME) -> tuple[np.ndarray, Marks]:
     """Return when the clocks of a zone showed a column of times."""
     local, marks = found
     if zone is None:
-        said = "such as Z or +01:00, or with_fields(time_zone=..) by which clocks"
-        rule = partial(BrokenRuleError, name, ZONE, f"{name} must say how far it is from UTC, {said}")
-        return local, marks + marked((np.ones(len(local), np.bool_), rule))
+        return local, marks + marked(name, zone=np.ones(len(local), np.bool_))
     if zone == "UTC":
         return found
     times, skipped = zone_clock(zone).to_utc(local)
-    left_out = f"{name} must be one that clocks show: they leave out an hour in spring"
-    outside = (times < 0) | (times >= SECONDS * MICROS)
-    rules = partial(BrokenRuleError, name, SKIPPED, left_out), partial(_out_of_range, name)
-    return times, marks + marked(*zip((skipped, outside), rules, strict=True))
+    return times, marks + marked(name, skipped=skipped, range=(times < 0) | (times >= SECONDS * MICROS))
 
 
 def _at_once(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks] | None:
@@ -216,68 +385,21 @@ def _at_once(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks] | 
     A number in another form than digits might be something else to Arrow: hexadecimal, or an exponent that takes its
     process down (pyarrow 25.0). Floats would round over a window's end.
     """
-    forms: list[pa.DataType] = [pa.timestamp("ns", "UTC"), pa.timestamp("ns")]
     if pa.types.is_string_view(column.type):
         return None
-    if written.unit is not None and pc.all(pc.match_substring_regex(column, DIGITS_ALONE)).as_py():
-        forms = [pa.decimal128(38, 9)]
-    for form in forms:
+    numbers = written.unit is not None and pc.all(pc.match_substring_regex(column, DIGITS_ALONE)).as_py()
+    for form in (pa.decimal128(38, 9),) if numbers else (pa.timestamp("ns", "UTC"), pa.timestamp("ns")):
         with suppress(pa.ArrowInvalid):
-            found = micros_column(column.cast(form), written.unit or "s")
-            local = pa.types.is_timestamp(form) and form.tz is None
-            return _column_at_zone(found, written.zone) if local else found
+            return read_times(column.cast(form), written)
     return None
 
 
 def _one_by_one(column: pa.Array, written: TimeForm) -> tuple[np.ndarray, Marks]:
-    """Read text of several forms, or with wrong ones among it."""
     times = np.zeros(len(column), np.int64)
-    broken: dict[str, tuple[np.ndarray, BrokenRuleError]] = {}
+    rules: dict[str, tuple[np.ndarray, BrokenRuleError]] = {}
     for row, data in enumerate(column.cast(pa.binary()).to_pylist()):
         try:
             times[row] = read_micros(NAME, data.decode("utf-8", "replace") if data else None, written)
         except BrokenRuleError as rule:
-            broken.setdefault(rule.code, (np.zeros(len(column), np.bool_), rule))[0][row] = True
-    return times, list(broken.values())
-
-
-def _from_floats(values: np.ndarray, nulls: np.ndarray, per_second: int) -> tuple[np.ndarray, Marks]:
-    finite = np.isfinite(values)
-    farthest = float(SECONDS * per_second)
-    given = np.clip(np.where(finite, values, 0.0), -1.0, farthest)
-    micros = _floored(given, per_second)
-    outside = (given < 0) | (micros >= SECONDS * MICROS)
-    rules = partial(missing, NAME), partial(not_finite, NAME), partial(_out_of_range, NAME)
-    return micros, marked(*zip((nulls, ~finite, outside), rules, strict=True))
-
-
-def _from_decimals(column: pa.Array, nulls: np.ndarray, per_second: int) -> tuple[np.ndarray, Marks]:
-    rough = column.cast(pa.float64()).fill_null(0.0).to_numpy()
-    outside = (rough < 0) | (rough >= SECONDS * per_second)
-    fitting = pc.if_else(pa.array(outside | nulls), pa.scalar(Decimal(0), column.type), column)
-    parts = max(1, MICROS // per_second)
-    whole = fitting.cast(pa.decimal128(38, len(str(parts)) - 1), safe=False)  # which cuts further digits off
-    numbers = np.frombuffer(whole.buffers()[1], np.int64)[::2][whole.offset : whole.offset + len(whole)]
-    micros = numbers // max(1, per_second // MICROS)
-    return micros, marked((nulls, partial(missing, NAME)), (outside, partial(_out_of_range, NAME)))
-
-
-def _floored(values: np.ndarray, per_second: int) -> np.ndarray:
-    """Return numbers in microseconds, cut down; those that are near a whole one are decided by their decimals."""
-    micros = values * (MICROS / per_second)
-    found = np.floor(micros).astype(np.int64)
-    near = np.abs(micros - np.rint(micros)) <= np.spacing(np.abs(micros)) * 2
-    for row in np.flatnonzero(near & (values != np.floor(values))).tolist():
-        found[row] = math.floor(Fraction(repr(float(values[row]))) * Fraction(MICROS, per_second))
-    whole = values == np.floor(values)
-    if per_second <= MICROS:
-        found[whole] = values[whole].astype(np.int64) * (MICROS // per_second)
-    return found
-
-
-def _wrong_type(name: str, kind: str) -> BrokenRuleError:
-    return BrokenRuleError(name, TYPE, f"{name} must be a timestamp or a number of seconds since 1970, got {kind}")
-
-
-def _out_of_range(name: str) -> BrokenRuleError:
-    return BrokenRuleError(name, RANGE, f"{name} must be between 1970-01-01 and 2200-01-01")
+            rules.setdefault(rule.code, (np.zeros(len(column), np.bool_), rule))[0][row] = True
+    return times, list(rules.values())

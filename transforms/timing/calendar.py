@@ -98,7 +98,6 @@ class Calendar(NamedTuple):
         return f"{self}, counted from {first}"
 
     def _day(self, moment: int) -> date:
-        """Return the day of a moment in the zone."""
         return datetime.fromtimestamp(moment / SECOND, UTC).astimezone(read_zone(self.zone)).date()
 
     def starts(self, start: int, until: int | None) -> np.ndarray:
@@ -146,7 +145,6 @@ def _starts(calendar: Calendar, start: int) -> np.ndarray:
 
 
 def _after(day: date, calendar: Calendar) -> date:
-    """Return the day on which the next window begins."""
     if calendar.unit not in MONTHS:
         return day + timedelta(days=calendar.number * (UNITS[calendar.unit] // DAY))
     years, month = divmod(day.month - 1 + calendar.number * MONTHS[calendar.unit], 12)

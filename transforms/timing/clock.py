@@ -6,16 +6,13 @@ Here is what starts clocks, the timers that hold the watermark for a window, and
 from __future__ import annotations
 
 import struct
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.pvalue import PCollection
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner, SwitchingDirectRunner
-from apache_beam.testing.test_stream import TestStream
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.userstate import RuntimeTimer, Timer
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
@@ -71,20 +68,14 @@ class WithClock(beam.PTransform[Any, Any]):
                 "window, or take longer windows"
             )
         once = records.pipeline | "Once" >> beam.Impulse()
-        seeds = once | "StartClocks" >> beam.ParDo(StartClocks(self.names)).with_output_types(Keyed)
+        seeds = once | "StartClocks" >> beam.FlatMap(start_clocks, self.names).with_output_types(Keyed)
         return cast(PCollection[Any], (records, seeds) | "WithSeeds" >> beam.Flatten())
 
 
-class StartClocks(beam.DoFn):
-    """One seed for each key."""
-
-    def __init__(self, names: tuple[bytes, ...]) -> None:
-        self.names = names
-
-    @override
-    def process(self, _: bytes) -> Iterator[Keyed]:
-        for name in self.names:
-            yield name, SEED
+def start_clocks(_: bytes, names: Iterable[bytes]) -> Iterator[Keyed]:
+    """Yield a seed for each key."""
+    for name in names:
+        yield name, SEED
 
 
 def set_timer(timer: Any, fire: Timestamp, *, hold: Timestamp, tag: str) -> None:
@@ -122,24 +113,9 @@ RULE = (
 )
 
 
-class _FindTestStream(PipelineVisitor):
-    """Tells whether a pipeline has a TestStream so far."""
-
-    found = False
-
-    @override
-    def visit_transform(self, transform_node: AppliedPTransform) -> None:
-        self.found = self.found or isinstance(transform_node.transform, TestStream)
-
-
 def check_runner(pipeline: beam.Pipeline) -> None:
-    """Refuse the runner when a pipeline is built, as far as one can see by then."""
-    refused = isinstance(pipeline.runner, BundleBasedDirectRunner)
-    if isinstance(pipeline.runner, SwitchingDirectRunner):
-        visitor = _FindTestStream()
-        pipeline.visit(visitor)
-        refused = visitor.found
-    if refused:
+    """Refuse the runner when a pipeline is built; what DirectRunner chooses is known when it runs (see `StepFn`)."""
+    if isinstance(pipeline.runner, BundleBasedDirectRunner):
         raise ValueError(RULE)
 
 
@@ -175,6 +151,10 @@ class CloseWindows(beam.PTransform[Any, Any]):
         )
 
 
+Closed = tuple[bytes, Iterable[tuple[int, bytes]]]
+"""A step key, and all batches that came in time, each with the number of its events."""
+
+
 class StampBatches(beam.DoFn):
     """Send a batch into the window that ends at the decision of its step, and count its events."""
 
@@ -191,38 +171,15 @@ class StampBatches(beam.DoFn):
             yield TimestampedValue(element, end - Duration(micros=MILLISECOND))
 
 
-def take_arguments(stage: object, given: Mapping[str, Any]) -> None:
-    """Set the attributes that a stage is made with; refuse names that it has not."""
-    known = {name for kind in type(stage).__mro__ for name in (*vars(kind), *vars(kind).get("__annotations__", ()))}
-    if unknown := given.keys() - known:
-        raise TypeError(f"{type(stage).__name__} has no {', '.join(sorted(unknown))}")
-    vars(stage).update(given)
-
-
-class ClosedWindow(beam.DoFn):
-    """Per step key: act on all that came in time, once. It keeps no state; what it is made with are its attributes."""
-
-    closed = Metrics.counter("privstream", CLOSED)
-
-    def __init__(self, **given: Any) -> None:
-        take_arguments(self, given)
-
-    @override
-    def process(self, element: tuple[bytes, Iterable[tuple[int, bytes]]]) -> Iterator[Keyed]:
-        key, found = element
-        batches = sorted(found, key=lambda batch: batch[1])
-        self.closed.inc(sum(events for events, _ in batches))
-        yield from self.close(StepKey.from_bytes(key), [batch for _, batch in batches])
-
-    @abstractmethod
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        """Act on the batches, at least one, in an order that depends on their bytes alone."""
-
-
-class ToClock(ClosedWindow):
+class ToClock(beam.DoFn):
     """Hand all batches to the one clock that there is."""
 
+    def __init__(self) -> None:
+        self.closed = Metrics.counter("privstream", CLOSED)
+
     @override
-    def close(self, key: StepKey, batches: list[bytes]) -> Iterator[Keyed]:
-        for batch in batches:
-            yield on_clock(key.step, batch)
+    def process(self, element: Closed) -> Iterator[Keyed]:
+        key, batches = element
+        for events, batch in batches:
+            self.closed.inc(events)
+            yield on_clock(StepKey.from_bytes(key).step, batch)

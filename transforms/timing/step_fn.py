@@ -7,9 +7,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
@@ -29,8 +27,8 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.transforms.batches import Keyed
-from privstream.transforms.timing.clock import RULE, SEED, STEP, set_timer, take_arguments
+from privstream.transforms.batches import Keyed, take_arguments
+from privstream.transforms.timing.clock import RULE, SEED, STEP, set_timer
 from privstream.transforms.timing.steps import END_OF_TIME, STAGES, Steps
 
 CACHED_KEYS = 64
@@ -43,8 +41,9 @@ PROGRESS = 2
 BLOCKS = (1, 16, 256, 4096, 65_536)
 UNBOUNDED_BLOCKS = BLOCKS[:3]
 OVER = "over"
+NOT_DECODED = object()
 
-NOT_OF_THIS_VERSION = (KeyError, IndexError, TypeError, ValueError, struct.error)
+NOT_OF_THIS_VERSION = (SnapshotError, KeyError, IndexError, TypeError, ValueError, struct.error)
 """What decoding bytes of another layout may end in."""
 
 WHAT_TO_DO = (
@@ -54,7 +53,7 @@ WHAT_TO_DO = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Progress:
     """How far a key is: the small part of its state, read every time and written with every change.
 
@@ -78,15 +77,6 @@ class Progress:
     compacted: int = 0
     options: bytes = b""
 
-    @classmethod
-    def read(cls, cell: Any) -> Progress:
-        """Decode; nothing stored yet is the initial progress."""
-        data = cell.read()
-        if data is None:
-            return cls()
-        with _readable():
-            return cls(**unpack("progress", PROGRESS, data))  # type: ignore[arg-type]
-
 
 class Cells(NamedTuple):
     """States and timer of one key, as the runner hands them over."""
@@ -102,7 +92,7 @@ class Known:
     """The state of a key, decoded: its progress, what the log describes, and the waiting records by step."""
 
     progress: Progress
-    state: Any
+    state: Any = NOT_DECODED
     records: dict[int, list[bytes]] = field(default_factory=dict)
 
 
@@ -231,10 +221,6 @@ class StepFn(beam.DoFn, ABC):
             state = found.state
             yield step, found._replace(change=None) if renewed else found
 
-    def ready(self, due: int) -> int:
-        """Return the last step that is handled when it is `due` by the watermark."""
-        return due
-
     def block_end(self, level: int, handled: int) -> int:
         """Return the last step of the block that the step after `handled` is in."""
         block = self._blocks[level]
@@ -243,58 +229,52 @@ class StepFn(beam.DoFn, ABC):
     def keep(self, element: Keyed, cells: Cells) -> Iterator[Any]:
         """Start the clock, or keep a batch until its step is handled."""
         key, record = element
+        known = self._open(key, cells, decode=record == SEED)
+        progress = known.progress
         if record == SEED:  # it starts the clock, once
-            known = self._open(key, cells)
-            if known.progress.handled != NOTHING:
-                self._remember(key, known)
-                return
-            known.progress = replace(known.progress, handled=self._before)
+            if progress.handled == NOTHING:
+                progress.handled = self._before
+                if self.steps.end is None:
+                    cells.due.set(Timestamp(micros=END_OF_TIME), dynamic_timer_tag=OVER)
+                self._set_timers(cells.due, self._before, None)
             self.close(key, known, cells)
-            if self.steps.end is None:
-                cells.due.set(Timestamp(micros=END_OF_TIME), dynamic_timer_tag=OVER)
-            self._set_timers(cells.due, self._before, None)
             return
         step: int = STEP.unpack_from(record)[0]
-        progress = Progress.read(cells.progress)
         if not self._before < step <= self._last:
             raise ValueError("step of a batch must be in the run")
         if step <= progress.handled or progress.handled >= progress.last:
             yield from self.set_aside(key, step, record[STEP.size :])
             return
-        there = self._cached(key, progress)  # a state that is not cached need not be decoded for this
         cells.waiting.add(record)
-        progress = self._write_progress(replace(progress, waiting=progress.waiting + len(record)), cells)
-        if there is not None:
-            there.records.setdefault(step, []).append(record)
-            there.progress = progress
-            self._remember(key, there)
+        known.records.setdefault(step, []).append(record)
+        progress.waiting += len(record)
+        self.close(key, known, cells)
         if not self.every:
             cells.due.set(self.steps.decision_time(step, self.timer_offset), dynamic_timer_tag=str(step))
 
     def tick(self, key: bytes, time: Timestamp, cells: Cells) -> Iterator[Any]:
         """Handle all steps whose time has come; several timers, in any order, may have called for them."""
-        progress = Progress.read(cells.progress)
-        before, last = progress.handled, min(self._last, progress.last)
-        if before >= last:
-            return  # it is over
         known = self._open(key, cells)
-        if before == NOTHING and self.every:
+        progress = known.progress
+        before, last = progress.handled, min(self._last, progress.last)
+        due = min(self.steps.latest(time.micros, self.timer_offset), last)
+        if self.block_end(0, due - 1) != due:
+            due = self.steps.first_of_period(due) - 1
+        over = self.every and self.steps.end is None and time.micros >= END_OF_TIME // 1000 * 1000
+        if before >= last or (before == NOTHING and self.every) or (before >= due and not over):
+            if len(self._cache) < CACHED_KEYS:  # nothing has changed
+                self._cache[key] = known
             return
-        if self.every and self.steps.end is None and time.micros >= END_OF_TIME // 1000 * 1000:
+        if over:
             self.end(key, known, cells)
             return
-        due = self.ready(min(self.steps.latest(time.micros, self.timer_offset), last))
-        if due <= before:
-            self._remember(key, known)
-            return
         batches = {step: known.records.pop(step) for step in sorted(known.records) if step <= due}
-        outdated = sum(len(record) for some in batches.values() for record in some)
         given = {step: sorted(record[STEP.size :] for record in some) for step, some in batches.items()}
         steps: Iterable[int] = range(before + 1, due + 1) if self.every else given
-        changes: list[bytes] | None = [] if known.progress.log else None
-        handled, last_moment = 0, cache(self.steps.last_moment)
+        changes: list[bytes] | None = [] if progress.log else None
+        handled = 0
         for step, found in self.run(key, steps, given, known.state):
-            at = last_moment(step) if self.every else self.steps.decision_time(step, self.timer_offset)
+            at = self.steps.last_moment(step) if self.every else self.steps.decision_time(step, self.timer_offset)
             yield from (TimestampedValue(output, at) for output in found.outputs)
             known.state, handled = found.state, handled + 1
             if found.change is None:
@@ -302,38 +282,44 @@ class StepFn(beam.DoFn, ABC):
             elif changes is not None and due < last:
                 changes.append(found.change())
         self.handled.inc(handled)
-        known.progress = replace(known.progress, handled=due, outdated=known.progress.outdated + outdated)
+        progress.handled = due
+        progress.outdated += sum(len(record) for some in batches.values() for record in some)
         if due < last:
             self._write_log(known, changes, cells)
             if self.every:
                 self._set_timers(cells.due, due, before)
         else:
             cells.log.clear()
-            known.state, known.progress = None, replace(known.progress, log=0, compacted=0)
             for step, some in sorted(known.records.items()):  # behind the last one
                 for record in sorted(some):
                     yield from self.set_aside(key, step, record[STEP.size :])
-            known.records = {}
-            known.progress = replace(known.progress, outdated=known.progress.waiting)
+            known.state, known.records = None, {}
+            progress.log, progress.compacted, progress.outdated = 0, 0, progress.waiting
         self.close(key, known, cells)
 
     def end(self, key: bytes, known: Known, cells: Cells) -> None:
         """Say at which step an unbounded clock stops, now that its input has ended."""
-        last = self.block_end(len(self._blocks) - 1, known.progress.handled)
-        known.progress = replace(known.progress, last=last)
+        known.progress.last = self.block_end(len(self._blocks) - 1, known.progress.handled)
         self.close(key, known, cells)
 
     def close(self, key: bytes, known: Known, cells: Cells) -> None:
-        """Write how far a key is after a change, and cache its state; drop waiting records if half are outdated."""
+        """Write how far a key is after a change, under a version of its own, and cache its state.
+
+        Waiting records are dropped if half of them are outdated.
+        """
         progress = known.progress
         if progress.outdated and 2 * progress.outdated >= progress.waiting:
             cells.waiting.clear()
             left = [record for some in known.records.values() for record in some]
             for record in left:
                 cells.waiting.add(record)
-            progress = replace(progress, waiting=sum(map(len, left)), outdated=0)
-        known.progress = self._write_progress(progress, cells)
-        self._remember(key, known)
+            progress.waiting, progress.outdated = sum(map(len, left)), 0
+        progress.version, progress.options = secrets.token_bytes(12), self.options
+        cells.progress.write(pack("progress", PROGRESS, vars(progress)))
+        if known.state is not NOT_DECODED:
+            self._cache[key] = known
+            if len(self._cache) > CACHED_KEYS:
+                self._cache.popitem(last=False)
 
     def _set_timers(self, timer: Any, handled: int, before: int | None) -> None:
         """Set the timers of the next step and of the ends of the blocks that it is in, farthest first, unless set.
@@ -346,59 +332,52 @@ class StepFn(beam.DoFn, ABC):
                 fire = self.steps.decision_time(target, self.timer_offset)
                 set_timer(timer, fire, hold=fire if level else self.steps.last_moment(handled + 1), tag=str(level))
 
-    def _open(self, key: bytes, cells: Cells) -> Known:
-        """Return the decoded state of a key, out of the cache if it is current; an error leaves nothing cached.
+    def _open(self, key: bytes, cells: Cells, *, decode: bool = True) -> Known:
+        """Return what a key knows, out of the cache if it is current; a state that is not there need not be decoded.
+
+        An error leaves nothing cached.
 
         Raises:
-            SnapshotError: some of it is not there, it cannot be decoded, or is of a run with other options: a key never
-                begins anew for that.
+            SnapshotError: some of it is missing, it cannot be decoded, or is of a run with other options: a key never
+                begins anew for that. It quotes nothing.
         """
-        progress = Progress.read(cells.progress)
-        cached = self._cached(key, progress)
-        if cached is not None:
-            return cached
-        segments, records = list(cells.log.read()), list(cells.waiting.read())
-        for what, found, size in (("log", segments, progress.log), ("waiting records", records, progress.waiting)):
-            if sum(map(len, found)) != size:
-                raise SnapshotError(f"{what} must have {size:,} bytes, got {sum(map(len, found)):,}")
-        with _readable():
-            known = Known(progress, self.decode(key, segments))
+        try:
+            data = cells.progress.read()
+            progress = Progress() if data is None else Progress(**unpack("progress", PROGRESS, data))  # type: ignore[arg-type]
+            if progress.options and self.options and progress.options != self.options:
+                raise SnapshotError("options must be those of the run that wrote it")
+            known = self._cache.pop(key, None)
+            if known is not None and known.progress.version == progress.version:
+                return known
+            known = Known(progress)
+            if not decode:
+                return known
+            segments, records = list(cells.log.read()), list(cells.waiting.read())
+            for what, found, size in (("log", segments, progress.log), ("waiting records", records, progress.waiting)):
+                if sum(map(len, found)) != size:
+                    raise SnapshotError(f"{what} must have {size:,} bytes, got {sum(map(len, found)):,}")
+            known.state = self.decode(key, segments)
             for record in records:
                 if (step := STEP.unpack_from(record)[0]) > progress.handled:
                     known.records.setdefault(step, []).append(record)
-        return known
+            return known
+        except NOT_OF_THIS_VERSION as error:
+            if isinstance(error, SnapshotError):
+                raise
+            raise SnapshotError(f"it cannot be decoded ({type(error).__name__})") from error
 
     def _write_log(self, known: Known, changes: list[bytes] | None, cells: Cells) -> None:
         """Append to the log, or write it anew."""
+        progress = known.progress
         for segment in filter(None, changes or ()):
             cells.log.add(segment)
-            known.progress = replace(known.progress, log=known.progress.log + len(segment))
-        if changes is None or known.progress.log > 2 * known.progress.compacted + LEAST_COMPACTION:
+            progress.log += len(segment)
+        if changes is None or progress.log > 2 * progress.compacted + LEAST_COMPACTION:
             cells.log.clear()
             segments = self.encode(known.state)
             for segment in segments:
                 cells.log.add(segment)
-            size = sum(map(len, segments))
-            known.progress = replace(known.progress, log=size, compacted=size)
-
-    def _write_progress(self, progress: Progress, cells: Cells) -> Progress:
-        """Write the progress for these options, under a version of its own, and return it."""
-        progress = replace(progress, version=secrets.token_bytes(12), options=self.options)
-        cells.progress.write(pack("progress", PROGRESS, vars(progress)))
-        return progress
-
-    def _cached(self, key: bytes, progress: Progress) -> Known | None:
-        """Take a decoded state out of the cache if it is the current one; refuse state of a run with other options."""
-        if progress.options and self.options and progress.options != self.options:
-            raise SnapshotError("options must be those of the run that wrote it")
-        known = self._cache.pop(key, None)
-        return known if known is not None and known.progress.version == progress.version else None
-
-    def _remember(self, key: bytes, known: Known) -> None:
-        """Cache a decoded state, for so many keys."""
-        self._cache[key] = known
-        if len(self._cache) > CACHED_KEYS:
-            self._cache.popitem(last=False)
+            progress.log = progress.compacted = sum(map(len, segments))
 
 
 def _declare_states(cls: type[StepFn], state: str) -> None:
@@ -419,8 +398,10 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         """Keep a record until its step is due."""
         if isinstance(progress, DirectRuntimeState):  # what is added to a pipeline later may have made Beam choose it
             raise ValueError(RULE)
-        with _says_what_to_do(type(self).__name__):
+        try:
             yield from self.keep(element, Cells(waiting, progress, log, due))
+        except SnapshotError as error:
+            raise _unusable(self, error) from error
 
     @on_timer(due)
     def on_due(
@@ -433,29 +414,16 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
         """Handle the steps that are due; runners may deliver the timers of a key in any order."""
-        with _says_what_to_do(type(self).__name__):
+        try:
             yield from self.tick(key, time, Cells(waiting, progress, log, due))
+        except SnapshotError as error:
+            raise _unusable(self, error) from error
 
     declared: tuple[StateSpec | TimerSpec, ...] = (waiting, progress, log, due)
     for name, value in {**{spec.name.upper(): spec for spec in declared}, "process": process, "on_due": on_due}.items():
         setattr(cls, name, value)
 
 
-@contextmanager
-def _readable() -> Iterator[None]:
-    """Raise SnapshotError, which quotes nothing, where bytes are not those that this version decodes."""
-    try:
-        yield
-    except SnapshotError:
-        raise
-    except NOT_OF_THIS_VERSION as error:
-        raise SnapshotError(f"it cannot be decoded ({type(error).__name__})") from error
-
-
-@contextmanager
-def _says_what_to_do(stage: str) -> Iterator[None]:
+def _unusable(stage: StepFn, why: SnapshotError) -> SnapshotError:
     """Say whose state cannot be used, and what to do; the bundle fails, and changes nothing."""
-    try:
-        yield
-    except SnapshotError as error:
-        raise SnapshotError(f"state of {stage} cannot be used: {error}. {WHAT_TO_DO}") from error
+    return SnapshotError(f"state of {type(stage).__name__} cannot be used: {why}. {WHAT_TO_DO}")

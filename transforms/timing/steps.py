@@ -1,7 +1,8 @@
-"""Windows as numbered steps: which step an event belongs to, and when a step is decided."""
+"""Windows of one length, or of a calendar, as numbered steps: which step an event is in, when a step is decided."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Required, TypedDict
@@ -94,13 +95,19 @@ class WindowOptions(TypedDict, total=False):
 class Steps:
     """Windows that follow each other, numbered: step s is the one that starts at origin + s * size.
 
+    Windows of a calendar begin with step 0 at `origin`; before the first one and after the last they go on with `size`.
+
     Attributes:
-        size: length of a window in microseconds.
-        origin: start of step 0 in microseconds since 1970 UTC, in [0, size).
+        size: length of a window in microseconds; of those of a calendar the mean length.
+        origin: start of step 0 in microseconds since 1970 UTC; without a calendar in [0, size).
         first: number of the first step, or None for no bound.
         end: number after the last step, or None.
-        renewal: number of steps of a budget period, counted from the first step; None if there is one period.
+        renewal: number of steps of a budget period, counted from the first step, or of the longest one of a calendar;
+            None if there is one period.
         allowed_lateness: microseconds between the end of a window and its decision.
+        calendar: of the windows, or None.
+        until: end of the last window of a calendar, or None.
+        renews: calendar of the budget periods, or None.
     """
 
     size: int
@@ -109,6 +116,9 @@ class Steps:
     end: int | None = None
     renewal: int | None = None
     allowed_lateness: int = 0
+    calendar: Calendar | None = None
+    until: int | None = None
+    renews: Calendar | None = None
 
     @classmethod
     def of(
@@ -130,17 +140,16 @@ class Steps:
                 check_moment(name, moment)
         if windows is not None and end is not None:
             raise ValueError("windows must not be given with end: both name the last window")
+        if windows is not None and start is None:
+            raise ValueError("start must be given with windows, which are counted from it")
+        lateness = to_micros("allowed_lateness", allowed_lateness, minimum=0)
         if isinstance(window, str):
-            calendar, lateness = Calendar.parse(window), to_micros("allowed_lateness", allowed_lateness, minimum=0)
+            calendar = Calendar.parse(window)
             renews = _in_calendar("renew_every", renew_every, calendar)
-            from privstream.transforms.timing.calendar_steps import CalendarSteps  # noqa: PLC0415 - these are steps
-
-            return CalendarSteps.counted(calendar, start, end, windows, renews, lateness)
+            return cls._of_calendar(calendar, start, end, windows, renews, lateness)
         if isinstance(renew_every, str):
             raise ValueError(f"renew_every must be a number of seconds where window is one, got {renew_every!r}")
-        if windows is not None:
-            if start is None:
-                raise ValueError("start must be given with windows, which are counted from it")
+        if start is not None and windows is not None:
             end = start + checks.integer("windows", windows, minimum=1) * checks.real("window", window)
         size = to_micros("window", window)
         first, origin = (None, 0) if start is None else divmod(to_micros("start", start, minimum=0), size)
@@ -151,25 +160,70 @@ class Steps:
             near = f"one ends {in_words(over)} before it, the next one {in_words(size - over)} after it"
             raise ValueError(f"end must be where a window ends: {near}{_of_clocks(size, min(over, size - over))}")
         renewal = None if renew_every is None else _renewal(renew_every, size, first)
-        for name, number in (
-            ("window", None if first is None or last is None else last - first + 1),
-            ("renew_every", renewal),
-        ):
-            if number is not None and number > MOST_WINDOWS:
-                of = "" if name != "window" else " from start to end"
-                raise ValueError(f"{name} must make at most {MOST_WINDOWS:,} windows, got {number:,}{of}")
-        return cls(
-            size=size,
-            origin=origin,
-            first=first,
-            end=None if last is None else last + 1,
-            renewal=renewal,
-            allowed_lateness=to_micros("allowed_lateness", allowed_lateness, minimum=0),
+        number = None if first is None or last is None else last - first + 1
+        for name, many, of in (("window", number, " from start to end"), ("renew_every", renewal, "")):
+            if many is not None and many > MOST_WINDOWS:
+                raise ValueError(f"{name} must make at most {MOST_WINDOWS:,} windows, got {many:,}{of}")
+        after = None if last is None else last + 1
+        return cls(size=size, origin=origin, first=first, end=after, renewal=renewal, allowed_lateness=lateness)
+
+    @classmethod
+    def _of_calendar(
+        cls,
+        calendar: Calendar,
+        start: Moment | None,
+        end: Moment | None,
+        windows: int | None,
+        renews: Calendar | None,
+        lateness: int,
+    ) -> Steps:
+        if start is None:
+            raise ValueError("start must be given with windows of a calendar, which are counted from it")
+        first, until = to_micros("start", start, minimum=0), None
+        if windows is not None:
+            starts = calendar.starts(first, None)
+            until = int(starts[checks.integer("windows", windows, minimum=1, maximum=len(starts) - 1)])
+        elif end is not None:
+            until = to_micros("end", end, minimum=0)
+        made = cls(
+            size=calendar.length,
+            origin=first,
+            first=0,
+            end=None if until is None else len(calendar.starts(first, until)) - 1,
+            allowed_lateness=lateness,
+            calendar=calendar,
+            until=until,
+            renews=renews,
         )
+        if renews is None:
+            return made
+        if renews.length < made.size or not np.isin(made._periods, made.starts).all():
+            rule = f"must be a time after which one of the windows, {made.length}, always begins"
+            raise ValueError(f"renew_every {rule}, and at least one of them, got {renews}")
+        longest = np.diff([*made._first_steps, len(made.starts) - 1]).max()
+        return replace(made, renewal=int(longest))
 
     def __post_init__(self) -> None:
         checks.integer("size", self.size, minimum=1)
         checks.integer("allowed_lateness", self.allowed_lateness, minimum=0)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The starts of all windows of a calendar, and the end of the last one."""
+        assert self.calendar is not None
+        return self.calendar.starts(self.origin, self.until)
+
+    @property
+    def _periods(self) -> np.ndarray:
+        assert self.renews is not None
+        starts = self.renews.starts(self.origin, None)
+        return starts[: np.searchsorted(starts, self.starts[-1])]
+
+    @property
+    def _first_steps(self) -> np.ndarray:
+        """The first step of each of these; a window that ends with a period is in it."""
+        found: np.ndarray = np.searchsorted(self.starts[1:], self._periods, side="right")
+        return found
 
     @property
     def count(self) -> int | None:
@@ -179,19 +233,25 @@ class Steps:
 
     def renewals(self, step: Any) -> Any:
         """Return how often everything has started afresh before a step, or an array of steps."""
-        return step * 0 if self.renewal is None else (step - self.first) // self.renewal
+        if self.renewal is None:
+            return step * 0
+        if self.calendar is None:
+            return (step - self.first) // self.renewal
+        found = np.maximum(np.searchsorted(self._first_steps, step, side="right") - 1, 0)
+        return found if isinstance(step, np.ndarray) else int(found)
+
+    def _first_after(self, renewals: int) -> int:
+        if self.renewal is None or self.calendar is None:
+            return (self.first or 0) + renewals * (self.renewal or 0)
+        return int(self._first_steps[renewals]) if renewals < len(self._first_steps) else END_OF_TIME + 1
 
     def first_of_period(self, step: int) -> int:
         """Return the first step since everything started afresh."""
-        if self.renewal is None or self.first is None:
-            return self.first or 0
-        return self.first + int(self.renewals(step)) * self.renewal
+        return (self.first or 0) if self.renewal is None else self._first_after(self.renewals(step))
 
     def last_of_period(self, step: int) -> int:
         """Return the last step of the budget period."""
-        if self.renewal is None or self.first is None:
-            return END_OF_TIME
-        return self.first_of_period(step + self.renewal) - 1
+        return END_OF_TIME if self.renewal is None else self._first_after(self.renewals(step) + 1) - 1
 
     def number(self, step: int) -> int:
         """Return 1, 2, .. for the steps since everything started afresh."""
@@ -211,78 +271,101 @@ class Steps:
 
     @property
     def label(self) -> str:
-        """The windows as a part of noise labels. It stays as it is in all versions."""
+        """The windows as a part of noise labels."""
         return f"{self.size} {self.first} {self.end} {self.allowed_lateness}{self.further_label}"
 
     @property
     def further_label(self) -> str:
-        """Origin and renewal as a part of noise labels; nothing for windows that are counted from 1970 and last."""
+        """Origin, calendar and renewal as a part of noise labels; nothing for windows from 1970 on that last."""
+        if self.calendar is not None:
+            digest = hashlib.blake2b(self.starts.astype("<i8").tobytes(), digest_size=16).hexdigest()
+            renewed = "" if self.renewal is None else f" renewed every {self.renews}"
+            return f" of {self.calendar} from {self.origin}: {digest}{renewed}"
         origin = f" from {self.origin}" if self.origin else ""
         return origin if self.renewal is None else f"{origin} renewed {self.renewal}"
 
     @property
     def length(self) -> str:
         """How long a window is, in words."""
-        return in_words(self.size)
+        return in_words(self.size) if self.calendar is None else str(self.calendar)
 
     @property
     def renewal_length(self) -> str:
         """The length of a budget period in words."""
-        return in_words((self.renewal or 0) * self.size)
+        return in_words((self.renewal or 0) * self.size) if self.renews is None else str(self.renews)
 
     @property
     def person_in_period(self) -> PrivacyUnit:
         """What one person sends in a budget period, as a unit."""
-        return person_in((self.renewal or 0) * self.size, self.bounds_micros(self.first or 0)[0])
+        start = self.bounds_micros(self.first or 0)[0]
+        length = (self.renewal or 0) * self.size
+        if self.renews is not None:
+            length = int(np.gcd.reduce(np.diff(self.renews.starts(start, None))))
+        since = "" if self.renews is None else self.renews.since(start)
+        return PrivacyUnit(what="person", window=length, origin=start % length, calendar=since)
 
     @property
     def grid(self) -> int:
         """Microseconds of which the distance between the ends of any two windows is a multiple."""
-        return self.size
+        return self.size if self.calendar is None else int(np.gcd.reduce(np.diff(self.starts)))
+
+    def starting(self, moments: Any) -> Any:
+        """Return the last step that starts until a moment, or until each of some, in microseconds since 1970."""
+        if self.calendar is None:
+            return (moments - self.origin) // self.size
+        if not isinstance(moments, np.ndarray):
+            return int(self.starting(np.array([max(moments, 0)]))[0])
+        first, last = self.starts[0], self.starts[-1]
+        found: np.ndarray = np.searchsorted(self.starts, moments, side="right") - 1
+        found = np.where(moments < first, (moments - first) // self.size, found)
+        return np.where(moments > last, len(self.starts) - 1 + (moments - last) // self.size, found)
 
     def assign(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of events (int64 microseconds) that lie in a step of the run, and their steps, int64.
 
-        Steps before the origin, and those decided only after the end of event time, are left out.
+        Steps before the origin, and those decided only after the end of event time, are dropped.
         """
-        steps = self._step_of(times)
+        steps = self.starting(np.maximum(times, self.origin - 1))
         inside = (steps >= max(0, self.first or 0)) & (steps <= self.latest(END_OF_TIME, STAGES))
         if self.end is not None:
             inside &= steps < self.end
         rows = np.flatnonzero(inside)
         return rows, steps[rows]
 
-    def _step_of(self, times: np.ndarray) -> np.ndarray:
-        """Return the step of each moment, below 0 before the origin."""
-        since = np.maximum(times, self.origin - 1) - self.origin
-        steps: np.ndarray = since // self.size
-        return steps
-
     def bounds_micros(self, step: int) -> tuple[int, int]:
         """Return start and end of a step's window, in microseconds since 1970 UTC."""
-        start = self.origin + step * self.size
-        return start, start + self.size
+        if self.calendar is None:
+            start = self.origin + step * self.size
+            return start, start + self.size
+        starts = self.starts
+        inside = [min(max(each, 0), len(starts) - 1) for each in (step, step + 1)]
+        start, end = (int(starts[each]) for each in inside)
+        return start + (step - inside[0]) * self.size, end + (step + 1 - inside[1]) * self.size
 
     def bounds(self, step: int) -> tuple[Timestamp, Timestamp]:
         """Return start and end of a step's window."""
         start, end = self.bounds_micros(step)
         return timestamp(start), timestamp(end)
 
-    def starting(self, starts: np.ndarray) -> np.ndarray:
-        """Return the steps whose windows start at these moments, int64 microseconds."""
-        return (starts - self.origin) // self.size
-
     def after(self, moments: np.ndarray, length: int) -> np.ndarray:
-        """Return what is so long after each moment, int64 microseconds."""
-        return moments + length
+        """Return what is so long after each moment, int64 microseconds.
+
+        Of whole windows of a calendar it is the start of one, so that a day is over when the day is, with 23 hours.
+        """
+        windows, rest = divmod(length, self.size)
+        if self.calendar is None or rest:
+            return moments + length
+        later: np.ndarray = self.starts[np.minimum(self.starting(moments) + windows, len(self.starts) - 1)]
+        return later
 
     def begun_before(self, moments: np.ndarray) -> np.ndarray:
         """Return the last step that starts before each moment, int64 microseconds."""
-        return -(-(moments - self.origin) // self.size) - 1
+        found: np.ndarray = self.starting(moments - 1)
+        return found
 
     def ending(self, end: Timestamp) -> int:
         """Return the step whose window ends then."""
-        return int(end.micros - self.origin - self.size) // self.size
+        return int(self.starting(int(end.micros))) - 1
 
     def last_moment(self, step: int) -> Timestamp:
         """Return the last microsecond of a step's window, the timestamp of its rows as everywhere in Beam."""
@@ -298,7 +381,7 @@ class Steps:
 
     def latest(self, micros: int, timer_offset: int = 0) -> int:
         """Return the last step on which a stage acts by the event time `micros`; may be negative."""
-        return (micros - self.origin - self.size - self.allowed_lateness - timer_offset * MILLISECOND) // self.size
+        return int(self.starting(micros - self.allowed_lateness - timer_offset * MILLISECOND)) - 1
 
 
 def _of_clocks(size: int, off: int) -> str:
@@ -324,11 +407,11 @@ def windows_in(over: Span, steps: Steps) -> str | int:
     if isinstance(over, str):
         if over in ("window", "start"):
             return over
-        if (calendar := getattr(steps, "calendar", None)) is None:
+        if steps.calendar is None:
             rule = f"'window', 'start' or a number of seconds, with windows of {steps.length}"
             raise ValueError(f"over must be {rule}, got {over!r}")
-        wanted = _in_calendar("over", over, calendar)
-        number = None if wanted is None else wanted.times(calendar)
+        wanted = _in_calendar("over", over, steps.calendar)
+        number = None if wanted is None else wanted.times(steps.calendar)
     else:
         micros = to_micros("over", over)
         number = None if micros % steps.size else micros // steps.size
@@ -351,18 +434,11 @@ def _in_calendar(name: str, given: Length | None, window: Calendar) -> Calendar 
     return found
 
 
-def person_in(length: int, start: int) -> PrivacyUnit:
-    """Return what one person sends in one window of a length, as a unit; one of them begins at `start`."""
-    return PrivacyUnit(what="person", window=length, origin=start % length)
-
-
 def _iso(seconds: Any) -> str:
-    """Write a moment as people do."""
     return iso(round(seconds * MICROS))
 
 
 def _renewal(renew_every: float, size: int, first: int | None) -> int:
-    """Return the number of steps of a budget period."""
     micros = to_micros("renew_every", renew_every)
     if first is None:
         raise ValueError("start must be given with renew_every, which counts from it")
