@@ -16,7 +16,14 @@ from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import ComposedCurve, PrivacyCurve, PureComposition, PureDp, smallest
+from privstream.mechanisms.privacy.accounting import (
+    ComposedCurve,
+    PointCurve,
+    PrivacyCurve,
+    PureComposition,
+    PureDp,
+    smallest,
+)
 from privstream.mechanisms.selection.queries import (
     LARGEST,
     QueryMechanism,
@@ -168,7 +175,10 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         tests = PureComposition(rounds=self.max_hits, round_epsilon=2 / self.threshold_scale)
         if self.publish == HITS:
             return tests
-        return ComposedCurve(curves=(tests, PureComposition(rounds=self.max_hits, round_epsilon=1 / self.value_scale)))
+        values = PureComposition(rounds=self.max_hits, round_epsilon=1 / self.value_scale)
+        both = ComposedCurve(curves=(tests, values))  # on its grid of losses perhaps worse than what adds up
+        added = PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)
+        return both if both.delta(self.epsilon) <= self.delta else added
 
     @property
     def threshold_epsilon(self) -> float:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from privstream.pipelines.accounts.entries import Contents, Entry
 from privstream.pipelines.command import RunError
 from privstream.pipelines.locations import DEFAULT_FORMAT, GUARANTEE, POSTGRESQL
 from privstream.pipelines.model.base import WrongKeyError
@@ -135,6 +136,21 @@ class Places:
                 _checked(check_folder, folder)
         if not monitor.single:
             _checked(check_destination, self.whole)
+
+    def check_begun(self, contents: Contents, entry: Entry) -> None:
+        """Refuse a streaming run that the ledger has, in a folder that has not what it published until now.
+
+        Privacy: nothing else tells its data apart. Other events with the same noise would show whose they are.
+        """
+        name = next(iter(self.monitor.questions))
+        found = Promise.read(self.guarantee(name) if self.monitor.single else self.whole)
+        head = None if found is None else found.maybe("ledger", "head")
+        line = contents.named[contents.heads.index(head) - 1] if head in contents.heads[1:] else None
+        if not isinstance(line, Entry) or line.release != entry.release:
+            raise ValueError(
+                f"output must be the folder in which this run was begun, with its guarantee, and {self.folder} is not: "
+                "bring it back, or give another run_id, which is a further release"
+            )
 
     def check_same_views(self, described: Mapping[str, Mapping[str, Any]]) -> None:
         """Refuse views of which files were published as other ones; a run that starts again has the same."""

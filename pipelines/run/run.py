@@ -258,6 +258,8 @@ class Run:
             output=self.places.folder,
         )
         try:
+            if self.places.unbounded and self.ledger.append(entry, dry=True).repeats:
+                self.places.check_begun(self.ledger.contents(), entry)
             receipt = self.ledger.append(entry, dry=self.dry_run)
             standing = standing_of(receipt.contents, dataset, entry)
         except (ValueError, TypeError) as error:

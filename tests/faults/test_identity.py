@@ -35,6 +35,7 @@ VIEWS = {
     "counts": ("--rising 1", "--at_least 9", "--top 2", "--over 12h"),
     "heavy-hitters": ("--threshold 30",),
     "top-k": ("--top 3",),
+    "alerts": ("--rules higher",),
 }
 """Options by which rows are chosen or made of what was drawn."""
 
@@ -44,15 +45,16 @@ DRAWN = {
     "counts": ("--max_contributions 3", "--window 3h", "--epsilon 3", "--domain items", "--min_people 5"),
     "heavy-hitters": ("--epsilon 3", "--domain items", "--window 3h"),
     "top-k": ("--max_contributions 3", "--window 3h"),
-    "alerts": ("--max_contributions 3", "--window 3h"),
-    "histogram": ("--largest 8", "--window 3h"),
-    "flags": ("--epsilon 3", "--thresholds 7"),
-    "queries": ("--alpha 0.4", "--records 3000"),
+    "alerts": ("--max_contributions 3", "--window 3h", "--rules other"),
+    "histogram": ("--largest 8", "--window 3h", "--domain fewer"),
+    "flags": ("--epsilon 3", "--thresholds 7", "--domain fewer"),
+    "queries": ("--alpha 0.4", "--records 3000", "--queries others", "--domain fewer"),
     "cardinality": ("--timeout 4h", "--epsilon 3"),
     "quantiles": ("--high 90", "--max_contributions 2", "--epsilon 3"),
     "ranges": ("--universe 128", "--epsilon 3"),
     "predecessor": ("--universe 128", "--epsilon 3"),
 }
+RULES = ((), ("--rules higher",), ("--rules other",))
 SOME = ("--where item!='7'", "--epsilon 3")
 """Options that every question draws, or reads, by."""
 
@@ -77,7 +79,11 @@ def events(people: int = 400, path: str = "a.csv") -> None:
                 item, hour = min(random.randint(0, 7), random.randint(0, 7)), random.randint(0, 23)
                 write.writerow([person, item, f"2026-01-01T{hour:02}:00:01Z", random.randint(0, 99)])
     Path("items").write_text("".join(f"{number}\n" for number in range(8)))
-    Path("rules").write_text('{"name": "r", "at_least": 40}\n')
+    Path("fewer").write_text("".join(f"{number}\n" for number in range(7)))
+    Path("others").write_text('{"name": "y", "items": ["0", "2"]}\n')
+    Path("rules").write_text('{"name": "r", "at_least": 40, "items": ["0", "1"]}\n')
+    Path("other").write_text('{"name": "r", "at_least": 40, "items": ["0", "2"]}\n')
+    Path("higher").write_text('{"name": "r", "at_least": 60, "items": ["1", "0"], "clear_below": 50}\n')
     Path("ranges").write_text('{"low": 1, "high": 3}\n')
     Path("points").write_text('{"point": 5}\n')
     Path("linear").write_text('{"name": "y", "items": ["0", "1"]}\n')
@@ -151,6 +157,13 @@ def test_p1_what_draws_nothing_is_free_and_all_else_is_charged() -> None:
     for option in ("--max_contributions 3", "--max_per_window 1", "--end 2026-01-01T18:00:00Z", SOME[0]):
         label, _, charged, _ = drawn("counts", (option,), "own")
         assert charged and label != plain[0], option
+
+
+def test_p1_rules_are_drawn_by_their_items_and_thresholds_are_views() -> None:
+    plain, higher, other = (drawn("alerts", options, "rules of alerts") for options in RULES)
+    assert not higher[2] and higher[:2] == plain[:2]
+    assert higher[3].items() <= plain[3].items()
+    assert other[2] and other[1] != plain[1] and other[3] != plain[3]
 
 
 @pytest.mark.parametrize("named", [(), ("--run_id", "mine")])

@@ -139,6 +139,16 @@ def test_noise_with_delta_is_that_of_exact_composition(max_hits):
     assert 0.999 * 1e-6 < made.curve.delta(1.0) <= 1e-6
     numeric = SparseVector(epsilon=1.0, delta=1e-6, max_hits=max_hits, publish="values")
     assert numeric.curve.delta(1.0) <= 1e-6
+    for share, loss in ((8 / 9, 2 / numeric.threshold_scale), (1 / 9, 1 / numeric.value_scale)):
+        part = PureComposition(rounds=max_hits, round_epsilon=loss)
+        assert 0.99 * 1e-6 / 2 < part.delta(share) <= 1e-6 / 2
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.3, 4.5e-7), (1.07553, 4.5e-7), (2.0, 1e-6)])
+def test_whatever_the_grid_of_losses_the_curve_promises_its_epsilon_and_delta(epsilon, delta):
+    for max_hits in (1, 3, 8, 40):
+        made = SparseVector(epsilon=epsilon, delta=delta, max_hits=max_hits, publish="values")
+        assert made.curve.delta(epsilon) <= delta
 
 
 @given(epsilon=st.floats(0.01, 300), delta=st.floats(1e-12, 0.5), max_hits=st.integers(1, 10**5))

@@ -232,3 +232,26 @@ def test_a_second_run_is_refused_while_the_first_goes_on(tmp_path, capsys, monke
     assert list((tmp_path / "rows").iterdir()) == []
     assert cli.main(words) == 0
     assert (tmp_path / "rows" / "_END").exists()
+
+
+def test_a_run_whose_output_is_gone_is_refused_for_other_events_would_get_the_same_noise(tmp_path, capsys):
+    """Of two streams of one name nothing but what was published tells that their events are others."""
+    simulate(tmp_path, "cardinality")
+    for folder in ("in", "rows"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "events.parquet").rename(tmp_path / "in" / "events.parquet")
+    put(tmp_path / "in", "_END", Path.touch)
+    words = [*command(tmp_path, "cardinality", "in", "rows"), f"--ledger={tmp_path / 'ledger'}", "--watch=0.3"]
+    words += ["--watermark=marks", "--input_format=parquet", "--runner=FnApiRunner"]
+    assert cli.main(words) == 0
+    before = {file.name: file.read_bytes() for file in (tmp_path / "rows").glob("*.jsonl")}
+    (tmp_path / "rows" / "_END").unlink()
+    assert cli.main(words) == 0, "it starts again"
+    assert {file.name: file.read_bytes() for file in (tmp_path / "rows").glob("*.jsonl")} == before
+    (tmp_path / "rows").rename(tmp_path / "away")
+    (tmp_path / "rows").mkdir()
+    capsys.readouterr()
+    lines = (tmp_path / "ledger").read_text()
+    assert cli.main(words) == 2
+    assert "must be the folder in which this run was begun" in capsys.readouterr().err
+    assert not list((tmp_path / "rows").iterdir()) and (tmp_path / "ledger").read_text() == lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -146,6 +146,17 @@ class RuleCountsParameters(CountsParameters):
 
     rules: tuple[AlertRule, ...] = ()
 
+    @property
+    @override
+    def release(self) -> Mapping[str, Any]:
+        """That of counts, with what is counted; thresholds are applied to what was drawn."""
+        return {**super().release, "rules": counted_items(self.rules)}
+
+
+def counted_items(rules: Sequence[AlertRule]) -> list[list[Any]]:
+    """Return, by the name of each rule, the items whose people it counts; none for any item."""
+    return sorted([rule.name, sorted(rule.items or ())] for rule in rules)
+
 
 class AlertsParameters(CountedParameters):
     """Report in which windows enough people, or few enough, meet a public rule.
@@ -218,7 +229,7 @@ class AlertsParameters(CountedParameters):
         self.monitor: RuleMonitor | None = None
         if method == "counts":
             listed = Domain([rule.name for rule in self.rules])
-            self._by_counts(noise=noise.derive("rules", self._rules_label), domain=listed)
+            self._by_counts(noise=noise.derive("rules", json.dumps(counted_items(self.rules))), domain=listed)
             assert isinstance(self.counts, RuleCountsParameters)
             self.counts.rules = tuple(sorted(self.rules, key=lambda rule: rule.name))
             return
@@ -244,11 +255,8 @@ class AlertsParameters(CountedParameters):
                 branches=2,
                 monotone=len({rule.sign for rule in self.rules}) == 1,
             )
-        self.noise = noise.derive("alerts", self._rules_label, self.steps.label)
-
-    @property
-    def _rules_label(self) -> str:
-        return json.dumps([rule.given for rule in self.rules])
+        known = json.dumps([rule.given for rule in self.rules])
+        self.noise = noise.derive("alerts", known, self.steps.label)
 
     @property
     def _tests(self) -> int:
