@@ -45,7 +45,7 @@ def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
     """
     curve = None if guarantee.curve is None else _plain(guarantee.curve)
     if guarantee.curve is not None:
-        _check_promise(guarantee.curve, guarantee.neighbouring, guarantee.epsilon, guarantee.delta)
+        _check_promise(guarantee.curve, guarantee.epsilon, guarantee.delta)
     return {"version": VERSION} | guarantee.to_dict() | {"curve": curve}
 
 
@@ -73,7 +73,7 @@ def read_guarantee(record: Mapping[str, Any]) -> PrivacyGuarantee:
     curve = record.get("curve")
     found = PrivacyGuarantee(**given, unit=unit, curve=None if curve is None else _curve(curve))
     if found.curve is not None:
-        _check_promise(found.curve, found.neighbouring, found.epsilon, found.delta)
+        _check_promise(found.curve, found.epsilon, found.delta)
     return found
 
 
@@ -101,7 +101,7 @@ def guarantee_of(promise: Mapping[str, Any]) -> PrivacyGuarantee:
 
 
 @functools.lru_cache(maxsize=4096)
-def _check_promise(curve: PrivacyCurve, neighbouring: str, epsilon: float, delta: float) -> None:
+def _check_promise(curve: PrivacyCurve, epsilon: float, delta: float) -> None:
     """Refuse a curve that is not of this promise: sums of budgets would believe the curve."""
     try:
         at_epsilon = curve.delta(epsilon)
@@ -109,8 +109,6 @@ def _check_promise(curve: PrivacyCurve, neighbouring: str, epsilon: float, delta
         raise ValueError(f"curve must be one that can be computed ({type(error).__name__})") from None
     if not at_epsilon <= delta * (1 + SUM_ERROR) + TAIL:
         raise ValueError(f"curve must promise delta {delta:g} at epsilon {epsilon:g}, got {at_epsilon:g}")
-    if getattr(curve, "neighbouring", neighbouring) != neighbouring:
-        raise ValueError(f"curve must be about neighbours that are {neighbouring}")
 
 
 def _plain(value: Any) -> Any:

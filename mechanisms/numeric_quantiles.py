@@ -323,7 +323,6 @@ class NumericQuantiles(Mechanism[int]):
         pure = isinstance(self.law, DiscreteLaplace)
         return PrivacyGuarantee(
             unit=PrivacyUnit(what=self.unit),
-            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
             limits=(limit,),

@@ -32,7 +32,6 @@ HOSTILE = [
 ]
 PERSONS = PrivacyGuarantee(
     unit=PERSON,
-    neighbouring="add_remove",
     epsilon=1.0,
     delta=1e-6,
     limits=("Each person takes part in at most 4 windows.",),

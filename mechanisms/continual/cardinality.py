@@ -441,7 +441,6 @@ class SetCardinality(Mechanism[CardinalityState]):
             limit = f"A person is in the set after at most {self.contributions:,} steps."
         return PrivacyGuarantee(
             unit=PERSON,
-            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
             limits=(limit,),

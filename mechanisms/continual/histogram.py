@@ -35,7 +35,7 @@ from privstream.mechanisms.noise.running import (
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING, PointCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import GIVEN_FUNCTIONS, KEYED_NOISE, PrivacyGuarantee
-from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import EVENT, PERSON
 from typing_extensions import override
 
 LARGEST_COLUMNS = 1 << 24
@@ -182,8 +182,7 @@ class HistogramMechanism(Mechanism[HistogramState]):
         if self.rows_per_unit is not None:
             limits.append(f"A person has at most {self.rows_per_unit:,} rows in the whole run, at any steps.")
         return PrivacyGuarantee(
-            unit=PrivacyUnit(what="row") if self.rows_per_unit is None else PERSON,
-            neighbouring="add_remove",
+            unit=EVENT if self.rows_per_unit is None else PERSON,
             epsilon=self.epsilon,
             delta=self.delta,
             limits=tuple(limits),

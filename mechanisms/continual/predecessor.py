@@ -370,7 +370,6 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     def guarantee(self) -> PrivacyGuarantee:
         return PrivacyGuarantee(
             unit=self._unit,
-            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=0.0,
             limits=(*self._limits("inserts"), "Points are never deleted."),

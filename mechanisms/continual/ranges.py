@@ -352,7 +352,6 @@ class RangeCounter(PointMechanism[RangeState]):
     def guarantee(self) -> PrivacyGuarantee:
         return PrivacyGuarantee(
             unit=self._unit,
-            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
             limits=self._limits("inserts or deletes"),

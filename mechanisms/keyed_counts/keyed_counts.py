@@ -210,7 +210,6 @@ class KeyedCounts(Mechanism[KeyedState]):
         theorem = 1 if self.public_keys else 2
         return PrivacyGuarantee(
             unit=PrivacyUnit(what=self.unit),
-            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
             limits=limits_told(self.bounds, self.unit),

@@ -93,7 +93,6 @@ class ContributionHistogram:
         """Privacy of the release."""
         return PrivacyGuarantee(
             unit=PERSON,
-            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=0.0,
             limits=("Each person counts once.", "It covers one data set."),

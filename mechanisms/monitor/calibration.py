@@ -260,7 +260,6 @@ class Calibration:
             limits.append(f"Each person counts with at most {_many(budget.items_per_step, 'item')} per step.")
         return PrivacyGuarantee(
             unit=PERSON,
-            neighbouring="add_remove",
             epsilon=budget.epsilon,
             delta=budget.delta,
             limits=tuple(limits),

@@ -39,19 +39,12 @@ CONTRIBUTIONS_HASHED = (
 """The caveat where it is by a hash that a person's second contribution to an item is told from a first."""
 
 
-NEIGHBOURING = {
-    "add_remove": "adding or removing the unit",
-    "replace_one": "replacing the unit's data by any other",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class PrivacyGuarantee:
     """A differential privacy guarantee, and everything that it is conditional on.
 
     Attributes:
         unit: what is protected.
-        neighbouring: "add_remove" or "replace_one": how two neighbouring inputs differ in one unit.
         epsilon: finite and >= 0.
         delta: in [0, 1).
         limits: sentences that say what each unit is limited to.
@@ -65,13 +58,12 @@ class PrivacyGuarantee:
 
     Example:
         >>> from privstream.mechanisms.privacy.units import EVENT
-        >>> print(PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=1.0, delta=0.0).paragraph())
+        >>> print(PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0).paragraph())
         (epsilon = 1, delta = 0)-differential privacy for one event, between inputs that differ by adding or removing \
 the unit. The inputs of each step may depend on everything published before it.
     """
 
     unit: PrivacyUnit
-    neighbouring: str
     epsilon: float
     delta: float
     limits: tuple[str, ...] = ()
@@ -86,7 +78,6 @@ the unit. The inputs of each step may depend on everything published before it.
     def __post_init__(self) -> None:
         if not isinstance(self.unit, PrivacyUnit):
             raise TypeError(f"unit must be a PrivacyUnit, got {type(self.unit).__name__}")
-        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
         checks.non_negative("epsilon", self.epsilon)
         checks.probability("delta", self.delta, zero=True)
         if self.horizon is not None:
@@ -97,7 +88,7 @@ the unit. The inputs of each step may depend on everything published before it.
         """The curve, or what (epsilon, delta) alone implies."""
         return self.curve or PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)
 
-    def about(self, unit: PrivacyUnit, neighbouring: str) -> PrivacyGuarantee | None:
+    def about(self, unit: PrivacyUnit) -> PrivacyGuarantee | None:
         """Return what this guarantee promises to another unit, or None if nothing is proved.
 
         A change by the other unit is one change by this one, or several in a row, which cost more (group privacy):
@@ -105,16 +96,14 @@ the unit. The inputs of each step may depend on everything published before it.
 
         Example:
             >>> from privstream.mechanisms.privacy.units import EVENT, PERSON
-            >>> one = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=0.5, delta=0.0)
-            >>> one.about(EVENT, "add_remove").epsilon
+            >>> one = PrivacyGuarantee(unit=PERSON, epsilon=0.5, delta=0.0)
+            >>> one.about(EVENT).epsilon
             1.0
-            >>> replace(one, neighbouring="replace_one").about(EVENT, "add_remove").epsilon
-            0.5
         """
-        changes = self.unit.changes(self.neighbouring, unit, neighbouring)
+        changes = self.unit.changes(unit)
         if changes is None:
             return None
-        found = replace(self, unit=unit, neighbouring=neighbouring)
+        found = replace(self, unit=unit)
         if changes == 1:
             return found
         point = group_point(self.known_curve, self.epsilon, self.delta, changes)
@@ -130,7 +119,7 @@ the unit. The inputs of each step may depend on everything published before it.
         """Return the guarantee as one readable paragraph."""
         sentences = [
             f"(epsilon = {self.epsilon:g}, delta = {self.delta:g})-differential privacy for {self.unit}, "
-            f"between inputs that differ by {NEIGHBOURING[self.neighbouring]}."
+            "between inputs that differ by adding or removing the unit."
         ]
         sentences += self.lasting(self.step)
         sentences += self.limits
@@ -146,7 +135,6 @@ the unit. The inputs of each step may depend on everything published before it.
         return {
             "unit": str(self.unit),
             "privacy_unit": self.unit.to_dict(),
-            "neighbouring": self.neighbouring,
             "epsilon": float(self.epsilon),
             "delta": float(self.delta),
             "limits": list(self.limits),

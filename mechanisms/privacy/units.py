@@ -35,7 +35,7 @@ def _moment(micros: int) -> str:
     return f"{moment.replace(tzinfo=None).isoformat(' ').removesuffix(' 00:00:00')} UTC"
 
 
-PORTIONS = ("person", "event", "row")
+PORTIONS = ("person", "event")
 CHANGES = ("query", "utility")
 LONGEST = 1 << 62  # microseconds, of a window
 
@@ -46,7 +46,7 @@ class PrivacyUnit:
 
     Attributes:
         what: "person": all that one person sends. "event": one event (a record, or an update of a point), whenever it
-            occurs. "row": the same, but a row that is replaced keeps its step. "query" or "utility": a
+            occurs. "query" or "utility": a
             change of the data that moves none of these by more than `bound`, whatever it is.
         window: length in microseconds of the fixed windows of which the unit is what a person sends in one; None for
             the whole run.
@@ -59,10 +59,8 @@ class PrivacyUnit:
     Example:
         >>> print(PrivacyUnit(what="person", window=3_600_000_000))
         one person in one window of 1 hour
-        >>> PERSON.changes("add_remove", EVENT, "add_remove")
+        >>> PERSON.changes(EVENT)
         2
-        >>> PERSON.changes("replace_one", EVENT, "add_remove")
-        1
     """
 
     what: str
@@ -116,27 +114,16 @@ class PrivacyUnit:
             raise ValueError(f"privacy_unit must be a record of {', '.join(names)}")
         return cls(**record)
 
-    def changes(self, neighbouring: str, other: PrivacyUnit, others: str) -> int | None:
-        """Return how many changes by this unit make any one change by another; None if no number is proved to do.
+    def changes(self, other: PrivacyUnit) -> int | None:
+        """Return how many times this unit must come or go to make another one do; None if no number is proved to do.
 
         Proof: docs/proofs/units.md, Theorem 1.
-
-        Args:
-            neighbouring: how this unit changes, "add_remove" or "replace_one".
-            other: the other unit.
-            others: how that one changes.
         """
-        if (self, neighbouring) == (other, others):
+        if self == other:
             return 1
         if self.what in CHANGES or other.what in CHANGES:
-            return 1 if neighbouring == others and self._covers_change(other) else None
-        if self == other or "person" not in (self.what, other.what):
-            added: int | None = 1
-        elif self._contains(other):
-            added = 2 if neighbouring == "add_remove" else 1  # what else the person sends goes, and comes back
-        else:
-            added = None
-        return added if added is None or others == "add_remove" else 2 * added
+            return 1 if self._covers_change(other) else None
+        return 2 if self._contains(other) else None  # what else the person sends goes, and comes back
 
     def _covers_change(self, other: PrivacyUnit) -> bool:
         """Return whether each change that is the other unit is one that this unit is."""

@@ -35,8 +35,8 @@ def limit(text: str) -> Limit:
     return Limit(epsilon, delta)
 
 
-RUN = ("time", "command", "name", "neighbouring", "epsilon", "delta", "mu", "slack")
-TOTAL = ("neighbouring", "epsilon", "delta", "silent", "left")
+RUN = ("time", "command", "name", "epsilon", "delta", "mu", "slack")
+TOTAL = ("epsilon", "delta", "silent", "left")
 """What JSON says of each run, and of each total."""
 
 LEDGER: dict[str, dict[str, Any]] = {
@@ -114,7 +114,7 @@ def _plain(name: str, contents: Contents) -> dict[str, Any]:
             "unit": str(found.unit),
             "plain_epsilon": sum(each.epsilon for each in found.costs),
             "releases": len(found.costs),
-            "more": None if (cost := own[-1].about(found.unit, found.neighbouring)) is None else found.more(cost),
+            "more": None if (cost := own[-1].about(found.unit)) is None else found.more(cost),
         }
         for found in standings_of(contents, name)
     ]
@@ -126,11 +126,11 @@ def _lines(name: str, contents: Contents) -> Iterator[str]:
     yield f"data set {name!r}: {'no limit is set' if limit is None else f'limit {limit.in_words()}'}"
     for found in standings_of(contents, name):
         releases = f"{len(found.costs):,} release{'s' * (len(found.costs) > 1)}"
-        yield f"  {found.unit}, neighbours by {found.neighbouring}"
+        yield f"  {found.unit}, added or removed"
         yield f"    spent  epsilon {found.epsilon:.4g} at delta {found.delta:.3g}, by {releases}"
         if found.silent:
             yield f"    not in this total: {found.silent:,} releases that promise nothing to this unit"
-        cost = own[-1].about(found.unit, found.neighbouring)
+        cost = own[-1].about(found.unit)
         if found.left is not None and cost is not None:
             more = found.more(cost) or 0
             many = f"{more:,}{' or more' * (more == MOST_RUNS)} more"
@@ -206,7 +206,7 @@ def _fit(ledger: Ledger | None, limit: Limit | None, dataset: str, json: bool, *
     entry, fewest = Entry.of(_guarantee(**budget), **nothing), MOST_RUNS
     before = contents.about(dataset)
     for found in standings([*before, entry], wanted):
-        if (cost := entry.about(found.unit, found.neighbouring)) is not None:
+        if (cost := entry.about(found.unit)) is not None:
             fewest = min(fewest, (found.filter.more(found.costs[:-1], cost) if found.filter else 0))
     if json:
         _print_json({"runs": fewest, "limit": wanted._asdict()})
@@ -221,7 +221,7 @@ def _guarantee(epsilon: float | None, delta: float, gaussian: bool, like: str | 
         raise ValueError("epsilon must be given, or like, the guarantee file of a run, and not both")
     if epsilon is not None:
         curve = GaussianCurve(shift=largest_shift(epsilon, delta)) if gaussian else None
-        return PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=epsilon, delta=delta, curve=curve)
+        return PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=delta, curve=curve)
     if gaussian or delta:
         raise ValueError("like must not be given with gaussian or delta")
     assert like is not None

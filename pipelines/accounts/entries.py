@@ -34,7 +34,7 @@ Unit = Annotated[
     PlainSerializer(PrivacyUnit.to_dict),
 ]
 Budget = Annotated[float, Field(ge=0)]
-PROMISED = ("unit", "neighbouring", "epsilon", "delta")
+PROMISED = ("unit", "epsilon", "delta")
 
 
 class Cost(NamedTuple):
@@ -91,7 +91,6 @@ class Entry(Line):
     key: str
     output: str
     unit: Unit
-    neighbouring: str
     epsilon: Budget
     delta: Annotated[float, Field(ge=0, lt=1)]
     mu: Budget
@@ -112,9 +111,9 @@ class Entry(Line):
         """Tell whether a guarantee is that of this run."""
         return all(getattr(self, name) == getattr(guarantee, name) for name in PROMISED)
 
-    def about(self, unit: PrivacyUnit, neighbouring: str) -> Cost | None:
+    def about(self, unit: PrivacyUnit) -> Cost | None:
         """Return what it costs another unit, or None if nothing is proved: docs/proofs/budget.md, section 3."""
-        changes = self.unit.changes(self.neighbouring, unit, neighbouring)
+        changes = self.unit.changes(unit)
         if changes is None:
             return None
         if changes == 1:

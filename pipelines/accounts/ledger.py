@@ -73,7 +73,7 @@ class Ledger:
     Example:
         >>> import tempfile
         >>> from privstream.mechanisms.privacy.units import PERSON
-        >>> promised = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=0.0)
+        >>> promised = PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=0.0)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger(f"{folder}/shop.ledger.jsonl")
         ...     ledger.set_limit("shop", Limit(4.0, 1e-5)).line

@@ -92,7 +92,6 @@ class Standing:
     """
 
     unit: PrivacyUnit
-    neighbouring: str
     costs: tuple[Cost, ...]
     silent: int
     limit: Limit | None
@@ -143,12 +142,10 @@ def distinct(entries: Iterable[Entry]) -> list[list[Entry]]:
 def standings(entries: Iterable[Entry], limit: Limit | None) -> Iterator[Standing]:
     """Yield what the runs about one data set come to, for each unit that they name."""
     firsts = [release[0] for release in distinct(entries)]
-    for unit, neighbouring in units(firsts):
-        costs = [entry.about(unit, neighbouring) for entry in firsts]
+    for unit in units(firsts):
+        costs = [entry.about(unit) for entry in firsts]
         promised = tuple(cost for cost in costs if cost is not None)
-        yield Standing(
-            unit=unit, neighbouring=neighbouring, costs=promised, silent=len(costs) - len(promised), limit=limit
-        )
+        yield Standing(unit=unit, costs=promised, silent=len(costs) - len(promised), limit=limit)
 
 
 def standings_of(contents: Contents, dataset: str) -> list[Standing]:
@@ -158,37 +155,36 @@ def standings_of(contents: Contents, dataset: str) -> list[Standing]:
 
 def standing_of(contents: Contents, dataset: str, promised: PrivacyGuarantee | Entry) -> Standing | None:
     """Return what the runs about a data set have cost the unit of a promise."""
-    wanted = promised.unit, promised.neighbouring
-    return next((each for each in standings_of(contents, dataset) if (each.unit, each.neighbouring) == wanted), None)
+    return next((each for each in standings_of(contents, dataset) if each.unit == promised.unit), None)
 
 
 def check_limit(limit: Limit, entry: Entry, earlier: Sequence[Entry]) -> None:
     """Refuse a run that would bring its data set past a limit, for a unit that the run promises something to."""
     for found in standings([*earlier, entry], limit):
-        cost = entry.about(found.unit, found.neighbouring)
+        cost = entry.about(found.unit)
         if cost is None or found.kept:
             continue
         before = replace(found, costs=found.costs[:-1])
         raise ValueError(
             f"the limit of data set {entry.dataset!r} must not be exceeded: of {limit.in_words()} epsilon "
-            f"{before.epsilon:.4g} is spent for {found.unit}, neighbours by {found.neighbouring}, and this run costs "
+            f"{before.epsilon:.4g} is spent for {found.unit}, and this run costs "
             f"epsilon {cost.epsilon:.4g}, delta {cost.delta:.3g}"
         )
 
 
-def units(entries: Iterable[Entry]) -> list[tuple[PrivacyUnit, str]]:
-    """Return all units and neighbouring relations that runs name, each once, in order; and what they share.
+def units(entries: Iterable[Entry]) -> list[PrivacyUnit]:
+    """Return all units that runs name, each once, in order; and what they share.
 
     Persons in different windows have in common what a person sends in the longest window that divides all of them and
     the distances of their starts: to that every one of these runs promises something. Two calendars are different
     windows also where both are made of the same ones, such as days.
     """
-    named = list(dict.fromkeys((entry.unit, entry.neighbouring) for entry in entries))
-    in_windows = {unit for unit, _ in named if unit.window is not None}
+    named = list(dict.fromkeys(entry.unit for entry in entries))
+    in_windows = {unit for unit in named if unit.window is not None}
     windows = {(unit.window, unit.origin) for unit in in_windows if unit.window is not None}
     if len(in_windows) > 1:
         one = min(windows)[1]
         length = math.gcd(*(part for window, origin in windows for part in (window, origin - one)))
         shared = PrivacyUnit(what="person", window=length, origin=one % length)
-        named += [(shared, neighbouring) for unit, neighbouring in named if unit.window is not None]
+        named.append(shared)
     return list(dict.fromkeys(named))

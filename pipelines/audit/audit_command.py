@@ -70,7 +70,7 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values for JSON."""
         claim = self.guarantee
-        names = ("epsilon", "delta", "neighbouring", "proof")
+        names = ("epsilon", "delta", "proof")
         return {
             "attack": self.name,
             "about": self.about,

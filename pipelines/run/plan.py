@@ -148,8 +148,8 @@ def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[
             raise ValueError(f"{each.name}: {error}{share}") from None
         paid.append(Paid(each.name, each.share, own, part, made, made.guarantee))
     promised = [each.guarantee for each in paid]
-    unit, neighbouring = common_unit({each.name: each.guarantee for each in paid})
-    turned = [one for each in promised if (one := each.about(unit, neighbouring)) is not None]
+    unit = common_unit({each.name: each.guarantee for each in paid})
+    turned = [one for each in promised if (one := each.about(unit)) is not None]
     plain = math.fsum(each.epsilon for each in turned)
     enough = math.fsum(each.delta for each in turned) <= delta
     if len(paid) == 1:
@@ -182,15 +182,14 @@ def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[
     return Calibrated(tuple(paid), whole)
 
 
-def common_unit(guarantees: Mapping[str, PrivacyGuarantee]) -> tuple[PrivacyUnit, str]:
-    """Return a unit, with its neighbours, to which all guarantees promise something, at the least number of changes."""
-    units = list(dict.fromkeys((each.unit, each.neighbouring) for each in guarantees.values()))
-    able: list[tuple[int, int, tuple[PrivacyUnit, str]]] = []
-    for unit, neighbouring in units:
-        changes = [each.unit.changes(each.neighbouring, unit, neighbouring) for each in guarantees.values()]
-        turned = [each.about(unit, neighbouring) for each in guarantees.values()]
+def common_unit(guarantees: Mapping[str, PrivacyGuarantee]) -> PrivacyUnit:
+    """Return a unit to which all guarantees promise something, at the least number of changes."""
+    able: list[tuple[int, int, PrivacyUnit]] = []
+    for unit in dict.fromkeys(each.unit for each in guarantees.values()):
+        changes = [each.unit.changes(unit) for each in guarantees.values()]
+        turned = [each.about(unit) for each in guarantees.values()]
         if None not in changes and None not in turned:
-            able.append((sum(number for number in changes if number), -len(able), (unit, neighbouring)))
+            able.append((sum(number for number in changes if number), -len(able), unit))
     if not able:
         protected = "; ".join(f"{name} protects {each.unit}" for name, each in guarantees.items())
         raise ValueError(f"questions must protect the same unit, or units with one in common: {protected}")

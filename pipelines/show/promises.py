@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from privstream.mechanisms.privacy.guarantee import NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.views.corrected import AS_IS, CORRECTED
 from privstream.pipelines.show import words
 
@@ -33,7 +33,7 @@ def promise_in_words(guarantee: PrivacyGuarantee, step: str = "step") -> list[st
     return [
         f"Protected is {guarantee.unit}.",
         "Compare what is published with what would have been published from neighbouring data, which differ by "
-        f"{NEIGHBOURING[guarantee.neighbouring].replace('the unit', f'that unit ({guarantee.unit})', 1)}.",
+        f"adding or removing that unit ({guarantee.unit}).",
         f"The probability of any conclusion is at most {factor} times that in the other case (e to the power of "
         f"epsilon = {guarantee.epsilon:g}){plus}.",
         "For example: an observer who finds both cases equally likely, and guesses from all that is published, is "
@@ -89,5 +89,5 @@ def regime_in_words(dropped: Mapping[str, float | None] | None) -> str:
 
 def not_covered(guarantee: PrivacyGuarantee) -> list[str]:
     """Return what the guarantee rests on, and what it says nothing about."""
-    alone = [EVENTS_ALONE] if guarantee.unit.what in ("event", "row") else []
+    alone = [EVENTS_ALONE] if guarantee.unit.what == "event" else []
     return [*alone, *(text for text in guarantee.caveats if NEGLIGIBLE not in text), *NOT_COVERED]

@@ -102,7 +102,7 @@ def test_every_kind_of_curve_can_be_written():
 
 
 def test_a_guarantee_without_a_curve_is_its_one_point():
-    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=1e-6)
+    one = PrivacyGuarantee(unit=EVENT, epsilon=0.5, delta=1e-6)
     assert guarantee_record(one)["curve"] is None
     found = written_and_read(one)
     assert found == one
@@ -140,14 +140,14 @@ def test_a_guarantee_without_a_curve_is_its_one_point():
     ],
 )
 def test_what_was_not_written_so_is_refused(change, message):
-    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0)
+    one = PrivacyGuarantee(unit=EVENT, epsilon=0.5, delta=0.0)
     with pytest.raises((ValueError, TypeError), match=message):
         read_guarantee(guarantee_record(one) | change)
 
 
 def test_a_file_that_is_no_guarantee_is_named(tmp_path):
     path = tmp_path / "rows.guarantee.json"
-    one = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=0.5, delta=0.0, curve=PureDp(0.5))
+    one = PrivacyGuarantee(unit=EVENT, epsilon=0.5, delta=0.0, curve=PureDp(0.5))
     path.write_text(json.dumps({"guarantee": guarantee_record(one), "parameters": {}}))
     assert (read_guarantee_file(str(path)), read_guarantee_file(str(path)).curve) == (one, PureDp(0.5))
     for content in ("[]", "{", "{}", json.dumps({"guarantee": {"version": 7}, "parameters": {}})):

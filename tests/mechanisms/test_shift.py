@@ -23,7 +23,7 @@ NOISE, CLOCK = GaussianCurve(shift=0.25), ClockCurve(eta=0.1, clocks=20)
 
 
 def promise(epsilon, delta, curve=None) -> PrivacyGuarantee:
-    return PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=epsilon, delta=delta, curve=curve)
+    return PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=delta, curve=curve)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,10 @@ from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, PureDp, group_point
 from privstream.mechanisms.privacy.units import EVENT, PERSON, SECOND, PrivacyUnit
 
-ROW = PrivacyUnit(what="row")
 HOUR = PrivacyUnit(what="person", window=3600 * SECOND)
 DAY = 86_400 * SECOND
 TWO_HOURS = PrivacyUnit(what="person", window=7200 * SECOND)
-ADD, REPLACE = "add_remove", "replace_one"
-PAIRS = [(unit, how) for unit in (PERSON, HOUR, EVENT, ROW) for how in (ADD, REPLACE)]
+UNITS = (PERSON, HOUR, EVENT)
 
 PEOPLE, TIMES, AN_HOUR = range(2), range(4), 2
 SLOTS = list(itertools.product(PEOPLE, TIMES))
@@ -23,14 +21,14 @@ INPUTS = [frozenset(chosen) for size in range(len(SLOTS) + 1) for chosen in iter
 
 def places(unit):
     """Return where a portion of the unit may lie: sets of slots that hold all that may be in one portion."""
-    if unit in (EVENT, ROW):
+    if unit == EVENT:
         return [frozenset([slot]) for slot in SLOTS]
     length = len(TIMES) if unit.window is None else AN_HOUR
     starts = range(0, len(TIMES), length)
     return [frozenset((who, first + i) for i in range(length)) for who in PEOPLE for first in starts]
 
 
-def neighbours(unit, how):
+def neighbours(unit):
     """Return all inputs that differ from each input by one change, by the definition of neighbours."""
     found = {one: set() for one in INPUTS}
     for old, new in itertools.product(INPUTS, places(unit)):
@@ -38,19 +36,10 @@ def neighbours(unit, how):
         if portion:
             found[old].add(old - portion)
             found[old - portion].add(old)
-    if how == ADD:
-        return found
-    replaced = {one: set(others) for one, others in found.items()}
-    for old, one, other in itertools.product(INPUTS, places(unit), places(unit)):
-        moves = unit != ROW or {time for _, time in one} == {time for _, time in other}
-        if moves and old & one and (one == other or not old & other):
-            rest = old - one
-            for size in range(len(other) + 1):
-                replaced[old].update(rest | set(put) for put in itertools.combinations(sorted(other), size))
-    return replaced
+    return found
 
 
-GRAPHS = {pair: neighbours(*pair) for pair in PAIRS}
+GRAPHS = {unit: neighbours(unit) for unit in UNITS}
 
 
 def distances(graph, start):
@@ -65,62 +54,46 @@ def distances(graph, start):
     return found
 
 
-@pytest.mark.parametrize("given", PAIRS, ids=str)
+@pytest.mark.parametrize("given", UNITS, ids=str)
 def test_so_many_changes_are_enough_and_no_pair_is_left_out(given):
     apart = {start: distances(GRAPHS[given], start) for start in INPUTS}
-    for other in PAIRS:
+    for other in UNITS:
         most = max(apart[one][two] for one, several in GRAPHS[other].items() for two in several if one != two)
-        changes = given[0].changes(given[1], *other)
-        if changes is None:
-            assert most > 1, (given, other)
-        else:
-            assert most <= changes <= 2 * most, (given, other)
-        if changes == 2 and other[1] == ADD:
-            assert most == 2, "one change is enough"
+        changes = given.changes(other)
+        assert most > 1 if changes is None else most == changes, (given, other)
 
 
 @pytest.mark.parametrize(
-    ("unit", "how", "other", "others", "changes"),
+    ("unit", "other", "changes"),
     [
-        (PERSON, ADD, PERSON, ADD, 1),
-        (PERSON, ADD, EVENT, ADD, 2),
-        (PERSON, REPLACE, EVENT, ADD, 1),
-        (PERSON, ADD, EVENT, REPLACE, 4),
-        (PERSON, REPLACE, EVENT, REPLACE, 2),
-        (PERSON, ADD, PERSON, REPLACE, 2),
-        (PERSON, REPLACE, PERSON, ADD, 1),
-        (PERSON, ADD, HOUR, ADD, 2),
-        (HOUR, ADD, PERSON, ADD, None),
-        (HOUR, REPLACE, PERSON, ADD, None),
-        (HOUR, REPLACE, EVENT, ADD, 1),
-        (HOUR, ADD, TWO_HOURS, ADD, None),
-        (TWO_HOURS, ADD, HOUR, ADD, 2),
-        (PrivacyUnit(what="person", window=5400 * SECOND), REPLACE, HOUR, ADD, None),
-        (EVENT, ADD, PERSON, ADD, None),
-        (EVENT, REPLACE, ROW, ADD, 1),
-        (ROW, REPLACE, EVENT, REPLACE, 2),
+        (PERSON, PERSON, 1),
+        (PERSON, EVENT, 2),
+        (PERSON, HOUR, 2),
+        (HOUR, PERSON, None),
+        (HOUR, EVENT, 2),
+        (HOUR, TWO_HOURS, None),
+        (TWO_HOURS, HOUR, 2),
+        (PrivacyUnit(what="person", window=5400 * SECOND), HOUR, None),
+        (EVENT, PERSON, None),
     ],
     ids=str,
 )
-def test_what_a_guarantee_is_for_another_unit(unit, how, other, others, changes):
-    assert unit.changes(how, other, others) == changes
+def test_what_a_guarantee_is_for_another_unit(unit, other, changes):
+    assert unit.changes(other) == changes
 
 
 def test_a_window_holds_others_whose_ends_meet_its_own():
     two, one = (PrivacyUnit(what="person", window=hours * 3600 * SECOND, origin=600 * SECOND) for hours in (2, 1))
-    assert two.changes(ADD, one, ADD) == 2
-    assert two.changes(ADD, HOUR, ADD) is one.changes(ADD, two, ADD) is two.changes(ADD, PERSON, ADD) is None
+    assert two.changes(one) == 2
+    assert two.changes(HOUR) is one.changes(two) is two.changes(PERSON) is None
 
 
 def test_changes_of_values_are_compared_with_their_like_alone():
     any_way, one_way = (PrivacyUnit(what="query", same_direction=same) for same in (False, True))
     wide = PrivacyUnit(what="query", bound=2)
-    assert any_way.changes(ADD, one_way, ADD) == wide.changes(ADD, any_way, ADD) == 1
-    assert one_way.changes(ADD, any_way, ADD) is any_way.changes(ADD, wide, ADD) is None
-    assert any_way.changes(ADD, any_way, REPLACE) is any_way.changes(ADD, PrivacyUnit(what="utility"), ADD) is None
-    assert (
-        any_way.changes(ADD, PERSON, ADD) is PERSON.changes(ADD, any_way, ADD) is EVENT.changes(ADD, wide, ADD) is None
-    )
+    assert any_way.changes(one_way) == wide.changes(any_way) == 1
+    assert one_way.changes(any_way) is any_way.changes(wide) is any_way.changes(PrivacyUnit(what="utility")) is None
+    assert any_way.changes(PERSON) is PERSON.changes(any_way) is EVENT.changes(wide) is None
 
 
 def test_an_event_may_cost_what_two_people_do():
@@ -153,7 +126,7 @@ def test_several_changes_of_one_point_and_of_none():
 @pytest.mark.parametrize(
     "unit",
     [
-        *(PERSON, HOUR, EVENT, ROW),
+        *UNITS,
         PrivacyUnit(what="person", window=7 * DAY, origin=4 * DAY),
         PrivacyUnit(what="utility", bound=0.25),
         PrivacyUnit(what="query", same_direction=True),

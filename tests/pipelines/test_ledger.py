@@ -24,7 +24,7 @@ SECRET = "somebody"
 
 
 def pure(epsilon: float) -> PrivacyGuarantee:
-    return PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon))
+    return PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=0.0, curve=PureDp(epsilon))
 
 
 def entry(label: str, epsilon: float = 1.0, **changed: str) -> Entry:
@@ -261,9 +261,7 @@ def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, caps
 
 def test_fit_counts_by_the_same_filter(ledger: Ledger, capsys) -> None:
     one = largest_shift(1.0, 1e-6)
-    promised = pure(1.0).__class__(
-        unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=1e-6, curve=GaussianCurve(shift=one)
-    )
+    promised = pure(1.0).__class__(unit=PERSON, epsilon=1.0, delta=1e-6, curve=GaussianCurve(shift=one))
     fit = ["fit", "--limit", "3.55,1.2e-5", "--epsilon", "1", "--delta", "1e-6"]
     counted = []
     for more in ([], ["--gaussian"]):

@@ -108,7 +108,6 @@ class Gaussian:
         self.shift = largest_shift(epsilon, delta)
         self.guarantee = PrivacyGuarantee(
             unit=PERSON,
-            neighbouring="add_remove",
             epsilon=epsilon,
             delta=delta,
             curve=GaussianCurve(shift=self.shift),
@@ -119,9 +118,7 @@ class Pure:
     """A transform with noise of a pure guarantee."""
 
     def __init__(self, epsilon: float, delta: float, unit: PrivacyUnit = PERSON) -> None:
-        self.guarantee = PrivacyGuarantee(
-            unit=unit, neighbouring="add_remove", epsilon=epsilon, delta=0.0, curve=PureDp(epsilon)
-        )
+        self.guarantee = PrivacyGuarantee(unit=unit, epsilon=epsilon, delta=0.0, curve=PureDp(epsilon))
 
 
 def test_a_monitor_says_of_each_question_for_how_many_windows_it_holds() -> None:
@@ -166,9 +163,7 @@ class Slack:
 
     def __init__(self, epsilon: float, delta: float) -> None:
         curve = SlackCurve(curve=GaussianCurve(shift=largest_shift(epsilon, delta / 2)), slack=0.499 * delta)
-        self.guarantee = PrivacyGuarantee(
-            unit=PERSON, neighbouring="add_remove", epsilon=epsilon, delta=delta, curve=curve
-        )
+        self.guarantee = PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=delta, curve=curve)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 20.0, 100.0])
@@ -197,7 +192,7 @@ def test_one_question_alone_has_digits_that_a_command_line_can_repeat() -> None:
 def test_units_must_have_one_in_common() -> None:
     """Who protects a person protects an event; of queries nothing follows."""
     person = Pure(0.5, 0.0).guarantee
-    event = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=1.0, delta=0.0)
+    event = PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0)
     assert common_unit({"a": person, "b": person})[0] == PERSON
     assert common_unit({"a": person, "b": event})[0] == EVENT
 

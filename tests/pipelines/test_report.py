@@ -87,7 +87,7 @@ def test_every_question_has_a_report(word: str, tmp_path: Path) -> None:
 
 
 def test_odds_hold_for_events_too(tmp_path: Path) -> None:
-    alone = PrivacyGuarantee(unit=EVENT, neighbouring="replace_one", epsilon=1.0, delta=0.0, horizon=24)
+    alone = PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0, horizon=24)
     text = plain(page_of(tmp_path, write(tmp_path, "histogram", guarantee=alone)))
     assert "One event is protected, not a person" in text and "plus delta" not in text
 

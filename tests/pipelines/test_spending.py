@@ -19,8 +19,8 @@ from scipy import stats
 GAUSSIAN = largest_shift(1.0, 1e-6)
 
 
-def promise(epsilon, delta=0.0, curve=None, unit=PERSON, neighbouring="add_remove") -> PrivacyGuarantee:
-    return PrivacyGuarantee(unit=unit, neighbouring=neighbouring, epsilon=epsilon, delta=delta, curve=curve)
+def promise(epsilon, delta=0.0, curve=None, unit=PERSON) -> PrivacyGuarantee:
+    return PrivacyGuarantee(unit=unit, epsilon=epsilon, delta=delta, curve=curve)
 
 
 def cost(epsilon, delta=0.0, curve=None) -> Cost:
@@ -38,7 +38,7 @@ def entry(name, guarantee) -> Entry:
 
 
 def standing(*costs, limit=None) -> Standing:
-    return Standing(unit=PERSON, neighbouring="add_remove", costs=costs, silent=0, limit=limit)
+    return Standing(unit=PERSON, costs=costs, silent=0, limit=limit)
 
 
 def test_twelve_gaussian_releases_cost_3_45_and_not_12():
@@ -182,8 +182,8 @@ def test_a_limit_is_kept_for_every_unit_that_a_run_is_about():
 
 def test_several_changes_of_a_gaussian_release_are_one_of_a_larger_shift():
     noisy = entry("noisy", promise(1.0, 1e-6, GaussianCurve(shift=GAUSSIAN)))
-    assert noisy.about(EVENT, "add_remove").mu == pytest.approx(2 * GAUSSIAN)
-    point = entry("point", promise(1.0, 1e-6)).about(EVENT, "add_remove")
+    assert noisy.about(EVENT).mu == pytest.approx(2 * GAUSSIAN)
+    point = entry("point", promise(1.0, 1e-6)).about(EVENT)
     assert (point.epsilon, point.delta) == (2.0, pytest.approx((1 + np.e) * 1e-6))
     assert noisy.about(PrivacyUnit(what="query"), "add_remove") is None
 

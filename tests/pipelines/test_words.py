@@ -16,7 +16,7 @@ from privstream.pipelines.show.records import Records
 from privstream.pipelines.show.words import Asked, Budget, summary
 
 WEEK = 7 * 86_400.0
-ONE = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=1e-6, horizon=13)
+ONE = PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=1e-6, horizon=13)
 FOUND = {"stddev": 12.4, "likely_in_1": 160, "likely_in_4": 70, "likely_in_13": 40, "sentence": "Many words. More."}
 BUDGET = Budget(dataset="shop", epsilon=1.0, runs=4, spent=2.1, limit=4.0)
 
@@ -153,11 +153,11 @@ def test_a_dry_run_keeps_nothing() -> None:
 
 def test_whose_privacy_it_is() -> None:
     assert "one event" in words.privacy_in_words(guarantee_record(EVENTS), WEEK)
-    endless = guarantee_record(PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=0.0))
+    endless = guarantee_record(PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=0.0))
     assert "the run" in words.privacy_in_words(endless, WEEK) and "delta" not in words.privacy_in_words(endless, WEEK)
 
 
-EVENTS = PrivacyGuarantee(unit=EVENT, neighbouring="add_remove", epsilon=1.0, delta=0.0)
+EVENTS = PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0)
 
 
 def test_numbers_have_no_digits_that_noise_hides() -> None:
@@ -180,7 +180,7 @@ def test_an_interval_says_nothing_if_it_covers_nearly_the_whole_range() -> None:
 def test_a_result_is_explained_by_its_guarantee_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rare = "Hashes of 64 bits may collide: add m / 2^64."
     said = {"limits": ("At most 60 contributions count.",), "caveats": (rare, "A key is secret.")}
-    promised = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=1e-6, horizon=13, **said)
+    promised = PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=1e-6, horizon=13, **said)
     found = record(dropped=dropped(0.031, 0.01, 0.05)) | {"guarantee": guarantee_record(promised)}
     found["accuracy"] |= {"threshold": 120, "needed_in_1": 130}
     beside = tmp_path / "week.csv.guarantee.json"

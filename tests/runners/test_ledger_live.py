@@ -17,7 +17,7 @@ LINE = "counts --input a.csv --window 1d --start 2024-01-01 --end 2024-01-02 --e
 
 
 def entry(label):
-    guarantee = PrivacyGuarantee(unit=PERSON, neighbouring="add_remove", epsilon=1.0, delta=0.0)
+    guarantee = PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=0.0)
     texts = dict.fromkeys(("digest", "name", "command", "version", "data", "key", "output"), label)
     return Entry.of(guarantee, label=label, dataset="shop", **texts)
 

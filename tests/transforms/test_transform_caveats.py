@@ -18,5 +18,4 @@ def test_what_the_guarantee_rests_on_is_said(name, check_proof):
     expected = [KEYED_NOISE, *(what for what, is_so in (*hashed, (CONTRIBUTIONS_HASHED, name in REMEMBERED)) if is_so)]
     guarantee = example(name).guarantee
     check_proof(guarantee.proof)
-    assert guarantee.neighbouring == "add_remove"
     assert list(guarantee.caveats) == guarantee.to_dict()["caveats"] == expected

@@ -311,7 +311,6 @@ class AlertsParameters(CountedParameters):
         stops = f"Tests stop when alerts have cost as much as {made.max_hits:,} at the full price, or nearly."
         found = PrivacyGuarantee(
             unit=PERSON,
-            neighbouring="add_remove",
             epsilon=made.epsilon,
             delta=0.0,
             proof="docs/proofs/alerts.md",
