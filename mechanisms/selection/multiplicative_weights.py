@@ -69,7 +69,7 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     After `max_updates` updates the run halts.
 
     Privacy:
-        Unit: one change of the data that moves no query by more than 1: one record added, removed or replaced.
+        Unit: one change of the data that moves no query by more than 1: one record added or removed.
         (epsilon, delta)-DP however many queries are asked; queries may depend on all earlier answers. The data must be
         the same in all steps. Public: the parameters, among them `records`, the queries and their number.
 
@@ -83,7 +83,6 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
         domain_size: number of kinds of records, from 2 to 2^24.
         records: public number of records, from 1 to 2^53, exact or estimated; a wrong one costs accuracy, not privacy.
         alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1).
-        neighbouring: "add_remove" or "replace_one" record.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -101,7 +100,6 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     domain_size: int
     records: int
     alpha: float
-    neighbouring: str = "add_remove"
     noise_label = "multiplicative weights"
     state_type = Hypothesis
     proof = "docs/proofs/multiplicative_weights.md, section Privacy"
@@ -154,7 +152,6 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
             delta=self.delta,
             max_hits=self.max_updates,
             publish=VALUES,
-            neighbouring=self.neighbouring,
         )
 
     @property

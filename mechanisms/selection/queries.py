@@ -14,7 +14,7 @@ from privstream.mechanisms.mechanism import described
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, NEIGHBOURING, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 LARGEST = 2**60
@@ -24,13 +24,12 @@ _SMALLEST_SCALE, _LARGEST_SCALE = 1e-6, 1e11  # what the laws draw exactly, and 
 
 
 class QueryMechanism(ABC):
-    """A mechanism on integer queries, none of which one change of the data moves by more than 1.
+    """A mechanism on integer queries, none of which one unit that is added or removed moves by more than 1.
 
     Attributes:
         epsilon: privacy loss of the whole run, or of one selection, > 0.
         monotone: whether one change of the data moves all queries in the same direction, as adding a person does with
-            counts. Needs half the noise on queries. Not for "replace_one".
-        neighbouring: "add_remove" or "replace_one", the relation under which the queries have sensitivity 1.
+            counts. Needs half the noise on queries.
 
     A parameter that a subclass does not have is as it is here.
     """
@@ -38,7 +37,6 @@ class QueryMechanism(ABC):
     epsilon: float
     delta: float = 0.0
     monotone: bool = False
-    neighbouring: str = "add_remove"
     proof: ClassVar[str] = ""
     public: ClassVar[tuple[str, ...]] = ("all parameters", "the number of queries and their order")
     adaptivity: ClassVar[str] = "The queries may depend on everything published before."
@@ -49,7 +47,7 @@ class QueryMechanism(ABC):
         """Privacy of the whole run, or of one selection."""
         return PrivacyGuarantee(
             unit=self.unit,
-            neighbouring=self.neighbouring,
+            neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
             limits=self.limits,
@@ -78,12 +76,10 @@ class QueryMechanism(ABC):
     def _check_queries(self, *scales: float) -> None:
         """Check the parameters that these mechanisms share, and the noise scales that they give."""
         checks.positive("epsilon", self.epsilon)
-        checks.one_of("neighbouring", self.neighbouring, tuple(NEIGHBOURING))
         for scale in scales:
             if not _SMALLEST_SCALE <= scale <= _LARGEST_SCALE:
                 raise ValueError(f"epsilon must give a noise scale in [1e-6, 1e11], got a noise scale of {scale:g}")
-        if checks.boolean("monotone", self.monotone) and self.neighbouring == "replace_one":
-            raise ValueError("monotone must be False for replace_one: one count may grow while another one shrinks")
+        checks.boolean("monotone", self.monotone)
 
     def _label(self) -> bytes:
         """Return the parameters for noise labels: with other parameters the noise is another one."""

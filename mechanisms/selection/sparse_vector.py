@@ -84,7 +84,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         `select` tests in noisy order (hybrid): the largest queries above the threshold.
 
     Privacy:
-        Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
+        Unit: one change of the data that moves no query by more than 1, adding or removing.
         (epsilon, delta)-DP however many queries are asked; queries and thresholds may depend on all earlier answers.
         Public: the parameters, the thresholds and the number of queries.
 
@@ -122,7 +122,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     branches: int = 1
     margin: float = 2.0
     threshold_share: float | None = None
-    neighbouring: str = "add_remove"
     noise_label = "sparse vector"
     state_type = Progress
     public = ("all parameters", "the thresholds", "the number of queries")

@@ -71,7 +71,7 @@ class NoisyTopK(QueryMechanism):
     (hybrid) the list ends where it is reached: it competes as a query of its own, with noise.
 
     Privacy:
-        Unit: one change of the data that moves no query by more than 1, under the stated neighbouring relation.
+        Unit: one change of the data that moves no query by more than 1, adding or removing.
         epsilon-DP for each call of `select`; the gaps are free. Public: the parameters, the number of queries, and
         their order, which must not depend on the data (not by descending count). One that stops at the threshold after
         m queries has used (m + 1) / top of epsilon only, `spent`.
@@ -101,7 +101,6 @@ class NoisyTopK(QueryMechanism):
     top: int = 1
     threshold: int | None = None
     monotone: bool = False
-    neighbouring: str = "add_remove"
     proof = "docs/proofs/free_gap.md, section 3"
 
     def __post_init__(self) -> None:
@@ -378,7 +377,7 @@ class ExponentialMechanismWithGap(QueryMechanism):
 
     Args:
         sensitivity: most that one change of the data can move any utility, > 0.
-        epsilon, monotone, neighbouring: see `QueryMechanism`.
+        epsilon, monotone: see `QueryMechanism`.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -391,7 +390,6 @@ class ExponentialMechanismWithGap(QueryMechanism):
     epsilon: float
     sensitivity: float = 1.0
     monotone: bool = False
-    neighbouring: str = "add_remove"
     proof = "docs/proofs/free_gap.md, section 4"
     limits = (ONE_SELECTION,)
     public = ("all parameters", "the number of candidates and their order")
