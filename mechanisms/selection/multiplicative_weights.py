@@ -69,7 +69,7 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     After `max_updates` updates the run halts.
 
     Privacy:
-        Unit: one change of the data that moves no query by more than 1: one record added, removed or replaced.
+        Unit: one change of the data that moves no query by more than 1: one record added or removed.
         (epsilon, delta)-DP however many queries are asked; queries may depend on all earlier answers. The data must be
         the same in all steps. Public: the parameters, among them `records`, the queries and their number.
 

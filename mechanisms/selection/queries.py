@@ -24,7 +24,7 @@ _SMALLEST_SCALE, _LARGEST_SCALE = 1e-6, 1e11  # what the laws draw exactly, and 
 
 
 class QueryMechanism(ABC):
-    """A mechanism on integer queries, none of which one change of the data moves by more than 1.
+    """A mechanism on integer queries, none of which one unit that is added or removed moves by more than 1.
 
     Attributes:
         epsilon: privacy loss of the whole run, or of one selection, > 0.

@@ -192,8 +192,8 @@ class OneSource(tuple):
 
     __slots__ = ()
 
-    def __getitem__(self, place):
-        return super().__getitem__(0 if isinstance(place, int) else place)
+    def __iter__(self):
+        return iter([self[0]] * len(self))
 
 
 BROKEN = {

@@ -185,7 +185,7 @@ def test_several_changes_of_a_gaussian_release_are_one_of_a_larger_shift():
     assert noisy.about(EVENT).mu == pytest.approx(2 * GAUSSIAN)
     point = entry("point", promise(1.0, 1e-6)).about(EVENT)
     assert (point.epsilon, point.delta) == (2.0, pytest.approx((1 + np.e) * 1e-6))
-    assert noisy.about(PrivacyUnit(what="query"), "add_remove") is None
+    assert noisy.about(PrivacyUnit(what="query")) is None
 
 
 def test_windows_of_different_lengths_and_calendars_have_a_part_in_common():

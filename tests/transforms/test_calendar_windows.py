@@ -160,11 +160,11 @@ def test_the_unit_of_a_period_is_the_same_for_whichever_of_them_a_run_begins_wit
     assert str(units[3]).endswith("counted from 1970-01-05"), "a Monday"
     assert PrivacyUnit.from_dict(units[0].to_dict()) == units[0]
     hour = PrivacyUnit(what="person", window=3600 * SECOND)
-    assert units[0].changes("add_remove", hour, "add_remove") == 2, "each month has whole hours"
-    assert PERSON.changes("add_remove", units[0], "add_remove") == 2
+    assert units[0].changes(hour) == 2, "each month has whole hours"
+    assert PERSON.changes(units[0]) == 2
     for other in (units[2], PERSON, PrivacyUnit(what="person", window=DAY * SECOND)):
-        assert units[0].changes("add_remove", other, "add_remove") is None
-    assert hour.changes("add_remove", units[0], "add_remove") is None
+        assert units[0].changes(other) is None
+    assert hour.changes(units[0]) is None
 
 
 NOISE = KeyedNoise(b"a key for tests, known to all...", "calendar")
