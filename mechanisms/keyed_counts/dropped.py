@@ -15,7 +15,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING
 from privstream.mechanisms.privacy.noisy_counts import rounded_up
 
-DROPPED_SHARE = 1 / 20
+DROPPED_SHARE = 1 / 10
 """Of the budget, a squared shift, that the share costs."""
 
 KNOTS = (1, 2, 5)
@@ -25,8 +25,8 @@ WHOLE = 1024
 """A person at a knot, in the units that are added up: one between two knots is parted between them."""
 
 _COUNTED_PART = 0.05  # of the squared shift, for what counts
-_SURELY = 2.5  # standard deviations from which on there are people at a knot: one false alarm in 161
-_PERHAPS = 1.0  # the same at the last one, where there surely are people at the one before
+_SURELY = 1.75  # standard deviations from which on there are people at a knot: one false alarm in 25
+_PERHAPS = 2.5  # the same at the last one, where people who drop more would be
 _NORMAL = 1.96  # of an interval of 95%, to one side
 _WIDEST = 0.5  # an interval that is wider says nothing
 _SEEN = 3.0  # standard deviations without which the sum of what counts is noise

@@ -70,7 +70,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
             and half of the budget is for their sums.
         unit: "person" or "event"; with "event", `contributions` is 1.
-        dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a twentieth of
+        dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a tenth of
             the budget; not without delta, for events, or over "start".
         possible: contributions that a person can have, dropped ones too, by public parameters, or None.
 
