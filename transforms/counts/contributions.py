@@ -154,10 +154,11 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         starts = np.cumsum([0, *(len(each.users) for each in held.values())])
         users = np.concatenate([each.users for each in held.values()])
         order = in_order(users, runs=True)
-        first = first_of_run(users[order])
-        people, persons = users[order[first]], np.cumsum(first, dtype=np.int32) - 1
+        users = users[order]
+        first = first_of_run(users)
+        people, persons = users[first], np.cumsum(first, dtype=np.int32) - 1
         steps = np.repeat(np.arange(len(held), dtype=np.int32), np.diff(starts))[order]
-        del users
+        del users, first
         rows = Rows(order, starts, people, persons, steps)
         came = np.ones(len(order), bool)
         if self.distinct:  # the first ones of a key stand for all
@@ -311,7 +312,8 @@ def _held(records: Mapping[int, Sequence[tuple[PartOfPeople, bytes]]], part: Par
     held: Held = {}
     for step, each in records.items():
         whole = [decode(HolderBatch, data) for of, data in each if part.meets(of)]
-        found = [rows_of(one, these) for one in whole if len(these := part.rows(one.users))]
+        some = [(one, part.rows(one.users)) for one in whole]
+        found = [one if len(rows) == len(one.users) else rows_of(one, rows) for one, rows in some if len(rows)]
         if found:
             held[step] = HolderBatch.join(found)
     return held

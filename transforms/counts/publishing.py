@@ -41,7 +41,6 @@ from privstream.transforms.timing.clock import STEP, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped
 from typing_extensions import override
 
-MOST_PARTS = 64  # in which texts are kept
 REWRITTEN = 64  # steps after which a log is written anew
 TIMES = ("window_start", "window_end")
 NO_COUNTS = CountBatch.join([])
@@ -83,14 +82,13 @@ class Keys:
 NO_KEYS = Keys.of(np.empty(0, np.uint64))
 
 
-@dataclass(frozen=True, eq=False)
-class KnownKeys:
+class KnownKeys(NamedTuple):
     """What a shard of keys remembers.
 
     Attributes:
         counts: state of the mechanism.
         keys: all that it knows, by their numbers.
-        texts: in the parts in which they came.
+        texts: of them.
         named: numbers of the keys whose texts these are, in their order; None for all keys. Since the start a key that
             waits for more people has none: when it is considered at last, new contributions bring it. Positions in a
             public list have none.
@@ -98,20 +96,19 @@ class KnownKeys:
 
     counts: Any
     keys: Keys
-    texts: tuple[pa.LargeStringArray, ...] = ()
+    texts: pa.LargeStringArray = NO_TEXTS
     named: np.ndarray | None = None
 
     def only(self, counts: Any, numbers: np.ndarray) -> KnownKeys:
         """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
-        return KnownKeys(counts, Keys.of(self.keys.keys[numbers]), (self.taken(numbers),))
+        return KnownKeys(counts, Keys.of(self.keys.keys[numbers]), self.taken(numbers))
 
     def taken(self, numbers: np.ndarray) -> pa.LargeStringArray:
         """Return the texts of some keys, which have one."""
         if self.named is not None:
             order = np.argsort(self.named)
             numbers = order[np.searchsorted(self.named[order], numbers)]
-        texts = pa.chunked_array(self.texts, pa.large_string()).take(pa.array(numbers, pa.int64()))
-        return pa.concat_arrays([NO_TEXTS, *texts.chunks])
+        return self.texts.take(pa.array(numbers, pa.int64()))
 
 
 class PublishCounts(StepFn, state="publish_counts"):
@@ -149,7 +146,7 @@ class PublishCounts(StepFn, state="publish_counts"):
             return KnownKeys(self.mechanism.initial_state(), NO_KEYS, named=named)
         names = self.always.of_shard(shard, self.key_shards)
         counts = self.mechanism.initial_state(public=len(names.items))
-        return KnownKeys(counts, Keys.of(names.items), (names.to_arrow(),))
+        return KnownKeys(counts, Keys.of(names.items), names.to_arrow())
 
     @override
     def afresh(self, key: bytes, state: KnownKeys) -> KnownKeys:
@@ -179,7 +176,7 @@ class PublishCounts(StepFn, state="publish_counts"):
         numbers = np.arange(len(found["offsets"]) - 1, dtype=np.uint64)
         texts = Names(numbers, found["offsets"], found["text"]).to_arrow()
         named = None if isinstance(self.mechanism, FoundKeys) else found["named"]
-        return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), (texts,), named)
+        return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), texts, named)
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> KnownKeys:
@@ -234,8 +231,7 @@ class PublishCounts(StepFn, state="publish_counts"):
             fresh = np.setdiff1d(counts.considered, state.counts.considered, assume_unique=True).astype(np.int64)
             named = np.append(named, fresh)
         if len(fresh) and self.domain is None:
-            texts = (*texts, counted.names.texts(keys.keys[fresh]))
-            texts = (pa.concat_arrays(texts),) if len(texts) > MOST_PARTS else texts
+            texts = pa.concat_arrays([texts, counted.names.texts(keys.keys[fresh])])
         return KnownKeys(counts, keys, texts, named), found
 
     def _table(self, step: int, state: KnownKeys, found: KeyedRows) -> bytes:
