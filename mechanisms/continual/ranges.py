@@ -26,7 +26,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sum_quantile, sum_spread
 from privstream.mechanisms.privacy.accounting import noise_curve, sensitivity_sigma
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import EVENT
 from typing_extensions import override
 
 LARGEST_UNIVERSE = 1 << 60
@@ -184,25 +184,12 @@ class PointMechanism(Mechanism[State]):
 
     universe: int
     horizon: int | None
-    updates_per_unit: int
 
     def _check_points(self) -> None:
         """Check the parameters that all these mechanisms have."""
         checks.integer("universe", self.universe, minimum=1, maximum=LARGEST_UNIVERSE)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1, maximum=LARGEST_HORIZON)
-        checks.integer("updates_per_unit", self.updates_per_unit, minimum=1, maximum=1 << 20)
-
-    @property
-    def _unit(self) -> PrivacyUnit:
-        return EVENT if self.updates_per_unit == 1 else PERSON
-
-    def _limits(self, does: str) -> tuple[str, ...]:
-        """Return sentences that say what an update is, and how many of them a unit makes."""
-        sentences = [f"An event {does} one point of 1 .. {self.universe}, at one step."]
-        if self.updates_per_unit > 1:
-            sentences.append(f"A person makes at most {self.updates_per_unit:,} such updates in the whole run.")
-        return tuple(sentences)
 
     def _step_number(self, step: int) -> int:
         """Return a step number within the horizon."""
@@ -268,13 +255,13 @@ class RangeCounter(PointMechanism[RangeState]):
     number of children is that with the least noise; nodes that no range uses have none.
 
     Privacy:
-        Unit: one event, that is one update (an insertion or deletion of one point), or `updates_per_unit` of them.
-        Neighbours: one added or removed. Points are a set: inserting a member or deleting a non-member does nothing. An
-        update is in L = ceil(log2 universe) + 1 dyadic intervals, in each of them in h nodes over time, and moves each
-        node by 1; the next update of the same point may then count in one world and not in the other, which doubles
-        that. With `asked`, L is the largest number of nodes with counters that contain one point. delta = 0: discrete
-        Laplace noise of scale 2 L h updates_per_unit / epsilon. delta > 0: discrete Gaussian noise for the root of
-        2 L h, times updates_per_unit. Public: all fields, the number of steps, and which ranges are asked when. Updates
+        Unit: one event, that is one update (an insertion or deletion of one point). Neighbours: one added or removed.
+        Points are a set: inserting a member or deleting a non-member does nothing. An update is in
+        L = ceil(log2 universe) + 1 dyadic intervals, in each of them in h nodes over time, and moves each node by 1;
+        the next update of the same point may then count in one world and not in the other, which doubles that. With
+        `asked`, L is the largest number of nodes with counters that contain one point. delta = 0: discrete Laplace
+        noise of scale 2 L h / epsilon. delta > 0: discrete Gaussian noise for the root of 2 L h. Public: all fields,
+        the number of steps, and which ranges are asked when. Updates
         may depend on all earlier answers. Replays: see docs/proofs/range_counting.md, section 4.
 
     Accuracy:
@@ -286,7 +273,6 @@ class RangeCounter(PointMechanism[RangeState]):
         delta: in [0, 1).
         universe: points are 1 .. universe, at most 2^60.
         horizon: steps of the whole run at most, or None: noise then grows with the steps done.
-        updates_per_unit: updates that make up a unit, anywhere in the run.
         asked: ranges (low, high), public and fixed before the run, beside which none may be asked; () for any ranges.
 
     Example:
@@ -304,7 +290,6 @@ class RangeCounter(PointMechanism[RangeState]):
     delta: float = 0.0
     universe: int
     horizon: int | None = None
-    updates_per_unit: int = 1
     asked: tuple[tuple[int, int], ...] = ()
     noise_label = "range counter"
     state_type = RangeState
@@ -336,13 +321,13 @@ class RangeCounter(PointMechanism[RangeState]):
     @cached_property
     def noise(self) -> EpochNoise:
         """The noise of an interval."""
-        moved = self.updates_per_unit * IMPULSES * self.levels
+        moved = IMPULSES * self.levels
 
         def tree(steps: int) -> NodeNoise:
             if self.delta == 0:
                 scale = moved * tree_nodes(steps) / self.epsilon
                 return TreeNoise(steps, DiscreteLaplace(math.nextafter(scale, math.inf)))
-            norm = self.updates_per_unit * math.sqrt(IMPULSES * self.levels * steps.bit_length())
+            norm = math.sqrt(moved * steps.bit_length())
             return CompleteTreeNoise(steps, DiscreteGaussian(sensitivity_sigma(self.epsilon, self.delta, norm)), 2)
 
         return EpochNoise.of(tree) if self.horizon is None else EpochNoise((tree(self.horizon),), (self.horizon,))
@@ -351,11 +336,11 @@ class RangeCounter(PointMechanism[RangeState]):
     @override
     def guarantee(self) -> PrivacyGuarantee:
         return PrivacyGuarantee(
-            unit=self._unit,
+            unit=EVENT,
             neighbouring="add_remove",
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=self._limits("inserts or deletes"),
+            limits=(f"An event inserts or deletes one point of 1 .. {self.universe}, at one step.",),
             public=("all parameters", "the number of steps", "which ranges are asked, and when"),
             proof=f"docs/proofs/range_counting.md, Theorem {2 if self.asked else 1}",
             caveats=(KEYED_NOISE,),
