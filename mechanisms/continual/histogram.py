@@ -240,11 +240,8 @@ class HistogramQueries(HistogramMechanism):
 
     Sums are published only when some query has grown by about K since they last were; until then half of what can have
     been missed is added to them. The error depends on how large the answers are, hardly on the length of the stream.
-    Mode `paper` has the constants of the source, for reference.
 
-    Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
-        `HistogramMechanism`. A query of the caller's (`Monotone`) must keep its promises: the guarantee rests on them.
+    Privacy: of `HistogramMechanism`. A query of the caller's (`Monotone`) must keep its promises: it rests on them.
 
     Accuracy:
         `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
@@ -253,7 +250,7 @@ class HistogramQueries(HistogramMechanism):
     Attributes:
         queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `Quantile(q)`, `TopK(k)`,
             `Monotone(function)`.
-        mode: "anchored" or "paper".
+        mode: "anchored", or "paper" for the constants of the source.
         largest: largest value of a query that is expected, for how long intervals are; None for the horizon, or
             100,000. Not used for privacy or accuracy.
 
@@ -364,9 +361,7 @@ class ColumnFlags(HistogramMechanism):
     This is AboveThreshold in many dimensions: one test per step for all columns, and a look at the columns one by one
     only when it says that some flag should go up.
 
-    Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
-        `HistogramMechanism`. A third of epsilon each for the sums, for the tests and for the columns one by one.
+    Privacy: of `HistogramMechanism`. A third of epsilon each for the sums, the tests and the columns one by one.
 
     Accuracy:
         `error_bound(step, columns)`: with probability 1 - beta, at all steps up to `step`, a flag that is up has a sum
@@ -417,8 +412,7 @@ class ColumnFlags(HistogramMechanism):
 class AnchoredFlags(HistogramQueries):
     """Publishes after every step for every column whether its estimate has reached its threshold; flags stay up.
 
-    Privacy:
-        Unit: as of `HistogramQueries`; flags are a function of its answers.
+    Privacy: of `HistogramQueries`; flags are a function of its answers.
 
     Accuracy:
         `error_bound(step, interval)`: with probability 1 - beta, at all steps, a flag that is up has a sum of at least

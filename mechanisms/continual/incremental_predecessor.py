@@ -106,20 +106,17 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     A dyadic interval becomes *marked* at the first step at which count + mu > K + tau, tau (one for each interval) and
     mu (one for each test) geometric, which hardly happens without a point. An answer is read from these marks. The root
     is active from the start; a marked interval activates its children, which are tested in the same step. So memory and
-    time grow with the points and not with the universe. (The paper's second, lower thresholds, of which several marks
-    contain a point, never have the smaller error bound.)
+    time grow with the points and not with the universe.
 
     Privacy:
-        Unit: one insertion over the whole run. Neighbours: one added or removed.
-        epsilon-DP for all marks together: a point is in L = ceil(log2 universe) + 1 intervals, each with a hidden
-        threshold, and a share of epsilon / L each. Public: all fields and the number of steps; queries are answered
-        from published marks and may be anything. Insertions may depend on all earlier answers.
+        Unit: one insertion over the whole run, added or removed. epsilon-DP for all marks together: a point is in
+        ceil(log2 universe) + 1 intervals with an even share of epsilon each. Public: all fields and the number of
+        steps; queries are answered from published marks and may be anything. Insertions may depend on all answers.
 
     Accuracy:
         With probability 1 - beta, for insertions and queries that do not depend on answers: an answer x to q has a
-        point between x and q and at most `errors` of them;
-        where there is no answer there are at most as many on that side. `error(step)` is no less, whatever
-        the answer. Time per step: O(points), and a draw per active interval.
+        point between x and q and at most `errors` of them; where there is no answer there are at most as many on that
+        side. `error(step)` is no less, whatever the answer.
 
     Attributes:
         epsilon: finite and > 0.

@@ -71,14 +71,11 @@ class DynamicPredecessor(PointMechanism[RangeState]):
     The answer to q is an x at which the noisy count of [x, q] passes alpha, the error of this count: it is above its
     alpha for x and not for x + 1. It is found by bisection; where the count of [1, q] is not above, there is none.
 
-    Privacy:
-        That of `RangeCounter` with the same parameters, of whose answers this is a function; `guarantee`. Public: all
-        fields, the number of steps, and which queries are asked when. Updates may depend on all earlier answers.
+    Privacy: of `RangeCounter` with the same parameters, of whose answers this is a function.
 
     Accuracy:
         With probability 1 - beta, for updates and queries that do not depend on answers: an answer x to q has a point
-        between x and q, and at most `errors` of them, which is 2 alpha + 1 for the range from x + 1;
-        where there is no answer there are at most as many on that side.
+        between x and q, and at most `errors` of them; where there is no answer there are at most as many on that side.
         `error(step)` is no less, whatever the answer.
 
     Attributes: see `RangeCounter`; `queries`: number of queries in the whole run that the accuracy is stated for, or

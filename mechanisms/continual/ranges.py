@@ -248,25 +248,20 @@ class RangeCounter(PointMechanism[RangeState]):
     """Counts points in ranges after every step, with one budget for the whole run and all ranges.
 
     Every dyadic interval of the universe has a continual counter, and a range is the sum of at most 2 log2(universe) of
-    them. Nothing is stored for intervals: true counts are taken from the sorted points, and noise is a function of
-    labels, drawn when a range is asked for. So the universe may be as large as 2^60, and ranges cost only when asked.
-
-    Where all ranges are known before (`asked`), counters are those of a tree over what lies between their ends, whose
-    number of children is that with the least noise; nodes that no range uses have none.
+    them; where all ranges are known before (`asked`), counters are those of a tree over what lies between their ends.
+    True counts are taken from the sorted points, and noise is a function of labels, drawn when a range is asked for.
 
     Privacy:
-        Unit: one event, that is one update (an insertion or deletion of one point). Neighbours: one added or removed.
-        Points are a set: inserting a member or deleting a non-member does nothing. An update is in
-        L = ceil(log2 universe) + 1 dyadic intervals, in each of them in h nodes over time, and moves each node by 1;
-        the next update of the same point may then count in one world and not in the other, which doubles that. With
-        `asked`, L is the largest number of nodes with counters that contain one point. delta = 0: discrete Laplace
-        noise of scale 2 L h / epsilon. delta > 0: discrete Gaussian noise for the root of 2 L h. Public: all fields,
-        the number of steps, and which ranges are asked when. Updates
-        may depend on all earlier answers. Replays: see docs/proofs/range_counting.md, section 4.
+        Unit: one event, that is one update (an insertion or deletion of one point), added or removed. Points are a set:
+        inserting a member or deleting a non-member does nothing. An update is in L intervals, in each of them in h
+        nodes over time, and moves each node by 1; the next update of the same point may then count in one world and not
+        in the other, which doubles that. delta = 0: discrete Laplace noise of scale 2 L h / epsilon. delta > 0:
+        discrete Gaussian noise for the root of 2 L h. Public: all fields, the number of steps, and which ranges are
+        asked when. Updates may depend on all earlier answers. Replays: docs/proofs/range_counting.md, section 4.
 
     Accuracy:
-        `error_at` and `errors_at` bound how far answers are off. Time per step O(points), and per range
-        O(log(universe) h) draws; memory: the points.
+        `error_at` and `errors_at` bound how far answers are off. Time: O(points) per step, and O(log(universe) h) draws
+        per range; memory: the points.
 
     Attributes:
         epsilon: finite and > 0.
