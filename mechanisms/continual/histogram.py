@@ -213,7 +213,7 @@ class HistogramMechanism(Mechanism[HistogramState]):
     def _noise(self, share: float, delta: float, expected: int | None = None) -> EpochNoise:
         """Return the noise of the published sums, for a share of epsilon."""
         touched = self.columns if self.row_columns is None else self.row_columns
-        return sums_noise(self.epsilon * share, delta, touched, self.rows_per_unit or 1, expected)
+        return sums_noise(self.epsilon * share, delta, touched, self.rows_per_unit or 1, expected, self.horizon)
 
     def _paper(self, queries: int, thresholds: tuple[int, ...] | None = None) -> HenzingerSricharanSteinerPartition:
         """Return the partition of the paper: a third of epsilon each for sums, tests and comparisons."""

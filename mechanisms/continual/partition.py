@@ -13,6 +13,7 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.correlated import DEVIATIONS, BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.running import (
+    LENGTHS,
     CompleteTreeNoise,
     EpochNoise,
     RunningNoise,
@@ -53,11 +54,14 @@ def _correlated(steps: int, rows: int, touched: int, shift: float) -> ToeplitzNo
     return correlated_noise(factor, sigma, fraction)
 
 
-def sums_noise(epsilon: float, delta: float, touched: int, rows: int, expected: int | None = None) -> EpochNoise:
+def sums_noise(
+    epsilon: float, delta: float, touched: int, rows: int, expected: int | None = None, horizon: int | None = None
+) -> EpochNoise:
     """Return the noise of continual column sums, for a person with so many rows that move so many columns by 1 each.
 
     Trees of complete nodes with delta = 0, else correlated Gaussian noise; so all of it is bound to the sums. How often
-    sums are expected to be published is for accuracy alone. Proof: docs/proofs/counters.md, Theorem 4.
+    sums are expected to be published, and can be at most, is for accuracy and memory alone. Proof:
+    docs/proofs/counters.md, Theorem 4.
     """
 
     def tree(steps: int) -> RunningNoise:
@@ -73,9 +77,9 @@ def sums_noise(epsilon: float, delta: float, touched: int, rows: int, expected: 
 
     try:
         if delta == 0:
-            return EpochNoise.of(tree, expected)
-        longest = expected and min(1 << (expected - 1).bit_length(), _LONGEST)  # few different ones are made
-        return EpochNoise.of(correlated, longest, _LONGEST)
+            return EpochNoise.of(tree, expected, horizon or LENGTHS[-1])
+        first = expected and min(1 << (expected - 1).bit_length(), _LONGEST)  # few different ones are made
+        return EpochNoise.of(correlated, first, min(horizon or _LONGEST, _LONGEST))
     except ValueError:
         raise ValueError(f"epsilon must be larger for rows of {touched:,} columns, got {epsilon}") from None
 
