@@ -7,12 +7,8 @@ from privstream.mechanisms.continual.histogram import (
     HistogramMechanism,
     HistogramQueries,
 )
-from privstream.mechanisms.continual.predecessor import (
-    DynamicPredecessor,
-    IncrementalPredecessor,
-    Neighbours,
-    PredecessorStep,
-)
+from privstream.mechanisms.continual.incremental_predecessor import IncrementalPredecessor
+from privstream.mechanisms.continual.predecessor import DynamicPredecessor, Neighbours, PredecessorStep
 from privstream.mechanisms.continual.queries import (
     Histogram,
     HistogramQuery,

@@ -370,15 +370,13 @@ class SetCardinality(Mechanism[CardinalityState]):
 
     Privacy:
         Unit: all that one person ever does, added or removed. The person is in the set, or not, at each step, so moves
-        each size by at most 1, however often they come and go. Of `contributions` the caller takes care. Public: all
-        fields and the number of steps. `max_updates` must be chosen without looking at the data; privacy does not
-        depend on whether it is kept.
+        each size by at most 1. Of `contributions` the caller takes care. Public: all fields and the number of steps.
+        `max_updates` must be chosen without looking at the data; privacy does not depend on whether it is kept.
 
     Accuracy:
         `error(step, updates)`: with probability 95% no estimate at steps 1 .. `step` is off by more, if people enter
-        and leave at most `updates` times in all (by default `max_updates`). Published error bounds: all of them hold at
-        once with probability 95%, if there are at most `max_updates` updates. When these are passed, the estimate may
-        be `exhausted`: it stays what it is, which the flag in state and output says.
+        and leave at most `updates` times in all. Published error bounds: all of them hold at once with probability 95%,
+        if there are at most `max_updates` updates; beyond, the estimate may be `exhausted`: it stays what it is.
 
     Attributes:
         epsilon: finite and > 0.

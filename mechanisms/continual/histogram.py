@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,22 +18,13 @@ from privstream.mechanisms.continual.partition import (
     HenzingerSricharanSteinerPartition,
     Partition,
     early_ends,
+    sums_noise,
 )
 from privstream.mechanisms.continual.queries import Histogram, HistogramQuery, Monotone
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.correlated import DEVIATIONS, BufferedFactor
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
-from privstream.mechanisms.noise.running import (
-    CompleteTreeNoise,
-    EpochNoise,
-    RunningNoise,
-    ToeplitzNoise,
-    best_arity,
-    correlated_noise,
-    plain_digits,
-)
+from privstream.mechanisms.noise.running import EpochNoise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING, PointCurve, largest_shift
+from privstream.mechanisms.privacy.accounting import PointCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_FUNCTIONS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from typing_extensions import override
@@ -45,57 +36,10 @@ LARGEST_THRESHOLD = 1 << 53
 """Larger ones are no numbers that sums can be compared with in floating point."""
 
 LARGEST_PAPER_EPSILON = 3.0  # the Gaussian mechanism of the paper's Appendix D is analysed below epsilon / 3 = 1
-_LONGEST = 1 << 14  # steps of correlated noise
-_SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
-EXACT = 2.0**53  # whole floats below it are exact
-_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
-_FLOATS = 0.5  # of a correction, in units of the grid
 _SUMS_SHARE = 0.65  # of epsilon, for the published sums
 _SLACKS = 15  # that are compared
 _MOST_INTERVALS = 1 << 20
 _DEFAULT_LARGEST = 100_000
-
-
-@lru_cache(maxsize=64)
-def _correlated(steps: int, rows: int, touched: int, shift: float) -> ToeplitzNoise:
-    """Return noise in which a person's rows are a shift of so many deviations: docs/proofs/counters.md, Theorem 4."""
-    factor = BufferedFactor(steps)
-    fraction = max(0, _SPARE_BITS + math.ceil(math.log2(steps / rows) / 2))  # coarser for many rows: floats are exact
-    rounded = 2 * math.sqrt(rows * touched * float(factor.levels @ factor.levels))
-    moved = math.ldexp(rows * math.sqrt(touched * factor.contribution_square(1)), fraction) * (1 + 1e-12)
-    sigma = max(SMALLEST_SIGMA, math.sqrt(((moved + rounded) / shift) ** 2 + SMOOTHING))
-    largest = DEVIATIONS * 2 * sigma * math.sqrt(max(factor.squares(None)[-1], factor.inverse @ factor.inverse))
-    between = math.ldexp(rows * float(factor.levels[-1]), fraction)  # buffers of both worlds, at most
-    if largest >= EXACT or factor.float_error(sigma + between) > _FLOATS:
-        raise ValueError("noise must be nearly exact in floating point")
-    return correlated_noise(factor, sigma, fraction)
-
-
-def sums_noise(epsilon: float, delta: float, touched: int, rows: int, expected: int | None = None) -> EpochNoise:
-    """Return the noise of continual column sums, for a person with so many rows that move so many columns by 1 each.
-
-    Trees of complete nodes with delta = 0, else correlated Gaussian noise; so all of it is bound to the sums. How often
-    sums are expected to be published is for accuracy alone. Proof: docs/proofs/counters.md, Theorem 4.
-    """
-
-    def tree(steps: int) -> RunningNoise:
-        base = best_arity(steps)
-        height = len(plain_digits(base, steps))
-        law = DiscreteLaplace(math.nextafter(height * touched * rows / epsilon, math.inf))
-        if law.scale * _SCALES * base * height > EXACT:
-            raise ValueError("sums of noise must be exact in floating point")
-        return CompleteTreeNoise(steps, law, base)
-
-    def correlated(steps: int) -> RunningNoise:
-        return _correlated(steps, rows, touched, largest_shift(epsilon, delta))
-
-    try:
-        if delta == 0:
-            return EpochNoise.of(tree, expected)
-        longest = expected and min(1 << (expected - 1).bit_length(), _LONGEST)  # few different ones are made
-        return EpochNoise.of(correlated, longest, _LONGEST)
-    except ValueError:
-        raise ValueError(f"epsilon must be larger for rows of {touched:,} columns, got {epsilon}") from None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -268,7 +212,7 @@ class HistogramMechanism(Mechanism[HistogramState]):
     def _noise(self, share: float, delta: float, expected: int | None = None) -> EpochNoise:
         """Return the noise of the published sums, for a share of epsilon."""
         touched = self.columns if self.row_columns is None else self.row_columns
-        return sums_noise(self.epsilon * share, delta, touched, self.rows_per_unit or 1, expected)
+        return sums_noise(self.epsilon * share, delta, touched, self.rows_per_unit or 1, expected, self.horizon)
 
     def _paper(self, queries: int, thresholds: tuple[int, ...] | None = None) -> HenzingerSricharanSteinerPartition:
         """Return the partition of the paper: a third of epsilon each for sums, tests and comparisons."""
@@ -295,11 +239,8 @@ class HistogramQueries(HistogramMechanism):
 
     Sums are published only when some query has grown by about K since they last were; until then half of what can have
     been missed is added to them. The error depends on how large the answers are, hardly on the length of the stream.
-    Mode `paper` has the constants of the source, for reference.
 
-    Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
-        `HistogramMechanism`. A query of the caller's (`Monotone`) must keep its promises: the guarantee rests on them.
+    Privacy: of `HistogramMechanism`. A query of the caller's (`Monotone`) must keep its promises: it rests on them.
 
     Accuracy:
         `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
@@ -308,7 +249,7 @@ class HistogramQueries(HistogramMechanism):
     Attributes:
         queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `Quantile(q)`, `TopK(k)`,
             `Monotone(function)`.
-        mode: "anchored" or "paper".
+        mode: "anchored", or "paper" for the constants of the source.
         largest: largest value of a query that is expected, for how long intervals are; None for the horizon, or
             100,000. Not used for privacy or accuracy.
 
@@ -419,9 +360,7 @@ class ColumnFlags(HistogramMechanism):
     This is AboveThreshold in many dimensions: one test per step for all columns, and a look at the columns one by one
     only when it says that some flag should go up.
 
-    Privacy:
-        Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run; see
-        `HistogramMechanism`. A third of epsilon each for the sums, for the tests and for the columns one by one.
+    Privacy: of `HistogramMechanism`. A third of epsilon each for the sums, the tests and the columns one by one.
 
     Accuracy:
         `error_bound(step, columns)`: with probability 1 - beta, at all steps up to `step`, a flag that is up has a sum
@@ -472,8 +411,7 @@ class ColumnFlags(HistogramMechanism):
 class AnchoredFlags(HistogramQueries):
     """Publishes after every step for every column whether its estimate has reached its threshold; flags stay up.
 
-    Privacy:
-        Unit: as of `HistogramQueries`; flags are a function of its answers.
+    Privacy: of `HistogramQueries`; flags are a function of its answers.
 
     Accuracy:
         `error_bound(step, interval)`: with probability 1 - beta, at all steps, a flag that is up has a sum of at least

@@ -5,21 +5,83 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.noise.correlated import DEVIATIONS, BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
-from privstream.mechanisms.noise.running import EpochNoise
+from privstream.mechanisms.noise.running import (
+    LENGTHS,
+    CompleteTreeNoise,
+    EpochNoise,
+    RunningNoise,
+    ToeplitzNoise,
+    best_arity,
+    correlated_noise,
+    plain_digits,
+)
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
-from privstream.mechanisms.privacy.accounting import sensitivity_sigma
+from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING, largest_shift, sensitivity_sigma
 from typing_extensions import override
 
 _TYPICAL_STEPS = 1 << 20  # for the split of the budget between the two noises
 _EARLY = 64.0  # intervals that may end before a query has grown, on average
 _SUMS, _ENDS, _TAU = 0.8, 0.1, 0.1  # shares of a failure probability
+
+
+_LONGEST = 1 << 14  # steps of correlated noise
+_SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
+_EXACT = 2.0**53  # whole floats below it are exact
+_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
+_FLOATS = 0.5  # of a correction, in units of the grid
+
+
+@lru_cache(maxsize=64)
+def _correlated(steps: int, rows: int, touched: int, shift: float) -> ToeplitzNoise:
+    """Return noise in which a person's rows are a shift of so many deviations: docs/proofs/counters.md, Theorem 4."""
+    factor = BufferedFactor(steps)
+    fraction = max(0, _SPARE_BITS + math.ceil(math.log2(steps / rows) / 2))  # coarser for many rows: floats are exact
+    rounded = 2 * math.sqrt(rows * touched * float(factor.levels @ factor.levels))
+    moved = math.ldexp(rows * math.sqrt(touched * factor.contribution_square(1)), fraction) * (1 + 1e-12)
+    sigma = max(SMALLEST_SIGMA, math.sqrt(((moved + rounded) / shift) ** 2 + SMOOTHING))
+    largest = DEVIATIONS * 2 * sigma * math.sqrt(max(factor.squares(None)[-1], factor.inverse @ factor.inverse))
+    between = math.ldexp(rows * float(factor.levels[-1]), fraction)  # buffers of both worlds, at most
+    if largest >= _EXACT or factor.float_error(sigma + between) > _FLOATS:
+        raise ValueError("noise must be nearly exact in floating point")
+    return correlated_noise(factor, sigma, fraction)
+
+
+def sums_noise(
+    epsilon: float, delta: float, touched: int, rows: int, expected: int | None = None, horizon: int | None = None
+) -> EpochNoise:
+    """Return the noise of continual column sums, for a person with so many rows that move so many columns by 1 each.
+
+    Trees of complete nodes with delta = 0, else correlated Gaussian noise; so all of it is bound to the sums. How often
+    sums are expected to be published, and can be at most, is for accuracy and memory alone. Proof:
+    docs/proofs/counters.md, Theorem 4.
+    """
+
+    def tree(steps: int) -> RunningNoise:
+        base = best_arity(steps)
+        height = len(plain_digits(base, steps))
+        law = DiscreteLaplace(math.nextafter(height * touched * rows / epsilon, math.inf))
+        if law.scale * _SCALES * base * height > _EXACT:
+            raise ValueError("sums of noise must be exact in floating point")
+        return CompleteTreeNoise(steps, law, base)
+
+    def correlated(steps: int) -> RunningNoise:
+        return _correlated(steps, rows, touched, largest_shift(epsilon, delta))
+
+    try:
+        if delta == 0:
+            return EpochNoise.of(tree, expected, horizon or LENGTHS[-1])
+        first = expected and min(1 << (expected - 1).bit_length(), _LONGEST)  # few different ones are made
+        return EpochNoise.of(correlated, first, min(horizon or _LONGEST, _LONGEST))
+    except ValueError:
+        raise ValueError(f"epsilon must be larger for rows of {touched:,} columns, got {epsilon}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sum_quantile, sum_spread
 from privstream.mechanisms.privacy.accounting import noise_curve, sensitivity_sigma
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import EVENT
 from typing_extensions import override
 
 LARGEST_UNIVERSE = 1 << 60
@@ -184,25 +184,12 @@ class PointMechanism(Mechanism[State]):
 
     universe: int
     horizon: int | None
-    updates_per_unit: int
 
     def _check_points(self) -> None:
         """Check the parameters that all these mechanisms have."""
         checks.integer("universe", self.universe, minimum=1, maximum=LARGEST_UNIVERSE)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1, maximum=LARGEST_HORIZON)
-        checks.integer("updates_per_unit", self.updates_per_unit, minimum=1, maximum=1 << 20)
-
-    @property
-    def _unit(self) -> PrivacyUnit:
-        return EVENT if self.updates_per_unit == 1 else PERSON
-
-    def _limits(self, does: str) -> tuple[str, ...]:
-        """Return sentences that say what an update is, and how many of them a unit makes."""
-        sentences = [f"An event {does} one point of 1 .. {self.universe}, at one step."]
-        if self.updates_per_unit > 1:
-            sentences.append(f"A person makes at most {self.updates_per_unit:,} such updates in the whole run.")
-        return tuple(sentences)
 
     def _step_number(self, step: int) -> int:
         """Return a step number within the horizon."""
@@ -261,32 +248,26 @@ class RangeCounter(PointMechanism[RangeState]):
     """Counts points in ranges after every step, with one budget for the whole run and all ranges.
 
     Every dyadic interval of the universe has a continual counter, and a range is the sum of at most 2 log2(universe) of
-    them. Nothing is stored for intervals: true counts are taken from the sorted points, and noise is a function of
-    labels, drawn when a range is asked for. So the universe may be as large as 2^60, and ranges cost only when asked.
-
-    Where all ranges are known before (`asked`), counters are those of a tree over what lies between their ends, whose
-    number of children is that with the least noise; nodes that no range uses have none.
+    them; where all ranges are known before (`asked`), counters are those of a tree over what lies between their ends.
+    True counts are taken from the sorted points, and noise is a function of labels, drawn when a range is asked for.
 
     Privacy:
-        Unit: one event, that is one update (an insertion or deletion of one point), or `updates_per_unit` of them.
-        Neighbours: one added or removed. Points are a set: inserting a member or deleting a non-member does nothing. An
-        update is in L = ceil(log2 universe) + 1 dyadic intervals, in each of them in h nodes over time, and moves each
-        node by 1; the next update of the same point may then count in one world and not in the other, which doubles
-        that. With `asked`, L is the largest number of nodes with counters that contain one point. delta = 0: discrete
-        Laplace noise of scale 2 L h updates_per_unit / epsilon. delta > 0: discrete Gaussian noise for the root of
-        2 L h, times updates_per_unit. Public: all fields, the number of steps, and which ranges are asked when. Updates
-        may depend on all earlier answers. Replays: see docs/proofs/range_counting.md, section 4.
+        Unit: one event, that is one update (an insertion or deletion of one point), added or removed. Points are a set:
+        inserting a member or deleting a non-member does nothing. An update is in L intervals, in each of them in h
+        nodes over time, and moves each node by 1; the next update of the same point may then count in one world and not
+        in the other, which doubles that. delta = 0: discrete Laplace noise of scale 2 L h / epsilon. delta > 0:
+        discrete Gaussian noise for the root of 2 L h. Public: all fields, the number of steps, and which ranges are
+        asked when. Updates may depend on all earlier answers. Replays: docs/proofs/range_counting.md, section 4.
 
     Accuracy:
-        `error_at` and `errors_at` bound how far answers are off. Time per step O(points), and per range
-        O(log(universe) h) draws; memory: the points.
+        `error_at` and `errors_at` bound how far answers are off. Time: O(points) per step, and O(log(universe) h) draws
+        per range; memory: the points.
 
     Attributes:
         epsilon: finite and > 0.
         delta: in [0, 1).
         universe: points are 1 .. universe, at most 2^60.
         horizon: steps of the whole run at most, or None: noise then grows with the steps done.
-        updates_per_unit: updates that make up a unit, anywhere in the run.
         asked: ranges (low, high), public and fixed before the run, beside which none may be asked; () for any ranges.
 
     Example:
@@ -304,7 +285,6 @@ class RangeCounter(PointMechanism[RangeState]):
     delta: float = 0.0
     universe: int
     horizon: int | None = None
-    updates_per_unit: int = 1
     asked: tuple[tuple[int, int], ...] = ()
     noise_label = "range counter"
     state_type = RangeState
@@ -336,13 +316,13 @@ class RangeCounter(PointMechanism[RangeState]):
     @cached_property
     def noise(self) -> EpochNoise:
         """The noise of an interval."""
-        moved = self.updates_per_unit * IMPULSES * self.levels
+        moved = IMPULSES * self.levels
 
         def tree(steps: int) -> NodeNoise:
             if self.delta == 0:
                 scale = moved * tree_nodes(steps) / self.epsilon
                 return TreeNoise(steps, DiscreteLaplace(math.nextafter(scale, math.inf)))
-            norm = self.updates_per_unit * math.sqrt(IMPULSES * self.levels * steps.bit_length())
+            norm = math.sqrt(moved * steps.bit_length())
             return CompleteTreeNoise(steps, DiscreteGaussian(sensitivity_sigma(self.epsilon, self.delta, norm)), 2)
 
         return EpochNoise.of(tree) if self.horizon is None else EpochNoise((tree(self.horizon),), (self.horizon,))
@@ -351,10 +331,10 @@ class RangeCounter(PointMechanism[RangeState]):
     @override
     def guarantee(self) -> PrivacyGuarantee:
         return PrivacyGuarantee(
-            unit=self._unit,
+            unit=EVENT,
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=self._limits("inserts or deletes"),
+            limits=(f"An event inserts or deletes one point of 1 .. {self.universe}, at one step.",),
             public=("all parameters", "the number of steps", "which ranges are asked, and when"),
             proof=f"docs/proofs/range_counting.md, Theorem {2 if self.asked else 1}",
             caveats=(KEYED_NOISE,),

@@ -71,21 +71,6 @@ def zolotarev(horizon: int, buffers: int) -> RationalFunction:
     return RationalFunction(poles, zeros, weights)
 
 
-def correct(row: Floats, poles: Floats, weights: Floats, buffers: Floats, scratch: Floats) -> None:
-    """Turn z into w = z - round(weights . buffers) in place, and decay the buffers.
-
-    These are single operations of IEEE arithmetic in a fixed order: all machines round them in the same way.
-    """
-    np.multiply(weights, buffers, out=scratch)
-    correction = scratch[0]
-    for part in scratch[1:]:
-        correction += part
-    np.rint(correction, out=correction)
-    row -= correction
-    buffers *= poles
-    buffers += row
-
-
 def _recursive(rest: Floats, given: Floats) -> Floats:
     """Return y, column by column, with y_t = given_t - sum over i >= 1 of rest_i y_(t-i), (steps, columns).
 

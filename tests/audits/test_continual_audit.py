@@ -52,15 +52,15 @@ def anchored_outcomes(epsilon, row, seed, runs):
     One column is brought to the threshold; the row comes; a test; then the other column passes it by 1. The row makes
     misses less likely, but not the end: the worst case of the proof, and the counter's noise on top.
     """
-    mechanism = HistogramQueries(epsilon=epsilon, columns=2, mode="anchored", horizon=4, largest=10)
-    second, quiet = (mechanism.partition.unseen(1, interval) // 2 for interval in (1, 0))
+    mechanism = HistogramQueries(epsilon=epsilon, columns=2, mode="anchored", horizon=10**6, largest=10)
+    quiet = mechanism.partition.unseen(1, 0) // 2
     level = mechanism.partition.threshold(1, 0)
     rows = np.array([[level, 0], [row, 0], [0, 0], [0, level + 1]])
     outcomes = []
     for published in whole_runs(mechanism, rows, seed, runs):
         moved = np.any(published != quiet, axis=1)
         end = int(moved.argmax()) if moved.any() else 4
-        outcomes.append((end, int(np.clip(published[end, 0] - level - second, -3, 4)) if end < 4 else 0))
+        outcomes.append((end, int(np.clip(published[end, 0] - level, -3, 4)) if end < 4 else 0))
     return outcomes
 
 

@@ -9,7 +9,6 @@ import dataclasses
 import numpy as np
 import pytest
 from privstream.mechanisms import IncrementalPredecessor, SeededNoise, Updates
-from privstream.mechanisms.continual.predecessor import ThresholdTree
 from privstream.mechanisms.continual.ranges import bounds
 
 UNIVERSE, WIDE = 2, 256
@@ -20,7 +19,7 @@ MISSES = 60
 
 def tree():
     """Return the tree of finished intervals of a mechanism that has no other."""
-    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100).tree
+    return IncrementalPredecessor(epsilon=2.0, universe=UNIVERSE, horizon=100)
 
 
 def levels_of_a_point(universe, height):
@@ -66,8 +65,8 @@ def worst_loss(made):
 @pytest.mark.slow
 def test_the_law_is_one_and_that_of_the_code():
     mechanism = IncrementalPredecessor(epsilon=9.0, universe=WIDE, horizon=4)
-    made, births = mechanism.tree, np.zeros(1, np.int64)
-    thresholds = [int(mechanism.tree.thresholds(births, step)[0]) for step in (1, 2, 3)]
+    made, births = mechanism, np.zeros(1, np.int64)
+    thresholds = [int(mechanism.thresholds(births, step)[0]) for step in (1, 2, 3)]
     batches = [thresholds[0], 1, 2]
     law = mark_law(made, np.cumsum(batches), thresholds)
     assert law.sum() == pytest.approx(1, abs=1e-9)
@@ -103,7 +102,7 @@ def test_one_level_of_intervals_forgotten_falls():
     assert found > 1.3 * made.epsilon
 
 
-class PaysForOne(ThresholdTree):
+class PaysForOne(IncrementalPredecessor):
     """Each of both noises as if it alone had to hide a point."""
 
     @property

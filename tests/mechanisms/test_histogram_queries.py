@@ -212,7 +212,7 @@ class TestBudget:
         spent = 1 / tested.partition.tau.scale + 1 / tested.partition.mu.scale
         assert spent == pytest.approx(0.35, rel=1e-9)
         assert spent <= 0.35 + 1e-12
-        one = sums_noise(0.65, 0.0, 6, 1, tested.partition.intervals)
+        one = sums_noise(0.65, 0.0, 6, 1, tested.partition.intervals, tested.horizon)
         assert tested.partition.noise == one
 
     def test_ends_of_intervals_cost_what_the_proof_says(self):

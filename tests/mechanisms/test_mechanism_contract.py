@@ -266,7 +266,7 @@ COUNTED |= {
     "row_columns",
     "rows_per_unit",
 }
-COUNTED |= {"tests", "top", "universe", "updates_per_unit"}
+COUNTED |= {"tests", "top", "universe"}
 SHARES = {"beta", "measure_share", "threshold_share"}
 SWITCHES = {"dropped", "integer", "monotone", "public_keys"}
 

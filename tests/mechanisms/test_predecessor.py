@@ -14,7 +14,8 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.continual.predecessor import NO_POINT, NOTHING, ThresholdTree, nearest_starts
+from privstream.mechanisms.continual.incremental_predecessor import NOTHING, nearest_starts
+from privstream.mechanisms.continual.predecessor import NO_POINT
 from privstream.mechanisms.continual.ranges import below, bounds
 
 EXACT = 1e7  # an epsilon at which all noise is 0
@@ -50,7 +51,7 @@ def test_the_walk_follows_the_cases_of_the_paper(tree):
 
 class TestThresholds:
     def test_they_are_exact_quantiles(self):
-        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, horizon=100, queries=None, beta=0.05)
+        tree = IncrementalPredecessor(epsilon=3.0, universe=1 << 10, horizon=100)
         tau = np.arange(tree.tau.tail_quantile(1e-30))
         for log_failure in (-0.5, -5.0, -30.0):
             k = int(tree.threshold(np.array([log_failure]))[0])
@@ -60,20 +61,18 @@ class TestThresholds:
                 assert over[0] > math.exp(log_failure) * (1 - 1e-9)
 
     def test_the_budget_of_a_level_is_met(self):
-        tree = ThresholdTree(epsilon=3.0, universe=1 << 10, horizon=100, queries=None, beta=0.05)
+        tree = IncrementalPredecessor(epsilon=3.0, universe=1 << 10, horizon=100)
         mu, tau = tree.scales
         spent = 1 / mu + 1 / tau
         assert 3.0 / 11 * (1 - 1e-9) < spent <= 3.0 / 11
 
     def test_epsilon_is_spread_over_all_levels(self):
         for universe, levels in ((1, 1), (1000, 11), (1 << 32, 33)):
-            mechanism = IncrementalPredecessor(epsilon=2.0, universe=universe, updates_per_unit=5)
-            tree = mechanism.tree
-            assert tree.epsilon == pytest.approx(2.0 / 5)
-            assert 1 / tree.mu.scale + 1 / tree.tau.scale == pytest.approx(tree.epsilon / levels)
+            tree = IncrementalPredecessor(epsilon=2.0, universe=universe)
+            assert 1 / tree.mu.scale + 1 / tree.tau.scale == pytest.approx(2.0 / levels)
 
     def test_thresholds_rise_with_births_and_steps_and_failures_add_up(self):
-        plan = ThresholdTree(epsilon=1.0, universe=1 << 16, horizon=None, queries=None, beta=0.05)
+        plan = IncrementalPredecessor(epsilon=1.0, universe=1 << 16)
         births, steps = np.arange(2000), np.arange(1, 2001)
         one = plan.thresholds(births, 1)
         assert np.all(np.diff(one) >= 0)
@@ -233,13 +232,15 @@ class TestLargeIntervals:
 
     @pytest.mark.parametrize("height", [4, 5, 6])
     def test_sets_of_large_intervals_are_as_few_and_as_small_as_bounds_assume(self, height, monkeypatch):
-        tree = IncrementalPredecessor(epsilon=1.0, universe=1 << height, horizon=1, queries=1 << height).tree
+        tree = IncrementalPredecessor(epsilon=1.0, universe=1 << height, horizon=1, queries=1 << height)
         ways = list(self.ways(height))
         assert math.log(2 * len({(q, *sorted(way)) for q, way in ways})) <= math.log(1 << height) + math.log(
             2 * (height + 2)
         ) + (height + 1) * math.log(2)
         for depth in range(height):
-            monkeypatch.setattr(ThresholdTree, "_large", lambda _, sizes, step, d=depth: sizes >= 1 << (height - d))
+            monkeypatch.setattr(
+                IncrementalPredecessor, "_large", lambda _, sizes, step, d=depth: sizes >= 1 << (height - d)
+            )
             most = max(sum(each[0] <= depth for each in way) for _, way in ways)
             rest = max(sum(1 << (height - each[0]) for each in way if each[0] > depth) for _, way in ways)
             numbers = tree.longest_large_way(1)

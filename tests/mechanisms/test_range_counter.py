@@ -156,13 +156,12 @@ class TestSensitivity:
         assert moved > 2 * (mechanism.levels - 1) * height  # log2 of the universe, too
 
     @pytest.mark.parametrize(("universe", "levels"), [(1, 1), (2, 2), (5, 4), (1 << 20, 21), ((1 << 20) + 1, 22)])
-    @pytest.mark.parametrize("unit", [1, 3])
-    def test_scales(self, universe, levels, unit):
-        parameters = {"epsilon": 0.5, "universe": universe, "horizon": 1024, "updates_per_unit": unit}
+    def test_scales(self, universe, levels):
+        parameters = {"epsilon": 0.5, "universe": universe, "horizon": 1024}
         (tree,) = RangeCounter(**parameters).noise.epochs
-        assert tree.law.scale == pytest.approx(unit * 2 * levels * 3 / 0.5)
+        assert tree.law.scale == pytest.approx(2 * levels * 3 / 0.5)
         (tree,) = RangeCounter(**parameters, delta=1e-6).noise.epochs
-        squared = unit**2 * 2 * levels * 11 / largest_shift(0.5, 1e-6) ** 2
+        squared = 2 * levels * 11 / largest_shift(0.5, 1e-6) ** 2
         assert tree.law.sigma == pytest.approx(math.sqrt(squared + 4))
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.mechanisms.continual.predecessor import DynamicPredecessor, IncrementalPredecessor
+from privstream.mechanisms.continual.incremental_predecessor import IncrementalPredecessor
+from privstream.mechanisms.continual.predecessor import DynamicPredecessor
 from privstream.mechanisms.continual.ranges import RangeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee

@@ -1,0 +1,357 @@
+"""The nearest points below and above a query, while points are inserted and never deleted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy  # its parts are loaded when they are used
+from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms import checks
+from privstream.mechanisms.arrays import Integers
+from privstream.mechanisms.continual.predecessor import NO_POINT, Neighbours, PredecessorStep
+from privstream.mechanisms.continual.ranges import (
+    PointMechanism,
+    Updates,
+    below,
+    bounds,
+    checked_points,
+    level_below_root,
+    tree_height,
+    updated,
+)
+from privstream.mechanisms.noise.discrete import Geometric
+from privstream.mechanisms.noise.sources import NoiseSource
+from privstream.mechanisms.noise.tails import SERIES, NoiseSum
+from privstream.mechanisms.privacy.accounting import PureDp
+from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import EVENT
+from typing_extensions import override
+
+NOTHING = -1
+_TYPICAL_STEPS = _TYPICAL_INTERVALS = 1 << 10
+
+
+def _no_integers() -> Integers:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IncrementalState:
+    """What outlives a step: points, active dyadic intervals in order of their starts, and marked ones.
+
+    Attributes:
+        step: steps done.
+        points: the points, sorted; private.
+        numbers: of the active intervals that are not marked.
+        counts: points in each; private.
+        levels: the hidden threshold noise tau of each; private.
+        births: how many intervals had been activated before each.
+        marked: numbers of the marked intervals, sorted.
+        activated: how many intervals have been activated.
+    """
+
+    step: int = 0
+    points: Integers = field(default_factory=_no_integers)
+    numbers: Integers = field(default_factory=_no_integers)
+    counts: Integers = field(default_factory=_no_integers)
+    levels: Integers = field(default_factory=_no_integers)
+    births: Integers = field(default_factory=_no_integers)
+    marked: Integers = field(default_factory=_no_integers)
+    activated: int = 0
+
+
+def nearest_starts(ends: Integers, height: int, marked: Integers, *, mirrored: bool) -> Integers:
+    """Return for each range [0, end) the start of the interval from which on there is a point, or NOTHING.
+
+    Intervals are looked at from the end downwards: those of the range's dyadic cover until one is marked, then the
+    right children on the way to the last marked interval within it. Its start is the answer.
+
+    Args:
+        ends: 1 .. 2^height.
+        height: of the tree.
+        marked: intervals each of which contains a point, sorted.
+        mirrored: turn the universe around: then [0, end) is what comes last.
+    """
+    inside = np.zeros(len(ends), np.int64)  # the marked interval that a query has come to
+    done = np.zeros(len(ends), np.bool_)
+
+    def has_marked(numbers: Integers) -> NDArray[np.bool_]:
+        if mirrored:
+            numbers = 3 * (np.int64(1) << level_below_root(numbers)) - 1 - numbers
+        return below(marked, numbers + 1) > below(marked, numbers)
+
+    for level in range(height + 1):
+        rows = np.flatnonzero((inside == 0) & (ends >> level & 1 == 1))
+        numbers = (np.int64(1) << (height - level)) + (ends[rows] >> level) - 1
+        found = has_marked(numbers)
+        inside[rows[found]] = numbers[found]
+    for depth in range(height):
+        rows = np.flatnonzero(~done & (inside >> depth == 1))
+        left, right = 2 * inside[rows], 2 * inside[rows] + 1
+        to_right = has_marked(right)
+        goes_on = to_right | has_marked(left)
+        done[rows[~goes_on]] = True
+        inside[rows[goes_on]] = np.where(to_right, right, left)[goes_on]
+    return np.where(inside > 0, bounds(np.maximum(inside, 1), height)[0], NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncrementalPredecessor(PointMechanism[IncrementalState]):
+    """Finds points near to queries, below and above, while points are inserted and never deleted.
+
+    A dyadic interval becomes *marked* at the first step at which count + mu > K + tau, tau (one for each interval) and
+    mu (one for each test) geometric, which hardly happens without a point. An answer is read from these marks. The root
+    is active from the start; a marked interval activates its children, which are tested in the same step. So memory and
+    time grow with the points and not with the universe.
+
+    Privacy:
+        Unit: one insertion over the whole run, added or removed. epsilon-DP for all marks together: a point is in
+        ceil(log2 universe) + 1 intervals with an even share of epsilon each. Public: all fields and the number of
+        steps; queries are answered from published marks and may be anything. Insertions may depend on all answers.
+
+    Accuracy:
+        With probability 1 - beta, for insertions and queries that do not depend on answers: an answer x to q has a
+        point between x and q and at most `errors` of them; where there is no answer there are at most as many on that
+        side. `error(step)` is no less, whatever the answer.
+
+    Attributes:
+        epsilon: finite and > 0.
+        universe: points are 1 .. universe, at most 2^60.
+        horizon: steps of the whole run at most, or None: thresholds then rise slowly with the steps done.
+        queries: number of queries in the whole run that the accuracy is stated for; None for all points at all steps.
+        beta: failure probability of the accuracy.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 32, horizon=10)
+        >>> step = PredecessorStep(Updates(np.arange(10**6, 10**6 + 10**5)), queries=[10, 3 * 10**6])
+        >>> state, near = mechanism.step(mechanism.initial_state(), step, SeededNoise(1))
+        >>> bool(near.predecessors[0] == 0), bool(10**6 - 10**5 < near.predecessors[1] < 1.2 * 10**6)
+        (True, True)
+
+    Source: Henzinger, Sricharan, Steiner (2023), Algorithms 4 and 5; docs/proofs/predecessor.md.
+    """
+
+    epsilon: float
+    universe: int
+    horizon: int | None = None
+    queries: int | None = None
+    beta: float = 0.05
+    noise_label = "incremental predecessor"
+    state_type = IncrementalState
+
+    def __post_init__(self) -> None:
+        checks.epsilon(self.epsilon)
+        checks.probability("beta", self.beta)
+        self._check_points()
+        if self.queries is not None:
+            checks.integer("queries", self.queries, minimum=1, maximum=1 << 60)
+        _ = self.mu, self.tau  # refuses scales beyond what can be drawn
+
+    @property
+    @override
+    def guarantee(self) -> PrivacyGuarantee:
+        return PrivacyGuarantee(
+            unit=EVENT,
+            epsilon=self.epsilon,
+            delta=0.0,
+            limits=(f"An event inserts one point of 1 .. {self.universe}, at one step; points are never deleted.",),
+            public=("all parameters", "the number of steps"),
+            proof="docs/proofs/predecessor.md, Theorem 1",
+            caveats=(KEYED_NOISE,),
+            horizon=self.horizon,
+            curve=PureDp(self.epsilon),
+        )
+
+    def step(
+        self, state: IncrementalState, given: PredecessorStep, noise: NoiseSource
+    ) -> tuple[IncrementalState, Neighbours]:
+        """Insert the points of one step, then answer its queries.
+
+        Raises:
+            HorizonExceeded: the run is over.
+            ValueError, TypeError: a point is deleted, or points or queries have another type or shape, or are outside
+                of the universe.
+        """
+        checked_points("queries", given.queries, self.universe)
+        after = self.update(state, given.updates, noise)
+        return after, self.answer(after, given.queries)
+
+    def update(self, state: IncrementalState, updates: Updates, noise: NoiseSource) -> IncrementalState:
+        """Return the state after one step with these insertions."""
+        step = self._step_number(state.step + 1)
+        points, new, _ = updated(state.points, updates, self.universe)
+        if updates.inserted is not None and not np.all(updates.inserted):
+            raise ValueError("updates must be insertions; DynamicPredecessor takes deletions")
+        return self._tested(replace(state, step=step, points=points), new, self._source(noise).derive("finished"))
+
+    def answer(self, state: IncrementalState, queries: ArrayLike) -> Neighbours:
+        """Answer queries after the last step: a function of what is published."""
+        asked, height = checked_points("queries", queries, self.universe), self.height
+        size = np.int64(1) << height
+        starts = nearest_starts(asked, height, state.marked, mirrored=False)
+        ends = nearest_starts(size + 1 - asked, height, state.marked, mirrored=True)
+        errors = np.maximum(
+            self._way_errors(state, np.maximum(starts, 0), asked),
+            self._way_errors(state, asked - 1, np.where(ends == NOTHING, size, size - ends)),
+        )
+        predecessors = np.where(starts == NOTHING, NO_POINT, starts + 1)
+        successors = np.where(ends == NOTHING, NO_POINT, np.minimum(size - ends, self.universe))
+        return Neighbours.of(asked, predecessors, successors, errors)
+
+    @property
+    def height(self) -> int:
+        """Height of the tree of intervals."""
+        return tree_height(self.universe)
+
+    @cached_property
+    def scales(self) -> tuple[float, float]:
+        """The scales of mu and tau with which an unmarked interval has few points, in a typical test."""
+        typical = -float(self.log_failure(np.array([_TYPICAL_INTERVALS]), self.horizon or _TYPICAL_STEPS)[0])
+
+        def margin(ratio: float) -> float:
+            """Return by how much a count in an unmarked interval can exceed 0, roughly: K + tau - mu."""
+            return (1 + 1 / ratio) * (typical - math.log1p(ratio) + ratio - 1)
+
+        ratio = round(float(scipy.optimize.minimize_scalar(margin, bounds=(1.0, 50.0), method="bounded").x), 3)
+        mu = (1 + 1 / ratio) / (self.epsilon / (self.height + 1)) * (1 + 1e-12)
+        return mu, ratio * mu
+
+    @cached_property
+    def mu(self) -> Geometric:
+        """The noise of a test."""
+        return Geometric(self.scales[0])
+
+    @cached_property
+    def tau(self) -> Geometric:
+        """The noise of an interval's threshold."""
+        return Geometric(self.scales[1])
+
+    def log_failure(self, births: Integers, step: int) -> NDArray[np.float64]:
+        """Return ln of the probability that a test may mark an interval without points."""
+        numbers = births + 2.0
+        shares = -np.log(SERIES * numbers * np.log(numbers) ** 2)
+        return np.asarray(math.log(self.beta / 2) + shares + self._log_step_share(step))
+
+    def threshold(self, log_failure: NDArray[np.float64]) -> Integers:
+        """Return the least K >= 0 for which mu - tau > K has probability at most e^log_failure."""
+        mu, tau = self.scales
+        # Pr[mu > K + tau] = e^(-(K + 1) / mu) (1 - e^(-1 / tau)) / (1 - e^(-1 / mu - 1 / tau))
+        advantage = math.log(-math.expm1(-1 / tau)) - math.log(-math.expm1(-1 / mu - 1 / tau))
+        return np.maximum(0, np.ceil(mu * (advantage - np.asarray(log_failure)) - 1)).astype(np.int64)
+
+    def thresholds(self, births: Integers, step: int) -> Integers:
+        """Return K of intervals that were activated after so many others, at a step."""
+        return self.threshold(self.log_failure(births, step))
+
+    def _tested(self, state: IncrementalState, new: Integers, noise: NoiseSource) -> IncrementalState:
+        """Test all active intervals after a step, of which `state` has the points, and return what is active then."""
+        if state.activated:
+            starts, ends = bounds(state.numbers, self.height)
+            place = np.searchsorted(starts, new - 1, side="right") - 1
+            inside = (
+                (place >= 0) & (new - 1 < ends[np.maximum(place, 0)]) if len(ends) else np.zeros(len(new), np.bool_)
+            )
+            added = np.bincount(place[inside], minlength=len(starts))
+            state = replace(state, counts=state.counts + added)
+        else:
+            state = self._activated(state, np.ones(1, np.int64), noise)
+        tested = np.arange(len(state.numbers))
+        while len(hits := tested[self._hits(state, tested, noise)]):
+            parents, before = state.numbers[hits], state.activated
+            rest: dict[str, Any] = {
+                name: np.delete(getattr(state, name), hits) for name in ("numbers", "counts", "levels", "births")
+            }
+            state = replace(state, marked=np.union1d(state.marked, parents), **rest)
+            inner = parents[parents < np.int64(1) << self.height]  # single points have no children
+            children = np.stack([2 * inner, 2 * inner + 1], axis=1).reshape(-1)
+            state = self._activated(state, children[bounds(children, self.height)[0] < self.universe], noise)
+            tested = np.flatnonzero(state.births >= before)
+        return state
+
+    def _hits(self, state: IncrementalState, rows: Integers, noise: NoiseSource) -> NDArray[np.bool_]:
+        """Test some of the active intervals."""
+        labels = np.stack([state.numbers[rows], np.full(len(rows), state.step)], axis=1).astype(np.uint64)
+        mu = self.mu.draw(noise.derive("mu"), labels)
+        passed = state.counts[rows] + mu > self.thresholds(state.births[rows], state.step) + state.levels[rows]
+        return np.asarray(passed, np.bool_)
+
+    def _activated(self, state: IncrementalState, numbers: Integers, noise: NoiseSource) -> IncrementalState:
+        """Add active intervals, with all points that they have so far; they are born in order of their starts."""
+        starts, ends = bounds(numbers, self.height)
+        order = np.argsort(starts, kind="stable")
+        numbers, starts, ends = numbers[order], starts[order], ends[order]
+        place = np.searchsorted(bounds(state.numbers, self.height)[0], starts)
+        new = {
+            "numbers": numbers,
+            "counts": below(state.points, ends + 1) - below(state.points, starts + 1),
+            "levels": self.tau.draw(noise.derive("tau"), numbers.astype(np.uint64)),
+            "births": state.activated + np.arange(len(numbers), dtype=np.int64),
+        }
+        merged: dict[str, Any] = {name: np.insert(getattr(state, name), place, values) for name, values in new.items()}
+        return replace(state, activated=state.activated + len(numbers), **merged)
+
+    def error(self, step: int, points: int | None = None) -> int:
+        """Return the error of the class docstring at steps 1 .. `step`.
+
+        Args:
+            step: 1 or more.
+            points: distinct points inserted so far, at most; None for any number.
+        """
+        activated = 2 << self.height
+        if points is not None:
+            few = 2 * (self.height + 1) * checks.integer("points", points, minimum=0) + 1
+            activated = min(activated, few)
+        step = self._block_end(self._step_number(step))
+        most, rest = self.longest_large_way(step)
+        high = int(self.thresholds(np.array([max(0, activated - 1)]), step)[0])
+        return min(1 + most * high + rest + self._margin(most, step), self.universe)
+
+    def _way_errors(self, state: IncrementalState, starts: Integers, ends: Integers) -> Integers:
+        """Return how many points [start, end), counted from 0, can contain, if no interval within it is marked."""
+        step = self._block_end(max(1, state.step))
+        first, after = bounds(state.numbers, self.height)
+        large = self._large(after - first, step)
+        most = np.where(large, self.thresholds(state.births, step), after - first)
+        sums, numbers = (np.concatenate([[0], np.cumsum(each)]) for each in (most, large))
+        low, high = np.searchsorted(after, starts, side="right"), np.searchsorted(first, ends)
+        sizes, place = np.unique(numbers[high] - numbers[low], return_inverse=True)
+        margins = np.array([self._margin(size, step) for size in sizes.tolist()], np.int64)
+        return np.asarray(np.minimum(1 + sums[high] - sums[low] + margins[place], ends - starts))
+
+    def longest_large_way(self, step: int) -> tuple[int, int]:
+        """Return how many unmarked intervals on a way are large at most, and how many points the others can have.
+
+        Proof: docs/proofs/predecessor.md, section 4.
+        """
+        large = self._large(np.int64(1) << np.arange(self.height, -1, -1), step)
+        depth = max(0, int(large.sum()) - 1)  # of the smallest large ones
+        most = max(2, 2 * self.height - 1) if self.height else 1
+        if depth == self.height:
+            return most, 0
+        return min(most, max(1, 2 * depth)), 6 << (self.height - depth - 1)
+
+    def _large(self, sizes: Integers, step: int) -> NDArray[np.bool_]:
+        """Return which intervals are larger than a threshold: points of others are at most as many as places."""
+        return np.asarray(sizes > int(self.thresholds(np.zeros(1, np.int64), step)[0]))
+
+    def _margin(self, number: int, step: int) -> int:
+        """Return what the sum of so many tau - mu keeps within, for all sets that answers may have on their ways."""
+        if not number:
+            return 0
+        answers = math.log(self.queries or self.universe) - (0 if self.queries else self._log_step_share(step))
+        log_sets = answers + math.log(2 * (self.height + 2)) + (self.height + 1) * math.log(2)
+        mu, tau = self.scales
+        return NoiseSum(((tau, number),), ((mu, number),)).quantile(math.log(self.beta / 2) - log_sets)
+
+    def _block_end(self, step: int) -> int:
+        """Return the next power of two, or the horizon: so few quantiles are computed."""
+        return min(1 << (step - 1).bit_length(), self.horizon or 1 << 62)
+
+    def _log_step_share(self, step: int) -> float:
+        """Return ln of the part of a failure probability that falls to a step."""
+        return -math.log(self.horizon or SERIES * (step + 1) * math.log(step + 1) ** 2)
