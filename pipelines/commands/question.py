@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from typing import Any
-
 from privstream.pipelines.command import Command
 from privstream.pipelines.console import clock
 from privstream.pipelines.model.question import Question, QuestionInfo, loaded
@@ -13,8 +10,6 @@ from privstream.pipelines.options import Execution, OptionOf, add_execution, add
 from privstream.pipelines.yaml_file import read_document
 
 TRIALS = 4000
-USUAL: Mapping[str, Any] = {"suggest": {"privacy": {"epsilon": 0.05, "delta": 1e-6}}}
-"""What holds where nothing is given, by the words of commands."""
 
 OF_MONITOR: tuple[OptionOf, ...] = tuple(
     option for option in options_of(None, ("output", "account")) if option.name != "output_format"
@@ -36,7 +31,7 @@ def run_command(kind: type[Question] | None = None) -> Command:
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
         document = None if kind is not None else read_document(arguments.file)
-        usual = None if kind is None else USUAL.get(kind.info.word)
+        usual = None if kind is None else kind.info.usual
         given = given_to(kind, arguments, options, document=document, usual=usual)
         execution = Execution.of(arguments, others)
         with given.errors():

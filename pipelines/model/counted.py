@@ -293,6 +293,7 @@ class Suggest(Question):
         table=False,
         files=(),
         local=True,
+        usual={"privacy": {"epsilon": 0.05, "delta": 1e-6}},
         epilog="""\
 The line that begins with -- is an option of counts, to be used for a run over the same windows with --for-epsilon and
 --delta. This command spends --epsilon of the same people's budget, and so does each repetition with other options or
