@@ -38,9 +38,8 @@ def columns(row: type[Any], names: Iterable[str]) -> str:
 
 
 def _meaning(text: str) -> str:
-    """Return a text of a docstring, as readers of files say it."""
-    linked = re.sub(r"`([A-Z]\w+)`", lambda found: _linked(found[1]), text)
-    return re.sub(r"\bNone\b", "empty", re.sub(r"(^|[.:] )None\b", r"\1Empty", linked))
+    """Return a text of a docstring with links to rows."""
+    return re.sub(r"`([A-Z]\w+)`", lambda found: _linked(found[1]), text)
 
 
 def _linked(name: str) -> str:

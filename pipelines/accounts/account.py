@@ -59,9 +59,9 @@ class Account:
         assert standing is not None  # of the unit of this run
         budget = Budget(
             dataset=self.dataset,
-            epsilon=entry.epsilon,
             runs=len(standing.costs),
             spent=standing.epsilon,
+            delta=standing.delta,
             limit=None if standing.limit is None else standing.limit.epsilon,
             repeats=receipt.repeats,
         )

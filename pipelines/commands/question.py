@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+
 from privstream.pipelines.command import Command
 from privstream.pipelines.console import clock
 from privstream.pipelines.model.question import Question, QuestionInfo, loaded

@@ -130,7 +130,8 @@ def _without_rivals(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mappi
     given = {"people", "delta"} & {*(at(above, ("privacy",)) or ())}
     if len(given) != 1 or not isinstance(privacy := below.get("privacy"), Mapping):
         return below
-    return {**below, "privacy": {key: value for key, value in privacy.items() if key not in {"people", "delta"} - given}}
+    rest = {key: value for key, value in privacy.items() if key in given or key not in ("people", "delta")}
+    return {**below, "privacy": rest}
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

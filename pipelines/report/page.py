@@ -152,10 +152,11 @@ def _episodes(result: Result) -> list[str]:
     """Return in words when alerts, flags and reports began and ended, the newest first."""
     found = sorted(episodes(result.rows), key=lambda one: (-one.end, one.start, one.name))
     clocks = result.promise.clocks
-    edges = [micros for one in found for micros in (one.start, one.end)]
-    texts = iter(moments(edges, clocks))
+    starts, ends = [one.start for one in found], [one.end for one in found]
+    first, last = moments(starts, clocks, others=ends), moments(ends, clocks, others=starts, ends=True)
     return [
-        f"{one.name or 'alert'}{', no data' * (one.state == NO_DATA)}, {next(texts)} to {next(texts)}" for one in found
+        f"{one.name or 'alert'}{', no data' * (one.state == NO_DATA)}, {begin}{f' to {end}' if begin != end else ''}"
+        for one, begin, end in zip(found, first, last, strict=True)
     ]
 
 
@@ -176,8 +177,7 @@ def cost_in_words(ledger: str, result: Result) -> str:
     if standing is None:
         return f"{entry.dataset!r}: nothing to tell"
     limit = None if standing.limit is None else standing.limit.epsilon
-    budget = words.Budget(entry.dataset, entry.epsilon, len(standing.costs), standing.epsilon, limit)
-    return budget.in_words().partition("; ")[2]
+    return words.Budget(entry.dataset, len(standing.costs), standing.epsilon, standing.delta, limit).in_words()
 
 
 def templates() -> Environment:

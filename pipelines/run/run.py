@@ -48,7 +48,7 @@ from privstream.pipelines.sinks.row_files import PARTIAL, fingerprint, move_file
 from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.stores import filesystems, join
-from privstream.pipelines.terminal import NOTE, is_quiet, say
+from privstream.pipelines.terminal import is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.release import plain
 
@@ -129,15 +129,13 @@ class Run:
         read = reader(data, shared_fields(plan.fields), options, folder)
         workers = 1 if local else workers_of(execution.workers, options, read)
         files = () if data.unbounded else read.files
-        places.check([file.path for file in files], account.path)
+        places.check([file.path for file in files], account.path, dry=execution.dry_run)
         given = {paid.name: plan.arguments(paid) for paid in plan.questions}
         size = sum(file.size for file in files)
         given = {name: shared_evenly(each, monitor.questions[name].info, workers, size) for name, each in given.items()}
         more = {name: each.inputs(Reading.of(data)) for name, each in monitor.questions.items()}
         records = {name: {"fields": plan.fields[name], **each} for name, each in more.items()}
         drawn = Drawn.of(monitor, identify(monitor, given, records, files))
-        if (people := monitor.privacy.people) is not None:
-            say(f"{NOTE}delta is {monitor.privacy.spent_delta:g}, 1 / (100 x {people:,}), from the number of people")
         if not execution.dry_run:
             if not data.unbounded:
                 check_usable(data, files, read.fields)

@@ -26,8 +26,8 @@ NOBODY = (
 )
 MEANS = (
     "kept: of all contributions (items in windows), at most 65,536 per person; {beyond} may have more than is in this "
-    "table. noise: standard deviation of a count. in one, in all: people of an item who must count, in one window or in "
-    "each, for an even chance to find it."
+    "table. noise: standard deviation of a count. in one, in all: people of an item who must count in one window, or "
+    "in each, for an even chance."
 )
 CHOSEN = (
     "Of the limits that drop at most {most:.0%} of what people with at most {seen:,.0f} contributions have, it keeps "

@@ -178,7 +178,7 @@ def test_alerts_have_a_state_in_every_window(tmp_path: Path, made: dict[str, Any
 
 def test_an_alert_reads_its_item_as_items_of_events_are_read(tmp_path: Path, made: dict[str, Any]) -> None:
     for item in ("Glühwein", "' glu\u0308hwein'"):
-        monitor, views = read(tmp_path, PAGES, f"  high: {{of: pages, item: {item}, above: 300}}\n")
+        monitor, _ = read(tmp_path, PAGES, f"  high: {{of: pages, item: {item}, above: 300}}\n")
         data = monitor.data.model_copy(update={"fold_case": True, "normalize": True, "trim": True})
         (view,) = views_of(monitor.model_copy(update={"data": data}))
         tables = tables_of(monitor, {"pages": transform(monitor, "pages")}, {"pages": [count(0, "glühwein", 310)]})
@@ -374,6 +374,8 @@ def test_a_run_says_of_views_without_rows_what_that_means(tmp_path, monkeypatch,
     told = capsys.readouterr().err
     assert "trending: no rows" in told and "best: no rows" not in told
     assert len((tmp_path / "out" / "trending.csv").read_text().splitlines()) == 1
+    assert main(["explain", "out/trending.csv"]) == 0 and " rise_lower: " in capsys.readouterr().out
+    assert ran(tmp_path, text, "--dry-run") == 0, "it replaces nothing"
 
 
 @pytest.mark.slow
