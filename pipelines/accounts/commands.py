@@ -321,7 +321,8 @@ def _check(contents: Contents, path: str) -> None:
     line = contents.heads.index(head)
     entry = contents.lines[line - 1]
     if not isinstance(entry, Entry) or not entry.promises(guarantee):
-        raise ValueError(f"{path} must promise what line {line} of the ledger does: the guarantee file was changed")
+        whose = "the guarantee file was changed, or is of a question of a monitor, whose folder is to be given"
+        raise ValueError(f"{path} must promise what line {line} of the ledger does: {whose}")
     rows, written = path.removesuffix(".guarantee.json"), promise.maybe("rows", "sha256")
     if written is not None and os.path.exists(rows) and loaded("sinks.row_files.fingerprint")(rows) != written:
         raise ValueError(f"{rows} must be as its run wrote it: rows were changed")

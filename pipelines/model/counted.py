@@ -254,7 +254,7 @@ class Cardinality(Question):
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="cardinality",
-        summary="estimate how many people are present (in a building, online), while they come and go",
+        summary="estimate how many different people come each day, or are present now",
         protected="a person over the whole run",
         transform="questions.cardinality_stages.SetCardinality",
         parameters="questions.cardinality.CardinalityParameters",

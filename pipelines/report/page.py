@@ -22,7 +22,7 @@ from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.show import words
 from privstream.pipelines.show.charts import NO_DATA, Chart, episodes
 from privstream.pipelines.show.explain_command import explanation
-from privstream.pipelines.show.shown import INTERVAL, Shown, moments
+from privstream.pipelines.show.shown import INTERVAL, WINDOW, Shown, moments
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import Time
 
@@ -118,7 +118,9 @@ def _table(shown: Shown) -> dict[str, Any]:
     """Return rows as a page shows them."""
     count = f"{shown.rows.num_rows:,} of {shown.all:,} {shown.noun}" if shown.all > shown.rows.num_rows else ""
     rows = list(zip(*shown.columns.values(), strict=True))
-    return {"heading": shown.heading, "names": list(shown.columns), "rows": rows, "count": count}
+    texts = {WINDOW, *(key.replace("_", " ") for key in shown.keys)}  # all else stays on one line
+    kinds = ["" if name in texts else "number" for name in shown.columns]
+    return {"heading": shown.heading, "names": list(shown.columns), "kinds": kinds, "rows": rows, "count": count}
 
 
 def sentence(result: Result, shown: Shown, chart: Chart) -> str:

@@ -400,7 +400,7 @@ def value_unit(record: Mapping[str, Any]) -> str:
     """Return in what values are added up, such as "0.01 Betrag"; empty where that has no name."""
     given = record.get("parameters", {})
     name, unit = given.get("value", ""), given.get("value_unit", 1.0)
-    return f"{unit:g} {name}" if unit != 1 else name.removeprefix("value")
+    return f"{unit:g} {name}" if unit != 1 else "" if name == "value" else str(name)
 
 
 def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",)) -> str:
