@@ -38,9 +38,8 @@ def columns(row: type[Any], names: Iterable[str]) -> str:
 
 
 def _meaning(text: str) -> str:
-    """Return a text of a docstring, as readers of files say it."""
-    linked = re.sub(r"`([A-Z]\w+)`", lambda found: _linked(found[1]), text)
-    return re.sub(r"\bNone\b", "empty", re.sub(r"(^|[.:] )None\b", r"\1Empty", linked))
+    """Return a text of a docstring with links to rows."""
+    return re.sub(r"`([A-Z]\w+)`", lambda found: _linked(found[1]), text)
 
 
 def _linked(name: str) -> str:
@@ -100,23 +99,39 @@ def yaml_table() -> str:
     )
 
 
-TABLES: dict[str, tuple[Callable[[], str], ...]] = {
-    "README.md": (question_table,),
-    "docs/questions.md": (method_table, *(partial(rows_of, word) for word in WORDS), suggest_rows),
-    "docs/beam_yaml.md": (yaml_table,),
-    "docs/how_to/monitor.md": (view_rows,),
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"Questions": question_table},
+    "docs/questions.md": {
+        "Questions": method_table,
+        **{word: partial(rows_of, word) for word in WORDS},
+        "Limits that nobody can guess": suggest_rows,
+    },
+    "docs/beam_yaml.md": {"Transforms": yaml_table},
+    "docs/how_to/monitor.md": {"Columns of views": view_rows},
 }
-"""What makes the tables of a page, in their order."""
+"""What makes the tables of a page, by the heading that each stands under."""
+
+PLACE = re.compile(
+    r"(?<=^<!-- written by make tables -->\n\n).*?(?=\n\n<!-- end -->)|^#+ ([^\n]+)$", re.DOTALL | re.MULTILINE
+)
+"""What is between the marks of a table, or a heading."""
 
 
 def page(name: str) -> str:
     """Return the text of a page with its tables as they should be."""
-    text = (ROOT / name).read_text("utf-8")
-    between = r"(?<=<!-- written by make tables -->\n\n).*?(?=\n\n<!-- end -->)"
-    tables = (make() for make in TABLES[name])
-    if (number := len(re.findall(between, text, flags=re.DOTALL))) != len(TABLES[name]):
-        raise ValueError(f"{name} must have {len(TABLES[name])} places for tables, got {number}")
-    return re.sub(between, lambda _: next(tables), text, flags=re.DOTALL)
+    heading, missing = "", dict(TABLES[name])
+
+    def filled(found: re.Match[str]) -> str:
+        nonlocal heading
+        if found[1] is None:
+            return missing.pop(heading)()
+        heading = found[1]
+        return found[0]
+
+    text = PLACE.sub(filled, (ROOT / name).read_text("utf-8"))
+    if missing:
+        raise ValueError(f"{name} must have a place for a table under each of {', '.join(missing)}")
+    return text
 
 
 if __name__ == "__main__":

@@ -7,9 +7,13 @@ import re
 
 
 def described(docstring: str, title: str = "Attributes") -> dict[str, str]:
-    """Return what a section of a docstring says of each name that it lists; several may share a line."""
+    """Return what a section of a docstring says of each name that it lists, for readers of files.
+
+    Several may share a line.
+    """
     section = inspect.cleandoc(docstring).partition(f"\n{title}:\n")[2].partition("\n\n")[0]
     found: dict[str, str] = {}
     for names, text in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {5}.*)*)", section, re.M):
-        found |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+        said = re.sub(r"(^|[.:] )None\b", r"\1Empty", " ".join(text.split()))
+        found |= dict.fromkeys(names.split(", "), re.sub(r"\bNone\b", "empty", said))
     return found

@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from privstream.pipelines.model.base import Place, meant
-from privstream.pipelines.model.given import DEFAULTS, Given, Layer, Named, assignments, merge, nested
+from privstream.pipelines.model.given import DEFAULTS, Given, Layer, Named, assignments, at, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.model.types import Shown
@@ -134,8 +134,10 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
         text = text.replace("the item", f"the {info.item}", 1)
     elif info is not None and option.place == ("data", "value"):
         text = f"field with the {info.value}"
-    default = option.field.default
-    if option.field.is_required():
+    usual = None if info is None else at(info.usual, option.place)
+    default = option.field.default if usual is None else usual
+    text = text if usual is None else text.partition(" (default: ")[0]
+    if option.field.is_required() and usual is None:
         return f"{text} (required)" if option.name in ("epsilon", "input") else text
     if default not in (None, False, ()) and "default" not in text:
         several = default if isinstance(default, tuple) else (default,)

@@ -216,7 +216,7 @@ class KeySum(NamedTuple):
         window_start, window_end, item, people, lower, upper, noisy: as in `KeyCount`.
         value: sum of the values, each clipped, plus integer noise; corrected as `people` is, never smoothed. May be
             negative.
-        value_lower: lower end of its 95% interval.
+        value_lower: lower end of its 95% interval, at least 0 as no value is below.
         value_upper: upper end; None where `value` is a lower bound.
         mean: sum of the values divided by the number that counts; None where noise hides either.
         mean_margin: how far `mean` is off at most, with probability 95%.

@@ -19,6 +19,7 @@ from privstream.pipelines.accounts.ledger import ENDING, Ledger
 from privstream.pipelines.accounts.spending import MOST_RUNS, distinct, standings, standings_of
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
+from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.terminal import NOTE, printable, say
 
@@ -80,7 +81,7 @@ def _contents(ledger: Ledger) -> Contents:
     """Return what a ledger says, which is there."""
     contents = ledger.contents()
     if not contents.lines:
-        raise ValueError(f"ledger must have at least one line, and {ledger.path} has none")
+        raise ValueError(f"no run is recorded yet: there is no line in {ledger.path}")
     return contents
 
 
@@ -126,16 +127,17 @@ def _lines(name: str, contents: Contents) -> Iterator[str]:
     yield f"data set {name!r}: {'no limit is set' if limit is None else f'limit {limit.in_words()}'}"
     for found in standings_of(contents, name):
         releases = f"{len(found.costs):,} release{'s' * (len(found.costs) > 1)}"
-        yield f"  {found.unit}, added or removed"
+        yield f"  {str(found.unit).removesuffix(' over the whole run')}, added or removed"
         yield f"    spent  epsilon {found.epsilon:.4g} at delta {found.delta:.3g}, by {releases}"
         if found.silent:
             yield f"    not in this total: {found.silent:,} releases that promise nothing to this unit"
         cost = own[-1].about(found.unit)
         if found.left is not None and cost is not None:
             more = found.more(cost) or 0
-            many = f"{more:,}{' or more' * (more == MOST_RUNS)} more"
-            like = f"{many} like the last one (epsilon {cost.epsilon:.4g}, delta {cost.delta:.3g})"
-            yield f"    left   epsilon {found.left:.4g}; {like}"
+            many = f"{more:,}{' or' * (more == MOST_RUNS)} more run{'s' * (more != 1)}"
+            last = own[-1].command.removeprefix("privstream ")
+            like = f"{many} like the last ({last}: epsilon {cost.epsilon:.4g}, delta {cost.delta:.3g})"
+            yield f"    left   epsilon {found.left:.4g} if added up, or {like}"
 
 
 SHOW = Command(
@@ -258,10 +260,9 @@ def _verify(ledger: Ledger, guarantee: Sequence[str]) -> None:
     lines, runs = len(contents.lines), len(contents.entries)
     print(f"{ledger.path}: {lines:,} lines, {runs:,} of them runs, all as they were written")
     if guarantee:
-        print(f"{len(guarantee):,} guarantee files agree")
-    else:
-        print("lines that were deleted at its end leave no trace in it: --guarantee PATH finds that of a run")
-    print(f"head: {contents.heads[-1]}")
+        print(f"guarantee files that agree: {len(guarantee):,}")
+    print("not found: limits and names deleted at its end, and runs without --guarantee PATH; note the head elsewhere")
+    print(f"head (digest of the last line, which the next one names): {contents.heads[-1]}")
 
 
 def _check(contents: Contents, path: str) -> None:
@@ -281,15 +282,19 @@ def _check(contents: Contents, path: str) -> None:
     line = contents.heads.index(head)
     entry = contents.lines[line - 1]
     if not isinstance(entry, Entry) or not entry.promises(guarantee):
-        raise ValueError(f"{path} must promise what line {line} of the ledger does: the guarantee file was changed")
+        whose = "the guarantee file was changed, or is of a question of a monitor, whose folder is to be given"
+        raise ValueError(f"{path} must promise what line {line} of the ledger does: {whose}")
+    rows, written = path.removesuffix(".guarantee.json"), promise.maybe("rows", "sha256")
+    if written is not None and os.path.exists(rows) and loaded("sinks.row_files.fingerprint")(rows) != written:
+        raise ValueError(f"{rows} must be as its run wrote it: rows were changed")
 
 
 VERIFY = Command(
     description="Checks that no line of a ledger was changed or deleted, and that it has the runs of guarantee files.",
     epilog="""\
-A line that was changed, added or deleted is found by the lines after it; the last one is found by the guarantee file of
-its run alone, so name those files that you trust: who can write both can make both anew. Exit status 1: something is
-missing or does not agree.
+A line that was changed, added or deleted is found by the lines after it; at the end of the ledger the guarantee file of
+a run finds its line, and nothing finds limits and names. A file of rows beside a guarantee file is checked too. Name
+files that you trust: who can write both can make both anew. Exit status 1: something is missing or does not agree.
 """,
     options={
         **LEDGER,

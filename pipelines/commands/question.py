@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from privstream.pipelines.command import Command
@@ -12,8 +12,6 @@ from privstream.pipelines.model.question import Question, QuestionInfo, loaded
 from privstream.pipelines.options import Execution, OptionOf, options_of
 
 TRIALS = 4000
-USUAL: Mapping[str, Any] = {"suggest": {"privacy": {"epsilon": 0.05, "delta": 1e-6}}}
-"""What holds where nothing is given, by the words of commands."""
 
 FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
 OF_MONITOR: tuple[OptionOf, ...] = tuple(
@@ -45,7 +43,7 @@ def run_command(kind: type[Question] | None = None) -> Command:
         options=FILE if kind is None else {},
         keys=OF_MONITOR if kind is None else tuple(options_of(kind)),
         kind=kind,
-        usual=None if kind is None else USUAL.get(kind.info.word),
+        usual=None if kind is None else kind.info.usual,
         run=run,
         takes_beam_options=True,
     )

@@ -241,7 +241,7 @@ class Cardinality(Question):
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="cardinality",
-        summary="estimate how many people are present (in a building, online), while they come and go",
+        summary="estimate how many different people come each day, or are present now",
         protected="a person over the whole run",
         transform="questions.cardinality_stages.SetCardinality",
         parameters="questions.cardinality.CardinalityParameters",
@@ -277,6 +277,7 @@ class Suggest(Question):
         audit=None,
         table=False,
         local=True,
+        usual={"privacy": {"epsilon": 0.05, "delta": 1e-6}},
         epilog="""\
 The line that begins with -- is an option of counts, to be used for a run over the same windows with --for-epsilon and
 --delta. This command spends --epsilon of the same people's budget, and so does each repetition with other options or

@@ -65,7 +65,7 @@ class Given:
                     raise layer.error(place, "must be valid UTF-8 text without a NUL character")
                 if PASSWORD.match(text):
                     raise layer.error(place, f"must be without a password, which others could read; {SECRETS}")
-            merged = merge(merged, layer.content)
+            merged = merge(_without_rivals(merged, layer.content), layer.content)
         object.__setattr__(self, "content", merged)
 
     def monitor(self) -> Monitor:
@@ -123,6 +123,15 @@ class Given:
             return ("questions", asked[0], *place)
         found = [section for section, model in SECTIONS.items() if place[0] in model.model_fields]
         return (found[0], *place) if found else ("questions", name) if name else place
+
+
+def _without_rivals(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what stands below without a delta that a number of people above replaces, and the other way round."""
+    given = {"people", "delta"} & {*(at(above, ("privacy",)) or ())}
+    if len(given) != 1 or not isinstance(privacy := below.get("privacy"), Mapping):
+        return below
+    rest = {key: value for key, value in privacy.items() if key in given or key not in ("people", "delta")}
+    return {**below, "privacy": rest}
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

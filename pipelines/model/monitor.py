@@ -69,7 +69,7 @@ class Output(Model):
 
     path: PathText = option(
         TERMINAL,
-        "rows: .avro .parquet .jsonl .csv .xlsx, or - for a table on the terminal; of unbounded input, and of "
+        "rows: .avro .parquet .jsonl .csv .xlsx, or - for a table on the terminal; of streaming input, and of "
         "several questions, a folder",
         name="output",
         metavar="PATH",

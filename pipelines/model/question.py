@@ -66,6 +66,7 @@ class QuestionInfo:
     below: str | None = None
     table: bool = True  # whether it shows the rows themselves above that
     local: bool = False  # whether this process reads and publishes without a pipeline
+    usual: Mapping[str, Any] = field(default_factory=dict)  # values of a command that hold where nothing is given
     epilog: str = ""  # what stands below the help page, such as the form of a file
     # arguments of the transform that say nothing about accuracy, and what they are in plans
     assumed: Mapping[str, Any] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.show import words
 from privstream.pipelines.show.charts import NO_DATA, Chart, episodes
 from privstream.pipelines.show.explain_command import explanation
-from privstream.pipelines.show.shown import INTERVAL, Shown, moments
+from privstream.pipelines.show.shown import INTERVAL, WINDOW, Shown, moments
 from privstream.pipelines.terminal import printable
 from privstream.transforms.row_types import Time
 
@@ -118,7 +118,9 @@ def _table(shown: Shown) -> dict[str, Any]:
     """Return rows as a page shows them."""
     count = f"{shown.rows.num_rows:,} of {shown.all:,} {shown.noun}" if shown.all > shown.rows.num_rows else ""
     rows = list(zip(*shown.columns.values(), strict=True))
-    return {"heading": shown.heading, "names": list(shown.columns), "rows": rows, "count": count}
+    texts = {WINDOW, *(key.replace("_", " ") for key in shown.keys)}  # all else stays on one line
+    kinds = ["" if name in texts else "number" for name in shown.columns]
+    return {"heading": shown.heading, "names": list(shown.columns), "kinds": kinds, "rows": rows, "count": count}
 
 
 def sentence(result: Result, shown: Shown, chart: Chart) -> str:
@@ -152,10 +154,11 @@ def _episodes(result: Result) -> list[str]:
     """Return in words when alerts, flags and reports began and ended, the newest first."""
     found = sorted(episodes(result.rows), key=lambda one: (-one.end, one.start, one.name))
     clocks = result.promise.clocks
-    edges = [micros for one in found for micros in (one.start, one.end)]
-    texts = iter(moments(edges, clocks))
+    starts, ends = [one.start for one in found], [one.end for one in found]
+    first, last = moments(starts, clocks, others=ends), moments(ends, clocks, others=starts, ends=True)
     return [
-        f"{one.name or 'alert'}{', no data' * (one.state == NO_DATA)}, {next(texts)} to {next(texts)}" for one in found
+        f"{one.name or 'alert'}{', no data' * (one.state == NO_DATA)}, {begin}{f' to {end}' if begin != end else ''}"
+        for one, begin, end in zip(found, first, last, strict=True)
     ]
 
 
@@ -176,8 +179,7 @@ def cost_in_words(ledger: str, result: Result) -> str:
     if standing is None:
         return f"{entry.dataset!r}: nothing to tell"
     limit = None if standing.limit is None else standing.limit.epsilon
-    budget = words.Budget(entry.dataset, entry.epsilon, len(standing.costs), standing.epsilon, limit)
-    return budget.in_words().partition("; ")[2]
+    return words.Budget(entry.dataset, len(standing.costs), standing.epsilon, standing.delta, limit).in_words()
 
 
 def templates() -> Environment:

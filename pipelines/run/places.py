@@ -70,8 +70,8 @@ class Places:
         apart = self.terminal or self.monitor.output.wide
         return join(folder, "rows.parquet" if apart else os.path.basename(self.rows(name)))
 
-    def check(self, inputs: Iterable[str], ledger: str | None) -> None:
-        """Refuse to write over what is read, and, unless that is wanted, over results that are there."""
+    def check(self, inputs: Iterable[str], ledger: str | None, *, dry: bool = False) -> None:
+        """Refuse to write over what is read, and, unless that is wanted or nothing is written, over results."""
         output = self.monitor.output
         if self.unbounded and output.overwrite:
             rule = "must not be given when the input has no end: use a new folder"
@@ -85,7 +85,7 @@ class Places:
             output_format(self.folder, "output")
         elif rows and self.monitor.single:
             _checked(check_folder, self.folder)
-        if not self.unbounded and not output.overwrite:
+        if not (self.unbounded or output.overwrite or dry):
             for what, path in rows:
                 check_new(path, what)
         if in_file:

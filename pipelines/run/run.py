@@ -49,7 +49,7 @@ from privstream.pipelines.sinks.row_files import (
 from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
 from privstream.pipelines.stores import filesystems, join
-from privstream.pipelines.terminal import NOTE, is_quiet, say
+from privstream.pipelines.terminal import is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.release import plain
 
@@ -84,7 +84,9 @@ class Run:
         read = reader(data, shared_fields(plan.fields), self.options, folder)
         workers = 1 if local else workers_of(execution.workers, self.options, read)
         files = () if data.unbounded else read.files
-        self.places.check([file.path for file in files], None if self.ledger is None else self.ledger.path)
+        self.places.check(
+            [file.path for file in files], None if self.ledger is None else self.ledger.path, dry=self.dry_run
+        )
         size = sum(file.size for file in files)
         given = {
             paid.name: shared_evenly(plan.arguments(paid), monitor.questions[paid.name].info, workers, size)
@@ -92,8 +94,6 @@ class Run:
         }
         more = {name: each.inputs(Reading.of(data)) for name, each in monitor.questions.items()}
         self._draw(given, {name: {"fields": plan.fields[name], **each} for name, each in more.items()}, files)
-        if (people := monitor.privacy.people) is not None:
-            say(f"{NOTE}delta is {monitor.privacy.spent_delta:g}, 1 / (100 x {people:,}), from the number of people")
         if not self.dry_run:
             if not data.unbounded:
                 check_usable(data, files, read.fields)
@@ -266,7 +266,7 @@ class Run:
             raise UsageError(str(error)) from error
         assert standing is not None  # of the unit of this run
         limit = None if standing.limit is None else standing.limit.epsilon
-        self.budget = Budget(dataset, entry.epsilon, len(standing.costs), standing.epsilon, limit, receipt.repeats)
+        self.budget = Budget(dataset, len(standing.costs), standing.epsilon, standing.delta, limit, receipt.repeats)
         self.mark = {"line": receipt.line, "head": receipt.head}
 
     @contextmanager

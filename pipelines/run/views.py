@@ -15,6 +15,7 @@ from privstream.mechanisms.views.digits import NORMAL, meaningful
 from privstream.mechanisms.views.rules import Watch, watched
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
+from privstream.pipelines.model.public_lists import Reading
 from privstream.pipelines.model.views import ViewModel
 from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
 from privstream.pipelines.sinks.row_formats import PLAIN, Layout
@@ -296,7 +297,10 @@ def views_of(monitor: Monitor) -> tuple[View, ...]:
     Raises:
         WrongKeyError: views are made of each other in a circle, or of a question without windows.
     """
-    views = {name: View(name, model) for name, model in monitor.views.items()}
+    item, views = Reading.of(monitor.data).spelling.item, {}
+    for name, model in monitor.views.items():
+        spelled = {} if model.item is None else {"item": tuple(map(item, model.item))}
+        views[name] = View(name, model.model_copy(update=spelled))
     for view in views.values():
         for key, source in view.sources:
             if source in monitor.questions and not monitor.questions[source].info.has_windows:

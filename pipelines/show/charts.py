@@ -18,6 +18,7 @@ import altair as alt
 import vl_convert
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.local_time import Clocks, moment
+from privstream.pipelines.show.words import value_unit
 from privstream.pipelines.terminal import one_line
 from privstream.transforms.row_types import (
     ENDED,
@@ -256,6 +257,7 @@ RULES = Look(timeline, "Alerts", shows="Bars: windows in which a rule is met.")
 STATED = Look(timeline, "Alerts", shows="Bars: windows with an alert, or without data.")
 LOOKS = {
     "counts": Look(lines, "People per item", "people", bars),
+    "sums": Look(lines, "Sums per item", "value", bars),
     "heavy-hitters": HITTERS,
     "top-k": Look(bars, "Items that most people have", "people"),
     "alerts": RULES,
@@ -290,9 +292,10 @@ def chart_of(
         name: of the chart, such as a key of `LOOKS`.
         limited: whether numbers are of what counts within limits.
     """
+    name = "sums" if name == "counts" and rows and "value" in rows[0]._fields else name
     look, clocks = LOOKS.get(name, USUAL), Clocks.of(parameters)
     title, values = _words(look, parameters)
-    points = [point_of(row, rise=name == "rises") for row in rows]
+    points = [point_of(row, {"rises": ("rise",), "sums": ("value",)}.get(name, NUMBERS)) for row in rows]
     points = [point for point in points if (point.state if look.kind is timeline else point.value is not None)]
     if not points:
         empty = alt.Chart(alt.InlineData([{"text": "nothing to draw"}])).mark_text(fontSize=14).encode(text="text:N")
@@ -314,7 +317,7 @@ def chart_of(
         told.append("Gaps: not published, which is not zero.")
     true = [
         Point(labels[item], row.window_start.micros, row.window_end.micros, row.number)
-        for row in truth
+        for row in (truth if name != "sums" else ())  # which has people alone
         if (item := name_of(row)) in labels
     ]
     told += ["Dashed: the simulated truth."] * bool(true) + ["Numbers are of what counts within limits."] * limited
@@ -338,8 +341,8 @@ def _words(look: Look, parameters: Mapping[str, Any]) -> tuple[str, str]:
         title, values = title.replace("People", counted, 1), counted.lower()
     title += f" against {short(str(parameters.get('against')))} before" if title == "Rises" else ""
     title += " since the start" if over == "start" else ""
-    column = parameters.get("value")
-    return title, short(column) if values == "value" and isinstance(column, str) else values
+    unit = value_unit({"parameters": parameters})
+    return title, short(unit) if values == "value" and unit else values
 
 
 def _labels(points: Sequence[Point], kind: Draw) -> dict[str, str]:
@@ -397,13 +400,12 @@ def short(text: str) -> str:
     return f"{line[: LONGEST_NAME - 10]}…{one_line(text[-LONGEST_TEXT:])[-9:]}" if cut else line
 
 
-def point_of(row: Any, *, rise: bool = False) -> Point:
-    """Return what charts need of a row; `rise`: of a view, by how much its item rose."""
+def point_of(row: Any, numbers: Sequence[str] = NUMBERS) -> Point:
+    """Return what charts need of a row, whose number is the first of these that it has."""
     name = name_of(row)
     start, end = (row.window_start.micros, row.window_end.micros) if hasattr(row, "window_end") else (0, 0)
     if isinstance(row, NearestPoints):  # the query between its neighbours
         return Point(name, start, end, row.query, row.predecessor or row.query, row.successor or row.query)
-    numbers = ("rise",) if rise else NUMBERS
     number = next((each for each in numbers if each in row._fields and getattr(row, each) is not None), "")
     ends = [f"{number}_{end}" for end in ("lower", "upper")]
     ends = ends if ends[0] in row._fields else ["lower", "upper"]

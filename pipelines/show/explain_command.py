@@ -16,16 +16,22 @@ from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.docstrings import described
 from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.model.catalogue import QUESTIONS
+from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.show import words
 from privstream.pipelines.show.promises import discovery_in_words, not_covered, promise_in_words, regime_in_words
 from privstream.pipelines.terminal import printable
+from privstream.transforms.row_types import KeyRise, KeySum
 
 COUNTERS = (
     "The first line of a run counts rows: used, malformed (--dead-letter keeps them), late, and outside of what was "
     "asked. These numbers are exact and no part of the result: guard them like the input.",
 )
 WIDTH = 100
+ROWS_WITH = {"max_value": KeySum, "rising": KeyRise}
+"""Rows of counts, by the option that gives them further columns."""
+
+WINDOWS = {"window_start": "first moment of the window.", "window_end": "first moment after the window."}
 DURATIONS = ("window", "renew_every", "allowed_lateness", "timeout")
 """Options that are lengths of time."""
 
@@ -33,9 +39,14 @@ DURATIONS = ("window", "renew_every", "allowed_lateness", "timeout")
 def run(result: str) -> None:
     """Print all that a guarantee file says, in sentences."""
     try:
-        promise = read(result)
-        guarantee = guarantee_of(promise.content)
-        sections = dict(explanation(promise.content, guarantee))
+        row_type = None
+        if is_view(result):
+            view = loaded("report.result.read_promise")(result)
+            promise, guarantee, row_type = view.promise, view.guarantee, view.row_type
+        else:
+            promise = read(result)
+            guarantee = guarantee_of(promise.content)
+        sections = dict(explanation(promise.content, guarantee, row_type))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         if isinstance(error, ValueError):  # it names the file
             raise UsageError(str(error)) from None
@@ -46,6 +57,12 @@ def run(result: str) -> None:
         for sentence in sentences:
             print(textwrap.fill(printable(sentence), width, initial_indent="  ", subsequent_indent="    "))
     print(f"All of it, as JSON: {printable(promise.path)}")
+
+
+def is_view(path: str) -> bool:
+    """Tell whether a path is that of a view, of which the guarantee file of its monitor says what it is."""
+    own = os.path.isdir(path) or path.endswith(".guarantee.json") or os.path.exists(f"{path}.guarantee.json")
+    return not own and os.path.exists(os.path.join(os.path.dirname(path), GUARANTEE))
 
 
 def read(path: str) -> Promise:
@@ -101,12 +118,20 @@ def explanation(
     if guarantee.public:
         yield "public", [f"Published beside the rows, or known: {'; '.join(guarantee.public)}."]
     yield "counters", [*COUNTERS]
-    row_type = row_type or spec.row_type
-    texts = described(row_type.__doc__ or "", "Attributes")
-    yield "columns", [f"{name}: {texts[name]}" for name in row_type._fields if texts.get(name)]
+    more = next((row for name, row in ROWS_WITH.items() if given.get(name)), spec.row_type)
+    yield "columns", [f"{name}: {text}" for name, text in _columns(row_type or more, spec.row_type, record)]
     yield "not covered", not_covered(guarantee)
     if guarantee.proof:
         yield "proof", [guarantee.proof]
+
+
+def _columns(row_type: Any, base: Any, record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the columns of rows with what they mean; `base` says it of those that other rows have, too."""
+    texts = described(row_type.__doc__ or "") | described(base.__doc__ or "") | WINDOWS
+    unit = words.value_unit(record)
+    for name in row_type._fields:
+        if text := texts.get(name):
+            yield name, f"{text} In {unit}." if unit and name in ("value", "mean") else text
 
 
 def _option(name: str, value: Any) -> str:

@@ -19,6 +19,7 @@ NOT_COVERED = (
     "A person with several ids counts as several people, and is protected less.",
     "Other publications about the same people are not covered; runs in one ledger are added up (privstream budget).",
 )
+REACTIONS = "It holds even if people react to what was published."
 EVENTS_ALONE = "One event is protected, not a person: who sends many events is protected far less."
 
 LARGEST_FACTOR = 1000.0
@@ -39,7 +40,7 @@ def promise_in_words(guarantee: PrivacyGuarantee, step: str = "step") -> list[st
         "For example: an observer who finds both cases equally likely, and guesses from all that is published, is "
         f"right with a probability of at most {right:g}%; 50% is a mere guess.",
         *guarantee.lasting(step),
-        guarantee.adaptivity.replace("step", step),
+        REACTIONS if "published before it" in guarantee.adaptivity else guarantee.adaptivity.replace("step", step),
     ]
 
 

@@ -106,10 +106,15 @@ class Shown:
         length = self.record.get("parameters", {}).get("window")
         if not self.windows or length is None:
             return what
+        unit = words.value_unit(self.record) if "value" in self.table.column_names else ""
+        what += f", values in {unit}" if unit else ""
+        if len(self.windows) == 1:
+            (end,) = moments([self.last], self.clocks, others=self.windows, ends=True)
+            span = self.newest if end == self.newest else f"{self.newest} to {end}"
+            return f"{what}, {self.clocks.zone}: {span}, one window"
         number = words.windows_in_words(len(self.windows), length)
         seen = "" if self.record["guarantee"].get("horizon") == len(self.windows) else " with rows"
-        which = f"the last of {number}{seen}" if len(self.windows) > 1 else f"one {words.window_in_words(length)}"
-        return f"{what}, {self.clocks.zone}: {'' if self.several else f'{self.newest}, '}{which}"
+        return f"{what}, {self.clocks.zone}: {'' if self.several else f'{self.newest}, '}the last of {number}{seen}"
 
     @cached_property
     def columns(self) -> dict[str, list[str]]:
@@ -159,8 +164,9 @@ class Shown:
             return [self.rows[end].to_pylist() for end in ends]
         if name != "mean":
             return []
-        margin = self.rows["mean_margin"]
-        return [pc.subtract(self.rows[name], margin).to_pylist(), pc.add(self.rows[name], margin).to_pylist()]
+        margin = self.rows["mean_margin"]  # no value is below 0
+        least = pc.max_element_wise(pc.subtract(self.rows[name], margin), 0.0, skip_nulls=False)
+        return [least.to_pylist(), pc.add(self.rows[name], margin).to_pylist()]
 
     def _texts(self, name: str, lower: Sequence[Any] = (), upper: Sequence[Any] = ()) -> list[str]:
         """Return the values of a column as texts."""
@@ -177,17 +183,21 @@ class Shown:
         return texts
 
 
-def moments(micros: Sequence[int | None], clocks: Clocks, *, others: Sequence[int] = ()) -> list[str]:
+def moments(
+    micros: Sequence[int | None], clocks: Clocks, *, others: Sequence[int] = (), ends: bool = False
+) -> list[str]:
     """Write times by the clocks of a run: as days where all are, with the year where they have several.
 
-    Where clocks show a time twice, because they are put back, the abbreviation of their zone tells both apart.
+    Where they are `ends` of days, each is the last day before. Where clocks show a time twice, because they are put
+    back, the abbreviation of their zone tells both apart.
     """
     known = [each for each in micros if each is not None]
     every = [*known, *others]
     years = {clocks.local(each).year for each in every}
-    form = "" if clocks.at_midnight(every) else " %H:%M:%S" if any(each % MINUTE for each in every) else " %H:%M"
+    days = clocks.at_midnight(every)
+    form = "" if days else " %H:%M:%S" if any(each % MINUTE for each in every) else " %H:%M"
     form = f"%B{' %Y' if len(years) > 1 else ''}{form}"
-    local = {each: clocks.local(each) for each in known}
+    local = {each: clocks.local(each - (ends and days)) for each in known}
     texts = {each: f"{moment.day} {moment:{form}}" for each, moment in local.items()}
     if len({*texts.values()}) < len(texts):
         texts = {each: f"{text} {local[each]:%Z}" for each, text in texts.items()}

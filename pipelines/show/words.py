@@ -44,8 +44,9 @@ LIMITS = {
 CLIPPED = {
     "values_clipped": ("values are beyond the limits and count as the nearest limit", "--max-value, --low or --high"),
     "contributions_clipped": ("sums per person are beyond the limit and count as the limit", "--max-value"),
-    "sums_over_limit": ("the sum of all values is beyond the limit and in no sum", "--max-value"),
 }
+SPELLED = {"fold_case": ("letter case", "--fold-case"), "normalize": ("accents", "--normalize")}
+"""What makes names the same, by the option that does."""
 
 
 class Asked(NamedTuple):
@@ -69,23 +70,25 @@ class Budget(NamedTuple):
     Attributes:
         dataset: its name; empty where no ledger is kept.
         runs, spent: how many releases there are with this one, and their epsilon together.
+        delta: at which `spent` and `limit` are.
     """
 
     dataset: str = ""
-    epsilon: float = 0.0
     runs: int = 1
     spent: float = 0.0
+    delta: float = 0.0
     limit: float | None = None
     repeats: bool = False
 
     def in_words(self) -> str:
-        """Say it."""
+        """Say it; what this run costs is what it promises."""
         if not self.dataset:
             return "not recorded: --key FILE or --ledger FILE adds up what all runs cost"
-        cost = "a repetition, nothing more" if self.repeats else f"epsilon {self.epsilon:g}"
+        cost = "a repetition, at no cost; " if self.repeats else ""
         runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
-        of = "; no limit is set" if self.limit is None else f" of {self.limit:g}"
-        return f"this run: {cost}; {runs} on {self.dataset!r}: epsilon {self.spent:.3g}{of}"
+        of = "" if self.limit is None else f" of {self.limit:g}"
+        at = f" at delta {self.delta:g}" if self.delta else ""
+        return f"{cost}{runs} on {self.dataset!r}: epsilon {self.spent:.3g}{of}{at}{'' if of else '; no limit is set'}"
 
 
 class Summary(NamedTuple):
@@ -126,10 +129,18 @@ def summary(
         "limits": _together({each.name: limits_in_words(each.record, each.counters) for each in asked}),
         "budget": "" if budget is None else budget.in_words(),
         "views": f"{', '.join(views)}: at no cost" if views else "",
-        "note": f"{alike:,} published names differ in letter case or accents alone: --fold-case" if alike else "",
+        "note": _alike(alike, [each for name, each in SPELLED.items() if not parameters.get(name)]),
         "more": "" if path is None or dry_run else f"privstream explain {path}",
     }
     return Summary(tuple(before), tuple(f"{name:{LABEL}}{text}" for name, text in lines.items() if text), nothing)
+
+
+def _alike(number: int, spelled: Sequence[tuple[str, str]]) -> str:
+    """Say how many names would be the same, and by which options; empty where none would."""
+    if not number:
+        return ""
+    differ, options = zip(*spelled, strict=True)
+    return f"{number:,} published names differ in {' or '.join(differ)} alone: {' '.join(options)}"
 
 
 def _of(asked: Asked, text: str) -> str:
@@ -183,10 +194,14 @@ def _warnings(asked: Asked) -> Iterable[str]:
         if dropped_exactly >= MUCH:
             yield f"limits drop {percent(dropped_exactly)} of {what}: raise {option}"
     for name, (what, option) in CLIPPED.items():
-        of = counters.get("sums_before_limit" if name == "sums_over_limit" else "events_usable", 0)
-        number = counters.get(name, 0)
+        of, number = counters.get("events_usable", 0), counters.get(name, 0)
         if number and number >= MUCH * of:
             yield f"{percent(min(1.0, number / max(of, 1)))} of {what}: raise {option}"
+    lost, of = counters.get("sums_over_limit", 0), counters.get("sums_before_limit", 0)
+    if lost and lost >= MUCH * of:
+        number = sum(counters.get(name, 0) for name in CLIPPED)
+        part = percent(min(1.0, lost / max(of, 1)))
+        yield f"{number:,} values beyond the limit lose {part} of the sum of all: raise --max-value"
     if (number := counters.get("values_rounded", 0)) and number >= MUCH * records.read:
         yield f"{percent(min(1.0, number / max(records.read, 1)))} of values are rounded: lower --value-unit"
     if counters.get(MANY_LINES):
@@ -209,6 +224,7 @@ def privacy_in_words(guarantee: Mapping[str, Any], window: Any = None) -> str:
     if unit["what"] == "person":
         steps = guarantee.get("horizon")
         run = "the run" if steps is None or window is None else f"the {windows_in_words(steps, window)}"
+        run = run.replace("the 1 ", "one ", 1)
         period = whose.replace("one person in one window of", "one budget period of", 1)
         whose = f"all that one person does in {period if unit.get('window') is not None else run}"
     return f"epsilon {guarantee['epsilon']:g}{delta}, for {whose}"
@@ -221,16 +237,16 @@ def accuracy_in_words(record: Mapping[str, Any]) -> str:
     if (found := numbers.get("likely_in_1")) is not None:
         last = max(int(name.rpartition("_")[2]) for name in numbers if name.startswith("likely_in_"))
         more = f", or {numbers[f'likely_in_{last}']:,} in each {each}," if last > 1 else ""
-        found_text = f"items with {found:,} {unit} in {one}{more} are found as a rule"
+        found_text = f"items with {found:,} {unit} in {one}{more} are found (95%), smaller ones perhaps"
     elif (found := numbers.get("detection_threshold")) is not None and "tests" in numbers:
-        found_text = f"items with {found:,} {unit} in {one} are found as a rule"
+        found_text = f"items with {found:,} {unit} in {one} are found (95%), smaller ones perhaps"
     else:
         found_text = ""
     parts = []
     if (deviation := numbers.get("stddev")) is not None:
         parts.append(f"typically within {number(deviation)} {unit}")
     if (deviation := numbers.get("sum_stddev")) is not None:
-        parts.append(f"sums within {number(deviation)}")
+        parts.append(f"sums within {number(deviation)}{f' ({of})' if (of := value_unit(record)) else ''}")
     if (bound := numbers.get("error_bound")) is not None and math.isfinite(bound):
         most = f"{number(math.ceil(bound))} {unit}"
         nearest = word_of(record) == "predecessor"
@@ -383,6 +399,13 @@ def unit_of(record: Mapping[str, Any]) -> str:
         return "contributions"
     info = QUESTIONS.get(word)
     return "people" if info is None else info.error_unit
+
+
+def value_unit(record: Mapping[str, Any]) -> str:
+    """Return in what values are added up, such as "0.01 Betrag"; empty where that has no name."""
+    given = record.get("parameters", {})
+    name, unit = given.get("value", ""), given.get("value_unit", 1.0)
+    return f"{unit:g} {name}" if unit != 1 else "" if name == "value" else str(name)
 
 
 def title_of(record: Mapping[str, Any], keys: Sequence[str] = ("item",)) -> str:

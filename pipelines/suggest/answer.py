@@ -26,8 +26,8 @@ NOBODY = (
 )
 MEANS = (
     "kept: of all contributions (items in windows), at most 65,536 per person; {beyond} may have more than is in this "
-    "table. noise: standard deviation of a count. found: people of an item who must count, in one window or in each, "
-    "for an even chance."
+    "table. noise: standard deviation of a count. in one, in all: people of an item who must count in one window, or "
+    "in each, for an even chance."
 )
 CHOSEN = (
     "Of the limits that drop at most {most:.0%} of what people with at most {seen:,.0f} contributions have, it keeps "
@@ -39,7 +39,7 @@ NOT_KNOWN, WIDE = "not known", 0.5  # an interval that is wider says nothing
 def below(rows: Sequence[LimitShare], promise: Promise, monitor: Monitor) -> Iterator[Any]:
     """Yield what a terminal shows: the table, and the option."""
     table = Table(box=SIMPLE_HEAD)
-    for name in ("limit", "people", "kept by this limit", "noise", "found in one", "found in all"):
+    for name in ("limit", "people", "kept", "noise", "in one", "in all"):
         table.add_column(name, justify="right")
     for row in rows:
         if row.limit is not None:

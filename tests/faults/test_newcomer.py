@@ -75,7 +75,7 @@ def test_a_limit_below_what_is_spent_says_so_and_a_dry_run_spends_nothing(folder
     write([3] * 300)
     window = RUN.replace("--ledger none", "--ledger book")
     line = f"counts --input e.csv --time_unit s --key key {window} --epsilon 1 --delta 1e-6 --output c.jsonl"
-    assert "this run: epsilon 1; the only run on 'default': epsilon 1" in call(f"{line} --dry_run", capsys).err
+    assert "the only run on 'default': epsilon 1 at delta 1e-06" in call(f"{line} --dry_run", capsys).err
     assert not Path("book").exists()
     call(line, capsys)
     said = call("budget set --ledger book --dataset default --limit 0.5,1e-6", capsys).err

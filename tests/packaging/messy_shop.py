@@ -61,3 +61,7 @@ class Shop:
         """The products of a month with most customers, in their order."""
         counts = {product: len(who) for (each, product), who in self.months.items() if each == month}
         return sorted(counts, key=lambda product: -counts[product])[:number]
+
+
+if __name__ == "__main__":
+    Shop(Path("kauf.csv"))

@@ -19,6 +19,7 @@ from privstream.transforms.row_types import (
     CategoryFlag,
     KeyCount,
     KeyRise,
+    KeySum,
     NearestPoints,
     QuantileEstimate,
 )
@@ -191,11 +192,14 @@ def test_the_truth_of_a_simulation_is_dashed() -> None:
 @pytest.mark.parametrize("name", sorted(LOOKS))
 def test_hostile_names_are_drawn_as_text(name: str) -> None:
     """A control character ends the whole process of the library that draws, unless it is written out before."""
-    word = {"ratios": "counts", "rises": "counts", "states": "alerts"}.get(name, name)
+    word = {"ratios": "counts", "rises": "counts", "sums": "counts", "states": "alerts"}.get(name, name)
     for hours in (1, 2):
         rows = [row_of(word, hour, each) for each in (*HOSTILE, *EXTREME) for hour in range(hours)]
         if name == "rises":
             rows = [KeyRise(*row, 5.0, 1.0, 9.0) for row in rows]
+        if name == "sums":
+            rows = [KeySum(*row, 500, 0.0, 900.0, 5.0, 4.0) for row in rows]
+            assert {row["value"] for row in values(chart_of("counts", rows).spec())} <= {500, None}
         chart = chart_of(name, rows, parameters={"value": HOSTILE[0], "against": HOSTILE[2]})
         for width in (WIDE, NARROW):
             drawn = ElementTree.fromstring(chart.svg(width))

@@ -141,6 +141,10 @@ def test_a_guarantee_file_finds_a_last_line_that_is_missing_or_changed(capsys: p
         assert budget(*verify) == 1
         assert "lines were changed or deleted" in capsys.readouterr().err
     Path("key.ledger.jsonl").write_bytes(whole)
+    rows = Path("1.jsonl").read_text()
+    Path("1.jsonl").write_text(f"{rows}\n")
+    assert budget(*verify) == 1 and "rows were changed" in capsys.readouterr().err
+    Path("1.jsonl").write_text(rows)
     promised = json.loads(Path("2.jsonl.guarantee.json").read_text())
     promised["guarantee"]["epsilon"] = 0.2
     for text in (json.dumps(promised), "no JSON", "[]", '{"ledger": {"line": -1, "head": ""}}'):
@@ -228,7 +232,7 @@ def test_a_limit_is_set_once_and_every_later_run_must_keep_it(ledger: Ledger, ca
     setting = ["set", "--key", "key", "--dataset", "shop"]
     assert budget(*setting, "--limit", "1.5,1e-6") == 0
     assert run("1.jsonl", "--epsilon", "1", "--dataset", "shop") == 0
-    assert "this run: epsilon 1; the only run on 'shop': epsilon 1 of 1.5" in capsys.readouterr().err
+    assert "the only run on 'shop': epsilon 1 of 1.5 at delta 1e-06" in capsys.readouterr().err
     assert run("2.jsonl", "--epsilon", "0.7", "--dataset", "shop") == 2
     assert not Path("2.jsonl").exists()
     assert run("3.jsonl", "--epsilon", "0.5", "--dataset", "shop", "--dry_run") == 0
@@ -242,6 +246,18 @@ def test_a_limit_is_set_once_and_every_later_run_must_keep_it(ledger: Ledger, ca
     assert "all 2 runs on 'shop': epsilon 1.7 of 3" in capsys.readouterr().err
 
 
+def test_nobody_reads_on_and_no_run_yet(ledger: Ledger, capfd, monkeypatch) -> None:
+    assert budget("--ledger", ledger.path) == 2 and "no run is recorded yet" in capfd.readouterr().err
+    ledger.append(entry("one", 1.0))
+
+    def gone(*args: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("builtins.print", gone)
+    monkeypatch.setattr("os.dup2", lambda *files: None)
+    assert budget("--ledger", ledger.path) == 0 and not capfd.readouterr().err
+
+
 def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     ledger.set_limit("shop", Limit(3.25, 0.0))
@@ -249,7 +265,7 @@ def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, caps
         ledger.append(entry(label, 1.015625))
     assert budget("--ledger", ledger.path) == 0
     shown = capsys.readouterr().out
-    assert "2.031" in shown and "1.219" in shown and "1 more" in shown and "…" not in shown
+    assert "2.031" in shown and "1.219" in shown and "1 more run like" in shown and "…" not in shown
     assert budget("show", "--ledger", ledger.path, "--json") == 0
     (account,) = json.loads(capsys.readouterr().out)["datasets"]
     (found,) = account["totals"]

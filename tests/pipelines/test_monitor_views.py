@@ -173,6 +173,15 @@ def test_alerts_have_a_state_in_every_window(tmp_path: Path, made: dict[str, Any
     assert high[4].value is high[4].lower is None
 
 
+def test_an_alert_reads_its_item_as_items_of_events_are_read(tmp_path: Path, made: dict[str, Any]) -> None:
+    for item in ("Glühwein", "' glu\u0308hwein'"):
+        monitor, _ = read(tmp_path, PAGES, f"  high: {{of: pages, item: {item}, above: 300}}\n")
+        data = monitor.data.model_copy(update={"fold_case": True, "normalize": True, "trim": True})
+        (view,) = views_of(monitor.model_copy(update={"data": data}))
+        tables = tables_of(monitor, {"pages": transform(monitor, "pages")}, {"pages": [count(0, "glühwein", 310)]})
+        assert view.answered(tables).rows[0].state == "alert"
+
+
 def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: dict[str, Any]) -> None:
     """With the interval that these have; a set that is followed no longer has no data."""
     views = "  slow: {of: speed, quantile: 0.99, above: 500}\n  empty: {of: present, below: 5}\n"
@@ -362,6 +371,8 @@ def test_a_run_says_of_views_without_rows_what_that_means(tmp_path, monkeypatch,
     told = capsys.readouterr().err
     assert "trending: no rows" in told and "best: no rows" not in told
     assert len((tmp_path / "out" / "trending.csv").read_text().splitlines()) == 1
+    assert main(["explain", "out/trending.csv"]) == 0 and " rise_lower: " in capsys.readouterr().out
+    assert ran(tmp_path, text, "--dry-run") == 0, "it replaces nothing"
 
 
 @pytest.mark.slow

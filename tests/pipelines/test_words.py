@@ -18,7 +18,7 @@ from privstream.pipelines.show.words import Asked, Budget, summary
 WEEK = 7 * 86_400.0
 ONE = PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=1e-6, horizon=13)
 FOUND = {"stddev": 12.4, "likely_in_1": 160, "likely_in_4": 70, "likely_in_13": 40, "sentence": "Many words. More."}
-BUDGET = Budget(dataset="shop", epsilon=1.0, runs=4, spent=2.1, limit=4.0)
+BUDGET = Budget(dataset="shop", runs=4, spent=2.1, delta=1e-5, limit=4.0)
 
 
 def record(word: str = "counts", dropped: Any = None, accuracy: Any = None, **parameters: Any) -> dict[str, Any]:
@@ -53,13 +53,27 @@ def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
     assert [line.split()[0] for line in after] == ["privacy", "accuracy", "limits", "budget", "more"]
     text = " ".join(after)
     numbers = ("epsilon 1, delta 1e-06", "13 weeks", "160 people in one week", "40 in each week", "3% (1% to 5%)")
-    for number in (*numbers, "within 12 people", "60 contributions", "4 runs", "2.1 of 4", "week.parquet"):
+    for number in (
+        *numbers,
+        "within 12 people",
+        "60 contributions",
+        "4 runs",
+        "2.1 of 4 at delta 1e-05",
+        "week.parquet",
+    ):
         assert text.count(number) == 1, number
     assert len(before + after) <= 12 and len(" ".join(before + after).split()) <= 110
 
 
 def test_a_fault_of_read_rows_is_counted_once() -> None:
     assert Records.of(counters(100, events_malformed=10, events_malformed_point_type=10)).read == 100
+
+
+@pytest.mark.parametrize("given", [{}, {"fold_case": True}, {"normalize": True}])
+def test_names_that_are_alike_name_the_options_that_help(given: dict[str, bool]) -> None:
+    note = said(Asked("", counters(9), record(**given), alike=8))[1][-2]
+    for name, option in (("fold_case", "--fold-case"), ("normalize", "--normalize")):
+        assert (option in note) == (name not in given)
 
 
 def test_late_events_are_not_used() -> None:
@@ -79,6 +93,7 @@ def test_late_events_are_not_used() -> None:
         (counters(100, values_over_limit=5, values_before_limit=100), "--max-per-window"),
         (counters(100, values_over_limit=4, values_before_limit=100), None),
         (counters(100, values_clipped=5), "--max-value"),
+        (counters(100, values_clipped=2, sums_over_limit=5, sums_before_limit=100), "2 values .* 5% .*--max-value"),
         (counters(100, values_rounded=5), "--value-unit"),
         (counters(100, records_of_many_lines=1), "--quote"),
         (counters(100, queries_refused=1), "--epsilon"),
@@ -192,6 +207,16 @@ def test_a_result_is_explained_by_its_guarantee_file_alone(tmp_path: Path, capsy
             assert fact in shown
         assert rare not in shown, "what is negligible stands in the file alone"
         assert all(f" {name}: " in shown for name in ("window_start", "item", "lower", "upper"))
+
+
+def test_columns_of_sums_and_rises_are_explained_with_the_unit_of_values(tmp_path: Path, capsys) -> None:
+    for option, name in (("max_value", "mean_margin"), ("rising", "rise_lower")):
+        found = record(value="Betrag", value_unit=0.01, **{option: 1})
+        (tmp_path / "a.csv.guarantee.json").write_text(json.dumps(found))
+        assert cli.main(["explain", str(tmp_path / "a.csv")]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f" {name}: " in shown and "as in" not in shown and "None" not in shown
+        assert ("In 0.01 Betrag" in shown) == (option == "max_value")
 
 
 def test_every_question_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

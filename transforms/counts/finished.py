@@ -211,7 +211,7 @@ def unsmoothed_columns(found: KeyedRows, max_value: int | None) -> dict[str, np.
     if found.sums is None or max_value is None:
         return columns
     value, lower, upper = meaningful(found.sums, found.sums - sum_margin, found.sums + sum_margin, finest=0)
-    ends = {"value_lower": lower, "value_upper": upper}
+    ends = {"value_lower": np.maximum(lower, 0.0), "value_upper": np.maximum(upper, 0.0)}
     ratios = np.array(ratio_bounds(found.sums, sum_margin / NORMAL, counts, margin / NORMAL))
     ratios[0] = ratios[0].clip(0, max_value)
     mean, least, most = meaningful(*np.where(found.sums > 0, ratios, np.nan))
@@ -262,7 +262,6 @@ def corrected_rows(rows: Sequence[Any], dropped: Mapping[str, float | None] | No
             number, lower, upper = ([getattr(row, name) for row in rows] for name in names)
             ends = corrected(number, lower, upper, share, least, most)
             found = meaningful(*ends, finest=0 if names[0] == "value" else FINEST)
-            found[1] = np.minimum(found[1], found[0])  # a sum may be negative
             changed |= dict(zip(names, map(numbers_or_none, found), strict=True))
     if "value" in changed:
         changed["value"] = list(map(int, changed["value"]))
