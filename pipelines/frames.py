@@ -238,4 +238,4 @@ def _write(frame: Any, monitor: Monitor, path: str) -> None:
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
     fields = loaded("run.run.shared_fields")(read)
     fields.check(table.schema, "the frame")
-    loaded("sources.frame_files.write_events")([table], fields.names(), path)
+    loaded("sources.frame_files.write_events")([table], fields.names, path)

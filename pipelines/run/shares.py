@@ -20,7 +20,7 @@ from privstream.pipelines.run.asked import READ, stage_label
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Crew
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.sources.found_files import FilePart
+from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import is_for
 from privstream.pipelines.sources.readers import ReadEvents, ReadSome
 from privstream.transforms import DeadLetter
@@ -152,7 +152,7 @@ class Share:
     letters: bool
     number: int = 0
     segment: int = 0
-    parts: Sequence[FilePart] = ()
+    parts: Sequence[EventFile] = ()
     received: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -196,9 +196,9 @@ def perform(task: bytes) -> Done:
     return Done(counted, Post.end())
 
 
-def evenly(parts: Sequence[FilePart], processes: int) -> list[list[FilePart]]:
+def evenly(parts: Sequence[EventFile], processes: int) -> list[list[EventFile]]:
     """Share out parts of files, the largest first, each to the process that has least, by rows or else by bytes."""
-    shares: list[list[FilePart]] = [[] for _ in range(processes)]
+    shares: list[list[EventFile]] = [[] for _ in range(processes)]
     sizes = [0] * processes
     for part in sorted(parts, key=_size, reverse=True):
         least = sizes.index(min(sizes))
@@ -207,7 +207,7 @@ def evenly(parts: Sequence[FilePart], processes: int) -> list[list[FilePart]]:
     return shares
 
 
-def _size(part: FilePart) -> int:
+def _size(part: EventFile) -> int:
     return part.rows or part.size
 
 

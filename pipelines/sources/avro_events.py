@@ -20,6 +20,7 @@ from privstream.pipelines.sources.event_files import (
     InputFileError,
     RawEvents,
     TextForm,
+    column_of,
     describe_row,
     open_file,
     places,
@@ -212,7 +213,7 @@ def _drop_logical_types(kind: Any) -> None:
         _drop_logical_types(inner)
 
 
-def _column(kind: pa.DataType, values: list[Any]) -> pa.Array | list[Any]:
+def _column(kind: pa.DataType, values: list[Any]) -> pa.Array:
     """Give values back what their logical type says; the rest is taken as it comes."""
     if pa.types.is_timestamp(kind):
         return pa.array(values, pa.int64()).cast(kind)
@@ -220,7 +221,7 @@ def _column(kind: pa.DataType, values: list[Any]) -> pa.Array | list[Any]:
         return pa.array(values, pa.int32()).cast(kind)
     if pa.types.is_decimal(kind):
         return pa.array([_decimal(value, kind.scale) for value in values], kind)
-    return pa.array(values, kind) if kind in (pa.bool_(), pa.uuid()) else values
+    return pa.array(values, kind) if kind == pa.uuid() else column_of(values)
 
 
 def _decimal(value: bytes | None, scale: int) -> Decimal | None:

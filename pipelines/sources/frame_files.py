@@ -91,7 +91,7 @@ def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:
     with closing(batches):
         first = next(batches)
         fields.check(first.schema, "the query")
-        write_events(_tables(chain([first], batches)), fields.names(), path)
+        write_events(_tables(chain([first], batches)), fields.names, path)
 
 
 def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

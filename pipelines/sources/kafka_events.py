@@ -20,7 +20,7 @@ from privstream.pipelines.locations import LAUNCH_SECONDS, SCHEME, parse_url
 from privstream.pipelines.sources.event_files import Damage, RawEvents, places, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.normalise import Normaliser, usable
+from privstream.pipelines.sources.normalise import usable
 from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.sources.watch_events import Answer, PolledSource, poll_parts
@@ -244,12 +244,12 @@ class ParseRecords(beam.DoFn):
     """Makes an Arrow batch of records."""
 
     def __init__(self, fields: AnyFields) -> None:
-        self.fields, self.normalise = fields, Normaliser(fields)
+        self.fields = fields
 
     def process(self, element: Records) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
         for found in self._parse(element):
-            yield from tagged(usable(found, element.place, self.normalise))
+            yield from tagged(usable(found, element.place, self.fields))
 
     def _parse(self, element: Records) -> Iterator[RawEvents | Damage]:
         """Parse records, `RECORD_BYTES` at a time."""
@@ -262,9 +262,9 @@ class ParseRecords(beam.DoFn):
                 yield Damage("malformed_record", reason, f"offset {offset}", quote(value))
                 continue
             if size + len(value) > RECORD_BYTES:
-                yield from read_objects(texts, self.fields.names(), places("offset", offsets), "record")
+                yield from read_objects(texts, self.fields.names, places("offset", offsets), "record")
                 offsets, texts, size = [], [], 0
             offsets.append(offset)
             texts.append(value)
             size += len(value)
-        yield from read_objects(texts, self.fields.names(), places("offset", offsets), "record")
+        yield from read_objects(texts, self.fields.names, places("offset", offsets), "record")

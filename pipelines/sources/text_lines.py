@@ -25,6 +25,7 @@ from privstream.pipelines.sources.event_files import (
     InputFileError,
     RawEvents,
     TextForm,
+    column_of,
     open_file,
     quote,
 )
@@ -196,7 +197,7 @@ def read_objects(
     good = [number for number, row in enumerate(rows) if row is not None]
     if good:
         found = [row for row in rows if row is not None]
-        columns: dict[str, Any] = {name: [row.get(name) for row in found] for name in fields}
+        columns = {name: column_of([row.get(name) for row in found]) for name in fields}
         yield RawEvents(columns, lambda row: position(good[row]), lambda row: quote(texts[good[row]]))
 
 

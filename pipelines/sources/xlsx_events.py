@@ -18,6 +18,7 @@ from privstream.pipelines.sources.event_files import (
     InputFileError,
     RawEvents,
     TextForm,
+    column_of,
     describe_row,
     open_file,
     places,
@@ -68,8 +69,7 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
         names = _names(path, rows)
         wanted, numbered = [names.index(name) for name in fields], enumerate(rows, start=2)
         while chunk := list(islice(numbered, ROWS)):
-            good: list[int] = []
-            columns: dict[str, list[Any]] = {name: [] for name in fields}
+            good: list[tuple[int, list[Any]]] = []
             for number, values in chunk:
                 padded = [*values, *[None] * (len(names) - len(values))]
                 some, fault = [padded[place] for place in wanted], None
@@ -78,14 +78,14 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
                 elif any(isinstance(value, _CellError) for value in some):
                     fault = "malformed_cell", "cells must have no error"
                 if fault:
-                    record = {name: [str(value)] for name, value in zip(fields, some, strict=True)}
+                    record = {name: pa.array([str(value)]) for name, value in zip(fields, some, strict=True)}
                     yield Damage(*fault, f"row {number}", describe_row(record)(0))
                 elif any(value is not None for value in padded):
-                    good.append(number)
-                    for name, value in zip(fields, some, strict=True):
-                        columns[name].append(value)
+                    good.append((number, some))
             if good:
-                yield RawEvents(columns, places("row", good), describe_row(columns))
+                numbers, cells = zip(*good, strict=True)
+                columns = dict(zip(fields, map(column_of, zip(*cells, strict=True)), strict=True))
+                yield RawEvents(columns, places("row", numbers), describe_row(columns))
 
 
 def _names(path: str, rows: Rows) -> list[str]:

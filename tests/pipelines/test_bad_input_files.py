@@ -212,7 +212,7 @@ BAD_LINES = {
     '{"user":"u","item":"i","time":7258118400}': "time must be between 1970-01-01 and 2200-01-01",
     '{"user":"u","item":"i","time":"soon"}': "time must be a number or ISO 8601 text with dashes "
     "and colons, such as 2030-01-31T12:00:00Z",
-    '{"user":true,"item":"i","time":1}': "user must be text or an integer",
+    '{"user":{"u":1},"item":"i","time":1}': "user must be text or an integer",
     '{"user":"u","item":1.5,"time":1}': "item must be text or an integer",
     '{"user":"u","item":["i"],"time":1}': "item must be text or an integer",
     '{"user":"\\ud800","item":"i","time":1}': "user must be valid UTF-8",

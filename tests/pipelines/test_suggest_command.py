@@ -133,7 +133,7 @@ def test_a_failure_while_reading_is_one_line_that_quotes_no_record(
     line = f"suggest --input {copy} --key {shop}/key {WINDOWS} --output {output} --ledger {ledger}"
     assert cli.main(shlex.split(line)) == 1
     rule = {
-        "touched": f"{copy} must not change while a run reads it; start the run again",
+        "touched": f"{copy} must not change while a run reads it",
         "torn": f"cannot read {copy}: No such file or directory",
         "odd": "the run failed with KeyError",
     }[change]
