@@ -174,7 +174,9 @@ def _plain(value: Any) -> Any:
     """Take an Arrow value out of its wrapper; of long text as much as is quoted."""
     if isinstance(value, pa.DictionaryScalar | pa.UnionScalar):
         value = value.value
-    if isinstance(value, pa.StringScalar | pa.BinaryScalar) and value.is_valid:
+    if value is None or not value.is_valid:
+        return None
+    if isinstance(value, pa.StringScalar | pa.BinaryScalar):
         return quote(value.as_buffer())
     if pa.types.is_timestamp(value.type) or pa.types.is_date(value.type):  # Python has fewer years
         return value.cast(pa.string()).as_py()

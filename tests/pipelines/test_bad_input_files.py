@@ -123,7 +123,7 @@ def test_an_avro_file_cut_anywhere_gives_whole_blocks_or_a_named_error(tmp_path)
         (tmp_path / "b.avro").write_bytes(content[:length])
         if length == blocks[0][0] or length in ends:
             (*found,) = avro_events.read(str(tmp_path / "b.avro"), ["user"])
-            assert [user for part in found for user in part.columns["user"]] == [
+            assert [user for part in found for user in part.columns["user"].to_pylist()] == [
                 f"u{number}" for number in range(ends.get(length, 0))
             ]
             continue
