@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ DELIMITERS = (COMMA, b";", b"\t", b"|")
 """What a header can show to separate fields; another delimiter must be named."""
 
 RETURN = re.compile(rb"\r(?!\n)")
-HEADER_BYTES, HEADER_LINES = 1 << 20, 100
+HEADER_BYTES = 1 << 20
 MAX_RECORD_BYTES = 1 << 26
 MANY_LINES = 20
 """Records of more lines are counted: a quote that is no quotation mark may have made one of many."""
@@ -221,25 +222,24 @@ def _misshapen(text: bytes, header: Header) -> list[int]:
 
 def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header, int, bytes] | None:
     """Read the first record that is not blank; return it, the next line, and the text behind it; None if none is."""
-    text, line = b"", 1
-    for piece in chain(pieces, [b"\n"]):
-        text = (text + piece).removeprefix(BYTE_ORDER_MARK)
-        blank = text[: len(text) - len(text.lstrip())].rfind(b"\n") + 1
-        text, line = text[blank:], line + text[:blank].count(b"\n")
-        for number, found in enumerate(islice(re.finditer(rb"\n", text), HEADER_LINES), 1):
-            if found.start() > HEADER_BYTES:
-                break
-            if (header := _names(text[: found.start()], path, form)) is not None:
-                return header, line + number, text[found.end() :]
-        if len(text) > HEADER_BYTES:
-            break
-    if text.strip():
+    text, piece = b"", b"\n"
+    while piece and len(text) < HEADER_BYTES:
+        piece = next(pieces, b"")
+        text += piece or b"\n"
+    text = text.removeprefix(BYTE_ORDER_MARK)
+    blank = text[: len(text) - len(text.lstrip())].rfind(b"\n") + 1
+    line, text = 1 + text.count(b"\n", 0, blank), text[blank:]
+    if not text:
+        return None
+    quoted = rb'(?:^|(?<=[%s]))"(?:[^"]++|"")*+"|' % (re.escape(form.delimiter or b"") or b",;\t|")
+    found = re.match(rb"(?:%s[^\n])*+\n" % (quoted if form.quote else b""), text)  # what is not closed is text
+    if found is None or len(found[0]) > HEADER_BYTES:
         raise _no_header(path, form, text)
-    return None
+    return _names(found[0], path, form), line + found[0].count(b"\n"), text[found.end() :]
 
 
-def _names(line: bytes, path: str, form: TextForm) -> Header | None:
-    """Return the names in a header; None if a quote is still open.
+def _names(line: bytes, path: str, form: TextForm) -> Header:
+    """Return the names in a header.
 
     The delimiter, if not named, is what separates all names that are asked for, or the only one of `DELIMITERS` there.
     """
@@ -249,18 +249,18 @@ def _names(line: bytes, path: str, form: TextForm) -> Header | None:
     for header in (Header([], delimiter, form.quote) for delimiter in possible):
         if form.quote and any(not each["end"] for each in header.quoted.finditer(line)):
             continue
-        try:
-            text = pa.BufferReader(line + b"\n")
-            names = list(pa_csv.read_csv(text, parse_options=header.options()).column_names)
-        except (pa.ArrowInvalid, UnicodeDecodeError):
-            names = []
-        if not names or header.has_bare_return(line + b"\n"):
-            raise _no_header(path, form, line + b"\n")
+        names: list[str] = []
+        with suppress(pa.ArrowInvalid, UnicodeDecodeError):
+            names = list(pa_csv.read_csv(pa.BufferReader(line), parse_options=header.options()).column_names)
+        if not names or header.has_bare_return(line):
+            raise _no_header(path, form, line)
         found.append(header._replace(names=names))
     fitting = [each for each in found if set(form.names) <= set(each.names)]
     if len(fitting) > 1:
         raise InputFileError(f"--delimiter must be given: the first line of {path} can be read in several ways")
-    return max(fitting or found, key=lambda each: len(each.names), default=None)
+    if not found:
+        raise _no_header(path, form, line)
+    return max(fitting or found, key=lambda each: len(each.names))
 
 
 def _no_header(path: str, form: TextForm, text: bytes) -> InputFileError:

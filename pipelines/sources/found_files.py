@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from privstream.pipelines.locations import END
 from privstream.pipelines.sources import avro_events, csv_events, parquet_events, text_lines, xlsx_events
@@ -29,12 +29,12 @@ from privstream.pipelines.stores import (
 )
 from privstream.transforms.timing.steps import MICROS
 
-FORMATS = {
-    "avro": cast(EventFormat, avro_events),
-    "parquet": cast(EventFormat, parquet_events),
-    "jsonl": cast(EventFormat, text_lines),
-    "csv": cast(EventFormat, csv_events),
-    "xlsx": cast(EventFormat, xlsx_events),
+FORMATS: dict[str, EventFormat] = {
+    "avro": avro_events,
+    "parquet": parquet_events,
+    "jsonl": text_lines,
+    "csv": csv_events,
+    "xlsx": xlsx_events,
 }
 ENDINGS = {name: name for name in FORMATS} | {"ndjson": "jsonl", "tsv": "csv"}
 TEXT_FORMATS = ("jsonl", "csv")

@@ -111,7 +111,9 @@ def test_blocks_are_decoded_in_pieces(tmp_path, monkeypatch):
     write(tmp_path / "a.avro", block(25, records), block(3, RECORD * 3))
     found = list(avro_events.read(str(tmp_path / "a.avro"), ["user"]))
     assert [len(piece.columns["user"]) for piece in found] == [10, 10, 8]
-    assert [user for piece in found for user in piece.columns["user"].to_pylist()] == [f"u{row}" for row in range(25)] + ["u"] * 3
+    assert [user for piece in found for user in piece.columns["user"].to_pylist()] == [
+        f"u{row}" for row in range(25)
+    ] + ["u"] * 3
     assert [piece.position(2) for piece in found] == ["record 3", "record 13", "record 23"]
 
 

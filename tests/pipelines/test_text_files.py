@@ -325,3 +325,12 @@ def test_any_record_leaves_the_others_as_they_are(shapes, hostile, place, tmp_pa
         users = [row["user"] for row in rows if row["user"][:1] == "u"]
         assert users == [f"u{number}" for number in range(len(shapes))]
         assert len(rows) + len(letters) <= len(shapes) + 1
+
+
+@pytest.mark.parametrize("sign", [",", ":"])
+def test_a_quoted_name_may_have_line_breaks_wherever_it_stands(sign, tmp_path, read_all):
+    names, values = ['"the\nuser"', '"i\n""t"""', "time"], ["u", "i", TIME]
+    text = "\n \n" + sign.join(names) + "\n" + sign.join(f'"{value}"' for value in values) + "\n,\n"
+    (tmp_path / "a.csv").write_text(text)
+    rows, letters = read_all(tmp_path / "a.csv", user="the\nuser", item='"i\n""t"""', delimiter=sign)
+    assert [row["user"] for row in rows] == ["u"] and [letter.position for letter in letters] == ["line 7"]
