@@ -136,7 +136,7 @@ def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: 
     """Give the records in their order, block by block; a quote that is not closed refuses the file."""
     quoted, many, enough = header.quoted, counter("records_of_many_lines"), 0
     for piece in chain(pieces, [b""]):
-        text += piece if piece else b"\n" * bool(text)
+        text = _ended(text + piece, piece)
         if not text or (piece and len(text) < enough):
             continue
         feeds = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
@@ -157,6 +157,11 @@ def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: 
         if len(text) > MAX_RECORD_BYTES:
             rule = f"a record must be at most {MAX_RECORD_BYTES >> 20} MiB, and that on line {line} is not"
             raise InputFileError(f"{path}: {rule}: perhaps {NOT_CLOSED.format(line)} in this file")
+
+
+def _ended(text: bytes, piece: bytes) -> bytes:
+    """Return text with a line feed behind its last line, if no piece follows."""
+    return text if piece or not text or text.endswith(b"\n") else text + b"\n"
 
 
 def _parse(records: Records, header: Header, fields: Sequence[str], path: str) -> Iterator[RawEvents | Damage]:
@@ -225,8 +230,8 @@ def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header,
     text, piece = b"", b"\n"
     while piece and len(text) < HEADER_BYTES:
         piece = next(pieces, b"")
-        text += piece or b"\n"
-    text = text.removeprefix(BYTE_ORDER_MARK)
+        text += piece
+    text = _ended(text.removeprefix(BYTE_ORDER_MARK), piece)
     blank = text[: len(text) - len(text.lstrip())].rfind(b"\n") + 1
     line, text = 1 + text.count(b"\n", 0, blank), text[blank:]
     if not text:

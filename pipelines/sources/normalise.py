@@ -16,8 +16,8 @@ from privstream.pipelines.sources.found_files import FORMATS, EventFile, check_f
 from privstream.pipelines.stores import scheme_of
 from privstream.transforms.counters import counted, counter
 from privstream.transforms.reading.columns import as_text, check_kind, is_text, text_column, value_column
-from privstream.transforms.reading.fields import BrokenRuleError, DeadLetter, Marks, marked, missing, null_rows
-from privstream.transforms.reading.kinds import KINDS, NUMBER, TEXT, TRUTH, column_of_kind, with_nulls
+from privstream.transforms.reading.fields import BrokenRuleError, DeadLetter, Marks, null_rows
+from privstream.transforms.reading.kinds import NUMBER, TEXT, column_of_kind, with_nulls
 from privstream.transforms.reading.local_times import forms_of
 from privstream.transforms.reading.texts import join_columns
 from privstream.transforms.reading.times import TIME_TEXT, read_times
@@ -30,8 +30,6 @@ OF_READING = ": "
 
 QUESTION = b"question"
 """Names, in the metadata of a batch, the one of several questions that it is for."""
-
-TIME = pa.timestamp("us", "UTC")
 
 SPACES = " \u00a0\u2009\u202f'\u2019"
 BETWEEN = {decimal: f"[{SPACES}{other}]" for decimal, other in ((".", ","), (",", "."))}
@@ -54,7 +52,7 @@ Faults = list[tuple[np.ndarray, str, str]]
 """Rows that break a rule, and the rule, for the counter and in words."""
 
 
-def _texts(content: str, column: pa.Array, fields: FieldMapping) -> Read:
+def _texts(content: str, fields: FieldMapping, column: pa.Array) -> Read:
     """Read users or items."""
     column = fields.spelling.column(as_text(column))
     check_kind(content, column.type)
@@ -62,21 +60,25 @@ def _texts(content: str, column: pa.Array, fields: FieldMapping) -> Read:
     return fields.spelling.texts(content, texts), marks
 
 
-def _times(content: str, column: pa.Array, fields: FieldMapping) -> Read:
+def _times(content: str, fields: FieldMapping, column: pa.Array) -> Read:
     """Read times."""
     found, marks = read_times(fields.spelling.column(column), fields.times)
-    return pa.array(found).cast(TIME), marks
+    return pa.array(found).cast(pa.timestamp("us", "UTC")), marks
 
 
-def _values(content: str, column: pa.Array, fields: FieldMapping) -> Read:
-    """Read values."""
-    return value_column(_with_points(fields.spelling.column(column), fields.decimal), whole=False)
+def _values(content: str, fields: FieldMapping, column: pa.Array) -> Read:
+    """Read values; NaN where an event has none and needs none."""
+    numbers, marks = value_column(_with_points(fields.spelling.column(column), fields.decimal), whole=False)
+    if fields.optional_value:
+        numbers, marks = with_nulls(numbers, marks)
+        numbers = pc.fill_null(numbers, np.nan)
+    return numbers, marks
 
 
 READERS = {"user": _texts, "item": _texts, "time": _times, "value": _values}
 
 
-def _of_kind(field: str, kind: str | None, column: pa.Array, fields: FieldMapping) -> Read:
+def _of_kind(field: str, kind: str | None, fields: FieldMapping, column: pa.Array) -> Read:
     """Read what a condition is about: null where it has no value."""
     if kind in (NUMBER, TEXT) or is_text(column.type):
         column = fields.spelling.column(column)
@@ -84,12 +86,12 @@ def _of_kind(field: str, kind: str | None, column: pa.Array, fields: FieldMappin
     return (pc.if_else(found.is_valid(), True, pa.scalar(None, pa.bool_())) if kind is None else found), marks
 
 
-def _read(name: str, column: pa.Array, kind: pa.DataType, read: Callable[[pa.Array], Read]) -> Read:
+def _read(column: pa.Array, read: Callable[[pa.Array], Read]) -> Read:
     """Read a column: of several kinds each by itself; values of a kind that does not do break the rule."""
     if pa.types.is_union(column.type):
         codes = column.type_codes.to_numpy()
         rows = [np.flatnonzero(codes == code) for code in range(column.type.num_fields)]
-        parts = [_read(name, column.field(code), kind, read) for code in range(len(rows))]
+        parts = [_read(column.field(code), read) for code in range(len(rows))]
         marks = []
         for some, (_, found) in zip(rows, parts, strict=True):
             for mask, rule in found:
@@ -100,7 +102,8 @@ def _read(name: str, column: pa.Array, kind: pa.DataType, read: Callable[[pa.Arr
         return read(column)
     except BrokenRuleError as rule:
         nulls = null_rows(column)
-        return pa.nulls(len(column), kind), [*marked((nulls, partial(missing, name))), (~nulls, rule)]
+        found, marks = read(pa.nulls(len(column)))
+        return found, [*((mask & nulls, missing) for mask, missing in marks), (~nulls, rule)]
 
 
 def _with_points(column: pa.Array, decimal: str | None) -> pa.Array:
@@ -114,16 +117,6 @@ def _with_points(column: pa.Array, decimal: str | None) -> pa.Array:
     fits = pc.match_substring_regex(column, GROUPED[decimal])
     plain = pc.replace_substring(pc.replace_substring_regex(column, BETWEEN[decimal], ""), decimal, ".")
     return pc.if_else(pc.or_(fits, pc.equal(pc.binary_length(column), 0)), plain, pa.scalar(NO_NUMBER, column.type))
-
-
-def _parsed(content: str, column: pa.Array, fields: FieldMapping) -> Read:
-    """Read a field as a user, an item, a time or a value: NaN where an event has no value and needs none."""
-    kind = {"time": TIME, "value": pa.float64()}.get(content, pa.string())
-    found, marks = _read(content, column, kind, lambda part: READERS[content](content, part, fields))
-    if content == "value" and fields.optional_value:
-        found, marks = with_nulls(found, marks)
-        found = pc.fill_null(found, np.nan)
-    return found, marks
 
 
 def normalise(events: RawEvents, fields: AnyFields) -> tuple[list[pa.RecordBatch], Iterator[Damage]]:
@@ -142,7 +135,7 @@ def normalise(events: RawEvents, fields: AnyFields) -> tuple[list[pa.RecordBatch
             for field in names:
                 key = content, field, content == "value" and own.optional_value
                 if key not in parsed:
-                    parsed[key] = _parsed(content, events.columns[field], own)
+                    parsed[key] = _read(events.columns[field], partial(READERS[content], content, own))
                 column, marks = parsed[key]
                 what = content if len(names) == 1 else f"{content} `{field}`"
                 faults += [(mask & passing, rule.code, f"{what} {_rule(rule.code, own)}") for mask, rule in marks]
@@ -173,8 +166,7 @@ def _passing(name: str, fields: FieldMapping, events: RawEvents) -> tuple[np.nda
     read, broken = {}, np.zeros(rows, np.bool_)
     faults: Faults = []
     for field, kind in fields.condition.kinds.items():
-        reader = partial(_of_kind, field, kind, fields=fields)
-        read[field], marks = _read("where", events.columns[field], KINDS[kind or TRUTH], reader)
+        read[field], marks = _read(events.columns[field], partial(_of_kind, field, kind, fields))
         for mask, rule in marks:
             broken |= mask
             faults.append((mask, rule.code, str(rule)))
@@ -261,18 +253,13 @@ def _read_raw(part: EventFile, fields: AnyFields) -> Iterator[RawEvents | Damage
     return FORMATS[part.format].read(part.path, fields.names, fields.text, part.group or 0)
 
 
-def read_part(part: EventFile, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
-    """Yield batches of events of a part of a file, and what cannot be used of it."""
-    for found in _read_raw(part, fields):
-        yield from usable(found, part.path, fields)
-
-
 def read_file(file: EventFile, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
     """Yield batches of events of a file that is as it was found, and what cannot be used of it."""
     check_unchanged(file)
     check_file(file, fields)
     for part in parts_of(file):
-        yield from read_part(part, fields)
+        for found in _read_raw(part, fields):
+            yield from usable(found, part.path, fields)
         check_unchanged(file)
 
 

@@ -69,3 +69,13 @@ def test_an_error_about_a_file_begins_with_the_name_of_the_question() -> None:
     schema = pa.schema([(name, pa.string()) for name in ("who", "page", "land", "at")])
     with pytest.raises(ValueError, match=r"^sums: --value must name a field of clicks: no `ms` there"):
         SHARED.check(schema, "clicks")
+
+
+@pytest.mark.parametrize("odd", [True, [1], {"a": 1}])
+def test_a_value_of_an_odd_kind_decides_about_no_other(odd: Any) -> None:
+    """Events without a value count, whatever is in the same block."""
+    fields = FieldMapping(value="ms", optional_value=True, where="ms is null or ms > 0", **FORMS, item="page")
+    columns = {"who": ["a", "b", odd], "page": ["p"] * 3, "at": [1, 2, 3], "ms": [None, odd, None]}
+    (batch,), refusals = normalised(columns, fields)
+    assert batch["user"].to_pylist() == (["a", "true"] if odd is True else ["a"])
+    assert [each.position for each in refusals] == (["1"] if odd is True else ["1", "2"])
