@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from types import NoneType
@@ -27,6 +27,10 @@ UTF_8 = "utf-8"
 
 class InputFileError(ValueError):
     """A file of events that cannot be read at all; the message names the file and never quotes what is in it."""
+
+
+class UnfitError(ValueError):
+    """A rule that a file breaks; the message quotes nothing of its records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +149,23 @@ def open_file(path: str) -> BinaryIO:
     except OSError as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise InputFileError(f"cannot read {path}: {reason}") from None
+
+
+@contextmanager
+def opened_as(path: str, rule: str) -> Iterator[BinaryIO]:
+    """Open a file; what goes wrong with its bytes in the block is an error that names it, by the rule or its own words.
+
+    Libraries have many errors of damaged bytes, and these may quote what is in them.
+    """
+    with open_file(path) as stream:
+        try:
+            yield stream
+        except InputFileError:
+            raise
+        except UnfitError as error:
+            raise InputFileError(f"{path} cannot be read: {error}") from None
+        except Exception as error:
+            raise InputFileError(f"{path} {rule} ({type(error).__name__})") from None
 
 
 def quote(text: Any) -> str:

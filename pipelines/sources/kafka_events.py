@@ -252,19 +252,15 @@ class ParseRecords(beam.DoFn):
             yield from tagged(usable(found, element.place, self.fields))
 
     def _parse(self, element: Records) -> Iterator[RawEvents | Damage]:
-        """Parse records, `RECORD_BYTES` at a time."""
-        offsets: list[int] = []
-        texts: list[bytes] = []
-        size = 0
+        """Parse records, about `RECORD_BYTES` at a time."""
+        fitting, size = [], 0
         for offset, value in zip(element.offsets, element.values, strict=True):
             if len(value) > RECORD_BYTES:
                 reason = f"record must be at most {RECORD_BYTES:,} bytes"
                 yield Damage("malformed_record", reason, f"offset {offset}", quote(value))
-                continue
-            if size + len(value) > RECORD_BYTES:
-                yield from read_objects(texts, self.fields.names, places("offset", offsets), "record")
-                offsets, texts, size = [], [], 0
-            offsets.append(offset)
-            texts.append(value)
-            size += len(value)
-        yield from read_objects(texts, self.fields.names, places("offset", offsets), "record")
+            else:
+                fitting.append((size // RECORD_BYTES, offset, value))
+                size += len(value)
+        for _, some in groupby(fitting, key=itemgetter(0)):
+            _, offsets, texts = zip(*some, strict=True)
+            yield from read_objects(texts, self.fields.names, places("offset", offsets), "record")
