@@ -130,42 +130,6 @@ NASTY = [
     "\x00",
     "\x0c",
 ]
-TIMES = st.text(alphabet="0123456789-:TtZz+. xXe_nai\x00", max_size=24)
-VALUES = st.one_of(st.text(max_size=5), st.integers(-(2**70), 2**70), st.floats(), st.none(), st.booleans(), TIMES)
-RECORDS = st.one_of(
-    st.sampled_from(NASTY),
-    st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=30),
-    st.builds(
-        lambda user, item, time: json.dumps({"user": user, "item": item, "time": time}),
-        VALUES,
-        VALUES,
-        st.one_of(VALUES, TIMES),
-    ),
-)
-
-
-@given(
-    line=RECORDS,
-    place=st.integers(0, 12),
-    format=st.sampled_from(sorted(TEXTS)),
-    unit=st.sampled_from([None, "s", "ns"]),
-    form=st.sampled_from(
-        ["2024-01-01T00:00:{:02}", "2024-01-01T00:00:{:02}.25+01:00", "17000000{:02}", "17000000{:02}.5"]
-    ),
-)
-def test_any_line_leaves_the_others_as_they_are(line, place, format, unit, form, tmp_path_factory, read_all):
-    path = tmp_path_factory.getbasetemp() / f"any.{format}"
-    honest = [{"user": f"u{number}", "item": f"i{number}", "time": form.format(number)} for number in range(12)]
-    lines = TEXTS[format](honest).splitlines(keepends=True)
-    path.write_text("".join(lines), encoding="utf-8", newline="")
-    rows, letters = read_all(path, time_unit=unit)
-    place += len(lines) - len(honest)
-    lines.insert(place, line + "\n")
-    path.write_text("".join(lines), encoding="utf-8", newline="")
-    more, other = read_all(path, time_unit=unit)
-    with_line = {str(row) for row in more} - {str(row) for row in rows}
-    assert [row for row in more if str(row) not in with_line] == rows
-    assert len(with_line) + len(other) - len(letters) <= 1
 
 
 @pytest.mark.parametrize("line", NASTY)

@@ -93,36 +93,6 @@ def test_a_filtered_run_is_a_run_on_a_filtered_file_and_records_do_not_meddle(re
     assert rows == (read_rows(passing)[0] if passing else [])
 
 
-@pytest.mark.slow
-def test_a_condition_is_public_and_another_run_and_the_run_says_what_it_left_out(tmp_path, capsys):
-    source, key = written(tmp_path / "events.csv"), tmp_path / "key"
-    key.write_bytes(bytes(range(32)))
-    key.chmod(0o600)
-    ids = []
-    for name, where in (("a", WHERE), ("b", WHERE), ("c", "status >= 500"), ("d", None)):
-        out = tmp_path / f"{name}.jsonl"
-        options = ["counts", "--input", str(source), "--output", str(out), "--key", str(key)]
-        options += [
-            "--epsilon",
-            "1",
-            "--delta",
-            "1e-6",
-            "--window",
-            "1d",
-            "--start",
-            "2030-01-01",
-            "--end",
-            "2030-01-02",
-        ]
-        cli.main([*options, "--max_contributions", "1", *(["--where", where] if where else [])])
-        found = json.loads((tmp_path / f"{name}.jsonl.guarantee.json").read_text())
-        assert found["parameters"].get("where") == where
-        ids.append(found["parameters"]["run_id"])
-        said = capsys.readouterr().err
-        assert ("4 do not pass --where" in said) == (where == WHERE)
-    assert ids[0] == ids[1] and len(set(ids)) == 3
-
-
 @pytest.mark.parametrize("where", ["ref is not null", "not (ref is null)", 'ref is not null or item == "b"'])
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_a_field_that_is_only_asked_whether_it_is_there(where, ending, tmp_path, read_all):
