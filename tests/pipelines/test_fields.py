@@ -1,8 +1,5 @@
 """Fields of files: how they are named and read, numbers among them, and what is refused."""
 
-from datetime import UTC, datetime
-
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -30,18 +27,6 @@ def times_of(values, **options):
 def refusals_of_times(values, **options):
     _, refusals = normalise(["u"] * len(values), ["i"] * len(values), values, **options)
     return [(int(refusal.position), refusal.code) for refusal in refusals]
-
-
-def test_the_wire_format_has_exactly_the_agreed_columns():
-    batch, refusals = normalise([5, 6], ["a", "b"], [1, 2], time_unit="s")
-    expected = [
-        ("user", pa.string()),
-        ("item", pa.string()),
-        ("time", pa.timestamp("us", "UTC")),
-    ]
-    assert batch.schema == pa.schema(expected)
-    assert batch.to_pylist()[1] == {"user": "6", "item": "b", "time": datetime.fromtimestamp(2, UTC)}
-    assert refusals == []
 
 
 @pytest.mark.parametrize(
@@ -92,13 +77,6 @@ def test_items_that_are_not_utf_8_are_refused(items):
     batch, refusals = normalise(["u", "u"], items, [1, 2], time_unit="s")
     assert batch["item"].to_pylist() == ["a"]
     assert [(each.position, each.reason) for each in refusals] == [("1", "item must be valid UTF-8")]
-
-
-def test_parquet_strings_are_not_trusted_to_be_utf_8():
-    broken = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff"))
-    batch, refusals = normalise(["u", "u"], broken, [1, 2], time_unit="s")
-    assert batch["item"].to_pylist() == ["a"]
-    assert [refusal.code for refusal in refusals] == ["item_encoding"]
 
 
 def test_items_of_16_kibibytes_pass_and_longer_ones_do_not():
@@ -189,13 +167,6 @@ def test_arrow_reads_text_as_it_is_read_one_by_one(text, unit):
         times = [event["time"] for event in batch.to_pylist() if event["user"] == "b"]
         outcomes.append((times, [refusal.code for refusal in refusals if refusal.position == "1"]))
     assert outcomes == outcomes[:1] * 6
-
-
-@pytest.mark.parametrize(
-    "text", ["soon", "2024-13-01", "2024-02-30", "20240306T204748", "2024-01-01T24:00", "2024-01-01T23:59:60", "5 "]
-)
-def test_other_text_is_not_a_time(text):
-    assert refusals_of_times(["2024-01-01", text]) == [(1, "time_syntax")]
 
 
 @pytest.mark.parametrize(
