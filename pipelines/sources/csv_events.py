@@ -61,9 +61,7 @@ class Header(NamedTuple):
         return RETURN.search(self.quoted.sub(b"", text) if self.quote else text) is not None
 
     def is_misquoted(self, record: bytes) -> bool:
-        """Tell whether a record of several lines has a closing quote that is not the end of a field."""
-        if not self.quote or b"\n" not in record[:-1]:
-            return False
+        """Tell whether a record has a closing quote that is not the end of a field."""
         ends = (found.end() for found in self.quoted.finditer(record))
         return any(record[end : end + 1] not in (self.delimiter, b"\r", b"\n", b"") for end in ends)
 
@@ -88,15 +86,14 @@ class Records:
         """Quote a record for its dead letter."""
         return quote(self[row].removesuffix(b"\n").removesuffix(b"\r"))
 
-    def only(self, rows: npt.NDArray[np.int64]) -> Records:
-        """Return some of the records."""
-        texts = [self[row] for row in rows.tolist()]
-        ends = np.cumsum([0, *map(len, texts)])
-        return Records(b"".join(texts), ends[:-1], ends[1:], self.lines[rows])
-
     def but(self, rows: list[int]) -> Records:
         """Return all but some of the records."""
-        return self.only(np.delete(np.arange(len(self.ends)), rows)) if rows else self
+        if not rows:
+            return self
+        kept = np.delete(np.arange(len(self.ends)), rows)
+        texts = [self[row] for row in kept.tolist()]
+        ends = np.cumsum([0, *map(len, texts)])
+        return Records(b"".join(texts), ends[:-1], ends[1:], self.lines[kept])
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
@@ -111,10 +108,8 @@ def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse compressed text without its end, a quote that is not closed, and one that makes a record of several."""
     if not any([b'"' in piece for piece in read_pieces(path, form.encoding)]) or not form.quote:
         return
-    for records, header in _blocks(path, form):
-        several = np.flatnonzero(np.diff(records.lines, append=records.lines[-1]) > 1)
-        if len(several):
-            _refuse_joined(records.only(several), header, path)
+    for _ in _blocks(path, form):
+        pass
 
 
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
@@ -133,7 +128,7 @@ def _blocks(path: str, form: TextForm) -> Iterator[tuple[Records, Header]]:
 
 
 def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: str) -> Iterator[Records]:
-    """Give the records in their order, block by block; a quote that is not closed refuses the file."""
+    """Give the records in their order, block by block; a quote that is open, or joins several, refuses the file."""
     quoted, many, enough = header.quoted, counter("records_of_many_lines"), 0
     for piece in chain(pieces, [b""]):
         text = _ended(text + piece, piece)
@@ -149,7 +144,12 @@ def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: 
         if len(feeds):
             counts = np.diff(lasts, prepend=0)
             many.inc(int(np.count_nonzero(counts > MANY_LINES)))
-            yield Records(text[: feeds[-1]], np.append(0, feeds[:-1]), feeds, line + lasts - counts)
+            records = Records(text[: feeds[-1]], np.append(0, feeds[:-1]), feeds, line + lasts - counts)
+            for row in np.flatnonzero(counts > 1).tolist():
+                if header.is_misquoted(records[row]):
+                    rule = "must have quotes around fields, for one makes a record of several lines"
+                    raise InputFileError(f"{path}: {records.position(row)} {rule}; --quote none if quotes are text")
+            yield records
             text, line = text[feeds[-1] :], line + int(lasts[-1])
         enough = 2 * len(text)  # so that a long record is not looked through again and again
         if text and not piece:
@@ -165,7 +165,7 @@ def _ended(text: bytes, piece: bytes) -> bytes:
 
 
 def _parse(records: Records, header: Header, fields: Sequence[str], path: str) -> Iterator[RawEvents | Damage]:
-    """Parse records at once, but for those with a carriage return; a quote that joins several refuses the file."""
+    """Parse records at once, but for those with a carriage return."""
     short = np.flatnonzero(records.ends - records.starts <= len(b"\r\n")).tolist()
     records = records.but([row for row in short if not records[row].strip()])
     if b"\r" in records.text and RETURN.search(records.text):
@@ -176,7 +176,7 @@ def _parse(records: Records, header: Header, fields: Sequence[str], path: str) -
     try:
         table = _table(records.text, header, fields)
     except pa.ArrowInvalid:
-        wrong = _refuse_joined(records, header, path)
+        wrong = _misshapen(records.text, header)
         for row in wrong:
             if records[row].strip():
                 rule = f"line must be one CSV record with {len(header.names)} fields"
@@ -202,15 +202,6 @@ def _table(
         header.options(ignore_empty_lines=False, invalid_row_handler=reject),
         pa_csv.ConvertOptions(strings_can_be_null=False, check_utf8=False, **options),
     ).slice(1)
-
-
-def _refuse_joined(records: Records, header: Header, path: str) -> list[int]:
-    """Return the records with another number of fields; refuse the file if a quote has made one of several lines."""
-    for row in (wrong := _misshapen(records.text, header)):
-        if header.is_misquoted(records[row]):
-            rule = "must have quotes around fields, for one makes a record of several lines"
-            raise InputFileError(f"{path}: {records.position(row)} {rule}; --quote none if quotes are text")
-    return wrong
 
 
 def _misshapen(text: bytes, header: Header) -> list[int]:

@@ -86,7 +86,7 @@ def test_p3_a_file_that_is_damaged_or_cut_short_is_refused_before_the_charge(dam
 @pytest.mark.parametrize("line", ['u1,"a,2030-01-03', '"u1"",a,2030-01-03'])
 def test_p3_a_quote_that_is_not_closed_is_refused_before_the_charge_however_late_it_comes(line, capsys) -> None:
     rows = ["u1,a,2030-01-03T10:00:00Z"] * 200_000
-    Path("a.csv").write_text("\n".join(["user,item,time", *rows, line, *rows, 'u1,"a",2030-01-03T10:00:00Z', *rows]) + "\n")
+    Path("a.csv").write_text("\n".join(["user,item,time", *rows, line, *rows, 'u1,"a",2030-01-03', *rows]) + "\n")
     assert "line 200002" in refused("a.csv", capsys)
 
 
