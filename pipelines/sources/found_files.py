@@ -247,10 +247,7 @@ class FolderPolls:
     @classmethod
     def from_bytes(cls, data: bytes | None) -> FolderPolls:
         """Restore the state; nothing has been taken if there is none."""
-        if data is None:
-            return cls()
-        taken, waiting, until = json.loads(data)
-        return cls({name: (stamp, gone) for name, (stamp, gone) in taken.items()}, waiting, until)
+        return cls() if data is None else cls(*json.loads(data))
 
 
 def _hashed(name: str) -> str:

@@ -193,11 +193,8 @@ def test_times_before_1970_and_from_2200_on_are_refused(values):
 def test_fields_of_unusable_types_are_refused_at_launch(kind):
     with pytest.raises(TypeError, match="field `user` of f must be text or an integer, got"):
         FieldMapping().check(SCHEMA.set(0, pa.field("user", kind)), "f")
-    if kind != pa.float64():
-        with pytest.raises(
-            TypeError, match="field `time` of f must be a timestamp, ISO 8601 text or an epoch number, got"
-        ):
-            FieldMapping().check(SCHEMA.set(2, pa.field("time", kind)), "f")
+    with pytest.raises((TypeError, ValueError), match=r"field `time` of f (must be|has plain numbers)"):
+        FieldMapping().check(SCHEMA.set(2, pa.field("time", kind)), "f")
 
 
 TIME = "2024-01-01T00:00:01Z"
