@@ -155,7 +155,10 @@ class AskKafka(PolledSource):
             consumer.close()
 
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
-        """Read to the end of the partition or the limits of one question; while no broker answers, nothing."""
+        """Read to the end of the partition or the limits of one question; while no broker answers, nothing.
+
+        Each record has the tick at which it arrived, by the broker; a partition's time never runs backwards.
+        """
         position = position or b"[0, 0]"
         offset, reached = json.loads(position)
         began = Timestamp.now().micros
@@ -165,28 +168,21 @@ class AskKafka(PolledSource):
             return Answer((), position, watermark)
         messages, offset = self._consume(consumer, offset, end)
         self._consumers[part] = consumer, offset
-        found = []
-        place = f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
-        for arrived, group in groupby(self._stamped(messages, reached), key=itemgetter(1)):
-            records = [message for message, _ in group]
-            offsets, values = [each.offset() or 0 for each in records], [each.value() or b"" for each in records]
-            found.append((Records(place, offsets, values), arrived))
+        found: list[tuple[Records, int]] = []
+        arrived, place = reached // TICK * TICK, f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
+        for message in messages:
+            kind, millis = message.timestamp()
+            if kind == TIMESTAMP_LOG_APPEND_TIME:  # a producer may say 2100, and make all others late
+                arrived = max(arrived, millis * 1000 // TICK * TICK)
+            if not found or found[-1][1] != arrived:
+                found.append((Records(place, [], []), arrived))
+            found[-1][0].offsets.append(message.offset() or 0)
+            found[-1][0].values.append(message.value() or b"")
+        if found:
             reached = max(reached, arrived)
         if offset >= end:
             reached = max(reached, began - MARGIN)
         return Answer(found, json.dumps([offset, reached]).encode(), reached)
-
-    def _stamped(self, messages: list[Message], reached: int) -> Iterator[tuple[Message, int]]:
-        """Give each record the tick at which it arrived, by the broker; a partition's time never runs backwards.
-
-        A time that a producer has set says nothing: one record of the year 2100 would make all others late.
-        """
-        arrived = reached // TICK * TICK
-        for message in messages:
-            kind, millis = message.timestamp()
-            if kind == TIMESTAMP_LOG_APPEND_TIME:
-                arrived = max(arrived, millis * 1000 // TICK * TICK)
-            yield message, arrived
 
     def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer, int, int]:
         """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end."""

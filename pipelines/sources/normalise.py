@@ -256,7 +256,8 @@ def _read_raw(part: EventFile, fields: AnyFields) -> Iterator[RawEvents | Damage
 def read_file(file: EventFile, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
     """Yield batches of events of a file that is as it was found, and what cannot be used of it."""
     check_unchanged(file)
-    check_file(file, fields)
+    if not file.group:  # once, not for each row group
+        check_file(file, fields)
     for part in parts_of(file):
         for found in _read_raw(part, fields):
             yield from usable(found, part.path, fields)
