@@ -217,7 +217,11 @@ def _misshapen(text: bytes, header: Header) -> list[int]:
 
 
 def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header, int, bytes] | None:
-    """Read the first record that is not blank; return it, the next line, and the text behind it; None if none is."""
+    """Read the first record that is not blank; return it, the next line, and the text behind it; None if none is.
+
+    The delimiter, if not named, is what separates all names that are asked for, or else most names. A file with nothing
+    else in its first mebibyte is refused.
+    """
     text, piece = b"", b"\n"
     while piece and len(text) < HEADER_BYTES:
         piece = next(pieces, b"")
@@ -225,38 +229,27 @@ def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header,
     text = _ended(text.removeprefix(BYTE_ORDER_MARK), piece)
     blank = text[: len(text) - len(text.lstrip())].rfind(b"\n") + 1
     line, text = 1 + text.count(b"\n", 0, blank), text[blank:]
-    if not text:
+    if not text and not piece:
         return None
-    quoted = rb'(?:^|(?<=[%s]))"(?:[^"]++|"")*+"|' % (re.escape(form.delimiter or b"") or b",;\t|")
-    found = re.match(rb"(?:%s[^\n])*+\n" % (quoted if form.quote else b""), text)  # what is not closed is text
-    if found is None or len(found[0]) > HEADER_BYTES:
-        raise _no_header(path, form, text)
-    return _names(found[0], path, form), line + found[0].count(b"\n"), text[found.end() :]
-
-
-def _names(line: bytes, path: str, form: TextForm) -> Header:
-    """Return the names in a header.
-
-    The delimiter, if not named, is what separates all names that are asked for, or the only one of `DELIMITERS` there.
-    """
-    plain = re.sub(rb'"[^"]*"', b"", line) if form.quote else line
-    possible = [form.delimiter] if form.delimiter else [each for each in DELIMITERS if each in plain] or [COMMA]
-    found: list[Header] = []
-    for header in (Header([], delimiter, form.quote) for delimiter in possible):
-        if form.quote and any(not each["end"] for each in header.quoted.finditer(line)):
+    found: list[tuple[Header, bytes]] = []
+    for delimiter in [form.delimiter] if form.delimiter else DELIMITERS:
+        header = Header([], delimiter, form.quote)
+        quoted = rb'(?:^|(?<=%s))"(?:[^"]++|"")*+"|' % re.escape(delimiter) if form.quote else b""
+        record = re.match(rb"(?:%s[^\n])*+\n" % quoted, text)  # what is not closed is text here
+        if record is None or len(record[0]) > HEADER_BYTES or header.has_bare_return(record[0]):
             continue
-        names: list[str] = []
-        with suppress(pa.ArrowInvalid, UnicodeDecodeError):
-            names = list(pa_csv.read_csv(pa.BufferReader(line), parse_options=header.options()).column_names)
-        if not names or header.has_bare_return(line):
-            raise _no_header(path, form, line)
-        found.append(header._replace(names=names))
-    fitting = [each for each in found if set(form.names) <= set(each.names)]
-    if len(fitting) > 1:
-        raise InputFileError(f"--delimiter must be given: the first line of {path} can be read in several ways")
+        closed = not form.quote or all(each["end"] for each in header.quoted.finditer(record[0]))
+        if closed and (delimiter in record[0] or delimiter in (COMMA, form.delimiter)):
+            with suppress(pa.ArrowInvalid, UnicodeDecodeError):
+                read = pa_csv.read_csv(pa.BufferReader(record[0]), parse_options=header.options())
+                found.append((header._replace(names=read.column_names), record[0]))
+    fitting = [each for each in found if set(form.names) <= set(each[0].names)]
     if not found:
-        raise _no_header(path, form, line)
-    return max(fitting or found, key=lambda each: len(each.names))
+        raise _no_header(path, form, text[: text.find(b"\n") + 1] or text)
+    if form.names and len(fitting) > 1:
+        raise InputFileError(f"--delimiter must be given: the first line of {path} can be read in several ways")
+    header, first = max(fitting or found, key=lambda each: len(each[0].names))
+    return header, line + first.count(b"\n"), text[len(first) :]
 
 
 def _no_header(path: str, form: TextForm, text: bytes) -> InputFileError:

@@ -136,12 +136,14 @@ def test_hostile_lines_in_files_of_queries_and_rules_are_worded(line, tmp_path):
 
 def test_a_header_that_is_too_long_or_not_one_line_is_refused(tmp_path, monkeypatch, read_all):
     monkeypatch.setattr(csv_events, "HEADER_BYTES", 1000)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 1000)
     headers = {
         "user,item,time," + "x" * 2000: "be a CSV header",
         'user,"item,time': "be a CSV header, with each quote closed",
         "user,item,time\rv,i,2024-01-01": "end with a line feed: it has a carriage return",
         "user,item,time\r\r": "end with a line feed: it has a carriage return",
         "user,\xff": "be text in UTF-8",
+        "\n" * 1001 + "user,item,time": "be a CSV header",
     }
     for header, rule in headers.items():
         (tmp_path / "a.csv").write_text(header + "\nu,i,2024-01-01\n", encoding="latin-1", newline="")
@@ -286,3 +288,10 @@ def test_a_quoted_name_may_have_line_breaks_wherever_it_stands(sign, tmp_path, r
     (tmp_path / "a.csv").write_text(text)
     rows, letters = read_all(tmp_path / "a.csv", user="the\nuser", item='"i\n""t"""', delimiter=sign)
     assert [row["user"] for row in rows] == ["u"] and [letter.position for letter in letters] == ["line 7"]
+
+
+def test_a_quote_that_opens_no_field_of_the_header_takes_no_record(tmp_path, read_all):
+    text = 'user;item;time;b,"c\n' + f"u;i;{TIME};1\n" * 3 + f'u;i;{TIME};"2"\n'
+    (tmp_path / "a.csv").write_text(text)
+    for delimiter in (None, ";"):
+        assert len(read_all(tmp_path / "a.csv", delimiter=delimiter).rows) == 4
