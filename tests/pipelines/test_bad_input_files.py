@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines.cli import main
-from privstream.pipelines.sources import avro_events
 from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files
@@ -39,11 +38,6 @@ def write_avro(path, events, **options):
 
 def many(count):
     return [{"user": f"u{number}", "item": "i", "time": number} for number in range(count)]
-
-
-def blocks_of(path):
-    with path.open("rb") as stream:
-        return [(block.offset, block.size, block.num_records) for block in fastavro.block_reader(stream)]
 
 
 @pytest.mark.parametrize("pattern", ["nothing.avro", "nothing-*.parquet", "no/folder/*.csv", ""])
@@ -109,24 +103,6 @@ def test_a_damaged_page_ends_the_command_with_one_line_and_nothing_half_written(
     assert f"{tmp_path}/a.parquet is not a Parquet file, or is damaged" in errors[0]
     assert "secret" not in errors[0]
     assert [path.name for path in tmp_path.iterdir() if path.name != "a.parquet"] == []
-
-
-def test_an_avro_file_cut_anywhere_gives_whole_blocks_or_a_named_error(tmp_path):
-    write_avro(tmp_path / "a.avro", many(60), sync_interval=200)
-    content, blocks = (tmp_path / "a.avro").read_bytes(), blocks_of(tmp_path / "a.avro")
-    ends = {
-        offset + size: sum(each[2] for each in blocks[: place + 1]) for place, (offset, size, _) in enumerate(blocks)
-    }
-    for length in range(1, len(content)):
-        (tmp_path / "b.avro").write_bytes(content[:length])
-        if length == blocks[0][0] or length in ends:
-            (*found,) = avro_events.read(str(tmp_path / "b.avro"), ["user"])
-            assert [user for part in found for user in part.columns["user"].to_pylist()] == [
-                f"u{number}" for number in range(ends.get(length, 0))
-            ]
-            continue
-        with pytest.raises(InputFileError, match=r"b\.avro is not an Avro file, or is damaged or cut short"):
-            list(avro_events.read(str(tmp_path / "b.avro"), ["user"]))
 
 
 def test_avro_text_that_is_not_utf_8_costs_only_its_record(tmp_path, read):
