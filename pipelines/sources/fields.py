@@ -30,7 +30,7 @@ WANTED |= {"time": "a timestamp, ISO 8601 text or an epoch number", "value": "a 
 MOST_NAMES, LONGEST_NAME = 40, 40
 """So many names of a header an error lists, if none of them is longer."""
 
-NAMES_MAY_BE_DATA = "names_may_be_data"
+NAMES_MAY_BE_DATA = b"names_may_be_data"
 """Key in the metadata of a schema whose names were read from a line that may be an event: a CSV without a header."""
 
 
@@ -156,7 +156,7 @@ class FieldMapping:
             ValueError, TypeError: naming the option or the field, the file and what it has.
         """
         options = {name: content for content, names in self.contents.items() for name in names}
-        if _may_be_data(schema) and not set(schema.names) & set(options):
+        if NAMES_MAY_BE_DATA in (schema.metadata or {}) and not set(schema.names) & set(options):
             rule = f"must be a header with the fields {', '.join(options)} (or those named by --user and so on)"
             raise ValueError(f"the first line of {source} {rule}, got {_listed(schema, len(options))}")
         for name, option in options.items():
@@ -236,11 +236,6 @@ def _kind_of(name: str, option: str, schema: pa.Schema, source: str) -> pa.DataT
     return schema.field(name).type
 
 
-def _may_be_data(schema: pa.Schema) -> bool:
-    """Tell whether the names of fields may be those of an event."""
-    return NAMES_MAY_BE_DATA.encode() in (schema.metadata or {})
-
-
 def _listed(schema: pa.Schema, least: int = 0) -> str:
     """Return the names of fields; their number where they may be those of an event, which has a time and so digits.
 
@@ -248,6 +243,6 @@ def _listed(schema: pa.Schema, least: int = 0) -> str:
     """
     names = schema.names
     plain = all(len(name) <= LONGEST_NAME and not re.search(r"\d", name) for name in names)
-    if _may_be_data(schema) and not (plain and least <= len(names) <= MOST_NAMES):
+    if NAMES_MAY_BE_DATA in (schema.metadata or {}) and not (plain and least <= len(names) <= MOST_NAMES):
         return f"{len(names):,} fields of other names"
     return ", ".join(sorted(name.strip() for name in names)) or "none"
