@@ -222,7 +222,7 @@ def _execute(monitor: Monitor, frame: Any, path: str, *, dry_run: bool = False) 
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
     fields = loaded("run.run.shared_fields")(read)
     fields.check(table.schema, "the frame")
-    loaded("sources.frame_files.write_events")([table], fields.names(), path)
+    loaded("sources.frame_files.write_events")([table], fields.names, path)
     with loaded("run.run.Run").prepare(monitor, Execution(workers=1, dry_run=dry_run)) as run:
         run.execute()
         return {name: run.places.rows(name) for name in monitor.questions}

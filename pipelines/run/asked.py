@@ -24,7 +24,7 @@ from privstream.pipelines.sinks.row_files import (
     write_row_file,
 )
 from privstream.pipelines.sinks.row_formats import Layout
-from privstream.pipelines.sources.fields import AnyFields, FieldMapping, SharedFields
+from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import OF_READING, unusable
 from privstream.pipelines.stores import filesystems
@@ -201,7 +201,7 @@ def check_usable(data: Data, files: Sequence[EventFile], fields: AnyFields) -> N
     found = unusable(files, fields)
     if not found:
         return
-    first = fields.first if isinstance(fields, SharedFields) else fields
+    first = fields.questions[0][1]
     wanted = {code.partition("_")[0] for code in found} & {"user", "item", "time", "value"}
     named = [f"--{name} {field}" for name in sorted(wanted) if (field := getattr(first, name))]
     reasons = listed({fault(code, data.time_format): number for code, number in found.items()})

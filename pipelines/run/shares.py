@@ -20,7 +20,7 @@ from privstream.pipelines.run.asked import READ, stage_label
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Tell
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.sources.found_files import FilePart
+from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import is_for
 from privstream.pipelines.sources.readers import ReadEvents, ReadSome
 from privstream.transforms import DeadLetter
@@ -132,7 +132,7 @@ class Share:
     letters: bool
     number: int = 0
     segment: int = 0
-    parts: Sequence[FilePart] = ()
+    parts: Sequence[EventFile] = ()
     received: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -169,9 +169,9 @@ def perform(task: bytes) -> tuple[Counters, dict[Place, list[bytes]]]:
     return counted, Post.end()
 
 
-def evenly(parts: Sequence[FilePart], processes: int) -> list[list[FilePart]]:
+def evenly(parts: Sequence[EventFile], processes: int) -> list[list[EventFile]]:
     """Share out parts of files, the largest first, each to the process that has least, by rows or else by bytes."""
-    shares: list[list[FilePart]] = [[] for _ in range(processes)]
+    shares: list[list[EventFile]] = [[] for _ in range(processes)]
     sizes = [0] * processes
     for part in sorted(parts, key=lambda part: part.rows or part.size, reverse=True):
         least = sizes.index(min(sizes))

@@ -17,11 +17,12 @@ import pyarrow as pa
 from fastavro._read import BLOCK_READERS
 from privstream.pipelines.sources.event_files import (
     PLAIN,
-    InputFileError,
     RawEvents,
     TextForm,
+    UnfitError,
+    column_of,
     describe_row,
-    open_file,
+    opened_as,
     places,
 )
 
@@ -33,10 +34,6 @@ GROUP_BYTES, GROUP_RECORDS = 1 << 20, 1 << 14
 
 MOST_DECIMAL, EXACT = 10**38, Context(prec=38)
 UUID_BYTES = 16
-
-
-class UnfitError(ValueError):
-    """A rule that a file breaks; the message quotes nothing of its records."""
 
 
 def _checked(size: int) -> int:
@@ -183,25 +180,19 @@ def _groups(blocks: Iterator[Any]) -> Iterator[list[Any]]:
 @contextmanager
 def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[Any]]]:
     """Open a file: give the types of its fields, and its blocks; what goes wrong inside is an error of the file."""
-    with open_file(path) as stream:
-        try:
-            blocks = fastavro.block_reader(stream, handle_unicode_errors="surrogateescape")
-            if blocks.codec not in CODECS:
-                raise UnfitError(f"codec {blocks.codec} is not read, only {', '.join(CODECS)}")
-            written: Any = blocks.writer_schema
-            if not isinstance(written, dict) or written.get("type") != "record":
-                raise UnfitError("it must have records")
-            named: dict[str, tuple[pa.DataType, bool]] = {}
-            kinds = {field["name"]: _kind_of(field["type"], named) for field in written["fields"]}
-            if not any(takes_bytes for _, takes_bytes in kinds.values()):
-                raise UnfitError("its records must have fields that take bytes")
-            _drop_logical_types(written)
-            yield pa.schema([(name, kind) for name, (kind, _) in kinds.items()]), blocks
-        except UnfitError as error:
-            raise InputFileError(f"{path} cannot be read: {error}") from None
-        except Exception as error:  # fastavro raises whatever the bytes lead it to
-            rule = "is not an Avro file, or is damaged or cut short"
-            raise InputFileError(f"{path} {rule} ({type(error).__name__})") from None
+    with opened_as(path, "is not an Avro file, or is damaged or cut short") as stream:
+        blocks = fastavro.block_reader(stream, handle_unicode_errors="surrogateescape")
+        if blocks.codec not in CODECS:
+            raise UnfitError(f"codec {blocks.codec} is not read, only {', '.join(CODECS)}")
+        written: Any = blocks.writer_schema
+        if not isinstance(written, dict) or written.get("type") != "record":
+            raise UnfitError("it must have records")
+        named: dict[str, tuple[pa.DataType, bool]] = {}
+        kinds = {field["name"]: _kind_of(field["type"], named) for field in written["fields"]}
+        if not any(takes_bytes for _, takes_bytes in kinds.values()):
+            raise UnfitError("its records must have fields that take bytes")
+        _drop_logical_types(written)
+        yield pa.schema([(name, kind) for name, (kind, _) in kinds.items()]), blocks
 
 
 def _drop_logical_types(kind: Any) -> None:
@@ -212,7 +203,7 @@ def _drop_logical_types(kind: Any) -> None:
         _drop_logical_types(inner)
 
 
-def _column(kind: pa.DataType, values: list[Any]) -> pa.Array | list[Any]:
+def _column(kind: pa.DataType, values: list[Any]) -> pa.Array:
     """Give values back what their logical type says; the rest is taken as it comes."""
     if pa.types.is_timestamp(kind):
         return pa.array(values, pa.int64()).cast(kind)
@@ -220,7 +211,7 @@ def _column(kind: pa.DataType, values: list[Any]) -> pa.Array | list[Any]:
         return pa.array(values, pa.int32()).cast(kind)
     if pa.types.is_decimal(kind):
         return pa.array([_decimal(value, kind.scale) for value in values], kind)
-    return pa.array(values, kind) if kind in (pa.bool_(), pa.uuid()) else values
+    return pa.array(values, kind) if kind == pa.uuid() else column_of(values)
 
 
 def _decimal(value: bytes | None, scale: int) -> Decimal | None:

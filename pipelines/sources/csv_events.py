@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ DELIMITERS = (COMMA, b";", b"\t", b"|")
 """What a header can show to separate fields; another delimiter must be named."""
 
 RETURN = re.compile(rb"\r(?!\n)")
-HEADER_BYTES, HEADER_LINES = 1 << 20, 100
+HEADER_BYTES = 1 << 20
 MAX_RECORD_BYTES = 1 << 26
 MANY_LINES = 20
 """Records of more lines are counted: a quote that is no quotation mark may have made one of many."""
@@ -130,7 +131,7 @@ def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: 
     """Give the records in their order, block by block; a quote that is open, or joins several, refuses the file."""
     quoted, many, enough = header.quoted, counter("records_of_many_lines"), 0
     for piece in chain(pieces, [b""]):
-        text += piece if piece else b"\n" * bool(text)
+        text = _ended(text + piece, piece)
         if not text or (piece and len(text) < enough):
             continue
         feeds = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
@@ -156,6 +157,11 @@ def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: 
         if len(text) > MAX_RECORD_BYTES:
             rule = f"a record must be at most {MAX_RECORD_BYTES >> 20} MiB, and that on line {line} is not"
             raise InputFileError(f"{path}: {rule}: perhaps {NOT_CLOSED.format(line)} in this file")
+
+
+def _ended(text: bytes, piece: bytes) -> bytes:
+    """Return text with a line feed behind its last line, if no piece follows."""
+    return text if piece or not text or text.endswith(b"\n") else text + b"\n"
 
 
 def _parse(records: Records, header: Header, fields: Sequence[str], path: str) -> Iterator[RawEvents | Damage]:
@@ -211,47 +217,39 @@ def _misshapen(text: bytes, header: Header) -> list[int]:
 
 
 def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header, int, bytes] | None:
-    """Read the first record that is not blank; return it, the next line, and the text behind it; None if none is."""
-    text, line = b"", 1
-    for piece in chain(pieces, [b"\n"]):
-        text = (text + piece).removeprefix(BYTE_ORDER_MARK)
-        blank = text[: len(text) - len(text.lstrip())].rfind(b"\n") + 1
-        text, line = text[blank:], line + text[:blank].count(b"\n")
-        for number, found in enumerate(islice(re.finditer(rb"\n", text), HEADER_LINES), 1):
-            if found.start() > HEADER_BYTES:
-                break
-            if (header := _names(text[: found.start()], path, form)) is not None:
-                return header, line + number, text[found.end() :]
-        if len(text) > HEADER_BYTES:
-            break
-    if text.strip():
-        raise _no_header(path, form, text)
-    return None
+    """Read the first record that is not blank; return it, the next line, and the text behind it; None if none is.
 
-
-def _names(line: bytes, path: str, form: TextForm) -> Header | None:
-    """Return the names in a header; None if a quote is still open.
-
-    The delimiter, if not named, is what separates all names that are asked for, or the only one of `DELIMITERS` there.
+    The delimiter, if not named, is what separates all names that are asked for, or else most names. A file with nothing
+    else in its first mebibyte is refused.
     """
-    plain = re.sub(rb'"[^"]*"', b"", line) if form.quote else line
-    possible = [form.delimiter] if form.delimiter else [each for each in DELIMITERS if each in plain] or [COMMA]
-    found: list[Header] = []
-    for header in (Header([], delimiter, form.quote) for delimiter in possible):
-        if form.quote and any(not each["end"] for each in header.quoted.finditer(line)):
+    text, piece = b"", b"\n"
+    while piece and len(text) < HEADER_BYTES:
+        piece = next(pieces, b"")
+        text += piece
+    text = _ended(text.removeprefix(BYTE_ORDER_MARK), piece)
+    blank = text[: len(text) - len(text.lstrip())].rfind(b"\n") + 1
+    line, text = 1 + text.count(b"\n", 0, blank), text[blank:]
+    if not text and not piece:
+        return None
+    found: list[tuple[Header, bytes]] = []
+    for delimiter in [form.delimiter] if form.delimiter else DELIMITERS:
+        header = Header([], delimiter, form.quote)
+        quoted = rb'(?:^|(?<=%s))"(?:[^"]++|"")*+"|' % re.escape(delimiter) if form.quote else b""
+        record = re.match(rb"(?:%s[^\n])*+\n" % quoted, text)  # what is not closed is text here
+        if record is None or len(record[0]) > HEADER_BYTES or header.has_bare_return(record[0]):
             continue
-        try:
-            text = pa.BufferReader(line + b"\n")
-            names = list(pa_csv.read_csv(text, parse_options=header.options()).column_names)
-        except (pa.ArrowInvalid, UnicodeDecodeError):
-            names = []
-        if not names or header.has_bare_return(line + b"\n"):
-            raise _no_header(path, form, line + b"\n")
-        found.append(header._replace(names=names))
-    fitting = [each for each in found if set(form.names) <= set(each.names)]
-    if len(fitting) > 1:
+        closed = not form.quote or all(each["end"] for each in header.quoted.finditer(record[0]))
+        if closed and (delimiter in record[0] or delimiter in (COMMA, form.delimiter)):
+            with suppress(pa.ArrowInvalid, UnicodeDecodeError):
+                read = pa_csv.read_csv(pa.BufferReader(record[0]), parse_options=header.options())
+                found.append((header._replace(names=read.column_names), record[0]))
+    fitting = [each for each in found if set(form.names) <= set(each[0].names)]
+    if not found:
+        raise _no_header(path, form, text[: text.find(b"\n") + 1] or text)
+    if form.names and len(fitting) > 1:
         raise InputFileError(f"--delimiter must be given: the first line of {path} can be read in several ways")
-    return max(fitting or found, key=lambda each: len(each.names), default=None)
+    header, first = max(fitting or found, key=lambda each: len(each[0].names))
+    return header, line + first.count(b"\n"), text[len(first) :]
 
 
 def _no_header(path: str, form: TextForm, text: bytes) -> InputFileError:

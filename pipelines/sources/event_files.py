@@ -6,9 +6,13 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
+from types import NoneType
 from typing import Any, BinaryIO, Protocol
 
+import numpy as np
 import pyarrow as pa
 from privstream.pipelines.stores import opened, scheme_of
 
@@ -23,6 +27,10 @@ UTF_8 = "utf-8"
 
 class InputFileError(ValueError):
     """A file of events that cannot be read at all; the message names the file and never quotes what is in it."""
+
+
+class UnfitError(ValueError):
+    """A rule that a file breaks; the message quotes nothing of its records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,24 +57,58 @@ PLAIN = TextForm()
 class RawEvents:
     """Rows of a file, column by column; functions say where a row stands, and quote it for its dead letter."""
 
-    columns: dict[str, pa.Array | list[Any]]
+    columns: dict[str, pa.Array]
     position: Callable[[int], str]
     record: Callable[[int], str]
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are."""
-        return len(next(iter(self.columns.values())))
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A piece of a file that could not be decoded into rows: the end of a counter's name, the rule, where, the text."""
+    """What cannot be used: the end of a counter's name, the rule, where, the text, and the questions that cannot."""
 
     code: str
     reason: str
     position: str
     record: str = ""
+    by: tuple[str, ...] = ("",)
+
+
+HELD: dict[type, pa.DataType] = {
+    **{NoneType: pa.null(), str: pa.string(), bytes: pa.binary(), bool: pa.bool_(), int: pa.int64()},
+    **{float: pa.float64(), datetime: pa.timestamp("us"), list: pa.list_(pa.string())},
+}
+"""Kinds of Python values and how Arrow holds them; a list has the text of a value of another kind."""
+
+
+def column_of(values: Sequence[Any]) -> pa.Array:
+    """Return Python values as a column: those of several kinds as a union of a column for each.
+
+    So no value decides how another one is read. Text that is no Unicode becomes bytes that are no UTF-8.
+    """
+    kinds = set(map(type, values)) - {NoneType}
+    if len(kinds) < 2 and list not in kinds:
+        with suppress(KeyError, OverflowError, UnicodeEncodeError):
+            return pa.array(values, HELD[next(iter(kinds), str)])
+    held = [_held(value) for value in values]
+    found = list(dict.fromkeys(map(type, held)))
+    codes = np.array([found.index(type(value)) for value in held], np.int8)
+    offsets = np.zeros(len(codes), np.int32)
+    for code in range(len(found)):
+        offsets[codes == code] = np.arange(np.count_nonzero(codes == code))
+    parts = [pa.array([value for value in held if type(value) is kind], HELD[kind]) for kind in found]
+    return pa.UnionArray.from_dense(pa.array(codes), pa.array(offsets), parts)
+
+
+def _held(value: Any) -> Any:
+    """Return a value of one of the kinds of `HELD` that Arrow has room for."""
+    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+        return str(value)
+    if type(value) is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-8", "surrogatepass")
+    return [str(value)] if type(value) is list or type(value) not in HELD else value
 
 
 class EventFormat(Protocol):
@@ -109,6 +151,23 @@ def open_file(path: str) -> BinaryIO:
         raise InputFileError(f"cannot read {path}: {reason}") from None
 
 
+@contextmanager
+def opened_as(path: str, rule: str) -> Iterator[BinaryIO]:
+    """Open a file; what goes wrong with its bytes in the block is an error that names it, by the rule or its own words.
+
+    Libraries have many errors of damaged bytes, and these may quote what is in them.
+    """
+    with open_file(path) as stream:
+        try:
+            yield stream
+        except InputFileError:
+            raise
+        except UnfitError as error:
+            raise InputFileError(f"{path} cannot be read: {error}") from None
+        except Exception as error:
+            raise InputFileError(f"{path} {rule} ({type(error).__name__})") from None
+
+
 def quote(text: Any) -> str:
     """Quote a piece of a file, text or bytes that need not be UTF-8, for its dead letter."""
     if not isinstance(text, str):
@@ -134,14 +193,12 @@ def describe_row(columns: dict[str, Any]) -> Callable[[int], str]:
 
 def _plain(value: Any) -> Any:
     """Take an Arrow value out of its wrapper; of long text as much as is quoted."""
-    if isinstance(value, pa.DictionaryScalar):
+    if isinstance(value, pa.DictionaryScalar | pa.UnionScalar):
         value = value.value
-    if isinstance(value, pa.StringScalar | pa.BinaryScalar) and value.is_valid:
+    if value is None or not value.is_valid:
+        return None
+    if isinstance(value, pa.StringScalar | pa.BinaryScalar):
         return quote(value.as_buffer())
-    if isinstance(value, bytes):
-        return quote(value)
-    if not isinstance(value, pa.Scalar):
-        return value[: MAX_RECORD_CHARACTERS + 1] if isinstance(value, str) else value
     if pa.types.is_timestamp(value.type) or pa.types.is_date(value.type):  # Python has fewer years
         return value.cast(pa.string()).as_py()
     return value.as_py()

@@ -1,8 +1,10 @@
 """Which fields of a file are the person, the item, the time and the value."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 
 import pyarrow as pa
@@ -19,10 +21,14 @@ from pyarrow import types
 LONGEST = 1 << 14
 """Bytes of UTF-8 that a user or an item has at most."""
 
+WANTED = dict.fromkeys(("user", "item"), "text or an integer")
+WANTED |= {"time": "a timestamp, ISO 8601 text or an epoch number", "value": "a number"}
+"""What a field can be, by what it contains."""
+
 MOST_NAMES, LONGEST_NAME = 40, 40
 """So many names of a header an error lists, if none of them is longer."""
 
-NAMES_MAY_BE_DATA = "names_may_be_data"
+NAMES_MAY_BE_DATA = b"names_may_be_data"
 """Key in the metadata of a schema whose names were read from a line that may be an event: a CSV without a header."""
 
 
@@ -80,8 +86,7 @@ class FieldMapping:
         mark = self.delimiter or ","
         if len(mark) > 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n \0':
             raise ValueError(f"delimiter must be one character that is no letter, digit, quote or space, got {mark!r}")
-        encoding_of(self.encoding)
-        self.filtered()
+        _ = self.text, self.spelling, self.times, self.condition  # once, before the fields go to workers
         if self.time_zone is not None:
             zone_clock(self.time_zone)
         if self.time_format is None:
@@ -93,22 +98,27 @@ class FieldMapping:
             rule = "must be given, such as Europe/Berlin or UTC: times of this time_format are local ones"
             raise ValueError(f"time_zone {rule}")
 
-    @property
+    @cached_property
     def times(self) -> TimeForm:
         """How times are written."""
         return TimeForm(unit=self.time_unit, form=self.time_format, zone=self.time_zone)
 
-    @property
+    @cached_property
     def text(self) -> TextForm:
         """How files of text are written."""
         mark = None if self.delimiter is None else self.delimiter.encode()
         quote = self.quote == QUOTES[0]
-        return TextForm(encoding=encoding_of(self.encoding), delimiter=mark, names=self.names(), quote=quote)
+        return TextForm(encoding=encoding_of(self.encoding), delimiter=mark, names=self.names, quote=quote)
 
-    @property
+    @cached_property
     def spelling(self) -> Spelling:
         """How texts are read."""
         return Spelling(null=self.null, trim=self.trim, normalize=self.normalize, fold_case=self.fold_case)
+
+    @property
+    def condition(self) -> Filter | None:
+        """What an event must meet."""
+        return None if self.where is None else _compiled(self.where)
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -120,18 +130,22 @@ class FieldMapping:
         """The names of the fields with the item, if there are several."""
         return self.items if len(self.items) > 1 else ()
 
-    def names(self) -> tuple[str, ...]:
-        """Return the fields to be read from a file."""
-        return tuple(dict.fromkeys([*chain.from_iterable(self.contents().values()), *self.filtered()]))
-
-    def filtered(self) -> dict[str, str | None]:
-        """Return the fields that the condition reads, and what it reads them as."""
-        return {} if self.where is None else _kinds(self.where)
-
+    @cached_property
     def contents(self) -> dict[str, tuple[str, ...]]:
-        """Return the fields to be read, by what they contain: several for an item of several columns."""
+        """The fields to be read, by what they contain: several for an item of several columns."""
         fields = {"user": (self.user,), "item": self.items, "time": (self.time,), "value": (self.value,)}
         return {content: names for content, names in fields.items() if any(names)}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The fields to be read from a file."""
+        filtered = () if self.condition is None else self.condition.kinds
+        return tuple(dict.fromkeys([*chain.from_iterable(self.contents.values()), *filtered]))
+
+    @property
+    def questions(self) -> tuple[tuple[str, FieldMapping], ...]:
+        """The only question that reads them, without a name."""
+        return (("", self),)
 
     def check(self, schema: pa.Schema, source: str) -> None:
         """Check that a file has the fields and that their types, as its producer states them, can be used.
@@ -139,34 +153,28 @@ class FieldMapping:
         Raises:
             ValueError, TypeError: naming the option or the field, the file and what it has.
         """
-        options = {name: content for content, names in self.contents().items() for name in names}
-        if _may_be_data(schema) and not set(schema.names) & set(options):
+        options = {name: content for content, names in self.contents.items() for name in names}
+        if NAMES_MAY_BE_DATA in (schema.metadata or {}) and not set(schema.names) & set(options):
             rule = f"must be a header with the fields {', '.join(options)} (or those named by --user and so on)"
             raise ValueError(f"the first line of {source} {rule}, got {_listed(schema, len(options))}")
         for name, option in options.items():
             kind = _kind_of(name, f"--{option}", schema, source)
-            if option in ("time", "value"):
-                self._check_number(name, option, kind, source)
-            elif not is_known_as_text(kind):
-                raise TypeError(f"field `{name}` of {source} must be text or an integer, got {kind}")
-        for name, read in self.filtered().items():
+            plain = kind.value_type if types.is_dictionary(kind) else kind
+            number = _is_number(plain)
+            moment = option == "time" and (types.is_timestamp(plain) or types.is_date(plain))
+            fits = number or moment or is_text(plain) or types.is_null(plain)
+            if not (fits if option in ("time", "value") else is_known_as_text(kind)):
+                raise TypeError(f"field `{name}` of {source} must be {WANTED[option]}, got {kind}")
+            if moment and getattr(plain, "tz", None) is None and self.time_zone is None:
+                rule = "must be given, such as Europe/Berlin or UTC"
+                raise ValueError(f"--time-zone {rule}: field `{name}` of {source} has local times, without a zone")
+            if option == "time" and number and self.time_unit is None:
+                units = ", ".join(TIME_UNITS)
+                raise ValueError(f"--time-unit must be one of {units}: field `{name}` of {source} has plain numbers")
+        for name, read in (self.condition.kinds if self.condition else {}).items():
             kind = _kind_of(name, "--where", schema, source)
             if not _can_be(kind, read):
                 raise TypeError(f"--where reads field `{name}` of {source} as {read or 'a plain value'}, got {kind}")
-
-    def _check_number(self, name: str, option: str, kind: pa.DataType, source: str) -> None:
-        """Check the type of the field with numbers or with times; text may have either."""
-        plain = kind.value_type if types.is_dictionary(kind) else kind
-        moment = option == "time" and (types.is_timestamp(plain) or types.is_date(plain))
-        if not (_is_number(plain) or moment or is_text(plain) or types.is_null(plain)):
-            rule = "a timestamp, ISO 8601 text or an epoch number" if option == "time" else "a number"
-            raise TypeError(f"field `{name}` of {source} must be {rule}, got {kind}")
-        if moment and getattr(plain, "tz", None) is None and self.time_zone is None:
-            rule = "must be given, such as Europe/Berlin or UTC"
-            raise ValueError(f"--time-zone {rule}: field `{name}` of {source} has local times, without a zone")
-        if option == "time" and _is_number(plain) and self.time_unit is None:
-            units = ", ".join(TIME_UNITS)
-            raise ValueError(f"--time-unit must be one of {units}: field `{name}` of {source} has plain numbers")
 
 
 @dataclass(frozen=True)
@@ -175,19 +183,15 @@ class SharedFields:
 
     questions: tuple[tuple[str, FieldMapping], ...]
 
-    @property
-    def first(self) -> FieldMapping:
-        """The reading that says what is the same in all of them."""
-        return self.questions[0][1]
-
-    @property
+    @cached_property
     def text(self) -> TextForm:
         """How files of text are written."""
-        return replace(self.first.text, names=self.names())
+        return replace(self.questions[0][1].text, names=self.names)
 
+    @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the fields to be read from a file."""
-        return tuple(dict.fromkeys(name for _, fields in self.questions for name in fields.names()))
+        """The fields to be read from a file."""
+        return tuple(dict.fromkeys(name for _, fields in self.questions for name in fields.names))
 
     def check(self, schema: pa.Schema, source: str) -> None:
         """Check that a file has the fields of all questions; an error begins with the name of the question."""
@@ -202,9 +206,8 @@ AnyFields = FieldMapping | SharedFields
 
 
 @lru_cache(maxsize=16)
-def _kinds(where: str) -> dict[str, str | None]:
-    """Return the fields that a condition reads, and what it reads them as."""
-    return Filter(where).kinds
+def _compiled(where: str) -> Filter:
+    return Filter(where)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -231,11 +234,6 @@ def _kind_of(name: str, option: str, schema: pa.Schema, source: str) -> pa.DataT
     return schema.field(name).type
 
 
-def _may_be_data(schema: pa.Schema) -> bool:
-    """Tell whether the names of fields may be those of an event."""
-    return NAMES_MAY_BE_DATA.encode() in (schema.metadata or {})
-
-
 def _listed(schema: pa.Schema, least: int = 0) -> str:
     """Return the names of fields; their number where they may be those of an event, which has a time and so digits.
 
@@ -243,6 +241,6 @@ def _listed(schema: pa.Schema, least: int = 0) -> str:
     """
     names = schema.names
     plain = all(len(name) <= LONGEST_NAME and not re.search(r"\d", name) for name in names)
-    if _may_be_data(schema) and not (plain and least <= len(names) <= MOST_NAMES):
+    if NAMES_MAY_BE_DATA in (schema.metadata or {}) and not (plain and least <= len(names) <= MOST_NAMES):
         return f"{len(names):,} fields of other names"
     return ", ".join(sorted(name.strip() for name in names)) or "none"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from privstream.pipelines.locations import END
 from privstream.pipelines.sources import avro_events, csv_events, parquet_events, text_lines, xlsx_events
@@ -29,35 +29,25 @@ from privstream.pipelines.stores import (
 )
 from privstream.transforms.timing.steps import MICROS
 
-FORMATS = {
-    "avro": cast(EventFormat, avro_events),
-    "parquet": cast(EventFormat, parquet_events),
-    "jsonl": cast(EventFormat, text_lines),
-    "csv": cast(EventFormat, csv_events),
-    "xlsx": cast(EventFormat, xlsx_events),
+FORMATS: dict[str, EventFormat] = {
+    "avro": avro_events,
+    "parquet": parquet_events,
+    "jsonl": text_lines,
+    "csv": csv_events,
+    "xlsx": xlsx_events,
 }
 ENDINGS = {name: name for name in FORMATS} | {"ndjson": "jsonl", "tsv": "csv"}
 TEXT_FORMATS = ("jsonl", "csv")
 
 
 class EventFile(NamedTuple):
-    """A file that matched: its size in bytes, when it came, if it was watched for, and its marks: see `FileFacts`."""
+    """A file that was found: its size in bytes, and its marks (see `FileFacts`); or a row group of it, and its rows."""
 
     path: str
     size: int
     format: str
-    came: int = 0
     marks: tuple[float, ...] = ()
-
-
-class FilePart(NamedTuple):
-    """A file, or a row group of it, for one worker; with its rows, if known, and the file's marks."""
-
-    path: str
-    format: str
-    size: int
-    group: int = 0
-    marks: tuple[float, ...] = ()
+    group: int | None = None
     rows: int = 0
 
 
@@ -111,15 +101,15 @@ def _of_store(path: str) -> list[FileFacts]:
     return [file for file in found if not filesystems().split(file.path)[1].startswith((".", "_"))]
 
 
-def check_unchanged(file: EventFile | FilePart) -> None:
+def check_unchanged(file: EventFile) -> None:
     """Refuse a file that has changed since it was found: the noise of the run is bound to what was in it then."""
     try:
         now = facts_of(file.path)
     except OSError:
         raise InputFileError(f"{file.path} must stay until it has been read") from None
-    known = len(now.marks) if now.marks[1:2] == file.marks[1:2] else 1  # a copy on another machine has other ones
-    if (now.size, now.marks[:known]) != (file.size, file.marks[:known]):
-        raise InputFileError(f"{file.path} must not change while a run reads it; start the run again")
+    marks = file.marks if now.marks[1:2] == file.marks[1:2] else file.marks[:1]  # other machines have other ones
+    if (now.size, now.marks[: len(marks)]) != (file.size, marks):
+        raise InputFileError(f"{file.path} must not change while a run reads it")
 
 
 def format_of(path: str) -> str:
@@ -134,20 +124,19 @@ def format_of(path: str) -> str:
     return format
 
 
-def check_file(file: EventFile | FilePart, fields: AnyFields) -> None:
+def check_file(file: EventFile, fields: AnyFields) -> None:
     """Check that a file can be opened and that its schema or header, if it has one, has the fields."""
     schema = FORMATS[file.format].schema(file.path, fields.text)
     if schema is not None:
         fields.check(schema, file.path)
 
 
-def parts_of(file: EventFile) -> list[FilePart]:
-    """Cut a file into parts."""
-    part = FilePart(file.path, file.format, file.size, marks=file.marks)
-    if file.format != "parquet":
-        return [part]
+def parts_of(file: EventFile) -> list[EventFile]:
+    """Cut a file that has row groups into these; another one, or a row group, is one part."""
+    if file.format != "parquet" or file.group is not None:
+        return [file]
     rows = parquet_events.row_groups(file.path)
-    return [part._replace(group=group, rows=number) for group, number in enumerate(rows)]
+    return [file._replace(group=group, rows=number) for group, number in enumerate(rows)]
 
 
 def files_with(fields: AnyFields, pattern: str, format: str | None = None) -> list[EventFile]:
@@ -258,10 +247,7 @@ class FolderPolls:
     @classmethod
     def from_bytes(cls, data: bytes | None) -> FolderPolls:
         """Restore the state; nothing has been taken if there is none."""
-        if data is None:
-            return cls()
-        taken, waiting, until = json.loads(data)
-        return cls({name: (stamp, gone) for name, (stamp, gone) in taken.items()}, waiting, until)
+        return cls() if data is None else cls(*json.loads(data))
 
 
 def _hashed(name: str) -> str:

@@ -91,7 +91,7 @@ def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:
     with closing(batches):
         first = next(batches)
         fields.check(first.schema, "the query")
-        write_events(_tables(chain([first], batches)), fields.names(), path)
+        write_events(_tables(chain([first], batches)), fields.names, path)
 
 
 def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -128,7 +128,7 @@ def _of_duckdb(path: str, query: str) -> Generator[pa.RecordBatch]:
                 raise InputFileError("query must be one SELECT")
             connection.execute("SET TimeZone = 'UTC'")  # whatever that of this machine is
             reader = connection.sql(query).to_arrow_reader(ROWS)
-            yield pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in reader.schema], schema=reader.schema)
+            yield pa.RecordBatch.from_pylist([], reader.schema)
             yield from reader
     except asked as error:  # about the query, which is public, and not about rows; the first line has no picture of it
         rule = next(iter(str(error).splitlines()), type(error).__name__).strip()

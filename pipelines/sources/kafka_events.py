@@ -20,7 +20,7 @@ from privstream.pipelines.locations import LAUNCH_SECONDS, SCHEME, parse_url
 from privstream.pipelines.sources.event_files import Damage, RawEvents, places, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.normalise import Normaliser, usable
+from privstream.pipelines.sources.normalise import usable
 from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.sources.watch_events import Answer, PolledSource, poll_parts
@@ -155,7 +155,10 @@ class AskKafka(PolledSource):
             consumer.close()
 
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
-        """Read to the end of the partition or the limits of one question; while no broker answers, nothing."""
+        """Read to the end of the partition or the limits of one question; while no broker answers, nothing.
+
+        Each record has the tick at which it arrived, by the broker; a partition's time never runs backwards.
+        """
         position = position or b"[0, 0]"
         offset, reached = json.loads(position)
         began = Timestamp.now().micros
@@ -165,28 +168,21 @@ class AskKafka(PolledSource):
             return Answer((), position, watermark)
         messages, offset = self._consume(consumer, offset, end)
         self._consumers[part] = consumer, offset
-        found = []
-        place = f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
-        for arrived, group in groupby(self._stamped(messages, reached), key=itemgetter(1)):
-            records = [message for message, _ in group]
-            offsets, values = [each.offset() or 0 for each in records], [each.value() or b"" for each in records]
-            found.append((Records(place, offsets, values), arrived))
+        found: list[tuple[Records, int]] = []
+        arrived, place = reached // TICK * TICK, f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
+        for message in messages:
+            kind, millis = message.timestamp()
+            if kind == TIMESTAMP_LOG_APPEND_TIME:  # a producer may say 2100, and make all others late
+                arrived = max(arrived, millis * 1000 // TICK * TICK)
+            if not found or found[-1][1] != arrived:
+                found.append((Records(place, [], []), arrived))
+            found[-1][0].offsets.append(message.offset() or 0)
+            found[-1][0].values.append(message.value() or b"")
+        if found:
             reached = max(reached, arrived)
         if offset >= end:
             reached = max(reached, began - MARGIN)
         return Answer(found, json.dumps([offset, reached]).encode(), reached)
-
-    def _stamped(self, messages: list[Message], reached: int) -> Iterator[tuple[Message, int]]:
-        """Give each record the tick at which it arrived, by the broker; a partition's time never runs backwards.
-
-        A time that a producer has set says nothing: one record of the year 2100 would make all others late.
-        """
-        arrived = reached // TICK * TICK
-        for message in messages:
-            kind, millis = message.timestamp()
-            if kind == TIMESTAMP_LOG_APPEND_TIME:
-                arrived = max(arrived, millis * 1000 // TICK * TICK)
-            yield message, arrived
 
     def _consumer_at(self, part: bytes, offset: int) -> tuple[Consumer, int, int]:
         """Return a consumer that stands at an offset, or at the first record behind it that is there, and the end."""
@@ -244,27 +240,23 @@ class ParseRecords(beam.DoFn):
     """Makes an Arrow batch of records."""
 
     def __init__(self, fields: AnyFields) -> None:
-        self.fields, self.normalise = fields, Normaliser(fields)
+        self.fields = fields
 
     def process(self, element: Records) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
         for found in self._parse(element):
-            yield from tagged(usable(found, element.place, self.normalise))
+            yield from tagged(usable(found, element.place, self.fields))
 
     def _parse(self, element: Records) -> Iterator[RawEvents | Damage]:
-        """Parse records, `RECORD_BYTES` at a time."""
-        offsets: list[int] = []
-        texts: list[bytes] = []
-        size = 0
+        """Parse records, about `RECORD_BYTES` at a time."""
+        fitting, size = [], 0
         for offset, value in zip(element.offsets, element.values, strict=True):
             if len(value) > RECORD_BYTES:
                 reason = f"record must be at most {RECORD_BYTES:,} bytes"
                 yield Damage("malformed_record", reason, f"offset {offset}", quote(value))
-                continue
-            if size + len(value) > RECORD_BYTES:
-                yield from read_objects(texts, self.fields.names(), places("offset", offsets), "record")
-                offsets, texts, size = [], [], 0
-            offsets.append(offset)
-            texts.append(value)
-            size += len(value)
-        yield from read_objects(texts, self.fields.names(), places("offset", offsets), "record")
+            else:
+                fitting.append((size // RECORD_BYTES, offset, value))
+                size += len(value)
+        for _, some in groupby(fitting, key=itemgetter(0)):
+            _, offsets, texts = zip(*some, strict=True)
+            yield from read_objects(texts, self.fields.names, places("offset", offsets), "record")

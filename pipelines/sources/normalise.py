@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from datetime import datetime
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from privstream.pipelines.sources.event_files import Damage, RawEvents
-from privstream.pipelines.sources.fields import LONGEST, AnyFields, FieldMapping, SharedFields
-from privstream.pipelines.sources.found_files import FORMATS, EventFile, FilePart, check_file, check_unchanged, parts_of
+from privstream.pipelines.sources.fields import LONGEST, AnyFields, FieldMapping
+from privstream.pipelines.sources.found_files import FORMATS, EventFile, check_file, check_unchanged, parts_of
 from privstream.pipelines.stores import scheme_of
 from privstream.transforms.counters import counted, counter
 from privstream.transforms.reading.domain import join_columns
@@ -23,23 +22,15 @@ from privstream.transforms.reading.fields import (
     DeadLetter,
     Marks,
     as_text,
+    broken,
+    is_known_as_text,
     is_text,
-    read_text,
+    null_rows,
     text_column,
     value_column,
-    value_of,
 )
-from privstream.transforms.reading.filters import (
-    KINDS,
-    NUMBER,
-    TEXT,
-    Filter,
-    column_of_kind,
-    read_as,
-    with_nulls,
-    wrong_kind,
-)
-from privstream.transforms.reading.times import forms_of, read_micros, read_times
+from privstream.transforms.reading.filters import NUMBER, TEXT, column_of_kind, with_nulls
+from privstream.transforms.reading.times import forms_of, read_times
 
 EXACT = 1e-9
 """A number that is as near to a whole one, by its size, has not been rounded."""
@@ -49,10 +40,6 @@ OF_READING = ": "
 
 QUESTION = b"question"
 """Names, in the metadata of a batch, the one of several questions that it is for."""
-
-TIME = pa.timestamp("us", "UTC")
-ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bytes: pa.binary()}
-"""Kinds of Python values that may stand together in a column."""
 
 SPACES = " \u00a0\u2009\u202f'\u2019"
 BETWEEN = {decimal: f"[{SPACES}{other}]" for decimal, other in ((".", ","), (",", "."))}
@@ -68,40 +55,31 @@ NO_NUMBER = "-"
 FIRST, MOST = 1000, 1_000_000
 """Records that are looked at before a run for one that can be used; the second where a condition drops them."""
 
-Values = Any  # an Arrow array, or a list
+Read = tuple[pa.Array, Marks]
+"""A column, and which rows of it break a rule: what stands in these is not defined."""
+
+Faults = list[tuple[np.ndarray, str, str]]
+"""Rows that break a rule, and the rule, for the counter and in words."""
 
 
-def _texts(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
+def _texts(content: str, fields: FieldMapping, column: pa.Array) -> Read:
     """Read users or items."""
-    column, spelling = _of_one_kind(values), fields.spelling
-    if column is None or pa.types.is_floating(column.type):
-        texts, marks = _one_by_one(
-            values, pa.string(), lambda value: read_text(content, spelling.value(value), longest=LONGEST)
-        )
-    else:
-        texts, marks = text_column(content, spelling.column(as_text(column)), LONGEST)
-    return spelling.texts(content, texts), marks
+    column = fields.spelling.column(as_text(column))
+    if not is_known_as_text(column.type):
+        raise broken(content, "text", column.type)
+    texts, marks = text_column(content, column, LONGEST)
+    return fields.spelling.texts(content, texts), marks
 
 
-def _times(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
+def _times(content: str, fields: FieldMapping, column: pa.Array) -> Read:
     """Read times."""
-    column, spelling, times = _of_one_kind(values), fields.spelling, fields.times
-    if column is None and set(map(type, values)) <= {datetime, type(None)}:  # of a workbook, without a zone
-        column = pa.array(values, pa.timestamp("us"))
-    number = column is not None and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
-    if column is None or (number and times.unit is None):
-        return _one_by_one(values, TIME, lambda value: read_micros(content, spelling.value(value), times))
-    found, marks = read_times(spelling.column(column), times)
-    return pa.array(found).cast(TIME), marks
+    found, marks = read_times(fields.spelling.column(column), fields.times)
+    return pa.array(found).cast(pa.timestamp("us", "UTC")), marks
 
 
-def _values(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
+def _values(content: str, fields: FieldMapping, column: pa.Array) -> Read:
     """Read values; NaN where an event has none and needs none."""
-    column = _of_one_kind(values)
-    if column is None:
-        numbers, marks = _one_by_one(values, pa.float64(), lambda value: _number(value, fields))
-    else:
-        numbers, marks = value_column(_with_points(fields.spelling.column(column), fields.decimal), whole=False)
+    numbers, marks = value_column(_with_points(fields.spelling.column(column), fields.decimal), whole=False)
     if fields.optional_value:
         numbers, marks = with_nulls(numbers, marks)
         numbers = pc.fill_null(numbers, np.nan)
@@ -111,58 +89,32 @@ def _values(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Arra
 READERS = {"user": _texts, "item": _texts, "time": _times, "value": _values}
 
 
-def _of_kind(field: str, kind: str | None, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
+def _of_kind(field: str, kind: str | None, fields: FieldMapping, column: pa.Array) -> Read:
     """Read what a condition is about: null where it has no value."""
-
-    def read(value: Any) -> Any:
-        found = fields.spelling.value(value)
-        if kind == NUMBER and isinstance(found, str):
-            try:
-                return _number(found, fields)
-            except BrokenRuleError:
-                raise wrong_kind(field, NUMBER) from None
-        return read_as(field, kind, found)
-
-    column = _of_one_kind(values)
-    if column is None or (kind == TEXT and pa.types.is_floating(column.type)):
-        return _one_by_one(values, pa.bool_() if kind is None else KINDS[kind], read)
     if kind in (NUMBER, TEXT) or is_text(column.type):
         column = fields.spelling.column(column)
-    return column_of_kind(field, kind, _with_points(column, fields.decimal) if kind == NUMBER else column)
+    found, marks = column_of_kind(field, kind, _with_points(column, fields.decimal) if kind == NUMBER else column)
+    return (pc.if_else(found.is_valid(), True, pa.scalar(None, pa.bool_())) if kind is None else found), marks
 
 
-def _number(value: Any, fields: FieldMapping) -> float:
-    """Read a single value."""
-    found = fields.spelling.value(value)
-    if isinstance(found, str):
-        text = found.encode("utf-8", "replace").decode()  # of what is no text it makes no number
-        found = _with_points(pa.array([text], pa.string()), fields.decimal)[0].as_py()
-    return value_of(found, whole=False)
-
-
-def _of_one_kind(values: Values) -> pa.Array | None:
-    """Return Python values as an Arrow column; None if they are of several kinds, or of one that Arrow cannot hold."""
-    if isinstance(values, pa.Array):
-        return values
-    kinds = set(map(type, values)) - {type(None)}
-    with suppress(UnicodeEncodeError, OverflowError):
-        for kind, stored in ARROW.items():
-            if kinds <= {kind}:
-                return pa.array(values, stored)
-    return None
-
-
-def _one_by_one(values: Values, kind: pa.DataType, read: Callable[[Any], Any]) -> tuple[pa.Array, Marks]:
-    """Read values of several kinds, or with wrong ones among them."""
-    found: list[Any] = []
-    broken: dict[str, tuple[np.ndarray, BrokenRuleError]] = {}
-    for row, value in enumerate(values):
-        try:
-            found.append(read(value))
-        except BrokenRuleError as rule:
-            found.append(None)
-            broken.setdefault(rule.code, (np.zeros(len(values), np.bool_), rule))[0][row] = True
-    return pa.array(found, kind), list(broken.values())
+def _read(column: pa.Array, read: Callable[[pa.Array], Read]) -> Read:
+    """Read a column: of several kinds each by itself; values of a kind that does not do break the rule."""
+    if pa.types.is_union(column.type):
+        codes = column.type_codes.to_numpy()
+        rows = [np.flatnonzero(codes == code) for code in range(column.type.num_fields)]
+        parts = [_read(column.field(code), read) for code in range(len(rows))]
+        marks = []
+        for some, (_, found) in zip(rows, parts, strict=True):
+            for mask, rule in found:
+                marks.append((np.isin(np.arange(len(column)), some[mask]), rule))
+        together = pa.concat_arrays([part for part, _ in parts])
+        return together.take(pa.array(np.argsort(np.concatenate(rows)))), marks
+    try:
+        return read(column)
+    except BrokenRuleError as rule:
+        nulls = null_rows(column)
+        found, marks = read(pa.nulls(len(column)))
+        return found, [*((mask & nulls, missing) for mask, missing in marks), (~nulls, rule)]
 
 
 def _with_points(column: pa.Array, decimal: str | None) -> pa.Array:
@@ -178,90 +130,60 @@ def _with_points(column: pa.Array, decimal: str | None) -> pa.Array:
     return pc.if_else(pc.or_(fits, pc.equal(pc.binary_length(column), 0)), plain, pa.scalar(NO_NUMBER, column.type))
 
 
-def _parsed(content: str, values: Values, fields: FieldMapping) -> tuple[pa.Array, Marks]:
-    """Read a field as a user, an item, a time or a value: null in rows that break a rule, and which rows these are."""
-    column, marks = READERS[content](content, values, fields)
-    if marks:
-        broken = np.logical_or.reduce([mask for mask, _ in marks])
-        column = pc.if_else(pa.array(broken), pa.scalar(None, column.type), column)
-    return column, marks
+def normalise(events: RawEvents, fields: AnyFields) -> tuple[list[pa.RecordBatch], Iterator[Damage]]:
+    """Return a batch of the rows that each question can use, and why others cannot be used.
 
-
-class Refusal(NamedTuple):
-    """Why a row cannot be used: its number, the rule, for the counter and in words, and the questions that cannot."""
-
-    row: int
-    code: str
-    reason: str
-    by: tuple[str, ...] = ("",)
-
-
-Faults = list[tuple[np.ndarray, str, str]]
-"""Rows that break a rule, and the rule, for the counter and in words."""
-
-
-class Normaliser:
-    """Makes batches of `user`, `item`, `time` (microseconds, UTC) and `value`, as far as they are read.
-
-    Of several questions each has a batch of its own, whose metadata name it; what several read is parsed once.
+    Batches have `user`, `item`, `time` (microseconds, UTC) and `value`, as far as they are read; those of several
+    questions name theirs in the metadata. What several read is parsed once.
     """
+    parsed: dict[tuple[str, str, bool], Read] = {}
+    batches, refused = [], dict[tuple[int, str, str], list[str]]()
+    for name, own in fields.questions:
+        passing, faults = _passing(name, own, events)
+        columns: dict[str, pa.Array] = {}
+        for content, names in own.contents.items():
+            parts = []
+            for field in names:
+                key = content, field, content == "value" and own.optional_value
+                if key not in parsed:
+                    parsed[key] = _read(events.columns[field], partial(READERS[content], content, own))
+                column, marks = parsed[key]
+                what = content if len(names) == 1 else f"{content} `{field}`"
+                faults += [(mask & passing, rule.code, f"{what} {_rule(rule.code, own)}") for mask, rule in marks]
+                parts.append(column)
+            columns[content] = join_columns(parts) if len(parts) > 1 else parts[0]
+        first: dict[int, tuple[str, str]] = {}  # each row is refused for its first fault
+        for mask, code, reason in faults:
+            passing = passing & ~mask
+            for row in np.flatnonzero(mask).tolist():
+                first.setdefault(row, (code, reason))
+        for row, why in first.items():
+            refused.setdefault((row, *why), []).append(name)
+        batches.append(_batch(name, own, columns, passing))
 
-    def __init__(self, fields: AnyFields) -> None:
-        self.questions = fields.questions if isinstance(fields, SharedFields) else (("", fields),)
-        self.filters = {each.where: Filter(each.where) for _, each in self.questions if each.where is not None}
-
-    def __call__(self, events: RawEvents) -> tuple[Iterator[pa.RecordBatch], list[Refusal]]:
-        """Return a batch of the rows that each question can use, and why others cannot be used."""
-        parsed: dict[tuple[str, str, bool], tuple[pa.Array, Marks]] = {}
-        taken: list[tuple[str, FieldMapping, dict[str, pa.Array], np.ndarray]] = []
-        refused: dict[tuple[int, str, str], list[str]] = {}
-        for name, fields in self.questions:
-            passing, faults = self._passing(name, fields, events)
-            kept, columns = passing.copy(), {}
-            for content, names in fields.contents().items():
-                parts = []
-                for field in names:
-                    key = content, field, content == "value" and fields.optional_value
-                    if key not in parsed:
-                        parsed[key] = _parsed(content, events.columns[field], fields)
-                    column, marks = parsed[key]
-                    what = content if len(names) == 1 else f"{content} `{field}`"
-                    faults += [
-                        (mask & passing, rule.code, f"{what} {_rule(rule.code, fields)}") for mask, rule in marks
-                    ]
-                    if column.null_count:
-                        kept &= column.is_valid().to_numpy(zero_copy_only=False)
-                    parts.append(column)
-                columns[content] = parts[0]
-                if len(parts) > 1:
-                    columns[content] = join_columns([pc.fill_null(column, "") for column in parts])
-            taken.append((name, fields, columns, kept))
-            first: dict[int, tuple[str, str]] = {}  # each row is refused for its first fault
-            for mask, code, reason in faults:
-                for row in np.flatnonzero(mask).tolist():
-                    first.setdefault(row, (code, reason))
-            for row, why in first.items():
-                refused.setdefault((row, *why), []).append(name)
-        refusals = []
+    def damages() -> Iterator[Damage]:
         for (row, code, reason), by in sorted(refused.items()):
-            whom = "" if len(by) == len(self.questions) else f" (for {', '.join(by)})"
-            refusals.append(Refusal(row, code, f"{reason}{whom}", tuple(by)))
-        return (_batch(*each) for each in taken), refusals
+            whom = "" if len(by) == len(fields.questions) else f" (for {', '.join(by)})"
+            yield Damage(code, f"{reason}{whom}", events.position(row), events.record(row), tuple(by))
 
-    def _passing(self, name: str, fields: FieldMapping, events: RawEvents) -> tuple[np.ndarray, Faults]:
-        """Tell which rows pass the filter; those in which a field of it is of the wrong kind are refused."""
-        if fields.where is None:
-            return np.ones(events.rows, np.bool_), []
-        condition, faults = self.filters[fields.where], []
-        read, broken = {}, np.zeros(events.rows, np.bool_)
-        for field, kind in condition.kinds.items():
-            read[field], marks = _of_kind(field, kind, events.columns[field], fields)
-            for mask, rule in marks:
-                broken |= mask
-                faults.append((mask, rule.code, str(rule)))
-        passing = condition.passes(read, events.rows) & ~broken
-        _counter("events_filtered", name).inc(int(np.count_nonzero(~passing & ~broken)))
-        return passing, faults
+    return batches, damages()
+
+
+def _passing(name: str, fields: FieldMapping, events: RawEvents) -> tuple[np.ndarray, Faults]:
+    """Tell which rows pass the filter, and in which a field of it is of the wrong kind, with the rule."""
+    rows = len(next(iter(events.columns.values())))
+    if fields.condition is None:
+        return np.ones(rows, np.bool_), []
+    read, broken = {}, np.zeros(rows, np.bool_)
+    faults: Faults = []
+    for field, kind in fields.condition.kinds.items():
+        read[field], marks = _read(events.columns[field], partial(_of_kind, field, kind, fields))
+        for mask, rule in marks:
+            broken |= mask
+            faults.append((mask, rule.code, str(rule)))
+    passing = fields.condition.passes(read, rows) & ~broken
+    _counter("events_filtered", name).inc(int(np.count_nonzero(~passing & ~broken)))
+    return passing, faults
 
 
 def _batch(name: str, fields: FieldMapping, columns: dict[str, pa.Array], kept: np.ndarray) -> pa.RecordBatch:
@@ -321,53 +243,42 @@ def _rule(code: str, fields: FieldMapping) -> str:
     }[rule]
 
 
-def dead_letter(reason: str, path: str, position: str = "", record: str = "") -> DeadLetter:
-    """Return a dead letter that can be written in UTF-8: names of files may contain other bytes."""
-    texts = (reason, path, position, record)
-    return DeadLetter(*[text.encode("utf-8", "backslashreplace").decode() for text in texts])
-
-
-def usable(found: RawEvents | Damage, source: str, normalise: Normaliser) -> Iterator[pa.RecordBatch | DeadLetter]:
+def usable(found: RawEvents | Damage, source: str, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
     """Yield batches of events of what has been read, and what cannot be used of it; count that."""
-    if isinstance(found, Damage):
-        _count_refusal(found.code)
-        yield dead_letter(found.reason, source, found.position, found.record)
-        return
-    batches, refusals = normalise(found)
-    for refusal in refusals:
-        _count_refusal(refusal.code, refusal.by)
-        yield dead_letter(refusal.reason, source, found.position(refusal.row), found.record(refusal.row))
-    for batch in batches:
-        if batch.num_rows:
-            yield batch
+    batches, damages = ([], iter([found])) if isinstance(found, Damage) else normalise(found, fields)
+    for damage in damages:
+        for name in damage.by:
+            _counter("events_malformed", name).inc()
+            _counter(f"events_malformed_{damage.code}", name).inc()
+        yield dead_letter(damage.reason, source, damage.position, damage.record)
+    yield from (batch for batch in batches if batch.num_rows)
 
 
-def _count_refusal(code: str, by: Sequence[str] = ("",)) -> None:
-    """Count a record that cannot be used, for each of the questions that cannot."""
-    for each in by:
-        _counter("events_malformed", each).inc()
-        _counter(f"events_malformed_{code}", each).inc()
+def dead_letter(*texts: str) -> DeadLetter:
+    """Return a dead letter that can be written in UTF-8: names of files may contain other bytes."""
+    reason, source, position, record = (text.encode("utf-8", "backslashreplace").decode() for text in texts)
+    return DeadLetter(reason, source, position, record)
 
 
-def _read_raw(part: FilePart, fields: AnyFields) -> Iterator[RawEvents | Damage]:
-    return FORMATS[part.format].read(part.path, fields.names(), fields.text, part.group)
+def _read_raw(part: EventFile, fields: AnyFields) -> Iterator[RawEvents | Damage]:
+    return FORMATS[part.format].read(part.path, fields.names, fields.text, part.group or 0)
 
 
-def read_part(part: FilePart, fields: AnyFields, normalise: Normaliser) -> Iterator[pa.RecordBatch | DeadLetter]:
-    """Yield batches of events of a part of a file, and what cannot be used of it."""
-    for found in _read_raw(part, fields):
-        yield from usable(found, part.path, normalise)
+def read_file(file: EventFile, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
+    """Yield batches of events of a file that is as it was found, and what cannot be used of it."""
+    check_unchanged(file)
+    if not file.group:  # once, not for each row group
+        check_file(file, fields)
+    for part in parts_of(file):
+        for found in _read_raw(part, fields):
+            yield from usable(found, part.path, fields)
+        check_unchanged(file)
 
 
 def read_files(files: Sequence[EventFile], fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
     """Yield batches of events of files, and what cannot be used of them, one after the other and without a pipeline."""
-    normalise = Normaliser(fields)
     for file in files:
-        check_file(file, fields)
-        for part in parts_of(file):
-            check_unchanged(part)
-            yield from read_part(part, fields, normalise)
-            check_unchanged(part)
+        yield from read_file(file, fields)
 
 
 def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
@@ -385,16 +296,16 @@ def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
             if scheme_of(file.path) is None:
                 FORMATS[file.format].check(file.path, fields.text)
                 next((each for part in parts_of(file) for each in _read_raw(part, fields)), None)
-        normalise, read = Normaliser(fields), 0
+        read = 0
         for each in (each for file in files for part in parts_of(file) for each in _read_raw(part, fields)):
             if isinstance(each, Damage):
                 found[each.code] += 1
                 continue
-            batches, refusals = normalise(each)
+            batches, damages = normalise(RawEvents(each.columns, str, str), fields)
             if any(batch.num_rows for batch in batches):
                 return Counter()
-            found.update(refusal.code for refusal in refusals)
-            read += each.rows
+            found.update(damage.code for damage in damages)
+            read += len(next(iter(each.columns.values())))
             if found.total() >= FIRST or read >= MOST:
                 break
     return found

@@ -6,7 +6,6 @@ differs from the row before. So how many rows are decoded at once follows from h
 
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import BinaryIO
 
@@ -18,8 +17,9 @@ from privstream.pipelines.sources.event_files import (
     InputFileError,
     RawEvents,
     TextForm,
+    UnfitError,
     describe_row,
-    open_file,
+    opened_as,
     places,
 )
 from privstream.transforms.reading.fields import cut_by_text, unchecked_text
@@ -36,15 +36,12 @@ PROBE_BYTES = 1 << 20
 FOOTER_END = 8  # bytes: the length of the footer, and the magic number
 MAGIC, ENCRYPTED_MAGIC = b"PAR1", b"PARE"
 SIGNATURE_BYTES = 28  # of a footer that can be read although columns are encrypted
-
-
-class EncryptedError(Exception):
-    """A file, or columns of it, are encrypted."""
+RULE = "is not a Parquet file, or is damaged"
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
     """Return the types of a file's fields."""
-    with open_parquet(path) as stream:
+    with opened_as(path, RULE) as stream:
         stored_types(stream)
         return pq.read_schema(stream)
 
@@ -59,7 +56,7 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
 
     A damaged file ends the run: Arrow does not distinguish it from a failing disk or network.
     """
-    with open_parquet(path) as stream:
+    with opened_as(path, RULE) as stream:
         metadata = stored_types(stream)
         if group >= metadata.num_row_groups:
             raise InputFileError(f"{path} must not change while it is read: it had {group + 1} row groups or more")
@@ -115,11 +112,9 @@ def stored_types(stream: BinaryIO) -> pq.FileMetaData:
     size = int.from_bytes(end[:4], "little")
     stream.seek(-FOOTER_END - size, io.SEEK_END)
     footer = stream.read(size)
-    if end[4:] == ENCRYPTED_MAGIC:
-        raise EncryptedError
-    metadata = _parsed(footer + end)
-    if size - metadata.serialized_size == SIGNATURE_BYTES:
-        raise EncryptedError
+    metadata = None if end[4:] == ENCRYPTED_MAGIC else _parsed(footer + end)
+    if metadata is None or size - metadata.serialized_size == SIGNATURE_BYTES:
+        raise UnfitError("it is encrypted, and there is no key for it here")
     return metadata
 
 
@@ -129,22 +124,8 @@ def _parsed(footer: bytes) -> pq.FileMetaData:
     return pq.read_metadata(io.BytesIO(MAGIC + footer.replace(b"ARROW:schema", b"arrow:schema")))
 
 
-@contextmanager
-def open_parquet(path: str) -> Iterator[BinaryIO]:
-    """Open a Parquet file; its errors, raised inside the block, name the file and nothing that is in it."""
-    with open_file(path) as stream:
-        try:
-            yield stream
-        except InputFileError:
-            raise
-        except EncryptedError:
-            raise InputFileError(f"{path} is encrypted, and there is no key for it here") from None
-        except Exception as error:  # of damaged bytes: pyarrow has many
-            raise InputFileError(f"{path} is not a Parquet file, or is damaged ({type(error).__name__})") from None
-
-
 def row_groups(path: str) -> list[int]:
     """Return the rows of each row group."""
-    with open_parquet(path) as stream:
+    with opened_as(path, RULE) as stream:
         metadata = stored_types(stream)
         return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]

@@ -11,15 +11,8 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.pvalue import PCollection, TaggedOutput
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
-from privstream.pipelines.sources.found_files import (
-    EventFile,
-    FilePart,
-    check_file,
-    check_unchanged,
-    files_with,
-    parts_of,
-)
-from privstream.pipelines.sources.normalise import Normaliser, read_part
+from privstream.pipelines.sources.found_files import EventFile, check_unchanged, files_with, parts_of
+from privstream.pipelines.sources.normalise import read_file
 from privstream.transforms.reading.fields import DEAD_LETTERS, DeadLetter
 
 EVENTS = "events"
@@ -72,12 +65,12 @@ class ReadEvents(beam.PTransform[Any, Any]):
         read: EventsRead = pbegin | "Parts of files" >> ReadSome(self.parts(), self.fields)
         return read
 
-    def parts(self) -> list[FilePart]:
+    def parts(self) -> list[EventFile]:
         """Return the parts of all files."""
 
-        def parts(file: EventFile) -> list[FilePart]:
+        def parts(file: EventFile) -> list[EventFile]:
             check_unchanged(file)
-            return list(parts_of(file))
+            return parts_of(file)
 
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
             return list(chain.from_iterable(pool.map(parts, self.files)))
@@ -90,32 +83,25 @@ class ReadEvents(beam.PTransform[Any, Any]):
 class ReadSome(beam.PTransform[Any, Any]):
     """Reads parts of files side by side, in any order; the watermark stays at the beginning until all are read."""
 
-    def __init__(self, parts: Sequence[FilePart], fields: AnyFields) -> None:
+    def __init__(self, parts: Sequence[EventFile], fields: AnyFields) -> None:
         super().__init__()
         self.parts, self.fields = parts, fields
 
     def expand(self, pbegin: Any) -> EventsRead:
         """Read the parts."""
-        parts = pbegin | "List parts" >> beam.Create(self.parts).with_output_types(FilePart)
+        parts = pbegin | "List parts" >> beam.Create(self.parts).with_output_types(EventFile)
         return read_by(ReadPart(self.fields), parts | "Spread parts" >> beam.Reshuffle(), "Read parts")
 
 
 class ReadPart(beam.DoFn):
-    """Reads, checks and normalises one part of a file, which is refused if it is no longer as it was found."""
+    """Reads a file or a row group of it, which is refused if it is no longer as it was found."""
 
     def __init__(self, fields: AnyFields) -> None:
-        self.fields, self.normalise = fields, Normaliser(fields)
-        self.checked: tuple[Any, ...] = ()
+        self.fields = fields
 
-    def process(self, element: FilePart) -> Iterator[Any]:
+    def process(self, element: EventFile) -> Iterator[Any]:
         """Give batches of events, and tagged dead letters."""
-        check_unchanged(element)
-        file = element.path, element.size, element.marks
-        if file != self.checked:  # once, not for each of its parts
-            check_file(element, self.fields)
-            self.checked = file
-        yield from tagged(read_part(element, self.fields, self.normalise))
-        check_unchanged(element)
+        yield from tagged(read_file(element, self.fields))
 
 
 def tagged(found: Iterable[pa.RecordBatch | DeadLetter]) -> Iterator[Any]:

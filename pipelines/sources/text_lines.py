@@ -25,6 +25,7 @@ from privstream.pipelines.sources.event_files import (
     InputFileError,
     RawEvents,
     TextForm,
+    column_of,
     open_file,
     quote,
 )
@@ -129,26 +130,17 @@ class Lines:
         """Say where a line stands."""
         return f"line {self.numbers[row]}"
 
-    def record(self, row: int) -> str:
-        """Quote a line for its dead letter."""
-        return quote(self.texts[row])
-
 
 def read_lines(path: str, encoding: str = UTF_8) -> Iterator[Lines | Damage]:
     """Read a file in blocks of about a mebibyte; lines that are too long are reported."""
-    line, rest, passing = 1, b"", False
+    line, rest = 1, b""
     for number, piece in enumerate(chain(read_pieces(path, encoding), [b"\n"])):
-        text = piece if number else piece.removeprefix(BYTE_ORDER_MARK)
-        if passing:  # the rest of a line that was too long
-            _, newline, text = text.partition(b"\n")
-            line, passing = line + len(newline), not newline
-        whole, newline, rest = (rest + text).rpartition(b"\n")
+        text = rest + (piece if number else piece.removeprefix(BYTE_ORDER_MARK))
+        whole, newline, rest = text.rpartition(b"\n")
         if newline:
             yield from _split(whole, line)
             line += whole.count(b"\n") + 1
-        if len(rest) > MAX_LINE_BYTES + 1:  # a carriage return at the end does not count
-            yield _too_long(line, rest)
-            rest, passing = b"", True
+        rest = rest[: MAX_LINE_BYTES + 2]  # is too long, whatever follows: a carriage return at the end does not count
 
 
 def _split(block: bytes, first: int) -> Iterator[Lines | Damage]:
@@ -156,18 +148,13 @@ def _split(block: bytes, first: int) -> Iterator[Lines | Damage]:
     found = Lines([], [])
     for number, line in enumerate(block.split(b"\n"), first):
         if len(line) > MAX_LINE_BYTES and len(line.removesuffix(b"\r")) > MAX_LINE_BYTES:
-            yield _too_long(number, line)
+            rule = f"line must be at most {MAX_LINE_BYTES} bytes"
+            yield Damage("long_line", rule, f"line {number}", quote(line[:MAX_LINE_BYTES]))
         elif line.strip():
             found.numbers.append(number)
             found.texts.append(line.removesuffix(b"\r"))
     if found.texts:
         yield found
-
-
-def _too_long(number: int, text: bytes) -> Damage:
-    """Report a line that is not read to its end; `text` is at least its beginning."""
-    rule = f"line must be at most {MAX_LINE_BYTES} bytes"
-    return Damage("long_line", rule, f"line {number}", quote(text[:MAX_LINE_BYTES]))
 
 
 def schema(path: str, form: TextForm = PLAIN) -> None:
@@ -196,7 +183,7 @@ def read_objects(
     good = [number for number, row in enumerate(rows) if row is not None]
     if good:
         found = [row for row in rows if row is not None]
-        columns: dict[str, Any] = {name: [row.get(name) for row in found] for name in fields}
+        columns = {name: column_of([row.get(name) for row in found]) for name in fields}
         yield RawEvents(columns, lambda row: position(good[row]), lambda row: quote(texts[good[row]]))
 
 

@@ -28,11 +28,9 @@ from privstream.pipelines.sources.found_files import (
     format_of,
     list_folder,
     marked,
-    parts_of,
 )
-from privstream.pipelines.sources.normalise import Normaliser, dead_letter, read_part
+from privstream.pipelines.sources.normalise import dead_letter, read_file
 from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
-from privstream.pipelines.stores import facts_of
 from privstream.transforms.reading.fields import DEAD_LETTERS
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 
@@ -212,7 +210,7 @@ class PollFolder(PolledSource):
         files = []
         for seen in found:
             arrived = marked(listing, seen.came) if self.by_marks else seen.came
-            files.append((EventFile(seen.path, seen.size, self.format or "", seen.came), arrived))
+            files.append((EventFile(seen.path, seen.size, self.format or ""), arrived))
         if reached is not None and self.by_marks:
             reached = polls.until
         return Answer(files, polls.to_bytes(), reached)
@@ -222,15 +220,16 @@ class ReadWatchedFile(beam.DoFn):
     """Reads the events of a file; what cannot be read any further is a dead letter."""
 
     def __init__(self, fields: AnyFields) -> None:
-        self.fields, self.normalise = fields, Normaliser(fields)
+        self.fields = fields
         self.unreadable = Metrics.counter("privstream", "files_unreadable")
 
     def process(self, element: EventFile) -> Iterator[Any]:
         """Try until it works, a few times, unless a part of the file has been given."""
         given = False
-        for attempt in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS if element.size else 0):
             try:
-                for found in self._read(element):
+                file = element._replace(format=element.format or format_of(element.path))
+                for found in tagged(read_file(file, self.fields)):
                     given = True
                     yield found
             except UNREADABLE as error:
@@ -241,25 +240,5 @@ class ReadWatchedFile(beam.DoFn):
                 own = isinstance(error, InputFileError) or type(error) in (ValueError, TypeError)  # quotes no record
                 words = str(error) if own and "\n" not in str(error) else ""
                 words = words or f"{element.path} must be readable ({type(error).__name__})"
-                yield TaggedOutput(DEAD_LETTERS, dead_letter(words, element.path))
+                yield TaggedOutput(DEAD_LETTERS, dead_letter(words, element.path, "", ""))
             return
-
-    def _read(self, file: EventFile) -> Iterator[Any]:
-        """Give batches of events, and tagged dead letters."""
-        file = file._replace(format=file.format or format_of(file.path))
-        _check_as_found(file)
-        if file.size:
-            check_file(file, self.fields)
-            for part in parts_of(file):
-                yield from tagged(read_part(part, self.fields, self.normalise))
-                _check_as_found(file)
-
-
-def _check_as_found(file: EventFile) -> None:
-    """Refuse a file that is gone, or has another size than when it was found."""
-    try:
-        found = facts_of(file.path).size
-    except OSError:
-        raise InputFileError("file must stay until it has been read") from None
-    if found != file.size:
-        raise InputFileError(f"file must not change after it has come: it had {file.size} bytes")

@@ -18,8 +18,10 @@ from privstream.pipelines.sources.event_files import (
     InputFileError,
     RawEvents,
     TextForm,
+    UnfitError,
+    column_of,
     describe_row,
-    open_file,
+    opened_as,
     places,
 )
 
@@ -52,14 +54,10 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema:
 
 def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse a workbook with a part that is damaged."""
-    with open_file(path) as stream:
-        try:
-            with zipfile.ZipFile(stream) as packed:
-                broken = packed.testzip()
-        except Exception as error:  # zipfile raises whatever the bytes lead it to
-            broken = type(error).__name__
-    if broken is not None:
-        raise InputFileError(f"{path} must be a workbook of Excel (.xlsx) that is not damaged ({broken})")
+    rule = "must be a workbook of Excel (.xlsx) that is not damaged"
+    with opened_as(path, rule) as stream, zipfile.ZipFile(stream) as packed:
+        if packed.testzip() is not None:
+            raise InputFileError(f"{path} {rule}")
 
 
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
@@ -68,8 +66,7 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
         names = _names(path, rows)
         wanted, numbered = [names.index(name) for name in fields], enumerate(rows, start=2)
         while chunk := list(islice(numbered, ROWS)):
-            good: list[int] = []
-            columns: dict[str, list[Any]] = {name: [] for name in fields}
+            good: list[tuple[int, list[Any]]] = []
             for number, values in chunk:
                 padded = [*values, *[None] * (len(names) - len(values))]
                 some, fault = [padded[place] for place in wanted], None
@@ -78,14 +75,14 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
                 elif any(isinstance(value, _CellError) for value in some):
                     fault = "malformed_cell", "cells must have no error"
                 if fault:
-                    record = {name: [str(value)] for name, value in zip(fields, some, strict=True)}
+                    record = {name: pa.array([str(value)]) for name, value in zip(fields, some, strict=True)}
                     yield Damage(*fault, f"row {number}", describe_row(record)(0))
                 elif any(value is not None for value in padded):
-                    good.append(number)
-                    for name, value in zip(fields, some, strict=True):
-                        columns[name].append(value)
+                    good.append((number, some))
             if good:
-                yield RawEvents(columns, places("row", good), describe_row(columns))
+                numbers, cells = zip(*good, strict=True)
+                columns = dict(zip(fields, map(column_of, zip(*cells, strict=True)), strict=True))
+                yield RawEvents(columns, places("row", numbers), describe_row(columns))
 
 
 def _names(path: str, rows: Rows) -> list[str]:
@@ -104,23 +101,17 @@ def _rows(path: str) -> Rows:
         openpyxl: Any = importlib.import_module("openpyxl")
     except ImportError:
         raise InputFileError("--input of .xlsx needs an extra: pip install 'privstream[xlsx]'") from None
-    with open_file(path) as stream:
+    with opened_as(path, "must be a workbook of Excel (.xlsx) without a password") as stream:
         data = io.BytesIO(stream.read())
-    try:
         with zipfile.ZipFile(data) as packed:
             if sum(part.file_size for part in packed.infolist()) > LARGEST:
-                raise InputFileError(f"{path} must have at most {LARGEST >> 30} GiB when it is unpacked")
+                raise UnfitError(f"it must have at most {LARGEST >> 30} GiB when it is unpacked")
         book = openpyxl.load_workbook(data, read_only=True, data_only=True)
         sheet = book.worksheets[0]
         sheet.reset_dimensions()  # which may be wrong in the file
         for cells in sheet.iter_rows():
             yield [_value(cell) for cell in cells]
         book.close()
-    except InputFileError:
-        raise
-    except Exception as error:  # each part of such a file has its own, and they may quote cells
-        rule = "must be a workbook of Excel (.xlsx) without a password"
-        raise InputFileError(f"{path} {rule} ({type(error).__name__})") from None
 
 
 def _value(cell: Any) -> Any:

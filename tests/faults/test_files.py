@@ -190,19 +190,8 @@ def test_f13_a_closed_standard_output_is_no_failure(tmp_path, run):
     (tmp_path / "a.csv").write_text(lines(["rain"] * 20))
     (tmp_path / "public.txt").write_text("rain\n")
     program = "'from privstream.pipelines.cli import main; raise SystemExit(main())'"
-    call = [sys.executable, "-c", program, "counts", "--input", "a.csv", "--domain", "public.txt"]
-    call += [
-        "--epsilon",
-        "1",
-        "--window",
-        "1day",
-        "--start",
-        "2026-03-02",
-        "--end",
-        "2026-03-03",
-        "--ledger",
-        "l.jsonl",
-    ]
+    given = "counts --input a.csv --domain public.txt --epsilon 1 --window 1day --start 2026-03-02 --end 2026-03-03"
+    call = [sys.executable, "-c", program, *given.split(), "--ledger", "l.jsonl"]
     call = [*call, "--key", "noise.key", "--max_contributions", "1"]
     for shell in (">&-", "| true"):
         text = f"set -o pipefail; {' '.join(call)} {shell}"

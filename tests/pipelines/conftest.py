@@ -7,12 +7,11 @@ from typing import NamedTuple
 import apache_beam as beam
 import pyarrow as pa
 import pytest
-from apache_beam.pvalue import TaggedOutput
 from privstream.pipelines.sinks.row_files import COMPLETE, read_row_file
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import parts_of
-from privstream.pipelines.sources.readers import ReadEvents, ReadPart
+from privstream.pipelines.sources.normalise import read_files
+from privstream.pipelines.sources.readers import ReadEvents
 from privstream.transforms.reading.fields import DeadLetter
 
 
@@ -82,10 +81,9 @@ def read_all() -> Callable[..., Found]:
 
     def read_all(pattern: object, **fields: object) -> Found:
         reader = ReadEvents(str(pattern), FieldMapping(**({"time_zone": "UTC"} | fields)))
-        parts = [part for file in reader.files for part in parts_of(file)]
-        found = [each for part in parts for each in ReadPart(reader.fields).process(part)]
+        found = list(read_files(reader.files, reader.fields))
         batches = [in_microseconds(each) for each in found if isinstance(each, pa.RecordBatch)]
         rows = [row for batch in batches for row in batch.to_pylist()]
-        return Found(rows, [each.value for each in found if isinstance(each, TaggedOutput)])
+        return Found(rows, [each for each in found if isinstance(each, DeadLetter)])
 
     return read_all

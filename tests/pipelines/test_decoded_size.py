@@ -5,8 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.pipelines.sources import normalise
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import match_files, parts_of
-from privstream.pipelines.sources.readers import ReadPart
+from privstream.pipelines.sources.found_files import match_files
+from privstream.pipelines.sources.normalise import read_files
 from privstream.transforms.reading.fields import TEXT_PER_BATCH
 
 MEBIBYTE = 1 << 20
@@ -34,16 +34,11 @@ def batches_of(path, **fields):
     POOLS.append(pool)
     pa.set_memory_pool(pool)
     try:
-        (file,) = match_files(str(path))
-        found = [
-            each
-            for part in parts_of(file)
-            for each in ReadPart(FieldMapping(**({"time_zone": "UTC"} | fields))).process(part)
-        ]
+        found = list(read_files(match_files(str(path)), FieldMapping(**({"time_zone": "UTC"} | fields))))
     finally:
         pa.set_memory_pool(before)
     batches = [each for each in found if isinstance(each, pa.RecordBatch)]
-    return batches, [each.value for each in found if not isinstance(each, pa.RecordBatch)], pool.max_memory()
+    return batches, [each for each in found if not isinstance(each, pa.RecordBatch)], pool.max_memory()
 
 
 @pytest.mark.parametrize("stored", [True, False], ids=["column is a dictionary", "column is text"])

@@ -1,16 +1,11 @@
 """Fields of files: how they are named and read, numbers among them, and what is refused."""
 
-from datetime import UTC, datetime
-from decimal import Decimal
-
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privstream.pipelines.sources.event_files import RawEvents
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.normalise import Normaliser
+from raw_rows import normalised
 
 SECOND = 1_700_000_000
 SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.timestamp("us", "UTC"))])
@@ -19,7 +14,7 @@ SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.ti
 def normalise(users, items, times, **options):
     columns = {"user": users, "item": items, "time": times}
     fields = FieldMapping(**({"time_zone": "UTC"} | options))
-    (batch,), refusals = Normaliser(fields)(RawEvents(columns, "row {}".format, str))
+    (batch,), refusals = normalised(columns, fields)
     return batch, refusals
 
 
@@ -31,19 +26,7 @@ def times_of(values, **options):
 
 def refusals_of_times(values, **options):
     _, refusals = normalise(["u"] * len(values), ["i"] * len(values), values, **options)
-    return [(refusal.row, refusal.code) for refusal in refusals]
-
-
-def test_the_wire_format_has_exactly_the_agreed_columns():
-    batch, refusals = normalise([5, 6], ["a", "b"], [1, 2], time_unit="s")
-    expected = [
-        ("user", pa.string()),
-        ("item", pa.string()),
-        ("time", pa.timestamp("us", "UTC")),
-    ]
-    assert batch.schema == pa.schema(expected)
-    assert batch.to_pylist()[1] == {"user": "6", "item": "b", "time": datetime.fromtimestamp(2, UTC)}
-    assert refusals == []
+    return [(int(refusal.position), refusal.code) for refusal in refusals]
 
 
 @pytest.mark.parametrize(
@@ -84,21 +67,16 @@ def test_missing_and_empty_values_are_refused(bad, field):
     batch, refusals = normalise(**(columns | {field + "s": bad}), time_unit="s")
     assert batch[field].to_pylist() == ["a", "b"]
     reason = f"{field} must be present and not empty"
-    assert [each[:3] for each in refusals] == [(1, f"{field}_missing", reason), (2, f"{field}_missing", reason)]
+    assert [(each.position, each.code, each.reason) for each in refusals] == [
+        (row, f"{field}_missing", reason) for row in "12"
+    ]
 
 
 @pytest.mark.parametrize("items", [pa.array([b"a", b"\xff"]), [b"a", b"\xff"], ["a", "\ud800"], ["a", "\udcff"]])
 def test_items_that_are_not_utf_8_are_refused(items):
     batch, refusals = normalise(["u", "u"], items, [1, 2], time_unit="s")
     assert batch["item"].to_pylist() == ["a"]
-    assert [each[:3] for each in refusals] == [(1, "item_encoding", "item must be valid UTF-8")]
-
-
-def test_parquet_strings_are_not_trusted_to_be_utf_8():
-    broken = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff"))
-    batch, refusals = normalise(["u", "u"], broken, [1, 2], time_unit="s")
-    assert batch["item"].to_pylist() == ["a"]
-    assert [refusal.code for refusal in refusals] == ["item_encoding"]
+    assert [(each.position, each.reason) for each in refusals] == [("1", "item must be valid UTF-8")]
 
 
 def test_items_of_16_kibibytes_pass_and_longer_ones_do_not():
@@ -107,7 +85,7 @@ def test_items_of_16_kibibytes_pass_and_longer_ones_do_not():
         ["u"] * 3, ["é" * (longest // 2), "x" * longest, "x" * longest + "x"], [1] * 3, time_unit="s"
     )
     assert batch.num_rows == 2
-    assert [each[:3] for each in refusals] == [(2, "item_long", "item must be at most 16384 bytes")]
+    assert [(each.position, each.reason) for each in refusals] == [("2", "item must be at most 16384 bytes")]
 
 
 def test_a_row_is_refused_once_for_its_first_fault():
@@ -187,15 +165,8 @@ def test_arrow_reads_text_as_it_is_read_one_by_one(text, unit):
     for first in (True, "5", "1.5", "2024-01-01", "2024-01-01T00:00Z", text):
         batch, refusals = normalise(["a", "b"], ["i", "i"], [first, text], time_unit=unit)
         times = [event["time"] for event in batch.to_pylist() if event["user"] == "b"]
-        outcomes.append((times, [refusal.code for refusal in refusals if refusal.row == 1]))
+        outcomes.append((times, [refusal.code for refusal in refusals if refusal.position == "1"]))
     assert outcomes == outcomes[:1] * 6
-
-
-@pytest.mark.parametrize(
-    "text", ["soon", "2024-13-01", "2024-02-30", "20240306T204748", "2024-01-01T24:00", "2024-01-01T23:59:60", "5 "]
-)
-def test_other_text_is_not_a_time(text):
-    assert refusals_of_times(["2024-01-01", text]) == [(1, "time_syntax")]
 
 
 @pytest.mark.parametrize(
@@ -222,11 +193,8 @@ def test_times_before_1970_and_from_2200_on_are_refused(values):
 def test_fields_of_unusable_types_are_refused_at_launch(kind):
     with pytest.raises(TypeError, match="field `user` of f must be text or an integer, got"):
         FieldMapping().check(SCHEMA.set(0, pa.field("user", kind)), "f")
-    if kind != pa.float64():
-        with pytest.raises(
-            TypeError, match="field `time` of f must be a timestamp, ISO 8601 text or an epoch number, got"
-        ):
-            FieldMapping().check(SCHEMA.set(2, pa.field("time", kind)), "f")
+    with pytest.raises((TypeError, ValueError), match=r"field `time` of f (must be|has plain numbers)"):
+        FieldMapping().check(SCHEMA.set(2, pa.field("time", kind)), "f")
 
 
 TIME = "2024-01-01T00:00:01Z"
@@ -234,9 +202,7 @@ TIME = "2024-01-01T00:00:01Z"
 
 def normalise_numbers(values, **options):
     columns = {"user": ["u"] * len(values), "item": ["i"] * len(values), "time": [TIME] * len(values), "price": values}
-    (batch,), refusals = Normaliser(FieldMapping(value="price", time_zone="UTC", **options))(
-        RawEvents(columns, str, str)
-    )
+    (batch,), refusals = normalised(columns, FieldMapping(value="price", time_zone="UTC", **options))
     return batch, refusals
 
 
@@ -246,7 +212,7 @@ def normalise_numbers(values, **options):
         [5, 7],
         [5.0, 7],
         ["5", 7.0],
-        [Decimal("5.0"), "7e0"],
+        ["5.0", "7e0"],
         pa.array([5, 7], pa.int16()),
         pa.array(["5", "7"]),
         pa.array([b"5", b"7.0"], pa.binary()),
@@ -266,7 +232,7 @@ def test_what_is_no_number_is_refused_row_by_row(make):
     batch, refusals = normalise_numbers(make([5, "five", None, "1e999", 0.5]), whole=True)
     assert batch["value"].to_pylist() == [5.0, 0.0]
     told = {1: "type", 2: "missing", 3: "finite"}
-    assert [(one.row, one.code) for one in refusals] == [(row, f"value_{rule}") for row, rule in told.items()]
+    assert [(int(one.position), one.code) for one in refusals] == [(row, f"value_{rule}") for row, rule in told.items()]
     assert [one.reason for one in refusals] == [
         "value must be a number, with a point before decimals",
         "value must be present and not empty",

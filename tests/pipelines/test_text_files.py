@@ -17,17 +17,6 @@ from privstream.pipelines.sources import csv_events, text_lines
 from privstream.pipelines.sources.event_files import InputFileError
 
 HONEST = [{"user": f"u{number}", "item": "rain", "time": f"2024-01-01T00:{number % 60:02}:00"} for number in range(90)]
-HOSTILE = {
-    "a field more": {"user": "v", "item": "rain", "time": "2024-01-01", "more": "x"},
-    "a time that is a number": {"user": "v", "item": "rain", "time": 1704067200},
-    "a time that is the text of a number": {"user": "v", "item": "rain", "time": "1704067200"},
-    "other types": {"user": 1.5, "item": [1], "time": True},
-    "a user that is an integer": {"user": 2**80, "item": "rain", "time": "2024-01-01"},
-    "other fields": {"who": "v"},
-    "no field": {},
-    "a key that is no text": {"\ud800": 1, "user": "v", "item": "rain", "time": "2024-01-01"},
-    "nulls": {"user": None, "item": None, "time": None},
-}
 COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "zst": zstandard.compress, "deflate": zlib.compress}
 
 
@@ -40,20 +29,6 @@ def csv_text(events):
 
 
 TEXTS = {"jsonl": json_text, "csv": csv_text}
-
-
-@pytest.mark.parametrize("record", HOSTILE.values(), ids=HOSTILE)
-def test_a_json_record_decides_only_about_itself(record, tmp_path, read_all):
-    honest = json_text(HONEST)
-    hostile = json_text([record])
-    for contents in ([hostile + honest], [honest + hostile], [hostile, honest], [honest, hostile]):
-        for number in range(2):
-            (tmp_path / f"{number}.jsonl").write_text(contents[number] if number < len(contents) else "")
-        rows, letters = read_all(tmp_path / "*.jsonl")
-        kept = [row for row in rows if row["user"].startswith("u")]
-        assert [(row["user"], row["item"]) for row in kept] == [(event["user"], event["item"]) for event in HONEST]
-        assert len({row["time"] for row in kept}) == 60
-        assert len(rows) + len(letters) == len(HONEST) + 1
 
 
 @pytest.mark.parametrize(("beyond", "place"), [(1, 0), (200, 45), (5000, 90)])
@@ -108,64 +83,16 @@ NASTY = [
     "null",
     "NaN",
     "1" * 5000,
-    '{"user":"v","item":"rain","time":NaN}',
-    '{"user":"v","item":"rain","time":1e400}',
     '{"user":"v","item":' + "9" * 5000 + ',"time":"2024-01-01"}',
-    '{"user":"v","item":' + "9" * 4000 + ',"time":"2024-01-01"}',
-    '{"user":"v","item":"rain","time":' + "9" * 30 + "}",
-    '{"user":"v","item":"\\ud800","time":"2024-01-01"}',
     '{"user":"\\ud800","item":"a","time":"\\udfff"}',
-    '{"user":"v","item":"a\\u0000b","time":"2024-01-01\\u0000"}',
-    '{"user":"v","user":"w","item":"a","time":"2024-01-01"}',
     '{"user":' + "[" * 3000 + "]" * 3000 + "}",
     "[" * 100_000,
     '{"user":"v"},{"user":"w"}',
     '{"user":"v","item":["a"',
-    '"b"]}',
-    '{"user":"v","item":"a","time":"0000-01-01"}',
-    '{"user":"v","item":"a","time":"9999-12-31T23:59:59-23:59"}',
-    '{"user":"v","item":"a","time":"2024-01-01T00:00:00.1234567890123Z"}',
-    '{"user":"v","item":"a","time":"2024-01-01 24:00"}',
     "\ufeff{}",
     "\x00",
     "\x0c",
 ]
-TIMES = st.text(alphabet="0123456789-:TtZz+. xXe_nai\x00", max_size=24)
-VALUES = st.one_of(st.text(max_size=5), st.integers(-(2**70), 2**70), st.floats(), st.none(), st.booleans(), TIMES)
-RECORDS = st.one_of(
-    st.sampled_from(NASTY),
-    st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=30),
-    st.builds(
-        lambda user, item, time: json.dumps({"user": user, "item": item, "time": time}),
-        VALUES,
-        VALUES,
-        st.one_of(VALUES, TIMES),
-    ),
-)
-
-
-@given(
-    line=RECORDS,
-    place=st.integers(0, 12),
-    format=st.sampled_from(sorted(TEXTS)),
-    unit=st.sampled_from([None, "s", "ns"]),
-    form=st.sampled_from(
-        ["2024-01-01T00:00:{:02}", "2024-01-01T00:00:{:02}.25+01:00", "17000000{:02}", "17000000{:02}.5"]
-    ),
-)
-def test_any_line_leaves_the_others_as_they_are(line, place, format, unit, form, tmp_path_factory, read_all):
-    path = tmp_path_factory.getbasetemp() / f"any.{format}"
-    honest = [{"user": f"u{number}", "item": f"i{number}", "time": form.format(number)} for number in range(12)]
-    lines = TEXTS[format](honest).splitlines(keepends=True)
-    path.write_text("".join(lines), encoding="utf-8", newline="")
-    rows, letters = read_all(path, time_unit=unit)
-    place += len(lines) - len(honest)
-    lines.insert(place, line + "\n")
-    path.write_text("".join(lines), encoding="utf-8", newline="")
-    more, other = read_all(path, time_unit=unit)
-    with_line = {str(row) for row in more} - {str(row) for row in rows}
-    assert [row for row in more if str(row) not in with_line] == rows
-    assert len(with_line) + len(other) - len(letters) <= 1
 
 
 @pytest.mark.parametrize("line", NASTY)
@@ -184,12 +111,14 @@ def test_hostile_lines_in_files_of_queries_and_rules_are_worded(line, tmp_path):
 
 def test_a_header_that_is_too_long_or_not_one_line_is_refused(tmp_path, monkeypatch, read_all):
     monkeypatch.setattr(csv_events, "HEADER_BYTES", 1000)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 1000)
     headers = {
         "user,item,time," + "x" * 2000: "be a CSV header",
         'user,"item,time': "be a CSV header, with each quote closed",
         "user,item,time\rv,i,2024-01-01": "end with a line feed: it has a carriage return",
         "user,item,time\r\r": "end with a line feed: it has a carriage return",
         "user,\xff": "be text in UTF-8",
+        "\n" * 1001 + "user,item,time": "be a CSV header",
     }
     for header, rule in headers.items():
         (tmp_path / "a.csv").write_text(header + "\nu,i,2024-01-01\n", encoding="latin-1", newline="")
@@ -325,3 +254,19 @@ def test_any_record_leaves_the_others_as_they_are(shapes, hostile, place, tmp_pa
         users = [row["user"] for row in rows if row["user"][:1] == "u"]
         assert users == [f"u{number}" for number in range(len(shapes))]
         assert len(rows) + len(letters) <= len(shapes) + 1
+
+
+@pytest.mark.parametrize("sign", [",", ":"])
+def test_a_quoted_name_may_have_line_breaks_wherever_it_stands(sign, tmp_path, read_all):
+    names, values = ['"the\nuser"', '"i\n""t"""', "time"], ["u", "i", TIME]
+    text = "\n \n" + sign.join(names) + "\n" + sign.join(f'"{value}"' for value in values) + "\n,\n"
+    (tmp_path / "a.csv").write_text(text)
+    rows, letters = read_all(tmp_path / "a.csv", user="the\nuser", item='"i\n""t"""', delimiter=sign)
+    assert [row["user"] for row in rows] == ["u"] and [letter.position for letter in letters] == ["line 7"]
+
+
+def test_a_quote_that_opens_no_field_of_the_header_takes_no_record(tmp_path, read_all):
+    text = 'user;item;time;b,"c\n' + f"u;i;{TIME};1\n" * 3 + f'u;i;{TIME};"2"\n'
+    (tmp_path / "a.csv").write_text(text)
+    for delimiter in (None, ";"):
+        assert len(read_all(tmp_path / "a.csv", delimiter=delimiter).rows) == 4

@@ -71,13 +71,13 @@ def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
     file, reader = tmp_path / "a.jsonl", ReadWatchedFile(FIELDS)
     gone = EventFile(str(file), 10, "jsonl")
     (letter,) = reader.process(gone)
-    assert letter.value.reason == "file must stay until it has been read"
+    assert letter.value.reason == f"{file} must stay until it has been read"
     file.write_text(lines("1"))
     found = gone._replace(size=file.stat().st_size)
     assert [batch.num_rows for batch in reader.process(found)] == [1]
     file.write_text(lines("1", "2"))
     (letter,) = reader.process(found)
-    assert letter.value.reason == f"file must not change after it has come: it had {found.size} bytes"
+    assert letter.value.reason == f"{file} must not change while a run reads it"
 
 
 def not_utf_8(folder: Path) -> None:
