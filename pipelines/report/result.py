@@ -286,7 +286,6 @@ def _view(path: str, whole: Promise) -> Result:
         why_nothing=f"{made_of} have published nothing that it could be made of",
         chart="rises" if "against" in given else VIEW_CHARTS.get(row, first.spec.chart),
         values_with="",
-        files=(),
     )
     return Result(
         path=path,
