@@ -54,7 +54,7 @@ def test_what_suggest_says_a_limit_keeps_holds_where_noise_hides_people(folder, 
         row["people_lower"] <= np.sum((has > row["above"]) & (has <= (row["limit"] or 1e9))) <= row["people_upper"]
         for row in rows
     ]
-    assert all(held) and np.mean(people) >= 0.8
+    assert all(held) and np.mean(people) >= 0.7
     assert "not known" in said and not re.search(r"keeps \d+%", said)
     (then,) = re.findall(r"^Then: privstream (.*)$", said, re.M)
     assert "--input e.csv" in then and "--key key" in then and "--start 2030-01-01 --end 2030-01-11" in then
