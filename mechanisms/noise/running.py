@@ -181,7 +181,7 @@ class NodeNoise(RunningNoise):
     """
 
     horizon: int
-    law: SymmetricNoise  # type: ignore[assignment, unused-ignore]
+    law: SymmetricNoise
 
     @abstractmethod
     def nodes(self, step: int) -> Sequence[tuple[int, int, int]]:

@@ -15,6 +15,7 @@ from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.sources.event_files import COMPRESSED, InputFileError
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.stores import filesystems, opened, scheme_of
+from privstream.transforms.reading.times import zone_clock
 from privstream.transforms.release import plain
 
 READING_VERSION = 1
@@ -73,7 +74,10 @@ def identify(
     for name, question in monitor.questions.items():
         made = question.transform({**given[name], "noise": KeyedNoise.random()}, unbounded=data.unbounded)
         key = "" if monitor.single else name
-        releases[key], readings[key] = made.release, {**read[name], **forms}
+        windows = monitor.windows if question.windows is None else question.windows.over(monitor.windows)
+        zones = {data.time_zone, *str(windows.window).split()[1:]} - {None}
+        clocks = {zone: zone_clock(str(zone)).digest for zone in zones}
+        releases[key], readings[key] = made.release, {**read[name], **forms, "clocks": clocks}
     if data.unbounded:
         source, place = f"{WATCHED}{_place(data.input)}", _place(monitor.output.path)
         return RunIdentity(releases=releases, readings=readings, data=source, place=place)

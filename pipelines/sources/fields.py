@@ -164,7 +164,7 @@ class FieldMapping:
             moment = option == "time" and (types.is_timestamp(plain) or types.is_date(plain))
             fits = number or moment or is_text(plain) or types.is_null(plain)
             if not (fits if option in ("time", "value") else is_known_as_text(kind)):
-                raise TypeError(f"field `{name}` of {source} must be {WANTED[option]}, got {kind}")
+                raise TypeError(f"field `{name}` of {source} must be {WANTED[option]}, got {_named(kind)}")
             if moment and getattr(plain, "tz", None) is None and self.time_zone is None:
                 rule = "must be given, such as Europe/Berlin or UTC"
                 raise ValueError(f"--time-zone {rule}: field `{name}` of {source} has local times, without a zone")
@@ -174,7 +174,9 @@ class FieldMapping:
         for name, read in (self.condition.kinds if self.condition else {}).items():
             kind = _kind_of(name, "--where", schema, source)
             if not _can_be(kind, read):
-                raise TypeError(f"--where reads field `{name}` of {source} as {read or 'a plain value'}, got {kind}")
+                raise TypeError(
+                    f"--where reads field `{name}` of {source} as {read or 'a plain value'}, got {_named(kind)}"
+                )
 
 
 @dataclass(frozen=True)
@@ -243,4 +245,9 @@ def _listed(schema: pa.Schema, least: int = 0) -> str:
     plain = all(len(name) <= LONGEST_NAME and not re.search(r"\d", name) for name in names)
     if NAMES_MAY_BE_DATA in (schema.metadata or {}) and not (plain and least <= len(names) <= MOST_NAMES):
         return f"{len(names):,} fields of other names"
-    return ", ".join(sorted(name.strip() for name in names)) or "none"
+    return ", ".join(sorted(name if name == name.strip() else repr(name) for name in names)) or "none"
+
+
+def _named(kind: pa.DataType) -> str:
+    """Return the name of a type, without the names within it, which may be those of people."""
+    return str(kind).partition("<")[0]

@@ -193,8 +193,8 @@ def test_units_must_have_one_in_common() -> None:
     """Who protects a person protects an event; of queries nothing follows."""
     person = Pure(0.5, 0.0).guarantee
     event = PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0)
-    assert common_unit({"a": person, "b": person})[0] == PERSON
-    assert common_unit({"a": person, "b": event})[0] == EVENT
+    assert common_unit({"a": person, "b": person}) == PERSON
+    assert common_unit({"a": person, "b": event}) == EVENT
 
 
 def test_budgets_are_rounded_down() -> None:

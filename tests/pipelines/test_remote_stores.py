@@ -155,7 +155,7 @@ def test_a_run_from_store_to_store(store, tmp_path, capsys):
     assert "rows.parquet exists; --overwrite replaces it" in capsys.readouterr().err
     assert cli.main([*command, "--overwrite"]) == 0
     told = capsys.readouterr().err
-    assert "nothing more" in told and SECRET.split()[0] not in told
+    assert "a repetition" in told and SECRET.split()[0] not in told
     store.files.put("in/one.csv", lines(0, 301).encode())
     assert cli.main([*command, "--overwrite"]) == 0
     assert "a repetition" not in capsys.readouterr().err  # other contents are other data

@@ -6,6 +6,7 @@ counts as read only if `strftime` writes it again; and its time zones have no su
 
 from __future__ import annotations
 
+import hashlib
 import math
 import numbers
 import re
@@ -66,6 +67,11 @@ class ZoneClock(NamedTuple):
 
     changes: np.ndarray
     offsets: np.ndarray
+
+    @property
+    def digest(self) -> str:
+        """What changes when a government, or the data of zones on this machine, changes the clocks."""
+        return hashlib.blake2b(self.changes.tobytes() + self.offsets.tobytes(), digest_size=8).hexdigest()
 
     def to_utc(self, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return when clocks showed local times, in microseconds, and which are in an hour that the clocks leave out.
