@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, non_negative, positive
 from privstream.mechanisms.points.dynamic_points import LARGEST_UNIVERSE
+from privstream.pipelines.sinks.row_formats import arrow_schema
 from privstream.transforms import AlertRule, LinearQuery
+from privstream.transforms.row_types import Time
 from privstream.transforms.timing.steps import timestamp
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 START_MICROS = 1_704_067_200_000_000
 """2024-01-01 00:00 UTC, a Monday."""
 
-SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.timestamp("us", "UTC"))])
+SCHEMA = arrow_schema({"user": str, "item": str, "time": Time})
 
 
 class Truth(NamedTuple):

@@ -21,12 +21,10 @@ from privstream.pipelines.sinks.row_files import (
     whole_file,
     write_row_file,
 )
-from privstream.pipelines.sinks.row_formats import PLAIN, write_tables
+from privstream.pipelines.sinks.row_formats import write_tables
 from privstream.pipelines.terminal import say
-from privstream.transforms.row_types import Time
 
 FORMATS = ("avro", "parquet", "jsonl", "csv")
-FIELDS: dict[str, type] = {"user": str, "item": str, "time": Time}
 GROUP_ROWS = 1 << 19
 """Rows of a row group of Parquet, whatever windows are."""
 
@@ -77,7 +75,7 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
         yield pa.Table.from_batches(waiting, city.SCHEMA)
 
     with whole_file(path) as stream:
-        write_tables(stream, "Event", FIELDS, tables(), format, PLAIN)
+        write_tables(stream, "Event", city.SCHEMA, tables(), format)
     if truth is not None:
         write_row_file(truth, Truth, rows)
     return Written(events, done)

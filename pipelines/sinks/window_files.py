@@ -28,8 +28,7 @@ from privstream.pipelines.sinks.destination import Destination, SendFiles
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
     check_destination,
-    field_types,
-    json_values,
+    shape_of,
     sort_rows,
     write_once,
     write_rows,
@@ -83,7 +82,7 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
 
     @override
     def expand(self, rows: Any) -> Any:
-        fields = field_types(self.row_type)
+        fields = shape_of(self.row_type).fields
         written = (
             rows
             | "By window" >> beam.Map(_by_window, all(name in fields for name in WINDOW))
@@ -151,7 +150,7 @@ class _WriteWindow(beam.DoFn):
 def sorted_fully(row_type: type, order: tuple[str, ...]) -> list[str]:
     """Return an order that leaves no two different rows equal, so that equal rows give equal bytes."""
     named = {name.removeprefix("-") for name in order}
-    return [*order, *(name for name in field_types(row_type) if name not in named)]
+    return [*order, *(name for name in shape_of(row_type).fields if name not in named)]
 
 
 def file_name(start: int, end: int, format: str) -> str:
@@ -335,4 +334,4 @@ class _WriteLetters(beam.DoFn):
 
 def _line(letter: DeadLetter) -> tuple[bytes, bytes]:
     """Write a letter as a line, under the one key of all."""
-    return b"", json_text(json_values(DeadLetter, letter)).encode() + b"\n"
+    return b"", json_text(shape_of(DeadLetter).json(letter)).encode() + b"\n"

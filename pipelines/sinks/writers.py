@@ -17,9 +17,8 @@ from privstream.pipelines.sinks.row_files import (
     ALIKE,
     COMPLETE,
     check_destination,
-    field_types,
-    item_field,
     output_format,
+    shape_of,
     sort_rows,
     write_row_file,
 )
@@ -53,7 +52,7 @@ class WriteRows(beam.PTransform[Any, Any]):
     ) -> None:
         super().__init__()
         self.path, self.format, self.of_tables = path, output_format(path, option), finish_table is not None
-        unknown = {name.removeprefix("-") for name in order} - {*field_types(row_type)}
+        unknown = {name.removeprefix("-") for name in order} - {*shape_of(row_type).fields}
         if unknown:
             raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(sorted(unknown))}")
         check_destination(path, option)
@@ -116,7 +115,7 @@ def _write(
     private: bool,
 ) -> None:
     """Write the file; count that it is complete, and which of its names look like others."""
-    rows, names = read(parts, row_type, order, item_field(row_type))
+    rows, names = read(parts, row_type, order, shape_of(row_type).item)
     write_row_file(path, row_type, rows, private=private)
     Metrics.counter("privstream", COMPLETE).inc()
     Metrics.counter("privstream", ALIKE).inc(number_alike(names))
