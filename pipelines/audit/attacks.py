@@ -73,12 +73,9 @@ class Trials:
     """The trials of one attack on one transform: some get D, the others D'.
 
     Args:
-        spec: the question.
-        attack: the attack.
         options: of the transform, without its windows and noise.
-        number: of trials, a multiple of the attack's `one_in`.
+        number: of trials, a multiple of the attack's `one_in`, and so is `first`, which tells runs apart.
         noise: of the whole run; trials derive theirs from it.
-        first: number of the first trial, a multiple of `one_in`: trials of several runs differ in it.
 
     Attributes:
         transform: what is attacked.
@@ -119,10 +116,9 @@ class Trials:
         """
         rows: dict[str, list[Any]] = defaultdict(list)
         for row in publish(self.transform, batches(self.transform, list(self._sent()), ROWS_PER_BATCH)):
-            if self.periods:
-                rows[self.names[row.window_start.micros // (MINUTE * MICROS)]].append(row)
-            else:
-                rows[getattr(row, self.attack.told_by).partition(" ")[0]].append(row)
+            item = "" if self.periods else getattr(row, self.attack.told_by)
+            name = self.names[row.window_start.micros // (MINUTE * MICROS)] if self.periods else item.partition(" ")[0]
+            rows[name].append(row)
         happened = np.array([self.attack.event(rows[name]) for name in self.names])
         with_suspect = np.arange(len(happened)) % self.attack.one_in == 0
         return happened[with_suspect], happened[~with_suspect]

@@ -77,7 +77,7 @@ def audit_command(spec: QuestionInfo) -> Command:
     summary = "" if spec.audit is None else spec.audit.summary
 
     def run(arguments: argparse.Namespace, others: list[str]) -> None:
-        loaded("audit.audit_command.AuditCommand")(spec).run(arguments)
+        loaded("audit.audit_command.audit")(spec, arguments)
 
     return Command(
         description=f"Audits what answers the question {spec.word}: {summary}. The worst pair of neighbouring "

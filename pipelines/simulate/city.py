@@ -162,8 +162,7 @@ def searches(
 
     Args:
         city: whose people search.
-        items: number of background items, >= 1.
-        events_per_user: average number of background events per person in a window.
+        items, events_per_user: of the background: number of items, and average events of a person in a window.
         trends: number of planted trends.
         over: whether people are counted in each window, or since the start.
     """
@@ -211,11 +210,10 @@ def reports(city: City) -> Iterator[Window]:
         share = USUAL + OUTBREAK * np.exp(-(((number - middle) / width) ** 2) / 2)
         sent = city.draw.random((city.users, len(REPORTS))) < share * (OUTAGE if number in outage else 1.0)
         who, what = np.nonzero(sent)
-        met = {
-            rule.name: sent[:, [REPORTS.index(item) for item in rule.items or REPORTS]]
-            for rule in rules_for(city.users)
-        }
-        truth = {name: int(some.any(axis=1).sum()) for name, some in met.items()}
+        truth = {}
+        for rule in rules_for(city.users):
+            asked = [REPORTS.index(item) for item in rule.items or REPORTS]
+            truth[rule.name] = int(sent[:, asked].any(axis=1).sum())
         yield city.window(start, who, pa.array(REPORTS).take(pa.array(what)), truth)
 
 
@@ -320,7 +318,7 @@ LEVELS_ASKED = 3
 
 def levels(universe: int) -> list[int]:
     """Return the levels that are asked for, evenly spread."""
-    return sorted({int(level) for level in np.linspace(1, universe, LEVELS_ASKED + 2)[1:-1]})
+    return sorted({*np.linspace(1, universe, LEVELS_ASKED + 2)[1:-1].astype(np.int64).tolist()})
 
 
 def trades(city: City, *, universe: int = 1 << 20) -> Iterator[Window]:

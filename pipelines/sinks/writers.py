@@ -1,7 +1,7 @@
 """Writes the rows of a bounded run: one file that appears whole or not at all."""
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
 from privstream.pipelines.sinks.row_files import (
     ALIKE,
     COMPLETE,
@@ -24,6 +23,9 @@ from privstream.pipelines.sinks.row_files import (
 )
 from privstream.transforms.reading.texts import number_alike
 from typing_extensions import override
+
+MOST_TOGETHER = 1000
+"""Rows in one element: a runner spends more on an element than a file on a row."""
 
 FinishTable = Callable[[pa.Table], pa.Table]
 
@@ -65,43 +67,18 @@ class WriteRows(beam.PTransform[Any, Any]):
             raise ValueError("WriteRows must get a bounded collection")
         if not rows.windowing.is_default():
             rows = rows | "Into one window" >> beam.WindowInto(GlobalWindows())
-        if not self.of_tables:
-            rows = rows | "Together" >> beam.ParDo(RowsTogether()).with_output_types(bytes)
+        if not self.of_tables:  # without their schema, which Flink cannot hand to a side input in streaming mode
+            rows = (
+                rows
+                | "Plain" >> beam.Map(tuple).with_output_types(Any)
+                | "Together" >> beam.BatchElements(min_batch_size=MOST_TOGETHER, max_batch_size=MOST_TOGETHER)
+                | "Encoded" >> beam.Map(pickle.dumps).with_output_types(bytes)
+            )
         return rows.pipeline | "Once" >> beam.Impulse() | "Write file" >> beam.Map(self.write, parts=AsIter(rows))
 
     @override
     def display_data(self) -> dict[str, Any]:
         return {"path": self.path, "format": self.format}
-
-
-MOST_TOGETHER = 1000
-"""Rows in one element: a runner spends more on an element than a file on a row."""
-
-
-class RowsTogether(beam.DoFn):
-    """Gathers the rows of a bundle, which are in the global window, as encoded lists of tuples.
-
-    They lose their schema: in streaming mode Flink cannot hand rows with one to a side input.
-    """
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
-
-    @override
-    def start_bundle(self) -> None:
-        self._rows = []
-
-    @override
-    def process(self, row: Any) -> Iterator[WindowedValue]:
-        self._rows.append(tuple(row))
-        if len(self._rows) == MOST_TOGETHER:
-            yield from self.finish_bundle()
-
-    @override
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        if self._rows:
-            yield GlobalWindows.windowed_value(pickle.dumps(self._rows))
-            self._rows = []
 
 
 def _write(
