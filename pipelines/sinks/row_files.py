@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Any, BinaryIO, TypeVar, get_args
 
@@ -346,7 +346,7 @@ def read_table(path: str, row_type: type) -> pa.Table:
 
 
 def read_row_file(path: str, row_type: Any, time: Callable[[int], Any] = timestamp) -> list[Any]:
-    """Read the rows of a file that `write_row_file` wrote; columns that are no fields are those of the item.
+    """Read the rows of a file that `write_row_file` wrote; columns in place of the item are joined.
 
     Args:
         time: makes times of microseconds since 1970: those of Beam, or `Time`, for which Beam is not loaded.
@@ -359,11 +359,12 @@ def read_row_file(path: str, row_type: Any, time: Callable[[int], Any] = timesta
         records = list(islice(read_records(stream, kind, shape.fields), MOST_ROWS + 1))
     check_number(len(records))
     stored = [*records[0]] if records else [*shape.fields]
-    parts = [name for name in stored if name == shape.item or name not in shape.fields]
-    if shape.item is not None and len(parts) > 1:
-        for record in records:
+    if shape.item is not None:
+        after = stored[[*shape.fields].index(shape.item) :]
+        parts = [*takewhile(lambda name: name == shape.item or name not in shape.fields, after)]
+        for record in records if len(parts) > 1 else ():
             record[shape.item] = join_item([record[name] for name in parts])
-        stored.append(shape.item)
+        stored = [*records[0]] if records else stored
     if missing := [name for name in shape.fields if name not in stored]:
         raise ValueError(f"rows must have a column {missing[0]}")
     moments = cache(partial(moment_of, make=time))  # the same ones come again and again

@@ -101,18 +101,6 @@ def test_written_events_read_back_the_same(format, tmp_path, read):
     assert written == (len(expected), 6)
 
 
-def test_the_truth_file(tmp_path):
-    truth = tmp_path / "truth.parquet"
-    write_simulation(str(tmp_path / "e.parquet"), small(), str(truth))
-    rows = read_row_file(str(truth), Truth)
-    windows = small()
-    assert len(rows) == sum(len(window.truth) for window in windows)
-    for row in rows:
-        window = windows[(row.window_start.micros - START_MICROS) // HOUR]
-        assert row.number == window.truth[row.item]
-        assert row.window_end.micros == window.end
-
-
 def test_a_simulation_that_fails_leaves_nothing(tmp_path):
     def windows():
         yield from small()
