@@ -83,21 +83,6 @@ def test_lists_have_the_columns(events, tmp_path):
     assert json.loads((tmp_path / "alerts.jsonl").read_text())["rule"] == "many"
 
 
-@pytest.mark.parametrize(
-    "fields, rule",
-    [
-        ("country,country", "different columns"),
-        ("user,page", "must be different fields, got user, user, page, time"),
-        ("country,pages", "--item must name a field of .* no `pages` there"),
-        ('country,"page', "a line of CSV"),
-        ("country,", "none of them empty"),
-    ],
-)
-def test_names_that_are_refused(fields, rule, events, tmp_path, capsys):
-    call = ["counts", "--input", str(events), "--output", str(tmp_path / "rows.csv"), *OPTIONS[:-1], fields]
-    assert re.search(rule, refused(call, capsys))
-
-
 def test_names_of_other_columns_are_refused_and_those_that_avro_has_not(events, tmp_path, capsys):
     events.write_text(events.read_text().replace("country", "people", 1).replace("page", "two words", 1))
     call = ["counts", "--input", str(events), *OPTIONS[:-1]]

@@ -87,19 +87,8 @@ def test_what_is_said_and_logged_holds_escapes(capfd: pytest.CaptureFixture[str]
 def test_keys_of_json_reach_the_terminal_with_escapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = tmp_path / "events\x9b.csv"
     events.write_text("who,item,ti\x1b[31mme\u202e\n1,2,3\n")
-    line = [
-        "heavy-hitters",
-        "--window",
-        "60",
-        "--epsilon",
-        "1",
-        "--delta",
-        "1e-6",
-        "--end",
-        "2024-01-02",
-        "--start",
-        "2024-01-01",
-    ]
+    line = ["heavy-hitters", "--window", "60", "--epsilon", "1", "--delta", "1e-6"]
+    line += ["--start", "2024-01-01", "--end", "2024-01-02"]
     assert cli.main([*line, "--input", str(events), "--output", str(tmp_path / "rows.jsonl")]) == 2
     told = capsys.readouterr().err
     assert unseen(told) == []
