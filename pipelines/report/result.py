@@ -237,8 +237,10 @@ def read_promise(path: str) -> Result:
     parameters, spec = promise.maybe("parameters"), question(word)
     if not isinstance(parameters, Mapping):
         raise ValueError(f"{promise.path} must be a guarantee that a command has written: it has no parameters")
-    sums = spec.row_type is row_types.KeyCount and parameters.get(spec.values_with) is not None
-    row_type = row_types.KeySum if sums else spec.row_type
+    row_type = spec.row_type
+    if row_type is row_types.KeyCount:
+        sums = parameters.get(spec.values_with) is not None
+        row_type = row_types.KeyRise if parameters.get("rising") else row_types.KeySum if sums else row_type
     return Result(path=path, spec=spec, row_type=row_type, rows=[], promise=promise, guarantee=guarantee)
 
 

@@ -103,6 +103,17 @@ def test_several_results_are_sections_with_what_is_left_of_a_limit(tmp_path: Pat
     assert page.count("<figure") == 2 and "All 2 runs on" in plain(page) and " of 4" in plain(page)
 
 
+def test_what_rose_comes_first(tmp_path: Path) -> None:
+    path = write(tmp_path, "counts")
+    promise = Path(f"{path}.guarantee.json")
+    content = json.loads(promise.read_text())
+    promise.write_text(json.dumps(content | {"parameters": content["parameters"] | {"rising": 1}}))
+    rose = [(None, None, None), (25.4, 2.0, 48.0)]
+    rows = [row_types.KeyRise(*row_of("counts", hour, "tea"), *rise) for hour, rise in enumerate(rose)]
+    write_row_file(str(path), row_types.KeyRise, rows)
+    assert "Most rise, 1 January 01:00: tea: 25 (2 to 48)" in plain(page_of(tmp_path, path))
+
+
 def test_a_notebook_shows_a_result_itself(tmp_path: Path) -> None:
     """Its sentence, its picture, its first rows and its guarantee, names as text, and nothing of its log."""
     found = replace(read_result(str(write(tmp_path, "counts", (HOSTILE[0], "tea")))), log="7 exact lines")
