@@ -116,9 +116,10 @@ class Trials:
         """
         rows: dict[str, list[Any]] = defaultdict(list)
         for row in publish(self.transform, batches(self.transform, list(self._sent()), ROWS_PER_BATCH)):
-            item = "" if self.periods else getattr(row, self.attack.told_by)
-            name = self.names[row.window_start.micros // (MINUTE * MICROS)] if self.periods else item.partition(" ")[0]
-            rows[name].append(row)
+            if self.periods:
+                rows[self.names[row.window_start.micros // (MINUTE * MICROS)]].append(row)
+            else:
+                rows[getattr(row, self.attack.told_by).partition(" ")[0]].append(row)
         happened = np.array([self.attack.event(rows[name]) for name in self.names])
         with_suspect = np.arange(len(happened)) % self.attack.one_in == 0
         return happened[with_suspect], happened[~with_suspect]

@@ -58,8 +58,9 @@ class WriteRows(beam.PTransform[Any, Any]):
         if unknown:
             raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(sorted(unknown))}")
         check_destination(path, option)
-        read = _read_rows if finish_table is None else partial(_read_tables, finish=finish_table)
-        self.write = partial(_write, read=read, path=path, row_type=row_type, order=tuple(order), private=private)
+        self.write = partial(
+            _write, finish=finish_table, path=path, row_type=row_type, order=tuple(order), private=private
+        )
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -85,39 +86,33 @@ def _write(
     impulse: bytes,
     parts: Iterable[Any],
     *,
-    read: Callable[..., tuple[Any, Iterable[str]]],
+    finish: FinishTable | None,
     path: str,
-    row_type: type,
+    row_type: Any,
     order: tuple[str, ...],
     private: bool,
 ) -> None:
     """Write the file; count that it is complete, and which of its names look like others."""
-    rows, names = read(parts, row_type, order, shape_of(row_type).item)
+    item = shape_of(row_type).item
+    if finish is not None:
+        rows = _finished(parts, order, finish)
+    else:
+        rows = map(row_type._make, chain.from_iterable(map(pickle.loads, parts)))
+        rows = sort_rows(rows, order) if order or item is not None else rows
     write_row_file(path, row_type, rows, private=private)
     Metrics.counter("privstream", COMPLETE).inc()
-    Metrics.counter("privstream", ALIKE).inc(number_alike(names))
+    if item is not None:
+        names = rows[item].unique().to_pylist() if isinstance(rows, pa.Table) else {getattr(row, item) for row in rows}
+        Metrics.counter("privstream", ALIKE).inc(number_alike(names))
 
 
-def _read_rows(
-    parts: Iterable[bytes], row_type: Any, order: tuple[str, ...], item: str | None
-) -> tuple[Iterable[Any], Iterable[str]]:
-    """Return rows, and the names of their items."""
-    rows: Iterable[Any] = map(row_type._make, chain.from_iterable(map(pickle.loads, parts)))
-    if order or item is not None:
-        rows = sort_rows(rows, order)
-    return rows, () if item is None else {getattr(row, item) for row in rows}
-
-
-def _read_tables(
-    parts: Iterable[tuple[bytes, bytes]], row_type: Any, order: tuple[str, ...], item: str | None, finish: FinishTable
-) -> tuple[Any, Iterable[str]]:
-    """Return the rows of tables, and the names of their items."""
+def _finished(parts: Iterable[tuple[bytes, bytes]], order: tuple[str, ...], finish: FinishTable) -> Any:
+    """Return the finished rows of tables, in order."""
     tables = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
     if not tables:
-        return [], ()
+        return []
     rows = pa.concat_tables(tables, promote_options="default")
     tables.clear()  # each form of the rows goes when the next one is there
     rows = finish(rows)
     by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
-    rows = rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
-    return rows, () if item is None else rows.column(item).unique().to_pylist()
+    return rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
