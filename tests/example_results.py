@@ -13,7 +13,7 @@ from privstream.pipelines.accounts.entries import Entry
 from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.locations import GUARANTEE
 from privstream.pipelines.model.catalogue import question
-from privstream.pipelines.sinks.row_files import field_types, write_row_file
+from privstream.pipelines.sinks.row_files import shape_of, write_row_file
 from privstream.pipelines.sinks.window_files import file_name
 from privstream.transforms.row_types import Time
 
@@ -44,7 +44,7 @@ def row_of(word: str, hour: int, name: str) -> Any:
     row_type = question(word).row_type
     start = Timestamp(START + hour * HOUR)
     usual = {str: name, int: 100 + hour, float: 100.5 + hour, bool: True, Time: start}
-    values = {field: usual[kind] for field, kind in field_types(row_type).items()}
+    values = {field: usual[kind] for field, kind in shape_of(row_type).fields.items()}
     fixed = {"status": "started", "source": "measured", "window_end": Timestamp(START + (hour + 1) * HOUR)}
     fixed |= {"error_bound": 9, "lower": 90.0, "upper": 200.0, "quantile": 0.5, "rank": 1}
     fixed = {field: value for field, value in fixed.items() if field in values}

@@ -73,12 +73,9 @@ class Trials:
     """The trials of one attack on one transform: some get D, the others D'.
 
     Args:
-        spec: the question.
-        attack: the attack.
         options: of the transform, without its windows and noise.
-        number: of trials, a multiple of the attack's `one_in`.
+        number: of trials, a multiple of the attack's `one_in`, and so is `first`, which tells runs apart.
         noise: of the whole run; trials derive theirs from it.
-        first: number of the first trial, a multiple of `one_in`: trials of several runs differ in it.
 
     Attributes:
         transform: what is attacked.

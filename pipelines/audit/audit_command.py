@@ -44,8 +44,7 @@ class Finding:
     """What a replay, or an attack by trials, has found.
 
     Attributes:
-        name: in a few words.
-        text: what the inputs are, and what the adversary looks at.
+        name, text: in a few words; what the inputs are, and what the adversary looks at.
         method: of the transform, empty if there is but one.
         guarantee: what is claimed.
         measured: epsilon; of a replay exactly, of trials the lower end of a 95% interval.
@@ -69,14 +68,13 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values for JSON."""
-        claim = self.guarantee
-        names = ("epsilon", "delta", "proof")
+        claim = {name: getattr(self.guarantee, name) for name in ("epsilon", "delta", "proof")}
         return {
             "attack": self.name,
             "about": self.about,
             "text": self.text,
             "method": self.method or None,
-            "claimed": {name: getattr(claim, name) for name in names} | {"unit": str(claim.unit)},
+            "claimed": claim | {"unit": str(self.guarantee.unit)},
             "found": {"measured_epsilon": self.measured, "share": self.share} | dict(self.found),
             "control": self.control,
             "verdict": self.verdict,
@@ -104,22 +102,6 @@ def replayed(name: str, word: str, transform: Any, claim: PrivacyGuarantee | Non
         verdict=REFUTED if broken else CONSISTENT,
         found={"faults": broken, "shift": shown.shift, "draws_of_one_run_alone": shown.alone},
     )
-
-
-def replays(spec: QuestionInfo, key_file: str | None) -> list[Finding]:
-    """Replay the worst pairs of a question: of runs on files, and of streams.
-
-    Raises:
-        ValueError: the noise key cannot be used.
-    """
-    found = []
-    for name, options in RUNS.get(spec.word, {}).items():
-        noise = noise_source(key_file, None, f"audit {spec.word} {name}")
-        streamed = spec.transform_class(**{**RUN, **options}, noise=noise)
-        for form, transform in (("file", streamed.to_finish()), ("stream", streamed)):
-            say(f"replay: {name}, {form}")
-            found.append(replayed(f"{name}, {form}", spec.word, transform))
-    return found
 
 
 def tried(spec: QuestionInfo, attack: Attack, trials: int, key_file: str | None, wrong: float = WRONG) -> Finding:
@@ -164,39 +146,28 @@ def tried(spec: QuestionInfo, attack: Attack, trials: int, key_file: str | None,
     )
 
 
-def overall(findings: Sequence[Finding]) -> str:
-    """Return the verdict of an audit: the worst of its findings."""
-    verdicts = {finding.verdict for finding in findings}
-    return next(each for each in (REFUTED, NO_POWER, CONSISTENT) if each in verdicts)
-
-
-@dataclass(frozen=True)
-class AuditCommand:
-    """The command that audits a question.
-
-    Attributes:
-        spec: the question.
-    """
-
-    spec: QuestionInfo
-
-    def run(self, trials: int, key: str | None, json: bool) -> None:
-        """Replay and attack, print what was found, and end with the verdict."""
-        began = time.monotonic()
-        attacks: Sequence[Attack] = loaded(self.spec.audit.path) if self.spec.audit else ()
-        try:
-            if checks.integer("trials", trials, minimum=FEWEST) % 2:
-                raise ValueError(f"trials must be even, half of them for each input, got {trials}")
-            found = replays(self.spec, key)
-            wrong = WRONG / max(1, len(attacks))
-            found += [tried(self.spec, attack, trials, key, wrong) for attack in attacks]
-        except (ValueError, TypeError) as error:
-            raise UsageError(str(error)) from error
-        say(f"audited in {time.monotonic() - began:.0f} s")
-        report(f"audit of {self.spec.word}", {"question": self.spec.word}, found, trials, json=json)
+def audit(spec: QuestionInfo, trials: int, key: str | None, json: bool) -> None:
+    """Replay the worst pairs of a question, of files and of streams, attack it, and end with the verdict."""
+    began, found = time.monotonic(), list[Finding]()
+    attacks: Sequence[Attack] = loaded(spec.audit.path) if spec.audit else ()
+    try:
+        if checks.integer("trials", trials, minimum=FEWEST) % 2:
+            raise ValueError(f"trials must be even, half of them for each input, got {trials}")
+        for name, options in RUNS.get(spec.word, {}).items():
+            noise = noise_source(key, None, f"audit {spec.word} {name}")
+            streamed = spec.transform_class(**{**RUN, **options}, noise=noise)
+            for form, transform in (("file", streamed.to_finish()), ("stream", streamed)):
+                say(f"replay: {name}, {form}")
+                found.append(replayed(f"{name}, {form}", spec.word, transform))
+        found += [tried(spec, attack, trials, key, WRONG / len(attacks)) for attack in attacks]
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    say(f"audited in {time.monotonic() - began:.0f} s")
+    report(f"audit of {spec.word}", {"question": spec.word}, found, trials, json=json)
 
 
 HEADINGS = ("attack", "mechanism", "epsilon", "measured", "delta", "share", "verdict")
+TEXTS = ("attack", "mechanism", "verdict")
 
 MEANING = (
     "Replays are exact: what one person moves, in units of the noise, against what is claimed. Of trials, measured is "
@@ -222,7 +193,8 @@ def report(
         RunError: a guarantee is refuted.
         InconclusiveError: a control was not caught.
     """
-    verdict = overall(findings)
+    verdicts = {finding.verdict for finding in findings}
+    verdict = next(each for each in (REFUTED, NO_POWER, CONSISTENT) if each in verdicts)
     if json:
         on_epsilon = [finding for finding in findings if finding.about == "epsilon"]
         least = min(on_epsilon, key=lambda finding: finding.measured / finding.guarantee.epsilon)
@@ -252,9 +224,9 @@ def report(
 def _table(findings: Sequence[Finding]) -> Table:
     """Return a line for each finding, and one for its control."""
     table = Table()
-    for number, heading in enumerate(HEADINGS):
-        last = number == len(HEADINGS) - 1  # a verdict must not be cut
-        table.add_column(heading, justify="right" if 2 <= number <= 5 else "left", no_wrap=last)
+    for heading in HEADINGS:
+        cut = heading != "verdict"
+        table.add_column(heading, justify="left" if heading in TEXTS else "right", no_wrap=not cut)
     for finding in findings:
         claim, control = finding.guarantee, finding.control
         lines = [(finding.name, finding.method or "as it is", finding.measured, finding.share, finding.verdict)]

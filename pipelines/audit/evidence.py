@@ -37,27 +37,21 @@ class Evidence:
     """What the samples of two neighbouring inputs prove, all of it together with probability 1 - `wrong`.
 
     Attributes:
-        guarantee: what is claimed.
         epsilon: lower bound of the epsilon that the transform has at the claimed delta.
         delta: lower bound of the delta that it has at the claimed epsilon.
         interval: lower end of a 95% interval of epsilon, by itself.
+        share: how much of what the guarantee allows is used, where most of it is; above 1 refutes it.
     """
 
-    guarantee: PrivacyGuarantee
     epsilon: float
     delta: float
     interval: float
+    share: float
 
     @property
     def violated(self) -> bool:
         """Whether the guarantee is refuted."""
-        return self.epsilon > self.guarantee.epsilon or self.delta > self.guarantee.delta
-
-    @property
-    def share(self) -> float:
-        """How much of what the guarantee allows has been found to be used, where most of it is; above 1 refutes it."""
-        of_delta = self.delta / self.guarantee.delta if self.guarantee.delta else 0.0
-        return max(self.epsilon / self.guarantee.epsilon, of_delta)
+        return self.share > 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -74,20 +68,14 @@ def measure(one: Events, other: Events, guarantee: PrivacyGuarantee, wrong: floa
         guarantee: what is claimed of the transform.
         wrong: probability with which a bound may be wrong.
     """
-    likely, unlikely = _bounds(one, other, wrong)
-    return Evidence(
-        guarantee=guarantee,
-        epsilon=_epsilon(likely, unlikely, guarantee.delta),
-        delta=max(0.0, likely - math.exp(guarantee.epsilon) * unlikely),
-        interval=_epsilon(*_bounds(one, other, INTERVAL / 2), guarantee.delta),
-    )
 
+    def bounds(wrong: float) -> tuple[float, float, float]:
+        likely = float(at_least(one.sum(), len(one), wrong / 2))
+        unlikely = float(at_most(other.sum(), len(other), wrong / 2))
+        return likely, unlikely, max(0.0, math.log(max(likely - guarantee.delta, 1e-300) / unlikely))
 
-def _bounds(one: Events, other: Events, wrong: float) -> tuple[float, float]:
-    """Bound one probability from below and the other from above."""
-    return float(at_least(one.sum(), len(one), wrong / 2)), float(at_most(other.sum(), len(other), wrong / 2))
-
-
-def _epsilon(likely: float, unlikely: float, delta: float) -> float:
-    """Return the epsilon that two probabilities need at this delta."""
-    return max(0.0, math.log(max(likely - delta, 1e-300) / unlikely))
+    likely, unlikely, epsilon = bounds(wrong)
+    delta = max(0.0, likely - math.exp(guarantee.epsilon) * unlikely)
+    of_delta = delta / guarantee.delta if guarantee.delta else 0.0
+    share = max(epsilon / guarantee.epsilon, of_delta)
+    return Evidence(epsilon=epsilon, delta=delta, interval=bounds(INTERVAL / 2)[2], share=share)

@@ -40,9 +40,8 @@ def replay(name: str, promise: Promise, key_file: str | None) -> Finding:
     word = str(promise.number("made_by", "command")).removeprefix(MADE_BY)
     if word not in MODELS:
         raise ValueError(f"{promise.path} must be of a question, got {word}")
-    made = question(word).transform_class(
-        **_options(word, promise), noise=noise_source(key_file, None, f"audit {name}")
-    )
+    noise = noise_source(key_file, None, f"audit {name}")
+    made = question(word).transform_class(**_options(word, promise), noise=noise)
     claim = _guarantee(promise)
     if claim.unit != made.guarantee.unit:
         raise ValueError(f"{promise.path} must promise to the unit that its parameters say")
@@ -50,33 +49,26 @@ def replay(name: str, promise: Promise, key_file: str | None) -> Finding:
 
 
 def _options(word: str, promise: Promise) -> dict[str, Any]:
-    """Return the arguments of the transform of a run, but for its noise."""
-    given = dict(promise.number("parameters"))
+    """Return the arguments of the transform of a run, but for its noise; of budget periods the first one alone."""
+    given = {name: value for name, value in promise.number("parameters").items() if value is not None}
     given.pop("public_items", None)  # they cost nothing of their own, and no list of a monitor is in a file
-    kind = MODELS[word]
-    own = {name: given[name] for name in kind.options() if given.get(name) is not None}
-    windows = {name: given[name] for name in Windows.model_fields if given.get(name) is not None}
-    asked = kind.read({"question": word, **own})
-    options = asked.arguments(Windows.read(windows), zone=given.get("time_zone"))
-    known = question(word).arguments
+    kind, known = MODELS[word], question(word).arguments
+    asked = kind.read({"question": word} | {name: given[name] for name in kind.options() if name in given})
+    windows = Windows.read({name: given[name] for name in Windows.model_fields if name in given})
+    options = asked.arguments(windows, zone=given.get("time_zone"))
     options |= {name: given[name] for name in ("epsilon", "delta") if name in known and name in given}
     if (method := promise.maybe("accuracy", METHOD)) is not None:
         options[METHOD] = method
     public = options.get("domain")
     if public is not None and len(public) > MOST_ITEMS:
         options["domain"] = Domain(public.texts.to_pylist()[:MOST_ITEMS])
-    return _one_period(options)
-
-
-def _one_period(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options of a run that has an end: of one with budget periods, those of its first period."""
     every, start = options.get("renew_every"), options.get("start")
-    if every is None or start is None:
-        return options
-    bounds = {name: options.pop(name) for name in ("end", "windows") if options.get(name) is not None}
-    steps = Steps.of(window=options["window"], start=start, renew_every=every, **bounds)
-    last = min(steps.last_of_period(steps.first or 0), (steps.end or END_OF_TIME) - 1)
-    return options | {"end": steps.bounds_micros(last)[1] / MICROS}
+    if every is not None and start is not None:
+        bounds = {name: options.pop(name) for name in ("end", "windows") if options.get(name) is not None}
+        steps = Steps.of(window=options["window"], start=start, renew_every=every, **bounds)
+        last = min(steps.last_of_period(steps.first or 0), (steps.end or END_OF_TIME) - 1)
+        options["end"] = steps.bounds_micros(last)[1] / MICROS
+    return options
 
 
 def _guarantee(promise: Promise) -> PrivacyGuarantee:
@@ -165,10 +157,8 @@ def _planned(path: str) -> Promises:
             parameters = parameters_of(monitor, asked, planned.fields[paid.name])
             parameters |= asked.model_dump(mode="json", exclude_none=True, include=set(PUBLIC))  # lists as they are
             content = promise_of(asked, paid.transform, parameters, None, paid.guarantee)
-            line = document.lines.get(("questions", paid.name), 1)
-            promises[paid.name] = Promise(
-                f"{path}, line {line}: questions.{paid.name}", json.loads(json.dumps(content))
-            )
+            place = f"{path}, line {document.lines.get(('questions', paid.name), 1)}: questions.{paid.name}"
+            promises[paid.name] = Promise(place, json.loads(json.dumps(content)))
         return planned.guarantee, promises
 
 

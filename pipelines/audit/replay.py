@@ -138,13 +138,6 @@ def publish(transform: Any, events: Sequence[pa.RecordBatch]) -> list[Any]:
     return [*_ROWS]
 
 
-def run(transform: Any, events: Sequence[pa.RecordBatch]) -> Record:
-    """Publish, and return what noise was drawn for, and the rows."""
-    with recording() as record:
-        record.rows = publish(transform, events)
-    return record
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shown:
     """How far one unit moves all totals of a run.

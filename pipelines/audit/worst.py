@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from privstream.pipelines.audit.replay import Record, Shown, compare, run, running_noises
+from privstream.pipelines.audit.replay import Record, Shown, compare, publish, recording, running_noises
 from privstream.transforms.questions.alerts import AlertRule
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import NUMBER
@@ -48,9 +48,14 @@ class Pair(NamedTuple):
 
     def replay(self) -> tuple[Shown, Record, Record]:
         """Run both, and compare them."""
-        one = run(self.transform, batches(self.transform, [*self.others, *self.suspect]))
-        other = run(self.transform, batches(self.transform, self.others))
+        one, other = (self._run([*self.others, *self.suspect]), self._run(self.others))
         return compare(one, other, running_noises(self.transform)), one, other
+
+    def _run(self, sent: Sequence[Sent]) -> Record:
+        """Publish, and return what noise was drawn for, and the rows."""
+        with recording() as record:
+            record.rows = publish(self.transform, batches(self.transform, sent))
+        return record
 
 
 def batches(transform: Any, sent: Sequence[Sent], size: int = 1000) -> list[pa.RecordBatch]:
@@ -60,22 +65,19 @@ def batches(transform: Any, sent: Sequence[Sent], size: int = 1000) -> list[pa.R
     bounds = {window: [end.micros for end in steps.bounds((steps.first or 0) + window)] for window in windows}
     for start in range(0, len(sent), size):
         some = sent[start : start + size]
-        times = [_moment(bounds[one.window], place) for place, one in enumerate(some)]
-        whose = [one.user for one in some]
+        times = []
+        for place, one in enumerate(some):
+            first, end = bounds[one.window]
+            times.append(end - 1 if place % LAST == 0 else first + place % SECOND)
+        kind = pa.int64() if transform.event_fields.user == NUMBER else pa.string()
         columns = {
-            "user": pa.array(whose, pa.int64() if transform.event_fields.user == NUMBER else pa.string()),
+            "user": pa.array([one.user for one in some], kind),
             "item": pa.array([one.item for one in some]),
             "time": pa.array(times, pa.timestamp("us", "UTC")),
             "value": pa.array([one.value for one in some]),
         }
         found.append(pa.RecordBatch.from_pydict(columns))
     return found
-
-
-def _moment(bounds: Sequence[int], place: int) -> int:
-    """Return a moment of a window, an early one or its last one."""
-    start, end = bounds
-    return end - 1 if place % LAST == 0 else start + place % SECOND
 
 
 def everything(items: Sequence[str], windows: int, value: float = 0.0) -> list[Sent]:
@@ -94,20 +96,15 @@ def of_counts(transform: Any) -> Pair:
     made, windows = counts.mechanism, transform.steps.count
     most = made.contributions
     items = most if made.over == "start" else -(-most // windows) + 1
-    names = names_of(counts, items)
-    people = OTHERS if counts.domain is not None else max(made.detection(1, MISSING), made.min_people)
-    lasting = counts.domain is not None or counts.remembers
+    public = counts.domain
+    names = [f"item {place}" for place in range(items)] if public is None else public.texts.to_pylist()
+    people = OTHERS if public is not None else max(made.detection(1, MISSING), made.min_people)
+    lasting = public is not None or counts.remembers
     others = [each for window in range(1 if lasting else windows) for each in crowd(people, names, window)]
     value = float(made.max_value or 0)
     if made.unit == "event":
         return Pair(transform, others, [Sent(SUSPECT, names[0], 0, value)])
     return Pair(transform, others, everything(names, windows, value))
-
-
-def names_of(transform: Any, number: int) -> list[str]:
-    """Return so many items, or all that are public."""
-    public = transform.domain
-    return public.texts.to_pylist() if public is not None else [f"item {place}" for place in range(number)]
 
 
 def of_quantiles(transform: Any) -> Pair:

@@ -65,5 +65,5 @@ def audit_command(spec: QuestionInfo) -> Command:
         "Tests in secret are attacked by thousands of trials, which must also catch a control with a larger budget. An "
         "audit can refute a guarantee and cannot prove it. It reads no data of yours, and costs no privacy budget.",
         options=AUDIT_OPTIONS,
-        run=lambda **given: loaded("audit.audit_command.AuditCommand")(spec).run(**given),
+        run=lambda **given: loaded("audit.audit_command.audit")(spec, **given),
     )

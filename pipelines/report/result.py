@@ -107,16 +107,6 @@ class Result:
         given = {"parameters": self.parameters, "limited": self.promise.limited, "truth": truth}
         return loaded("show.charts.chart_of")(self.spec.chart, self.rows, **given)
 
-    def with_rows(self, rows: Sequence[Any]) -> Result:
-        """Return the result with the rows of its files; those that only some of them have in full lose fields."""
-        *extended, base = _row_types(self.spec.row_type)
-        found = {type(row) for row in rows}
-        if not found and extended and self.parameters.get(self.spec.values_with) is not None:
-            found = {extended[0]}
-        row_type = found.pop() if len(found) == 1 else base
-        plain = [row if type(row) is row_type else row_type(*row[: len(base._fields)]) for row in rows]
-        return replace(self, row_type=row_type, rows=sort_rows(plain, self.spec.order))
-
 
 MOST_FILES, MOST_BYTES = 500, 16 << 20
 """Of a result whose run goes on: the newest files are read up to here."""
@@ -147,7 +137,7 @@ def read_result(path: str, time: Callable[[int], Any] = timestamp, *, live: bool
         notes.append(f"The newest {len(files):,} files are shown, of {number:,}.")
     if live and os.path.isdir(path) and not os.path.exists(os.path.join(path, END)):
         notes.append("Running: more windows may follow.")
-    return replace(found.with_rows(rows), notes=tuple(notes))
+    return replace(found, rows=sort_rows(rows, found.spec.order), notes=tuple(notes))
 
 
 def newest(path: str) -> tuple[list[str], int]:
@@ -244,10 +234,14 @@ def read_promise(path: str) -> Result:
         guarantee = guarantee_of(promise.content)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{promise.path} must be a guarantee that a command has written: {error}") from None
-    if not isinstance(promise.maybe("parameters"), Mapping):
+    parameters, spec = promise.maybe("parameters"), question(word)
+    if not isinstance(parameters, Mapping):
         raise ValueError(f"{promise.path} must be a guarantee that a command has written: it has no parameters")
-    spec = question(word)
-    return Result(path=path, spec=spec, row_type=spec.row_type, rows=[], promise=promise, guarantee=guarantee)
+    row_type = spec.row_type
+    if row_type is row_types.KeyCount:
+        sums = parameters.get(spec.values_with) is not None
+        row_type = row_types.KeyRise if parameters.get("rising") else row_types.KeySum if sums else row_type
+    return Result(path=path, spec=spec, row_type=row_type, rows=[], promise=promise, guarantee=guarantee)
 
 
 def _view(path: str, whole: Promise) -> Result:
@@ -321,7 +315,7 @@ def is_rows(name: str) -> bool:
 
 
 def read_file(file: str, result: Result, time: Callable[[int], Any] = timestamp) -> list[Any]:
-    """Return the rows of a file of a result, of the type with most fields of those that the question may publish.
+    """Return the rows of a file of a result.
 
     `time` makes times of microseconds, as for `read_row_file`.
 
@@ -334,17 +328,4 @@ def read_file(file: str, result: Result, time: Callable[[int], Any] = timestamp)
         raise ValueError(
             f"RESULT must be as its run wrote it: {file} has changed, or the guarantee beside it is that of another run"
         )
-    *extended, base = _row_types(result.spec.row_type)
-    for row_type in extended:
-        try:
-            return read_rows("RESULT", file, row_type, time)
-        except ValueError:
-            continue
-    return read_rows("RESULT", file, base, time)
-
-
-def _row_types(base: Any) -> list[Any]:
-    """Return the types of rows that a question may publish, the one with most fields first, `base` last."""
-    size = len(base._fields)
-    found = [one for one in vars(row_types).values() if getattr(one, "_fields", ())[:size] == base._fields]
-    return sorted(found, key=lambda one: -len(one._fields))
+    return read_rows("RESULT", file, result.row_type, time)

@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 from privstream.mechanisms.checks import integer, non_negative, positive
 from privstream.mechanisms.continual.ranges import LARGEST_UNIVERSE
+from privstream.pipelines.sinks.row_formats import arrow_schema
 from privstream.transforms import AlertRule, LinearQuery
+from privstream.transforms.row_types import Time
 from privstream.transforms.timing.steps import timestamp
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 START_MICROS = 1_704_067_200_000_000
 """2024-01-01 00:00 UTC, a Monday."""
 
-SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("time", pa.timestamp("us", "UTC"))])
+SCHEMA = arrow_schema({"user": str, "item": str, "time": Time})
 
 
 class Truth(NamedTuple):
@@ -160,8 +162,7 @@ def searches(
 
     Args:
         city: whose people search.
-        items: number of background items, >= 1.
-        events_per_user: average number of background events per person in a window.
+        items, events_per_user: of the background: number of items, and average events of a person in a window.
         trends: number of planted trends.
         over: whether people are counted in each window, or since the start.
     """
@@ -209,11 +210,10 @@ def reports(city: City) -> Iterator[Window]:
         share = USUAL + OUTBREAK * np.exp(-(((number - middle) / width) ** 2) / 2)
         sent = city.draw.random((city.users, len(REPORTS))) < share * (OUTAGE if number in outage else 1.0)
         who, what = np.nonzero(sent)
-        met = {
-            rule.name: sent[:, [REPORTS.index(item) for item in rule.items or REPORTS]]
-            for rule in rules_for(city.users)
-        }
-        truth = {name: int(some.any(axis=1).sum()) for name, some in met.items()}
+        truth = {}
+        for rule in rules_for(city.users):
+            asked = [REPORTS.index(item) for item in rule.items or REPORTS]
+            truth[rule.name] = int(sent[:, asked].any(axis=1).sum())
         yield city.window(start, who, pa.array(REPORTS).take(pa.array(what)), truth)
 
 
@@ -318,7 +318,7 @@ LEVELS_ASKED = 3
 
 def levels(universe: int) -> list[int]:
     """Return the levels that are asked for, evenly spread."""
-    return sorted({int(level) for level in np.linspace(1, universe, LEVELS_ASKED + 2)[1:-1]})
+    return sorted({*np.linspace(1, universe, LEVELS_ASKED + 2)[1:-1].astype(np.int64).tolist()})
 
 
 def trades(city: City, *, universe: int = 1 << 20) -> Iterator[Window]:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from privstream.mechanisms.privacy.units import SECOND, in_words
@@ -22,12 +22,10 @@ from privstream.pipelines.sinks.row_files import (
     whole_file,
     write_row_file,
 )
-from privstream.pipelines.sinks.row_formats import PLAIN, write_tables
+from privstream.pipelines.sinks.row_formats import write_tables
 from privstream.pipelines.terminal import say
-from privstream.transforms.row_types import Time
 
 FORMATS = ("avro", "parquet", "jsonl", "csv")
-FIELDS: dict[str, type] = {"user": str, "item": str, "time": Time}
 GROUP_ROWS = 1 << 19
 """Rows of a row group of Parquet, whatever windows are."""
 
@@ -35,15 +33,8 @@ Lines = Callable[[SimpleNamespace], Iterable[str]]
 """Returns the lines of a further file."""
 
 
-class Written(NamedTuple):
-    """What a simulation has written."""
-
-    events: int
-    windows: int
-
-
-def write_simulation(path: str, windows: Iterable[Window], truth: str | None = None) -> Written:
-    """Write a simulated stream as one file, and its truth as another.
+def write_simulation(path: str, windows: Iterable[Window], truth: str | None = None) -> tuple[int, int]:
+    """Write a simulated stream as one file, and its truth as another; return how many events and windows there are.
 
     Args:
         path: the events; ends in .avro, .parquet, .jsonl or .csv.
@@ -60,16 +51,13 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
     if truth is not None:
         output_format(truth, option="--truth")
         check_destination(truth, "--truth")
-    rows: list[Truth] = []
-    events = done = 0
+    rows, sizes = list[Truth](), list[int]()
 
     def tables() -> Iterator[pa.Table]:
-        nonlocal events, done
         waiting: list[pa.RecordBatch] = []
         for window in windows:
-            done += 1
+            sizes.append(len(window.events))
             waiting.append(window.events)
-            events += len(window.events)
             if truth is not None:
                 rows.extend(window.rows)
             if sum(map(len, waiting)) >= GROUP_ROWS:
@@ -78,10 +66,10 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
         yield pa.Table.from_batches(waiting, city.SCHEMA)
 
     with whole_file(path) as stream:
-        write_tables(stream, "Event", FIELDS, tables(), format, PLAIN)
+        write_tables(stream, "Event", city.SCHEMA, tables(), format)
     if truth is not None:
         write_row_file(truth, Truth, rows)
-    return Written(events, done)
+    return sum(sizes), len(sizes)
 
 
 def simulation(
@@ -125,43 +113,35 @@ def simulation(
 
     def run(**values: Any) -> None:
         arguments = SimpleNamespace(**values)
-        names = [option.name for option in options] + ["over"] * spans
-        given = {name: getattr(arguments, name) for name in names}
-        number = windows or arguments.windows
+        given = {name: getattr(arguments, name) for name in [option.name for option in options] + ["over"] * spans}
+        paths = {name: path for name in ("output", "truth", *further) if (path := getattr(arguments, name)) is not None}
         try:
-            _check_files(arguments, further)
-            people = City(arguments.users, number, arguments.seed, arguments.window)
+            taken: dict[str, str] = {}
+            for name, path in paths.items():
+                if (other := taken.setdefault(os.path.realpath(path), name)) != name:
+                    raise ValueError(f"--{name} must not be written over --{other}, got {path}")
+                if name in further:
+                    check_destination(path, f"--{name}")
+            people = City(arguments.users, windows or arguments.windows, arguments.seed, arguments.window)
             with clock("simulating"):
-                written = write_simulation(arguments.output, activity(people, **given), arguments.truth)
+                events, number = write_simulation(arguments.output, activity(people, **given), arguments.truth)
             for name, (_, lines) in further.items():
-                if (path := getattr(arguments, name)) is not None:
-                    with whole_file(path) as stream:
+                if name in paths:
+                    with whole_file(paths[name]) as stream:
                         stream.writelines(f"{line}\n".encode() for line in lines(arguments))
         except (ValueError, TypeError) as error:
             raise UsageError(str(error)) from error
         except OSError as error:
             raise RunError(f"cannot write {error.filename or arguments.output}: {error.strerror or error}") from error
-        span = f"{written.windows:,} windows of {in_words(round(arguments.window * SECOND))}"
-        say(f"{written.events:,} events of {arguments.users:,} people in {span}: {arguments.output}")
+        span = f"{number:,} windows of {in_words(round(arguments.window * SECOND))}"
+        say(f"{events:,} events of {arguments.users:,} people in {span}: {arguments.output}")
         if arguments.truth is not None:
             say(f"truth: {arguments.truth}")
 
     return Command(description=f"{description} Nothing in them is private.", add_arguments=add_arguments, run=run)
 
 
-def _check_files(arguments: SimpleNamespace, further: Iterable[str]) -> None:
-    """Refuse to write two things into one file, and further files that cannot be written."""
-    taken: dict[str, str] = {}
-    for name in ("output", "truth", *further):
-        if (path := getattr(arguments, name)) is None:
-            continue
-        if (other := taken.setdefault(os.path.realpath(path), name)) != name:
-            raise ValueError(f"--{name} must not be written over --{other}, got {path}")
-        if name in further:
-            check_destination(path, f"--{name}")
-
-
-def _json(*objects: Mapping[str, Any]) -> list[str]:
+def _json(objects: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return objects as lines."""
     return [json.dumps(each, ensure_ascii=False) for each in objects]
 
@@ -190,7 +170,7 @@ CLINIC = simulation(
     files={
         "rules": (
             "rules that the outbreak and the outage meet, as JSON lines",
-            lambda given: _json(*(rule.given for rule in city.rules_for(given.users))),
+            lambda given: _json(rule.given for rule in city.rules_for(given.users)),
         )
     },
 )
@@ -221,7 +201,7 @@ RANGES = simulation(
     files={
         "queries": (
             "queries about the parts, as `ranges` reads them",
-            lambda given: _json(*({"low": low, "high": high} for low, high in city.parts(given.slots))),
+            lambda given: _json({"low": low, "high": high} for low, high in city.parts(given.slots)),
         )
     },
 )
@@ -233,7 +213,7 @@ PREDECESSOR = simulation(
     files={
         "queries": (
             "queries about levels, as `predecessor` reads them",
-            lambda given: _json(*({"point": level} for level in city.levels(given.universe))),
+            lambda given: _json({"point": level} for level in city.levels(given.universe)),
         )
     },
 )
@@ -246,10 +226,8 @@ COUNTRY = simulation(
         "queries": (
             "the queries, as JSON lines",
             lambda given: _json(
-                *(
-                    {"name": query.name, "items": list(query.items)}
-                    for query in city.random_queries(given.number, given.seed)
-                )
+                {"name": query.name, "items": list(query.items)}
+                for query in city.random_queries(given.number, given.seed)
             ),
         ),
         "domain": ("all items, one per line", lambda given: city.DOMAIN),

@@ -10,7 +10,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from privstream.pipelines.sinks.row_files import item_field, json_values, read_row_file
+from privstream.pipelines.sinks.row_files import read_row_file, shape_of
 from privstream.pipelines.terminal import json_text
 from typing_extensions import override
 
@@ -35,9 +35,8 @@ class Destination(ABC):
 
     def __init__(self, run_id: str, row_type: type, key: Sequence[str]) -> None:
         self.run_id, self.row_type = run_id, row_type
-        columns: tuple[str, ...] = getattr(row_type, "item_columns", ())
-        item = item_field(row_type) if columns else None
-        self.key = tuple(column for name in key for column in (columns if name == item else (name,)))
+        shape = shape_of(row_type)
+        self.key = tuple(column for name in key for column in (shape.parts if name == shape.item else ()) or (name,))
         self.patience = PATIENCE_SECONDS
 
     @abstractmethod
@@ -78,7 +77,7 @@ class Destination(ABC):
         """
         seen: Counter[str] = Counter()
         for row in rows:
-            values = json_values(self.row_type, row)
+            values = shape_of(self.row_type).json(row)
             named = {RUN: self.run_id} | {name: values[name] for name in self.key}
             seen[plain := json_text(named)] += 1
             yield plain if seen[plain] == 1 else json_text(named | {"number": seen[plain]}), values

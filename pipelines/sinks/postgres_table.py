@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from privstream.pipelines.postgresql import connect, parse_url, reason
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
-from privstream.pipelines.sinks.row_files import column_types, optional_fields
+from privstream.pipelines.sinks.row_files import shape_of
 from privstream.transforms.row_types import Time
 from psycopg import sql
 from typing_extensions import override
@@ -53,7 +53,7 @@ class PostgresTable(Destination):
         self.where, self.table = parse_url(url)
         self.replace = replace
         self.columns = {ROW_KEY: "text", RUN: "text"}
-        self.columns |= {name: TYPES[kind] for name, kind in column_types(row_type).items()}
+        self.columns |= {name: TYPES[kind] for name, kind in shape_of(row_type).columns.items()}
 
     @override
     def check(self, *, first: bool) -> None:
@@ -102,7 +102,7 @@ class PostgresTable(Destination):
 
     def create_statement(self) -> str:
         """Return the statement that creates the table."""
-        rules = {ROW_KEY: " PRIMARY KEY"} | dict.fromkeys(optional_fields(self.row_type), "")
+        rules = {ROW_KEY: " PRIMARY KEY"} | dict.fromkeys(shape_of(self.row_type).optional, "")
         lines = [f"{_quoted(name)} {kind}{rules.get(name, ' NOT NULL')}" for name, kind in self.columns.items()]
         return f"CREATE TABLE IF NOT EXISTS {'.'.join(map(_quoted, self.table))} ({', '.join(lines)})"
 

@@ -7,8 +7,9 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Any, BinaryIO, TypeVar, get_args
 
@@ -26,6 +27,7 @@ from privstream.pipelines.sinks.row_formats import (
     moment_of,
     openpyxl,
     plain_number,
+    plain_schema,
     read_records,
     restored,
     write_tables,
@@ -199,6 +201,99 @@ TAKEN = ("run_id", "row_key")
 """Columns that destinations add."""
 
 
+@dataclass(frozen=True)
+class Shape:
+    """How rows of a type are written.
+
+    Attributes:
+        name: of the type.
+        fields: of a row, and their types: `Time` for times, that of the number where there may be none.
+        optional: fields that may have no number.
+        item: the field with the item; None if there is none.
+        parts: columns that are written in place of it; none where it is one column.
+        columns: that are written, and their types.
+        schema: the same as Arrow has it.
+        layout: for people.
+    """
+
+    name: str
+    fields: dict[str, type]
+    optional: frozenset[str]
+    item: str | None
+    parts: tuple[str, ...]
+    columns: dict[str, type]
+    schema: pa.Schema
+    layout: Layout
+
+    def values(self, row: Any) -> tuple[Any, ...]:
+        """Return the values of a row, by column."""
+        if not self.parts:
+            return tuple(row)
+        place = [*self.fields].index(str(self.item))
+        return (*row[:place], *split_item(row[place], len(self.parts)), *row[place + 1 :])
+
+    def json(self, row: Any) -> dict[str, Any]:
+        """Return a row as JSON says it: times are ISO 8601, numbers without what binary fractions add."""
+        texts = (iso_8601(value.micros) if is_time(value) else plain_number(value) for value in self.values(row))
+        return dict(zip(self.columns, texts, strict=True))
+
+    def tables(self, rows: Iterable[Any] | pa.Table) -> Iterator[pa.Table]:
+        """Yield rows, or a table of them with times in microseconds, as pieces of a table."""
+        plain = plain_schema(self.schema)
+        for piece in self._pieces(rows):
+            texts = (split_item(each, len(self.parts)) for each in piece[str(self.item)]) if self.parts else ()
+            arrays = piece | dict(zip(self.parts, zip(*texts, strict=True), strict=True))
+            yield pa.table({name: arrays[name] for name in self.columns}, plain).cast(self.schema)
+
+    def _pieces(self, rows: Iterable[Any] | pa.Table) -> Iterator[dict[str, Any]]:
+        """Yield the columns of some rows after another."""
+        if isinstance(rows, pa.Table):
+            for start in range(0, rows.num_rows, CHUNK_ROWS):
+                piece = rows.slice(start, CHUNK_ROWS)
+                items = {self.item: piece[self.item].to_pylist()} if self.parts else {}
+                yield dict(zip(piece.column_names, piece.columns, strict=True)) | items
+            return
+        left = iter(rows)
+        while chunk := [*islice(left, CHUNK_ROWS)]:
+            columns = dict(zip(self.fields, zip(*chunk, strict=True), strict=True))
+            times = (name for name, kind in self.fields.items() if kind is Time)
+            yield columns | {name: [time.micros for time in columns[name]] for name in times}
+
+
+@cache
+def shape_of(row_type: Any) -> Shape:
+    """Return how rows of a NamedTuple are written."""
+    hints = {name: (hint, get_args(hint)) for name, hint in types_of(row_type).items()}
+    optional = frozenset(name for name, (_, kinds) in hints.items() if kinds in OPTIONAL_NUMBERS)
+    fields = {name: kinds[0] if name in optional else hint for name, (hint, kinds) in hints.items()}
+    for name, kind in fields.items():
+        if kind not in ARROW_TYPES:
+            raise TypeError(
+                f"field `{name}` of {row_type.__name__} must be str, int, float, bool or Timestamp (a number perhaps "
+                f"Optional), got {kind}"
+            )
+    item = next((name for name in ITEM_FIELDS if name in fields), None)
+    parts, layout = getattr(row_type, "item_columns", ()), getattr(row_type, "layout", PLAIN)
+    columns = {column: kind for name, kind in fields.items() for column in (parts if name == item else ()) or (name,)}
+    schema = arrow_schema(columns, layout, optional)
+    return Shape(row_type.__name__, fields, optional, item, parts, columns, schema, layout)
+
+
+def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLAIN) -> type:
+    """Return a type of the same rows that are written with the columns of an item in place of the item.
+
+    Where there is but one column, or rows have no item, the type stays.
+    """
+    shape = shape_of(row_type)
+    names = () if shape.item is None or len(names) < 2 else tuple(names)
+    if not names and layout == PLAIN:
+        return row_type
+    for name in names:
+        if name != shape.item and name in (*shape.fields, *TAKEN):
+            raise ValueError(f"item must not name `{name}`, which is another column of the rows: rename that one")
+    return type(row_type.__name__, (row_type,), {"__slots__": (), "item_columns": names, "layout": layout})
+
+
 def output_format(path: str, option: str = "--output") -> str:
     """Return the format to write: what the path ends in."""
     ending = path.rpartition(".")[2].lower()
@@ -218,49 +313,16 @@ def write_row_file(path: str, row_type: type, rows: Iterable[Any] | pa.Table, *,
 
 def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table, format: str) -> None:
     """Write rows, or a table of them, into an open file; equal rows give equal bytes."""
+    shape = shape_of(row_type)
     if format == "jsonl" and not isinstance(rows, pa.Table):  # dead letters may have what Arrow takes for no text
-        return stream.writelines(json_text(json_values(row_type, row)).encode() + b"\n" for row in rows)
-    fields, tables = column_types(row_type), _tables(row_type, rows)
-    write_tables(stream, row_type.__name__, fields, tables, format, layout_of(row_type), optional_fields(row_type))
+        return stream.writelines(json_text(shape.json(row)).encode() + b"\n" for row in rows)
+    write_tables(stream, shape.name, shape.schema, shape.tables(rows), format, shape.layout)
 
 
 def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table; times are timestamps in microseconds, UTC."""
-    schema = arrow_schema(column_types(row_type), layout_of(row_type))
-    return pa.concat_tables([schema.empty_table(), *_tables(row_type, rows)])
-
-
-def _tables(row_type: type, rows: Iterable[Any] | pa.Table) -> Iterator[pa.Table]:
-    """Yield rows, or a table of them, as pieces of a table, with the columns of an item in place of the item."""
-    fields, columns = field_types(row_type), getattr(row_type, "item_columns", ())
-    plain = pa.schema([(name, pa.int64() if kind is Time else ARROW_TYPES[kind]) for name, kind in fields.items()])
-    schema, item = arrow_schema(column_types(row_type), layout_of(row_type)), item_field(row_type)
-    times = [place for place, kind in enumerate(fields.values()) if kind is Time]
-
-    def piece_of(chunk: list[Any]) -> pa.Table:
-        values = [list(column) for column in zip(*chunk, strict=True)]
-        for place in times:
-            values[place] = [time.micros for time in values[place]]
-        return pa.table(values, schema=plain)
-
-    if isinstance(rows, pa.Table):
-        pieces = (rows.slice(start, CHUNK_ROWS) for start in range(0, rows.num_rows, CHUNK_ROWS))
-    else:
-        left = iter(rows)
-        pieces = (piece_of(chunk) for chunk in iter(lambda: [*islice(left, CHUNK_ROWS)], []))
-    for piece in pieces:
-        arrays = dict(zip(piece.column_names, piece.columns, strict=True))
-        if columns:
-            parts = zip(*(split_item(each, len(columns)) for each in arrays[item].to_pylist()), strict=True)
-            arrays |= dict(zip(columns, map(pa.array, parts), strict=True))
-        yield pa.table([arrays[name] for name in schema.names], schema.names).cast(schema)
-
-
-def json_values(row_type: type, row: Any) -> dict[str, Any]:
-    """Return a row as JSON says it: times are ISO 8601, numbers without what binary fractions add."""
-    values = column_values(row_type, row)
-    texts = (iso_8601(value.micros) if is_time(value) else plain_number(value) for value in values)
-    return dict(zip(_known_types(row_type), texts, strict=True))
+    shape = shape_of(row_type)
+    return pa.concat_tables([shape.schema.empty_table(), *shape.tables(rows)])
 
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
@@ -283,8 +345,8 @@ def read_table(path: str, row_type: type) -> pa.Table:
     return arrow_table(row_type, read_row_file(path, row_type))
 
 
-def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timestamp) -> list[Any]:
-    """Read the rows of a file that `write_row_file` wrote.
+def read_row_file(path: str, row_type: Any, time: Callable[[int], Any] = timestamp) -> list[Any]:
+    """Read the rows of a file that `write_row_file` wrote; columns in place of the item are joined.
 
     Args:
         time: makes times of microseconds since 1970: those of Beam, or `Time`, for which Beam is not loaded.
@@ -292,25 +354,28 @@ def read_row_file(path: str, row_type: type, time: Callable[[int], Any] = timest
     Raises:
         ValueError: it has not all of their columns or too many rows, or its last line has no end: it was cut short.
     """
-    fields, kind = field_types(row_type), output_format(path, "path")
+    shape, kind = shape_of(row_type), output_format(path, "path")
     with opened(path) as stream:
-        records = list(islice(read_records(stream, kind, fields), MOST_ROWS + 1))
+        records = list(islice(read_records(stream, kind, shape.fields), MOST_ROWS + 1))
     check_number(len(records))
-    optional, none = optional_fields(row_type), "" if kind == "csv" else None
-    if records and (columns := _stored_columns(row_type, list(records[0]))):
-        for record in records:
-            record[str(item_field(row_type))] = join_item([record[name] for name in columns])
-    if records and (missing := [name for name in fields if name not in records[0]]):
+    stored = [*records[0]] if records else [*shape.fields]
+    if shape.item is not None:
+        after = stored[[*shape.fields].index(shape.item) :]
+        parts = [*takewhile(lambda name: name == shape.item or name not in shape.fields, after)]
+        for record in records if len(parts) > 1 else ():
+            record[shape.item] = join_item([record[name] for name in parts])
+        stored = [*records[0]] if records else stored
+    if missing := [name for name in shape.fields if name not in stored]:
         raise ValueError(f"rows must have a column {missing[0]}")
     moments = cache(partial(moment_of, make=time))  # the same ones come again and again
+    none = "" if kind == "csv" else None
 
-    def value(record: dict[str, Any], name: str) -> Any:
-        found = record[name]
-        if name in optional and found == none:
+    def value(name: str, found: Any) -> Any:
+        if found == none and name in shape.optional:
             return None
-        return moments(found) if fields[name] is Time else restored(found, fields[name], kind)
+        return moments(found) if shape.fields[name] is Time else restored(found, shape.fields[name], kind)
 
-    return [row_type(**{name: value(record, name) for name in fields}) for record in records]
+    return [row_type(*(value(name, record[name]) for name in shape.fields)) for record in records]
 
 
 def read_rows(option: str, path: str, row_type: type[AnyRow], time: Callable[[int], Any] = timestamp) -> list[AnyRow]:
@@ -326,81 +391,3 @@ def read_rows(option: str, path: str, row_type: type[AnyRow], time: Callable[[in
             raise ValueError(str(error).replace("path", option, 1)) from None
         rule = f"{option} must have {row_type.__name__} rows that privstream wrote"
         raise ValueError(f"{rule}, got {path} ({type(error).__name__})") from None
-
-
-def field_types(row_type: type) -> dict[str, type]:
-    """Return the fields of a NamedTuple and their types, `Time` for times; those of optional ones without None."""
-    fields = types_of(row_type) | optional_fields(row_type)
-    for name, kind in fields.items():
-        if kind not in ARROW_TYPES:
-            raise TypeError(
-                f"field `{name}` of {row_type.__name__} must be str, int, float, bool or Timestamp (a number perhaps "
-                f"Optional), got {kind}"
-            )
-    return fields
-
-
-def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLAIN) -> type:
-    """Return a type of the same rows that are written with the columns of an item in place of the item.
-
-    Where there is but one column, or rows have no item, the type stays.
-    """
-    item = item_field(row_type)
-    names = () if item is None or len(names) < 2 else tuple(names)
-    if not names and layout == PLAIN:
-        return row_type
-    for name in names:
-        if name != item and name in (*field_types(row_type), *TAKEN):
-            raise ValueError(f"item must not name `{name}`, which is another column of the rows: rename that one")
-    return type(row_type.__name__, (row_type,), {"__slots__": (), "item_columns": names, "layout": layout})
-
-
-def layout_of(row_type: type) -> Layout:
-    """Return how rows of a type are written."""
-    return getattr(row_type, "layout", PLAIN)
-
-
-def item_field(row_type: type) -> str | None:
-    """Return the field of a row that has its item; None if there is none."""
-    return next((name for name in ITEM_FIELDS if name in getattr(row_type, "_fields", ())), None)
-
-
-def column_types(row_type: type) -> dict[str, type]:
-    """Return the columns that rows are written with, and their types, those of optional ones without None."""
-    columns: tuple[str, ...] = getattr(row_type, "item_columns", ())
-    item, found = item_field(row_type), field_types(row_type)
-    if not columns:
-        return found
-    return {column: kind for name, kind in found.items() for column in (columns if name == item else (name,))}
-
-
-_known_types = cache(column_types)  # where they are asked for with each row
-
-
-def column_values(row_type: type, row: Any) -> tuple[Any, ...]:
-    """Return the values of these columns."""
-    columns: tuple[str, ...] = getattr(row_type, "item_columns", ())
-    if not columns:
-        return tuple(row)
-    place = row._fields.index(item_field(row_type))
-    return (*row[:place], *split_item(row[place], len(columns)), *row[place + 1 :])
-
-
-def _stored_columns(row_type: Any, stored: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of an item in a file: they stand where the item would stand alone."""
-    item, fields = item_field(row_type), row_type._fields
-    if item is None:
-        return ()
-    place = fields.index(item)
-    before, after = fields[place - 1], fields[place + 1] if place + 1 < len(fields) else None
-    if before not in stored or (after is not None and after not in stored):
-        return ()
-    end = len(stored) if after is None else stored.index(after)
-    found = tuple(stored[stored.index(before) + 1 : end])
-    return found if len(found) > 1 else ()
-
-
-def optional_fields(row_type: type) -> dict[str, type]:
-    """Return the fields of a NamedTuple that are a number or None, and the types of the numbers."""
-    hints = {name: get_args(hint) for name, hint in types_of(row_type).items()}
-    return {name: kinds[0] for name, kinds in hints.items() if kinds in OPTIONAL_NUMBERS}

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -41,13 +41,8 @@ ARROW_TYPES: dict[type, pa.DataType] = {
     Time: MOMENT,
 }
 
-AVRO_TYPES: dict[type, Any] = {
-    str: "string",
-    int: "long",
-    float: "double",
-    bool: "boolean",
-    Time: {"type": "long", "logicalType": "timestamp-micros"},
-}
+MOMENT_OF_AVRO = {"type": "long", "logicalType": "timestamp-micros"}
+AVRO_TYPES: dict[Any, Any] = {pa.string(): "string", pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean"}
 
 Fields: TypeAlias = dict[str, type]
 """Columns and the types of their values."""
@@ -99,26 +94,24 @@ def iso_8601(micros: int) -> str:
     return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
 
 
-def arrow_schema(fields: Fields, layout: Layout = PLAIN) -> pa.Schema:
-    """Return fields and their types as Arrow has them."""
+def arrow_schema(fields: Fields, layout: Layout = PLAIN, optional: Container[str] = ()) -> pa.Schema:
+    """Return fields and their types as Arrow has them; those that may have no number have nulls."""
     types = ARROW_TYPES | {Time: pa.timestamp("us", layout.zone)}
-    return pa.schema([(field, types[kind]) for field, kind in fields.items()])
+    return pa.schema([pa.field(name, types[kind], nullable=name in optional) for name, kind in fields.items()])
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with times in microseconds."""
+    return pa.schema([each.with_type(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in schema])
 
 
 def write_tables(
-    stream: BinaryIO,
-    name: str,
-    fields: Fields,
-    tables: Tables,
-    format: str,
-    layout: Layout,
-    optional: Iterable[str] = (),
+    stream: BinaryIO, name: str, schema: pa.Schema, tables: Tables, format: str, layout: Layout = PLAIN
 ) -> None:
     """Write pieces of a table into an open file; a format that has names for what rows are gets a `name`."""
     if format == "avro":
-        return _write_avro(stream, name, fields, optional, tables)
-    schema = arrow_schema(fields, layout)
-    if format == "parquet":
+        _write_avro(stream, name, schema, tables)
+    elif format == "parquet":
         with pq.ParquetWriter(stream, schema) as writer:
             for table in tables:
                 writer.write_table(table)
@@ -128,15 +121,16 @@ def write_tables(
         _write_text(stream, schema, tables, layout if format == "csv" else None)
 
 
-def _write_avro(stream: BinaryIO, name: str, fields: Fields, optional: Iterable[str], tables: Tables) -> None:
+def _write_avro(stream: BinaryIO, name: str, schema: pa.Schema, tables: Tables) -> None:
     """Write an Avro container."""
-    types = {field: AVRO_TYPES[kind] for field, kind in fields.items()}
-    types |= {field: ["null", types[field]] for field in optional}
-    described = [{"name": field, "type": type} for field, type in types.items()]
-    schema = {"type": "record", "name": name, "namespace": "privstream", "fields": described}
-    marker = blake2b(json.dumps(schema).encode(), digest_size=16).digest()  # a random one is the custom
-    records = (record for table in tables for record in _plain(table).to_pylist())
-    fastavro.writer(stream, schema, records, codec="deflate", sync_marker=marker)
+    fields = []
+    for each in schema:
+        type = AVRO_TYPES.get(each.type, MOMENT_OF_AVRO)
+        fields.append({"name": each.name, "type": ["null", type] if each.nullable else type})
+    described = {"type": "record", "name": name, "namespace": "privstream", "fields": fields}
+    marker = blake2b(json.dumps(described).encode(), digest_size=16).digest()  # a random one is the custom
+    records = (record for table in tables for record in table.cast(plain_schema(schema)).to_pylist())
+    fastavro.writer(stream, described, records, codec="deflate", sync_marker=marker)
 
 
 def _write_text(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Layout | None) -> None:
@@ -151,12 +145,6 @@ def _write_text(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Lay
     for table in tables:
         texts = [_texts(column, cell, time) for column in table.columns]
         stream.write("".join([line % row for row in zip(*texts, strict=True)]).encode())
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    """Return a table with times in microseconds."""
-    types = [pa.int64() if pa.types.is_timestamp(type) else type for type in table.schema.types]
-    return table.cast(pa.schema(zip(table.column_names, types, strict=True)))
 
 
 def _texts(column: pa.ChunkedArray, write: Callable[[Any], str], time: Callable[[int], str]) -> list[str]:
@@ -215,8 +203,8 @@ def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Lay
             made.value = plain_number(value)
         return made
 
-    times = [pa.types.is_timestamp(type) for type in schema.types]
-    rows = (row for table in tables for row in zip(*_plain(table).to_pydict().values(), strict=True))
+    plain, times = plain_schema(schema), [pa.types.is_timestamp(type) for type in schema.types]
+    rows = (row for table in tables for row in zip(*table.cast(plain).to_pydict().values(), strict=True))
     first: list[Any] = [*islice(rows, 1)]
     while first or not book.worksheets:
         sheet = book.create_sheet()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
-from privstream.pipelines.sinks.row_files import json_values, write_once
+from privstream.pipelines.sinks.row_files import shape_of, write_once
 from privstream.pipelines.stores import exists, join
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.row_types import ENDED
@@ -57,7 +57,7 @@ class Webhook(Destination):
         for row in rows:
             if getattr(row, "state", ALERT) != ALERT or getattr(row, "status", "") == ENDED:
                 continue
-            values = json_values(self.row_type, row)
+            values = shape_of(self.row_type).json(row)
             about = {name: values[name] for name in self.key if name != "window_start"}
             key = json_text(self.named | {"since": values["since"]} | about)
             digest = blake2b(key.encode(), digest_size=16).hexdigest()

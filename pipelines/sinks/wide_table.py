@@ -7,13 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 from privstream.pipelines.local_time import Clocks
-from privstream.pipelines.sinks.row_files import (
-    field_types,
-    item_field,
-    layout_of,
-    output_format,
-    whole_file,
-)
+from privstream.pipelines.sinks.row_files import output_format, shape_of, whole_file
 from privstream.pipelines.sinks.row_formats import arrow_schema, write_tables
 from privstream.transforms.reading.domain import split_item
 
@@ -30,7 +24,7 @@ def check_wide(path: str, row_type: type, *, unbounded: bool) -> None:
     if unbounded or path.rpartition(".")[2].lower() not in WIDE_FORMATS:
         known = ", ".join(f".{each}" for each in WIDE_FORMATS)
         raise ValueError(f"wide must be given with a run that ends and an --output of {known}, got {path}")
-    fields = field_types(row_type)
+    fields = shape_of(row_type).fields
     if "window_start" not in fields or not {*NUMBERS} & {*fields} or {"rule", "state"} & {*fields}:
         raise ValueError(f"wide must be given with rows that have a number in each window, not {row_type.__name__}")
 
@@ -40,10 +34,11 @@ def write_wide(path: str, row_type: type, rows: Sequence[Any]) -> None:
 
     Privacy: post-processing.
     """
-    types, layout, item = field_types(row_type), layout_of(row_type), item_field(row_type)
+    shape = shape_of(row_type)
+    types, layout, item = shape.fields, shape.layout, shape.item
     number = next(name for name in NUMBERS if name in types)
     names = [name for name in LABELS if name in types and any(getattr(row, name) != "" for row in rows)]
-    columns: tuple[str, ...] = getattr(row_type, "item_columns", ()) or ((item,) if item else ())
+    columns = shape.parts or ((item,) if item else ())
     clocks = Clocks(layout.zone)
     starts = sorted({row.window_start.micros for row in rows})
     days = clocks.at_midnight(starts)
@@ -56,8 +51,8 @@ def write_wide(path: str, row_type: type, rows: Sequence[Any]) -> None:
     largest = sorted(lines.items(), key=lambda line: -sum(filter(None, line[1].values())))
     fields = {name: types[name] for name in names} | dict.fromkeys(columns, str)
     fields |= dict.fromkeys(heads.values(), types[number])
-    schema = arrow_schema(fields, layout)
+    schema = arrow_schema(fields, layout, heads.values())
     cells = zip(*((*label, *(line.get(start) for start in starts)) for label, line in largest), strict=True)
     table = pa.table([*cells], schema=schema) if largest else schema.empty_table()
     with whole_file(path) as stream:
-        write_tables(stream, row_type.__name__, fields, [table], output_format(path), layout)
+        write_tables(stream, shape.name, schema, [table], output_format(path), layout)

@@ -14,12 +14,9 @@ from io import BytesIO
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark, DefaultTrigger
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.pipelines.command import UsageError
@@ -28,8 +25,7 @@ from privstream.pipelines.sinks.destination import Destination, SendFiles
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
     check_destination,
-    field_types,
-    json_values,
+    shape_of,
     sort_rows,
     write_once,
     write_rows,
@@ -37,7 +33,7 @@ from privstream.pipelines.sinks.row_files import (
 from privstream.pipelines.sinks.row_formats import EPOCH
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.reading.fields import DeadLetter
-from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
+from privstream.transforms.timing.steps import MICROS, MILLISECOND
 from typing_extensions import override
 
 WINDOW = ("window_start", "window_end")
@@ -83,7 +79,7 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
 
     @override
     def expand(self, rows: Any) -> Any:
-        fields = field_types(self.row_type)
+        fields = shape_of(self.row_type).fields
         written = (
             rows
             | "By window" >> beam.Map(_by_window, all(name in fields for name in WINDOW))
@@ -126,32 +122,23 @@ def say_end(written: Any, folder: str) -> Any:
 class _WriteWindow(beam.DoFn):
     """Writes one file."""
 
-    def __init__(self, folder: str, row_type: type, format: str, order: tuple[str, ...]) -> None:
+    def __init__(self, folder: str, row_type: Any, format: str, order: tuple[str, ...]) -> None:
         self.folder, self.row_type, self.format, self.order = folder, row_type, format, order
-        self.counters = {
-            outcome: Metrics.counter("privstream", f"window_files_{outcome}")
-            for outcome in ("written", "repeated", "refused")
-        }
         self.latency = Metrics.gauge("privstream", "window_latency_ms")
 
     @override
     def process(self, element: tuple[tuple[int, int], Iterable[tuple[Any, ...]]]) -> Iterator[str]:
         (start, end), plain = element
         path = FileSystems.join(self.folder, file_name(start, end, self.format))
-        rows = [self.row_type(*row) for row in plain]
-        data = BytesIO()
-        write_rows(data, self.row_type, sort_rows(rows, sorted_fully(self.row_type, self.order)), self.format)
+        rows, data = [self.row_type(*row) for row in plain], BytesIO()
+        named = {name.removeprefix("-") for name in self.order}
+        order = [*self.order, *(name for name in self.row_type._fields if name not in named)]
+        write_rows(data, self.row_type, sort_rows(rows, order), self.format)  # equal rows give equal bytes
         outcome = write_once(path, data.getvalue())
-        self.counters[outcome].inc()
+        Metrics.counter("privstream", f"window_files_{outcome}").inc()
         if outcome == "written":
             self.latency.set((Timestamp.now().micros - end) // MILLISECOND)
         yield path
-
-
-def sorted_fully(row_type: type, order: tuple[str, ...]) -> list[str]:
-    """Return an order that leaves no two different rows equal, so that equal rows give equal bytes."""
-    named = {name.removeprefix("-") for name in order}
-    return [*order, *(name for name in field_types(row_type) if name not in named)]
 
 
 def file_name(start: int, end: int, format: str) -> str:
@@ -241,14 +228,12 @@ def _write_end(element: Any, folder: str) -> str:
     return path
 
 
-SECONDS = 60
-LARGEST = 64 << 20  # bytes of a file; it is complete with the letter that reaches them
-
+SECONDS, MOST_LETTERS = 60, 5_000
 DIGEST_BYTES = 8
 
 
 class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
-    """Writes dead letters into a folder: a file a minute after its first letter, or as soon as it has 64 MiB.
+    """Writes dead letters into a folder: a file a minute after its first letter, or as soon as it has 5,000.
 
     The minute is one of the worker's clock: letters about late events have old times, and wait for nothing. A file's
     name is the time at which it was written, and a digest of what is in it, so that nothing is ever replaced. A run
@@ -258,9 +243,9 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
     Guard the folder like the input.
     """
 
-    def __init__(self, folder: str, *, seconds: float = SECONDS, largest: int = LARGEST) -> None:
+    def __init__(self, folder: str, *, seconds: float = SECONDS, most: int = MOST_LETTERS) -> None:
         super().__init__()
-        self.folder, self.seconds, self.largest = folder, seconds, largest
+        self.folder, self.seconds, self.most = folder, seconds, most
         check_folder(folder, "--dead_letter")
 
     @override
@@ -269,70 +254,20 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
             letters
             | "Line" >> beam.Map(_line).with_output_types(tuple[bytes, bytes])
             | "Whenever" >> WHENEVER(trigger=AfterWatermark())
-            | "Write files" >> beam.ParDo(_WriteLetters(self.folder, self.seconds, self.largest))
+            | "Together" >> beam.GroupIntoBatches(self.most, self.seconds)
+            | "Write files" >> beam.Map(_write_letters, self.folder)
         )
-
-
-class _WriteLetters(beam.DoFn):
-    """Keeps letters until their minute is over, they are many, or the input has ended; then writes them."""
-
-    LINES = BagStateSpec("dead_letter_lines", BytesCoder())  # letters that are not yet in a file
-    SIZE = ReadModifyWriteStateSpec("dead_letter_size", BytesCoder())  # their bytes, as a text
-    MINUTE = TimerSpec("dead_letter_minute", TimeDomain.REAL_TIME)
-    END = TimerSpec("dead_letter_end", TimeDomain.WATERMARK)
-
-    def __init__(self, folder: str, seconds: float, largest: int) -> None:
-        self.folder, self.seconds, self.largest = folder, seconds, largest
-
-    @override
-    def process(
-        self,
-        element: tuple[bytes, bytes],
-        lines: Any = beam.DoFn.StateParam(LINES),
-        size: Any = beam.DoFn.StateParam(SIZE),
-        minute: Any = beam.DoFn.TimerParam(MINUTE),
-        end: Any = beam.DoFn.TimerParam(END),
-    ) -> Iterator[str]:
-        before = int(size.read() or b"0")
-        lines.add(element[1])
-        size.write(b"%d" % (before + len(element[1])))
-        if not before:
-            minute.set(Timestamp.now() + self.seconds)
-            end.set(Timestamp(micros=END_OF_TIME))
-        if before + len(element[1]) >= self.largest:
-            yield self._write(lines, size)
-
-    @on_timer(MINUTE)
-    def on_minute(
-        self, lines: Any = beam.DoFn.StateParam(LINES), size: Any = beam.DoFn.StateParam(SIZE)
-    ) -> Iterator[str]:
-        """Write what there is; nothing, if a large file has just been written."""
-        if size.read():
-            yield self._write(lines, size)
-
-    @on_timer(END)
-    def on_end(
-        self,
-        lines: Any = beam.DoFn.StateParam(LINES),
-        size: Any = beam.DoFn.StateParam(SIZE),
-        minute: Any = beam.DoFn.TimerParam(MINUTE),
-    ) -> Iterator[str]:
-        """Write the last ones."""
-        minute.clear()
-        yield from self.on_minute(lines, size)
-
-    def _write(self, lines: Any, size: Any) -> str:
-        """Write a file, and forget its letters."""
-        data = b"".join(sorted(lines.read()))
-        lines.clear()
-        size.clear()
-        digest = blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
-        second = Timestamp(seconds=int(Timestamp.now()))
-        path: str = FileSystems.join(self.folder, f"{moment(second.micros)}_{digest}.jsonl")
-        write_once(path, data, private=True)
-        return path
 
 
 def _line(letter: DeadLetter) -> tuple[bytes, bytes]:
     """Write a letter as a line, under the one key of all."""
-    return b"", json_text(json_values(DeadLetter, letter)).encode() + b"\n"
+    return b"", json_text(shape_of(DeadLetter).json(letter)).encode() + b"\n"
+
+
+def _write_letters(letters: tuple[bytes, Iterable[bytes]], folder: str) -> str:
+    """Write a file of letters."""
+    data = b"".join(sorted(letters[1]))
+    digest, now = blake2b(data, digest_size=DIGEST_BYTES).hexdigest(), int(time.time()) * MICROS
+    path = FileSystems.join(folder, f"{moment(now)}_{digest}.jsonl")
+    write_once(path, data, private=True)
+    return path

@@ -1,7 +1,7 @@
 """Writes the rows of a bounded run: one file that appears whole or not at all."""
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -12,19 +12,20 @@ import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
 from privstream.pipelines.sinks.row_files import (
     ALIKE,
     COMPLETE,
     check_destination,
-    field_types,
-    item_field,
     output_format,
+    shape_of,
     sort_rows,
     write_row_file,
 )
 from privstream.transforms.reading.domain import number_alike
 from typing_extensions import override
+
+MOST_TOGETHER = 1000
+"""Rows in one element: a runner spends more on an element than a file on a row."""
 
 FinishTable = Callable[[pa.Table], pa.Table]
 
@@ -53,12 +54,13 @@ class WriteRows(beam.PTransform[Any, Any]):
     ) -> None:
         super().__init__()
         self.path, self.format, self.of_tables = path, output_format(path, option), finish_table is not None
-        unknown = {name.removeprefix("-") for name in order} - {*field_types(row_type)}
+        unknown = {name.removeprefix("-") for name in order} - {*shape_of(row_type).fields}
         if unknown:
             raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(sorted(unknown))}")
         check_destination(path, option)
-        read = _read_rows if finish_table is None else partial(_read_tables, finish=finish_table)
-        self.write = partial(_write, read=read, path=path, row_type=row_type, order=tuple(order), private=private)
+        self.write = partial(
+            _write, finish=finish_table, path=path, row_type=row_type, order=tuple(order), private=private
+        )
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -66,8 +68,13 @@ class WriteRows(beam.PTransform[Any, Any]):
             raise ValueError("WriteRows must get a bounded collection")
         if not rows.windowing.is_default():
             rows = rows | "Into one window" >> beam.WindowInto(GlobalWindows())
-        if not self.of_tables:
-            rows = rows | "Together" >> beam.ParDo(RowsTogether()).with_output_types(bytes)
+        if not self.of_tables:  # without their schema, which Flink cannot hand to a side input in streaming mode
+            rows = (
+                rows
+                | "Plain" >> beam.Map(tuple).with_output_types(Any)
+                | "Together" >> beam.BatchElements(min_batch_size=MOST_TOGETHER, max_batch_size=MOST_TOGETHER)
+                | "Encoded" >> beam.Map(pickle.dumps).with_output_types(bytes)
+            )
         return rows.pipeline | "Once" >> beam.Impulse() | "Write file" >> beam.Map(self.write, parts=AsIter(rows))
 
     @override
@@ -75,73 +82,37 @@ class WriteRows(beam.PTransform[Any, Any]):
         return {"path": self.path, "format": self.format}
 
 
-MOST_TOGETHER = 1000
-"""Rows in one element: a runner spends more on an element than a file on a row."""
-
-
-class RowsTogether(beam.DoFn):
-    """Gathers the rows of a bundle, which are in the global window, as encoded lists of tuples.
-
-    They lose their schema: in streaming mode Flink cannot hand rows with one to a side input.
-    """
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
-
-    @override
-    def start_bundle(self) -> None:
-        self._rows = []
-
-    @override
-    def process(self, row: Any) -> Iterator[WindowedValue]:
-        self._rows.append(tuple(row))
-        if len(self._rows) == MOST_TOGETHER:
-            yield from self.finish_bundle()
-
-    @override
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        if self._rows:
-            yield GlobalWindows.windowed_value(pickle.dumps(self._rows))
-            self._rows = []
-
-
 def _write(
     impulse: bytes,
     parts: Iterable[Any],
     *,
-    read: Callable[..., tuple[Any, Iterable[str]]],
+    finish: FinishTable | None,
     path: str,
-    row_type: type,
+    row_type: Any,
     order: tuple[str, ...],
     private: bool,
 ) -> None:
     """Write the file; count that it is complete, and which of its names look like others."""
-    rows, names = read(parts, row_type, order, item_field(row_type))
+    item = shape_of(row_type).item
+    if finish is not None:
+        rows = _finished(parts, order, finish)
+    else:
+        rows = map(row_type._make, chain.from_iterable(map(pickle.loads, parts)))
+        rows = sort_rows(rows, order) if order or item is not None else rows
     write_row_file(path, row_type, rows, private=private)
     Metrics.counter("privstream", COMPLETE).inc()
-    Metrics.counter("privstream", ALIKE).inc(number_alike(names))
+    if item is not None:
+        names = rows[item].unique().to_pylist() if isinstance(rows, pa.Table) else {getattr(row, item) for row in rows}
+        Metrics.counter("privstream", ALIKE).inc(number_alike(names))
 
 
-def _read_rows(
-    parts: Iterable[bytes], row_type: Any, order: tuple[str, ...], item: str | None
-) -> tuple[Iterable[Any], Iterable[str]]:
-    """Return rows, and the names of their items."""
-    rows: Iterable[Any] = map(row_type._make, chain.from_iterable(map(pickle.loads, parts)))
-    if order or item is not None:
-        rows = sort_rows(rows, order)
-    return rows, () if item is None else {getattr(row, item) for row in rows}
-
-
-def _read_tables(
-    parts: Iterable[tuple[bytes, bytes]], row_type: Any, order: tuple[str, ...], item: str | None, finish: FinishTable
-) -> tuple[Any, Iterable[str]]:
-    """Return the rows of tables, and the names of their items."""
+def _finished(parts: Iterable[tuple[bytes, bytes]], order: tuple[str, ...], finish: FinishTable) -> Any:
+    """Return the finished rows of tables, in order."""
     tables = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
     if not tables:
-        return [], ()
+        return []
     rows = pa.concat_tables(tables, promote_options="default")
     tables.clear()  # each form of the rows goes when the next one is there
     rows = finish(rows)
     by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
-    rows = rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows
-    return rows, () if item is None else rows.column(item).unique().to_pylist()
+    return rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows

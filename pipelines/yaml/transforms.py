@@ -24,7 +24,7 @@ from privstream.pipelines.beam import Private
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.question import Question, Windows
 from privstream.pipelines.options import OptionOf, in_python, options_of
-from privstream.pipelines.sinks.row_files import column_types, column_values, with_item_columns
+from privstream.pipelines.sinks.row_files import shape_of, with_item_columns
 from privstream.transforms.row_types import Time
 from typing_extensions import override
 
@@ -95,9 +95,8 @@ class OnRows(beam.PTransform[Any, Any]):
             rows | "InOneWindow" >> beam.WindowInto(GlobalWindows()) | self.label >> self.made.with_dead_letters()
         )
         hints = get_type_hints(self.row_type)
-        plain = {
-            name: str if kind is Time else hints.get(name, kind) for name, kind in column_types(self.row_type).items()
-        }
+        columns = shape_of(self.row_type).columns
+        plain = {name: str if kind is Time else hints.get(name, kind) for name, kind in columns.items()}
         found = published.rows | "TimesAsText" >> beam.Map(_with_times_as_text, self.row_type).with_output_types(
             RowTypeConstraint.from_fields(list(plain.items()))
         )
@@ -108,7 +107,7 @@ class OnRows(beam.PTransform[Any, Any]):
 
 def _with_times_as_text(row: Any, row_type: type) -> Row:
     """Write the times of a row as text, and an item of several columns as these."""
-    values = zip(column_types(row_type), column_values(row_type, row), strict=True)
+    values = zip(shape_of(row_type).columns, shape_of(row_type).values(row), strict=True)
     return Row(**{name: value.to_rfc3339() if isinstance(value, Timestamp) else value for name, value in values})
 
 

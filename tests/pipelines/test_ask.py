@@ -183,7 +183,7 @@ def test_results_are_read_with_types_and_nulls_as_they_were_written(ending: str,
     write_row_file(str(path), KeyRise, rows)
     with pytest.raises(ValueError, match=r"^path must have its guarantee: there is no file"):
         read(path)
-    _promise(path)
+    _promise(path, rising=1)
     table = read(path).table
     assert table.schema.types == [
         *[pa.timestamp("us", "UTC")] * 2,
@@ -208,13 +208,20 @@ def test_a_result_without_rows_is_a_table_with_columns(tmp_path: Path) -> None:
         read(tmp_path / "other.parquet")
 
 
-def _promise(path: Path) -> None:
-    noise = KeyedNoise(b"an example, not a secret", "a test")
-    made = KeyedCounts(epsilon=1, delta=1e-6, max_contributions=4, window=3600, start=0, end=7200, noise=noise)
+def _promise(path: Path, **parameters: Any) -> None:
+    made = KeyedCounts(
+        epsilon=1,
+        delta=1e-6,
+        max_contributions=4,
+        window=3600,
+        start=0,
+        end=7200,
+        noise=KeyedNoise(b"an example, not a secret", "a test"),
+    )
     content = {
         "made_by": {"command": "privstream counts"},
         "guarantee": guarantee_record(made.guarantee),
-        "parameters": {"beta": 0.01},
+        "parameters": parameters,
         "accuracy": made.accuracy.to_dict(),
     }
     Path(f"{path}.guarantee.json").write_text(json.dumps(content))

@@ -15,7 +15,7 @@ from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.audit import audit_command
 from privstream.pipelines.audit.attacks import Trials
-from privstream.pipelines.audit.audit_command import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding, overall
+from privstream.pipelines.audit.audit_command import CONSISTENT, NO_POWER, REFUTED, WRONG, Finding
 from privstream.pipelines.audit.evidence import at_least, at_most, measure
 from privstream.pipelines.audit.worst import RUNS, SUSPECT
 from privstream.pipelines.model.catalogue import MODELS, WORDS, question
@@ -188,16 +188,11 @@ def finding(verdict):
 
 
 class TestCommand:
-    @pytest.mark.parametrize(
-        ("verdict", "status", "words"),
-        [(CONSISTENT, 0, "nothing was found"), (REFUTED, 1, "is refuted"), (NO_POWER, 4, "has no power")],
-    )
-    def test_verdicts_and_exit_statuses(self, verdict, status, words, monkeypatch, capsys):
+    @pytest.mark.parametrize(("verdict", "status"), [(CONSISTENT, 0), (REFUTED, 1), (NO_POWER, 4)])
+    def test_verdicts_and_exit_statuses(self, verdict, status, monkeypatch, capsys):
         monkeypatch.setattr(audit_command, "tried", lambda *given: finding(verdict))
         assert cli.main(["audit", "ranges"]) == status
-        shown = capsys.readouterr()
-        assert words in shown.err
-        assert verdict in shown.out and "cannot prove" in shown.out
+        assert verdict in capsys.readouterr().out
         assert cli.main(["audit", "ranges", "--json", "--trials", "400"]) == status
         said = json.loads(capsys.readouterr().out)
         assert (said["verdict"], said["trials"], said["measured_epsilon"]) == (verdict, 400, 0.9)
@@ -207,21 +202,9 @@ class TestCommand:
         said = json.loads(capsys.readouterr().out)
         assert said["verdict"] == CONSISTENT and all(one["found"]["share"] > 0.8 for one in said["attacks"])
 
-    def test_the_worst_finding_decides(self):
-        assert overall([finding(CONSISTENT), finding(NO_POWER)]) == NO_POWER
-        assert overall([finding(CONSISTENT), finding(REFUTED), finding(NO_POWER)]) == REFUTED
-
-    @pytest.mark.parametrize(
-        ("options", "error"),
-        [
-            (["--trials", "399"], "--trials must be >= 400, got 399"),
-            (["--trials", "401"], "--trials must be even"),
-            (["--key", "nowhere"], "nowhere"),
-        ],
-    )
-    def test_refusals(self, options, error, capsys):
+    @pytest.mark.parametrize("options", [["--trials", "399"], ["--trials", "401"], ["--key", "nowhere"]])
+    def test_refusals(self, options):
         assert cli.main(["audit", "ranges", *options]) == 2
-        assert error in capsys.readouterr().err
 
     @pytest.mark.slow
     @pytest.mark.parametrize("word", sorted({word for word, _ in ATTACKS}))

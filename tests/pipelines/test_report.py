@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 from example_results import HOSTILE, row_of, write
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.entries import Limit
 from privstream.pipelines.accounts.ledger import Ledger
@@ -86,12 +84,6 @@ def test_every_question_has_a_report(word: str, tmp_path: Path) -> None:
     assert "<ul" in page or page.count("<table") == 2
 
 
-def test_odds_hold_for_events_too(tmp_path: Path) -> None:
-    alone = PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0, horizon=24)
-    text = plain(page_of(tmp_path, write(tmp_path, "histogram", guarantee=alone)))
-    assert "One event is protected, not a person" in text and "plus delta" not in text
-
-
 def test_hostile_names_are_text(tmp_path: Path) -> None:
     page = page_of(tmp_path, write(tmp_path, "counts", tuple(HOSTILE)), "--title", HOSTILE[0])
     tags = Tags(page)
@@ -113,10 +105,11 @@ def test_several_results_are_sections_with_what_is_left_of_a_limit(tmp_path: Pat
 
 def test_what_rose_comes_first(tmp_path: Path) -> None:
     path = write(tmp_path, "counts")
-    rows = [
-        row_types.KeyRise(*row_of("counts", 0, "tea"), None, None, None),
-        row_types.KeyRise(*row_of("counts", 1, "tea"), 25.4, 2.0, 48.0),
-    ]
+    promise = Path(f"{path}.guarantee.json")
+    content = json.loads(promise.read_text())
+    promise.write_text(json.dumps(content | {"parameters": content["parameters"] | {"rising": 1}}))
+    rose = [(None, None, None), (25.4, 2.0, 48.0)]
+    rows = [row_types.KeyRise(*row_of("counts", hour, "tea"), *rise) for hour, rise in enumerate(rose)]
     write_row_file(str(path), row_types.KeyRise, rows)
     assert "Most rise, 1 January 01:00: tea: 25 (2 to 48)" in plain(page_of(tmp_path, path))
 
@@ -130,7 +123,7 @@ def test_a_notebook_shows_a_result_itself(tmp_path: Path) -> None:
     assert base64.b64decode((image["src"] or "").partition("base64,")[2]).startswith(b"\x89PNG")
     assert HOSTILE[0] in "".join(tags.text) and not tags.attributes("script")
     assert html.count("<tr>") == 3 and "Accuracy <of the run>." in plain(html) and "exact lines" not in html
-    assert "No counts were published" in plain(found.with_rows([])._repr_html_())
+    assert "No counts were published" in plain(replace(found, rows=[])._repr_html_())
 
 
 def test_a_folder_of_windows(tmp_path: Path) -> None:

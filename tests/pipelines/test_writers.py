@@ -55,10 +55,6 @@ SORTED = [
 ]
 
 
-class Unwritable(NamedTuple):
-    values: list
-
-
 def run(rows, transform, windowed=False):
     pipeline = beam.Pipeline(runner="FnApiRunner")
     created = pipeline | beam.Create(rows).with_output_types(HeavyHitter)
@@ -113,11 +109,10 @@ def test_a_missing_number_is_null_for_other_readers(tmp_path):
         reader = fastavro.reader(stream)
         assert next(iter(reader))["people"] is None
         types = {field["name"]: field["type"] for field in reader.writer_schema["fields"]}
-    assert (types["people"], types["lower"], types["item"]) == (["null", "double"], ["null", "double"], "string")
+    assert (types["people"], types["item"]) == (["null", "double"], "string")
     assert pq.read_table(tmp_path / "out.parquet")["people"].to_pylist() == [None]
     assert json.loads((tmp_path / "out.jsonl").read_text())["people"] is None
-    with (tmp_path / "out.csv").open(newline="") as stream:
-        assert next(csv.DictReader(stream))["people"] == ""
+    assert ",,," in (tmp_path / "out.csv").read_text()
 
 
 def counts_and_table() -> tuple[list[KeyCount], pa.Table]:
@@ -384,11 +379,7 @@ def test_a_run_without_rows_says_its_end(tmp_path):
 
 def test_writing_once_never_shows_half_a_file_nor_leaves_one(tmp_path):
     path = str(tmp_path / "file")
-    assert [write_once(path, b"1"), write_once(path, b"1"), write_once(path, b"2")] == [
-        "written",
-        "repeated",
-        "refused",
-    ]
+    assert [write_once(path, data) for data in (b"1", b"1", b"2")] == ["written", "repeated", "refused"]
     assert (tmp_path / "file").read_bytes() == b"1"
     assert os.listdir(tmp_path) == ["file"]
 
@@ -457,21 +448,12 @@ def keys_of(destination, rows):
     return [key for key, _ in destination.keyed(rows)]
 
 
-def sent(item: str) -> HeavyHitter:
-    start, end = Timestamp(0), Timestamp(3600)
-    return HeavyHitter(start, end, item, 5.0, 2.0, 8.0, start, "started")
-
-
 def test_keys_name_the_run_and_are_the_same_again():
-    keys = keys_of(Kept("run 1", HeavyHitter, question("heavy-hitters").key), [sent("a"), sent("b")])
-    assert json.loads(keys[0]) == {
-        "run_id": "run 1",
-        "window_start": "1970-01-01T00:00:00Z",
-        "item": "a",
-    }
+    keys = keys_of(Kept("run 1", HeavyHitter, question("heavy-hitters").key), [hitter(0, "a"), hitter(0, "b")])
+    assert json.loads(keys[0]) == {"run_id": "run 1", "window_start": "2024-01-01T00:00:00Z", "item": "a"}
     assert len(set(keys)) == 2
-    assert keys == keys_of(Kept("run 1", HeavyHitter, question("heavy-hitters").key), [sent("a"), sent("b")])
-    assert set(keys).isdisjoint(keys_of(Kept("run 2", HeavyHitter, question("heavy-hitters").key), [sent("a")]))
+    assert keys == keys_of(Kept("run 1", HeavyHitter, question("heavy-hitters").key), [hitter(0, "a"), hitter(0, "b")])
+    assert set(keys).isdisjoint(keys_of(Kept("run 2", HeavyHitter, question("heavy-hitters").key), [hitter(0, "a")]))
 
 
 @pytest.mark.parametrize(

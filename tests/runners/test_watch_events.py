@@ -125,8 +125,7 @@ def late(element) -> TimestampedValue:
 
 def test_a_file_is_complete_when_it_is_large(tmp_path):
     letters = [letter(number) for number in range(100)]
-    size = len(json.dumps(letters[0]._asdict())) + 1
-    run("fn_api", lambda p: p | beam.Create(letters) | WriteDeadLetterFiles(str(tmp_path), largest=30 * size))
+    run("fn_api", lambda p: p | beam.Create(letters) | WriteDeadLetterFiles(str(tmp_path), most=30))
     files = sorted(tmp_path.iterdir())
     found = [positions(file) for file in files]
     assert sorted(map(len, found)) == [10, 30, 30, 30]
