@@ -159,12 +159,6 @@ class Execution:
     workers: int | None = None
     dry_run: bool = False
 
-    @classmethod
-    def of(cls, arguments: argparse.Namespace, others: Sequence[str]) -> Execution:
-        """Return how options say that a run is done."""
-        workers = getattr(arguments, "workers", None)
-        return cls(beam=others, workers=workers, dry_run=arguments.dry_run)
-
 
 def add_execution(parser: argparse.ArgumentParser) -> None:
     """Add how a run is done, and where else values come from."""

@@ -29,7 +29,7 @@ _SURELY = 1.75  # standard deviations from which on there are people at a knot: 
 _PERHAPS = 2.5  # the same at the last one, where people who drop more would be
 _NORMAL = 1.96  # of an interval of 95%, to one side
 _WIDEST = 0.5  # an interval that is wider says nothing
-_SEEN = 3.0  # standard deviations without which the sum of what counts is noise
+_SEEN = 3.0  # standard deviations of what is surely no noise
 _LEAST = 0.01  # a lower end without an upper one says nothing below
 
 
@@ -159,7 +159,10 @@ class DroppedShare:
         dropped, error = float(own @ people[:some]), _NORMAL * spread * float(np.linalg.norm(own))
         share = share_of(dropped)
         by_counted = _NORMAL * of_counted / counted * share * (1 - share)
-        lower = max(0.0, share - math.hypot(share - share_of(dropped - error), by_counted))
+        sure = max(0, int(np.flatnonzero(people > _SEEN * spread).max(initial=0))) + 1  # more people only add
+        least = float(own[:sure] @ people[:sure])
+        off = _NORMAL * spread * float(np.linalg.norm(own[:sure]))
+        lower = max(0.0, share_of(least) - math.hypot(share_of(least) - share_of(least - off), by_counted))
         if self.clips and last >= len(people) - 2 and people[-1] > _PERHAPS * spread:
             return Share(share, lower, None) if lower >= _LEAST else None
         hidden = float(above @ people[some:most].clip(0))

@@ -53,11 +53,11 @@ def true_share(has, limit):
 
 
 def holds(found, truth):
-    """Tell whether what is said is true, but for three hundredths: one interval in 20 may miss."""
+    """Tell whether what is said is true, but for four hundredths: one interval in 20 may miss."""
     dropped = found["dropped"]
     if dropped is None:
         return True
-    return dropped["lower"] <= truth + 0.03 and (dropped["upper"] is None or truth <= dropped["upper"] + 0.03)
+    return dropped["lower"] <= truth + 0.04 and (dropped["upper"] is None or truth <= dropped["upper"] + 0.04)
 
 
 @pytest.mark.parametrize("kind", ["one", "few", "all"])

@@ -20,19 +20,19 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (13_600, 68),
-    "transforms": (12_460, 57),
-    "pipelines": (18_710, 112),
-    "tests": (32_420, 207),
+    "mechanisms": (11_370, 59),
+    "transforms": (11_040, 49),
+    "pipelines": (17_560, 108),
+    "tests": (31_500, 207),
     "benchmarks": (1_700, 7),
     "deploy": (460, 3),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 62_850
+WORDS = 58_950
 """Of all pages, *.md."""
 
-WALK = (301, 49)
+WALK = (254, 44)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
 
 LARGE = {
