@@ -174,6 +174,8 @@ class Shown:
         if pa.types.is_timestamp(column.type):
             return moments(column.cast(pa.int64()).to_pylist(), self.clocks, others=[*self.windows, self.last])
         values = column.to_pylist()
+        if name == "value" and lower:  # noise may put a sum below 0
+            values = [max(0, each) for each in values]
         spreads = list(map(_spread, lower, upper)) if lower else [None] * len(values)
         texts = list(map(_text, values, spreads))
         if "quantile" in self.keys and name == self.number:
