@@ -91,8 +91,8 @@ def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
     """
     cache = options.view_as(WorkerOptions).max_cache_memory_usage_mb
     packages: Any = environments.python_sdk_dependencies
-    with TemporaryDirectory(prefix="privstream-") as folder:
-        local = options.view_as(StandardOptions).runner == LOCAL_RUNNER
+    local = options.view_as(StandardOptions).runner == LOCAL_RUNNER
+    with nullcontext() if local else TemporaryDirectory(prefix="privstream-") as folder:
         listed = (lambda options: ()) if local else partial(packages, tmp_dir=folder)
         with (
             patch.object(worker_pool_main, "BeamFnExternalWorkerPoolServicer", LoopbackWorkers),
