@@ -71,7 +71,6 @@ class Flags(Categories):
         row="CategoryFlag",
         order=("window_start", "-raised", "category"),
         title="flags",
-        error_unit="events",
         published="flags_published",
         assumed={"thresholds": 1},
         chart="flags",

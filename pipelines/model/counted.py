@@ -275,7 +275,6 @@ class Suggest(Question):
         published="limits_published",
         below="suggest.answer.below",
         audit=None,
-        table=False,
         local=True,
         usual={"privacy": {"epsilon": 0.05, "delta": 1e-6}},
         epilog="""\

@@ -145,31 +145,26 @@ class Monitor(Model):
     @classmethod
     def of(cls, question: Question, **rest: Any) -> Self:
         """Return the monitor of a single question."""
-        # What a subclass is alone knows which of its options were given.
-        made = cls.read(
-            {"questions": {"it": {"question": "counts"}}, **{key: _plain(one) for key, one in rest.items()}}
-        )
+        plain = {
+            key: value.model_dump(exclude_unset=True) if isinstance(value, Model) else value
+            for key, value in rest.items()
+        }
+        # The question takes its place afterwards: a subclass alone knows which of its options were given.
+        made = cls.read({"questions": {"it": {"question": "counts"}}, **plain})
         made = made.model_copy(update={"questions": {question.info.name: question}})
         made._single = True
-        made.check()
-        return made
+        return made.check()
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], **account: Any) -> Self:
-        """Return the monitor of a file; `account`: key, key_variable, run_id, ledger, dataset, in place of those there.
-
-        Raises:
-            ValueError: a key breaks a rule; the message names file, line and key.
-        """
+    def from_file(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the monitor of a file; a ValueError names file, line and key of what breaks a rule."""
         from privstream.pipelines.command import UsageError  # noqa: PLC0415 - late: the command line is above models
-        from privstream.pipelines.model.given import Given, Named  # noqa: PLC0415
+        from privstream.pipelines.model.given import Given  # noqa: PLC0415
         from privstream.pipelines.yaml_file import read_document  # noqa: PLC0415
 
-        given = {name: value for name, value in account.items() if value is not None}
-        above = Named({"account": given} if given else {}, {("account", name): name for name in given})
         try:
             document = read_document(os.fspath(path))
-            return cls.model_validate(Given([document, above], document).monitor())
+            return cls.model_validate(Given([document], document).monitor())
         except UsageError as error:
             raise ValueError(str(error)) from None
 
@@ -206,11 +201,6 @@ class Monitor(Model):
                     rule = f"must be a question or another view, got `{source}`{meant(source, known)}"
                     raise WrongKeyError(("views", name, key), rule)
         return self
-
-
-def _plain(value: Any) -> Any:
-    """Return a model as a mapping of what was given."""
-    return value.model_dump(exclude_unset=True) if isinstance(value, Model) else value
 
 
 SECTIONS: Mapping[str, type[Model]] = {

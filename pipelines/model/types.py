@@ -85,32 +85,23 @@ def _moment(value: Any) -> Any:
 
 
 def comma_separated(text: str) -> list[str]:
-    """Return the texts of a list, or, of `@FILE`, the lines of a file.
-
-    Raises:
-        ValueError: one of them is empty, or the file cannot be read; or a file is named like a text, without `@`.
-    """
+    """Return the texts of a list, or, of `@FILE`, the lines of a file."""
     if text.startswith("@"):
-        return _lines(text[1:])
+        try:
+            read = Path(text[1:]).read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise ValueError("must be a file in UTF-8") from None
+        except OSError as error:
+            raise ValueError(f"must be a file that can be read ({error.strerror})") from None
+        lines = read.replace("\r\n", "\n").removesuffix("\n").split("\n")
+        if "" in lines:
+            raise ValueError("must be a file with a text on each line, and no line empty")
+        return lines
     if Path(text).suffix and Path(text).is_file():
         raise ValueError(f"must be texts with commas between them, or @{text} for the lines of this file")
-    parts = text.split(",")
-    if "" in parts:
+    if "" in (parts := text.split(",")):
         raise ValueError(f"must be texts with commas between them, none of them empty, got {text!r}")
     return parts
-
-
-def _lines(path: str) -> list[str]:
-    """Return the lines of a file, at least one."""
-    try:
-        lines = Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except UnicodeDecodeError:
-        raise ValueError("must be a file in UTF-8") from None
-    except OSError as error:
-        raise ValueError(f"must be a file that can be read ({error.strerror})") from None
-    if "" in lines:
-        raise ValueError("must be a file with a text on each line, and no line empty")
-    return lines
 
 
 def _texts(value: Any) -> Any:
@@ -119,14 +110,12 @@ def _texts(value: Any) -> Any:
     if not isinstance(found, list | tuple):
         raise ValueError(f"must be a list of texts, got {type(value).__name__}")
     if wrong := [one for one in found if isinstance(one, bool) or not isinstance(one, str | int)]:
-        raise ValueError(
-            f"must be a list of texts, in quotes where YAML reads something else: one is a {type(wrong[0]).__name__}"
-        )
+        rule = "must be a list of texts, in quotes where YAML reads something else"
+        raise ValueError(f"{rule}: one is a {type(wrong[0]).__name__}")
     return tuple(map(str, found))
 
 
 def _numbers(value: Any) -> Any:
-    """Return a list of numbers."""
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         try:
             return tuple(float(part) for part in str(value).split(","))
@@ -145,10 +134,12 @@ def _path(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
+def _or_path(read: Callable[[Any], Any]) -> BeforeValidator:
+    """Return what reads a value that may be the path of a file, too."""
+    return BeforeValidator(lambda value: _path(value) if isinstance(value, str | os.PathLike) else read(value))
+
+
 def _public_list(value: Any) -> Any:
-    """Return a path, or a list of texts."""
-    if isinstance(value, str | os.PathLike):
-        return _path(value)
     if hasattr(value, "texts"):  # a `Domain`
         value = value.texts.to_pylist()
     listed = isinstance(value, Iterable) and not isinstance(value, Mapping | bytes)  # a series of a frame, too
@@ -156,9 +147,6 @@ def _public_list(value: Any) -> Any:
 
 
 def _rules(value: Any) -> Any:
-    """Return a path, or a list of mappings."""
-    if isinstance(value, str | os.PathLike):
-        return _path(value)
     given = [getattr(rule, "given", rule) for rule in value] if isinstance(value, list | tuple) else value
     if not isinstance(given, list) or not all(isinstance(rule, Mapping) for rule in given):
         raise ValueError(f"must be a path, or a list of mappings, got {type(value).__name__}")
@@ -178,7 +166,6 @@ def _thresholds(value: Any) -> Any:
 
 
 def _no_truth(value: Any) -> Any:
-    """Refuse true and false where a number is meant."""
     if isinstance(value, bool):
         raise ValueError(f"must be a number, got {str(value).lower()}")
     return value
@@ -221,19 +208,12 @@ PathText = Annotated[str, BeforeValidator(_path), Shown("PATH")]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts), Field(min_length=1), TEXTS, Shown("A,B,..")]
 OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), TEXTS]
 Numbers = Annotated[
-    tuple[float, ...],
-    BeforeValidator(_numbers),
-    Field(min_length=1),
-    _schema("string", "number", "array"),
+    tuple[float, ...], BeforeValidator(_numbers), Field(min_length=1), _schema("string", "number", "array"),
     Shown("X,Y,.."),
-]
-Items = Annotated[str | tuple[str, ...], BeforeValidator(_public_list), TEXTS, Shown("PATH")]
-Rules = Annotated[
-    str | tuple[Mapping[str, Any], ...], BeforeValidator(_rules), _schema("string", "array"), Shown("PATH")
-]
+]  # fmt: skip
+Items = Annotated[str | tuple[str, ...], _or_path(_public_list), TEXTS, Shown("PATH")]
+Rules = Annotated[str | tuple[Mapping[str, Any], ...], _or_path(_rules), _schema("string", "array"), Shown("PATH")]
 Thresholds = Annotated[
-    int | str | Mapping[str, int],
-    BeforeValidator(_thresholds),
-    _schema("integer", "string", "object"),
+    int | str | Mapping[str, int], BeforeValidator(_thresholds), _schema("integer", "string", "object"),
     Shown("N|PATH"),
-]
+]  # fmt: skip
