@@ -183,7 +183,7 @@ def add_layers(group: argparse._ActionsContainer) -> None:
 
 def given_to(
     kind: type[Question] | None,
-    arguments: argparse.Namespace,
+    given: Mapping[str, Any],
     options: Sequence[OptionOf],
     document: Document | None = None,
     usual: Mapping[str, Any] | None = None,
@@ -192,19 +192,19 @@ def given_to(
 
     Args:
         kind: the question of a single command.
-        arguments: parsed ones.
+        given: the values of parsed options, by where they go.
         options: those that the parser has.
         usual: values of a command that hold where nothing is given.
     """
-    places, given = {".".join(option.place): option.place for option in options}, vars(arguments)
-    content = _content(kind, ((place, given[dest]) for dest, place in places.items() if dest in given))
+    values = ((option.place, given[dest]) for option in options if (dest := ".".join(option.place)) in given)
+    content = _content(kind, values)
     main: Layer = Named(content, {option.place: option.word for option in options})
     layers: list[Layer] = [Named(usual or {}, {})]
-    if (defaults := _defaults(arguments)) is not None:
+    if (defaults := _defaults(given["defaults"])) is not None:
         layers.append(defaults)
     layers += [main] if document is None else [document, main]
-    if arguments.set:
-        layers.append(assignments(arguments.set, {option.name: option.place for option in options}))
+    if given["set"]:
+        layers.append(assignments(given["set"], {option.name: option.place for option in options}))
     return Given(layers, main if document is None else document, kind)
 
 
@@ -213,9 +213,8 @@ def _content(kind: type[Question] | None, values: Iterable[tuple[Place, Any]]) -
     return reduce(merge, (nested(place, value) for place, value in values), content)
 
 
-def _defaults(arguments: argparse.Namespace) -> Document | None:
+def _defaults(path: str | None) -> Document | None:
     """Return the file of defaults, if there is one."""
-    path = arguments.defaults
     if path is None and not os.path.isfile(DEFAULTS):
         return None
     document = read_document(path or DEFAULTS)

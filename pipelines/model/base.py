@@ -5,16 +5,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+N = TypeVar("N", int, float)
 Place = tuple[str, ...]
 """The keys that lead to a value, such as ("questions", "pages", "max_contributions")."""
 
 LARGEST = 2**40
-"""Of whole numbers: more steps, people or items than any run has."""
+"""More steps, people, items or seconds than any run has."""
 
 ALSO_CALLED = {"ranks": "quantiles", "percentiles": "quantiles", "noise_key_file": "key", "user_field": "user"}
 """What people may call a key, where that is not near to its name."""
@@ -76,6 +77,7 @@ RULES = {
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
     "float_parsing": "must be a number",
     "float_type": "must be a number",
     "finite_number": "must be finite",
@@ -110,8 +112,10 @@ def _broken(error: ValidationError, at: Place) -> WrongKeyError:
         place = (*place[:2], *place[3:])
     if kind == "unknown_key":
         place = (*place, str(details["ctx"]["key"]))
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
+    elif kind in ("union_tag_invalid", "union_tag_not_found"):
         place = (*place, "question")
+    elif isinstance(inner := details.get("ctx", {}).get("error"), WrongKeyError):  # of keys that belong together
+        return WrongKeyError((*at, *place, *inner.place), inner.rule)
     return WrongKeyError((*at, *place), _rule(details))
 
 
@@ -123,7 +127,7 @@ def _rule(details: ErrorDetails) -> str:
     else:
         given = {name: f"{each:g}" if isinstance(each, float) else each for name, each in context.items()}
         text = RULES.get(kind, details["msg"][0].lower() + details["msg"][1:]).format(**given).replace("'", "")
-    if kind in ("missing", "unknown_key") or ", got " in text:
+    if kind in ("missing", "unknown_key") or ", got " in text or (kind == "value_error" and isinstance(value, Mapping)):
         return text
     value = context.get("tag", value)
     _, one_of, choices = text.partition("one of ")
@@ -142,9 +146,9 @@ def shown(value: Any) -> str:
     return type(value).__name__
 
 
-def check_whole(value: int) -> int:
-    """Refuse whole numbers that no run needs."""
-    if abs(value) > LARGEST:
+def check_size(value: N) -> N:
+    """Refuse numbers that no run needs, and what is none."""
+    if not abs(value) <= LARGEST:
         raise ValueError(f"must be between -2**40 and 2**40, got {value}")
     return value
 

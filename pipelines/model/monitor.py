@@ -14,9 +14,9 @@ from privstream.pipelines.model.base import Model, WrongKeyError, meant, option
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.data import KAFKA, Data
 from privstream.pipelines.model.question import Question, Windows
-from privstream.pipelines.model.types import Epsilon, Name, Number, OneOrMore, PathText, Whole
+from privstream.pipelines.model.types import Epsilon, Flag, Name, Number, OneOrMore, PathText, Whole, no_truth
 from privstream.pipelines.model.views import ViewModel
-from pydantic import AfterValidator, Field, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11
 """The deltas of all people add up to 1 in so many; and there are no more people than that."""
@@ -85,10 +85,10 @@ class Output(Model):
     notify: str | None = option(
         None, "post each alert when it begins, as JSON, to https://example.com/path", metavar="URL", seldom=True
     )
-    wide: bool = option(
+    wide: Flag = option(
         False, "write one row for each item and one column for each window, into .csv, .xlsx or .parquet", seldom=True
     )
-    overwrite: bool = option(False, "replace files of rows and guarantees that exist")
+    overwrite: Flag = option(False, "replace files of rows and guarantees that exist")
     dead_letter: PathText | None = option(
         None, "file for records that cannot be used, as JSON lines; guard it like the input", seldom=True
     )
@@ -131,7 +131,7 @@ else:
 class Monitor(Model):
     """Questions about one stream of events, with their windows, budget, views and output."""
 
-    version: Literal[1] = option(1, "of such files")
+    version: Annotated[Literal[1], BeforeValidator(no_truth)] = option(1, "of such files")
     data: Data
     windows: Windows = option(Windows(), "windows of all questions that do not say otherwise")
     privacy: Privacy

@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from privstream.pipelines.model.base import check_epsilon, check_whole
+from privstream.pipelines.model.base import check_epsilon, check_size
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -68,9 +68,10 @@ def _of_time(parse: Callable[[str], str | float]) -> Callable[[Any], Any]:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"must be a duration, such as 1h, got {type(value).__name__}")
         try:
-            return parse(value) if isinstance(value, str) else float(value)
+            found = parse(value) if isinstance(value, str) else value
         except ValueError as error:
             raise ValueError(f"{error}, got {value!r}") from None
+        return found if isinstance(found, str) else float(check_size(found))
 
     return read
 
@@ -81,7 +82,7 @@ def _moment(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"must be a time, such as 2030-01-31, got {type(value).__name__}")
-    return value
+    return value if isinstance(value, str) else check_size(value)
 
 
 def comma_separated(text: str) -> list[str]:
@@ -157,7 +158,7 @@ def _thresholds(value: Any) -> Any:
     """Return a whole number, a path, or a mapping of categories to numbers."""
     if isinstance(value, str | os.PathLike):
         text = os.fspath(value)
-        return check_whole(int(text)) if re.fullmatch(r"[-+]?\d+", text) else text
+        return check_size(int(text)) if re.fullmatch(r"[-+]?\d+", text) else text
     if isinstance(value, Mapping) and all(isinstance(one, int) and not isinstance(one, bool) for one in value.values()):
         return {str(item): number for item, number in value.items()}
     if isinstance(value, bool) or not isinstance(value, int):
@@ -165,7 +166,8 @@ def _thresholds(value: Any) -> Any:
     return value
 
 
-def _no_truth(value: Any) -> Any:
+def no_truth(value: Any) -> Any:
+    """Refuse true and false where a number is meant."""
     if isinstance(value, bool):
         raise ValueError(f"must be a number, got {str(value).lower()}")
     return value
@@ -173,7 +175,9 @@ def _no_truth(value: Any) -> Any:
 
 def _columns(value: Any) -> Any:
     """Return a field, or several, as a line of CSV has them."""
-    if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
+    if isinstance(value, list | tuple):
+        if not value or not all(isinstance(one, str) and one for one in value):
+            raise ValueError(f"must be a field, or a list of fields, got {type(value).__name__}")
         quoted = ('"{}"'.format(one.replace('"', '""')) if set(one) & set(',"') else one for one in value)
         return ",".join(quoted) if len(value) > 1 else value[0]
     return value
@@ -188,14 +192,14 @@ def _schema(*types: str, **more: Any) -> WithJsonSchema:
 
 
 TEXT_OR_NUMBER = _schema("string", "number")
-TEXTS = _schema("string", "array", items={"type": ["string", "integer"]})
+LISTED: dict[str, Any] = {"items": {"type": ["string", "integer"]}}
+TEXTS = _schema("string", "array", **LISTED)
 POSITIVE = _schema("number", "string", exclusiveMinimum=0)
 
-Whole = Annotated[
-    int, BeforeValidator(_no_truth), AfterValidator(check_whole), _schema("integer", "string"), Shown("N")
-]
+Whole = Annotated[int, BeforeValidator(no_truth), AfterValidator(check_size), _schema("integer", "string"), Shown("N")]
 Count = Annotated[Whole, Field(ge=1), _schema("integer", "string", minimum=1)]
-Number = Annotated[float, BeforeValidator(_no_truth), _schema("number", "string"), Shown("X")]
+Flag = Annotated[bool, Field(strict=True)]
+Number = Annotated[float, BeforeValidator(no_truth), _schema("number", "string"), Shown("X")]
 Positive = Annotated[Number, Field(gt=0), POSITIVE]
 Epsilon = Annotated[Number, AfterValidator(check_epsilon), POSITIVE]
 Seconds = Annotated[float, BeforeValidator(_of_time(seconds)), TEXT_OR_NUMBER, Shown("DURATION")]
@@ -206,7 +210,7 @@ Name = Annotated[str, Field(min_length=1)]
 Columns = Annotated[str, BeforeValidator(_columns), Field(min_length=1), TEXTS]
 PathText = Annotated[str, BeforeValidator(_path), Shown("PATH")]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts), Field(min_length=1), TEXTS, Shown("A,B,..")]
-OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), TEXTS]
+OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), _schema("string", "integer", "array", **LISTED)]
 Numbers = Annotated[
     tuple[float, ...], BeforeValidator(_numbers), Field(min_length=1), _schema("string", "number", "array"),
     Shown("X,Y,.."),
