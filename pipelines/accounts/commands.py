@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.terminal import NOTE, printable, say
+from privstream.pipelines.terminal import NOTE, json_text, printable, say
 
 
 def limit(text: str) -> Limit:
@@ -36,7 +35,7 @@ def limit(text: str) -> Limit:
 
 
 RUN = ("time", "command", "name", "epsilon", "delta", "mu", "slack")
-TOTAL = ("epsilon", "delta", "silent", "left")
+TOTAL = ("delta", "silent", "left")
 """What JSON says of each run, and of each total."""
 
 Options = dict[str, dict[str, Any]]
@@ -93,13 +92,9 @@ def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
         raise ValueError(f"dataset must be one of {', '.join(map(repr, names))}, got {dataset!r}")
     accounts = [_account(name, contents) for name in (names if dataset is None else [dataset])]
     if json:
-        _print_json({"ledger": ledger.path, "datasets": accounts})
+        print(json_text({"ledger": ledger.path, "datasets": accounts}, 2))
     else:
         print("\n".join(printable(line) for account in accounts for line in _lines(account)))
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
 
 
 def _account(name: str, contents: Contents) -> dict[str, Any]:
@@ -114,6 +109,7 @@ def _account(name: str, contents: Contents) -> dict[str, Any]:
         totals.append(
             {field: getattr(found, field) for field in TOTAL}
             | {
+                "epsilon": found.epsilon if math.isfinite(found.epsilon) else None,  # null: delta is spent
                 "unit": str(found.unit),
                 "plain_epsilon": sum(each.epsilon for each in found.costs),
                 "releases": len(found.costs),
@@ -124,13 +120,18 @@ def _account(name: str, contents: Contents) -> dict[str, Any]:
     return {"dataset": name, "runs": runs, "totals": totals, "limit": None if limit is None else limit._asdict()}
 
 
+def _spent(found: Mapping[str, Any]) -> str:
+    """Say what one unit has spent."""
+    spent = "more than the limit" if found["epsilon"] is None else f"epsilon {found['epsilon']:.4g}"
+    return f"{spent} at delta {found['delta']:.3g}, by {found['releases']:,} release{'s' * (found['releases'] > 1)}"
+
+
 def _lines(account: Mapping[str, Any]) -> Iterator[str]:
     limit = account["limit"]
     yield f"data set {account['dataset']!r}: {f'limit {Limit(**limit).in_words()}' if limit else 'no limit is set'}"
     for found in account["totals"]:
-        releases = f"{found['releases']:,} release{'s' * (found['releases'] > 1)}"
         yield f"  {found['unit'].removesuffix(' over the whole run')}, added or removed"
-        yield f"    spent  epsilon {found['epsilon']:.4g} at delta {found['delta']:.3g}, by {releases}"
+        yield f"    spent  {_spent(found)}"
         if found["silent"]:
             yield f"    not in this total: {found['silent']:,} releases that promise nothing to this unit"
         more, last = found["more"], found["last"]
@@ -156,10 +157,9 @@ def _set(ledger: Ledger, dataset: str, limit: Limit, change: bool) -> None:
     receipt = ledger.set_limit(dataset, limit, change=change)
     how = "had this limit already" if receipt.repeats else "has a limit from now on"
     say(f"data set {dataset!r} {how}: {limit.in_words()}")
-    for found in standings_of(receipt.contents, dataset):
-        if not found.left:
-            spent = f"epsilon {found.epsilon:.4g} by {len(found.costs):,} releases"
-            say(f"{NOTE}already spent, for {found.unit}: {spent}; new runs about it are refused")
+    for found in _account(dataset, receipt.contents)["totals"]:
+        if not found["left"]:
+            say(f"{NOTE}already spent, for {found['unit']}: {_spent(found)}; new runs about it are refused")
 
 
 SET = _command(
@@ -208,7 +208,7 @@ def _fit(ledger: Ledger | None, limit: Limit | None, dataset: str, json: bool, *
         if (cost := entry.about(found.unit)) is not None:
             fewest = min(fewest, (found.filter.more(found.costs[:-1], cost) if found.filter else 0))
     if json:
-        _print_json({"runs": fewest, "limit": wanted._asdict()})
+        print(json_text({"runs": fewest, "limit": wanted._asdict()}, 2))
         return
     more = "or more " if fewest == MOST_RUNS else ""
     print(f"{fewest:,} {more}runs fit into what is left of {wanted.in_words()}")

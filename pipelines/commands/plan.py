@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from privstream.pipelines.options import OptionOf, options_of
 from privstream.pipelines.run.plan import Plan, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
-from privstream.pipelines.terminal import NOTE
+from privstream.pipelines.terminal import NOTE, json_text
 from privstream.transforms.row_types import Time
 from privstream.transforms.timing.steps import Steps, end_of
 from rich.table import Table
@@ -150,10 +149,6 @@ def _table(*headings: str) -> Table:
     return table
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False))
-
-
 def _print(info: QuestionInfo, budgets: Sequence[Mapping[str, Any]]) -> None:
     """Print a row for each budget, and what the last one says."""
     table = _table("epsilon", f"error ({info.error_unit})")
@@ -206,7 +201,7 @@ def plan_command(kind: type[Question]) -> Command:
             epsilons = [made.least(error)] if error is not None else _epsilons(epsilon or "")
             budgets = [made.budget(one) for one in epsilons]
         if json:
-            _print_json({"question": info.word, "budgets": budgets})
+            print(json_text({"question": info.word, "budgets": budgets}, 2))
         else:
             _print(info, budgets)
 
@@ -239,7 +234,7 @@ def _run_monitor(given: Given, file: str, json: bool) -> None:
             }
     if json:
         named = [view.name for view in views]
-        _print_json({"monitor": file, "questions": questions, "guarantee": guarantee, "views": named})
+        print(json_text({"monitor": file, "questions": questions, "guarantee": guarantee, "views": named}, 2))
         return
     table = _table("name", "question", "share", "epsilon", "delta", "error")
     whole = sum(each["share"] for each in questions.values())
