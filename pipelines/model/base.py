@@ -68,9 +68,10 @@ def option(default: Any, text: str, *, metavar: str = "", name: str = "", seldom
 
 def meant(key: Any, known: Iterable[str]) -> str:
     """Return what was meant, if something is near."""
-    names = list(known)
-    near = [name for name in [ALSO_CALLED.get(key)] if name in names] or difflib.get_close_matches(str(key), names, 1)
-    return f"; did you mean `{near[0]}`?" if near else ""
+    names = {name.lstrip("-").replace("-", "_"): name for name in known}
+    word = str(key).lstrip("-").replace("-", "_")
+    near = [name for name in [ALSO_CALLED.get(word)] if name in names] or difflib.get_close_matches(word, names, 1)
+    return f"; did you mean `{names[near[0]]}`?" if near else ""
 
 
 RULES = {

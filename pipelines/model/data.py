@@ -175,7 +175,7 @@ class Data(Model):
         if question.info.value and (not with_one or question.gives(with_one)):
             return question.value or self.value or "value"
         if question.value is not None or (self.value is not None and with_one):
-            raise WrongKeyError((with_one or "value",), "must be given with value")
+            raise WrongKeyError((with_one or "value",), "must be given with --value")
         if question.value_unit is not None:
             raise WrongKeyError((with_one or "value",), "must be given with value_unit")
         return ""

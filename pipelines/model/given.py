@@ -74,9 +74,9 @@ class Given:
                 others = f"; so must {', '.join('.'.join(place) for place in blank[1:])}" if blank[1:] else ""
                 raise WrongKeyError(blank[0], f"must be filled in: {FILL_IN} stands for what only you know{others}")
             if self.single is None:
-                return Monitor.read(self.content).check()
+                return Monitor.read({"data": {}, "privacy": {}, **self.content}).check()
             ((name, own),) = self.content["questions"].items()
-            rest = {key: value for key, value in self.content.items() if key in SECTIONS}
+            rest = {"data": {}, "privacy": {}} | {key: self.content[key] for key in SECTIONS if key in self.content}
             question = self.single.read({"question": self.single.info.word, **own}, at=("questions", name))
             return Monitor.of(question, **rest)
 

@@ -56,7 +56,7 @@ class Privacy(Model):
     def check(self) -> None:
         """Refuse a delta beside the number of people, from which it follows."""
         if self.people is not None and self.delta is not None:
-            raise WrongKeyError(("privacy", "people"), "must not be given with delta, which follows from it")
+            raise WrongKeyError(("privacy", "people"), "must not be given with --delta, which follows from it")
 
     @property
     def spent_delta(self) -> float:

@@ -118,6 +118,16 @@ def test_unknown_names_get_a_suggestion_everywhere(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     assert cli.main(["counts", *USUAL.split(), "--max-contributons", "4"]) == 2
     assert "unknown option --max-contributons; did you mean `--max-contributions`?" in capsys.readouterr().err
+    assert cli.main(["quantiles", "--inptu", "a.csv"]) == 2
+    assert "unknown option --inptu; did you mean `--input`?" in capsys.readouterr().err, "and not that it is missing"
+    assert cli.main(["quantiles", *USUAL.split(), *NEEDED["quantiles"].split(), "--ranks", "0.5"]) == 2
+    assert "unknown option --ranks; did you mean `--quantiles`?" in capsys.readouterr().err
+    for words, meant in (["topk"], "top-k"), (["budget", "shw", "--key", "key"], "show"):
+        with pytest.raises(SystemExit):
+            cli.main(words)
+        assert f"did you mean `{meant}`?" in capsys.readouterr().err
+    assert cli.main(["counts"]) == 2
+    assert "--input must be given" in capsys.readouterr().err
     with pytest.raises(TypeError, match="no option `max_contributons`; did you mean `max_contributions`"):
         in_python(Counts, {"max_contributons": 4}, {})
     with pytest.raises(UsageError, match=r"--set data\.usr: unknown key; did you mean `user`"):
