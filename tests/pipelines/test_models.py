@@ -84,7 +84,24 @@ NEEDED_KEYS: dict[str, dict[str, Any]] = {
     "predecessor": {"universe": 64, "queries": "q"},
     "queries": {"records": 9, "queries": "q", "domain": ["a"]},
 }
-VALUES = [None, True, False, "", "x", "1", "1h", "a,,b", "2026-01-01", -1, 0, 1.5, 2**70, 10**400, math.nan, math.inf]
+VALUES: list[Any] = [
+    None,
+    True,
+    False,
+    "",
+    "x",
+    "1",
+    "1h",
+    "a,,b",
+    "2026-01-01",
+    -1,
+    0,
+    1.5,
+    2**70,
+    10**400,
+    math.nan,
+    math.inf,
+]
 VALUES += [[], [1], [""], [None], [[1]], {}, {"a": 1}, {"a": "b"}]
 
 
@@ -94,7 +111,7 @@ def test_keys_of_a_file_refuse_what_the_schema_excludes_and_name_themselves(word
     valid = jsonschema.Draft202012Validator(schema())
     usual: dict[str, Any] = {"data": {"input": "x"}, "privacy": {"epsilon": 1}, "output": {"path": "out"}}
     usual |= {"questions": {"it": {"question": word, **NEEDED_KEYS.get(word, {})}}}
-    places = [("questions", "it", key) for key in MODELS[word].model_fields if key != "question"]
+    places: list[tuple[str, ...]] = [("questions", "it", key) for key in MODELS[word].model_fields if key != "question"]
     if word == "counts":
         places += [(section, key) for section, model in SECTIONS.items() for key in model.model_fields]
         places += [("views", "v", field.alias or key) for key, field in ViewModel.model_fields.items()]

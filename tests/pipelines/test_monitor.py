@@ -76,7 +76,7 @@ MISTAKES = {
     "questions:\n  a: {question: counts, max_per_window: 200}": "questions.a.max_per_window: must be < 100",
     "questions:\n  a: {question: counts}\nwindwos: {}": "line 6: windwos: unknown key; did you mean `windows`?",
     "questions:\n  a: {question: counts, user: session}\n  b: {question: counts}": "questions.b.user: must be session",
-    "questions:\n  a: {question: alerts, rules: [{name: x, at_least: 3, items: tea}]}": "rule 'x' must be a list of texts",
+    "questions:\n  a: {question: alerts, rules: [{name: x, at_least: 3, items: tea}]}": "must be a list of texts",
     "questions: {}": "line 4: questions: must not be empty",
     "questions: FILL_IN": "line 4: questions: must be filled in",
 }

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
