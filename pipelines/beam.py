@@ -7,7 +7,7 @@ from typing import Any
 import apache_beam as beam
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.model.data import OF_TEXT, Data
+from privstream.pipelines.model.data import Data
 from privstream.pipelines.model.monitor import Monitor, Privacy
 from privstream.pipelines.model.question import Question, Windows
 from privstream.pipelines.run.plan import Plan
@@ -16,8 +16,8 @@ from typing_extensions import override
 IN_PIPELINE = "a pipeline"
 """Stands for the input where elements of a pipeline are it."""
 
-OF_FILES: tuple[str, ...] = ("time_format", "null", "trim", "decimal", "value_unit", "normalize", "fold_case", *OF_TEXT)
-"""Keys about how files are written, which elements of a pipeline are not."""
+FIELDS = ("user", "item", "time", "value", "time_unit", "time_zone", "where")
+"""Keys of the data that are about elements of a pipeline; others are about files."""
 
 
 class Private(beam.PTransform[Any, Any]):
@@ -45,11 +45,11 @@ class Private(beam.PTransform[Any, Any]):
         **fields: Any,
     ) -> None:
         super().__init__(question.info.transform.rpartition(".")[2])
+        if wrong := [name for name in fields if name in Data.model_fields and name not in FIELDS]:
+            raise ValueError(f"{wrong[0]} must not be given for a pipeline, whose elements have values")
         data = Data.read({"input": IN_PIPELINE, **fields})
         privacy = Privacy.read({"epsilon": epsilon, "delta": delta})
         monitor = Monitor.of(question, data=data, windows=windows or Windows(), privacy=privacy)
-        if wrong := [name for name in OF_FILES if name in data.model_fields_set and getattr(data, name)]:
-            raise ValueError(f"{wrong[0]} must not be given for a pipeline, whose elements have values")
         plan = Plan.of(monitor, unbounded=True)
         (self.fields,) = plan.fields.values()
         named = self.fields

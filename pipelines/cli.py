@@ -99,7 +99,7 @@ BY_SIGNAL = 128
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status, as `STATUS` says."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["budget"] and given[1:2] not in ([word] for word in (*BUDGET, "-h", "--help")):
+    if given == ["budget"] or (given[:1] == ["budget"] and given[1].startswith("--") and given[1] != "--help"):
         given.insert(1, "show")
     _prepare_terminal()
     if arguments is None:
@@ -190,7 +190,7 @@ def _run(command: Command, known: argparse.Namespace, others: list[str], options
         with quietly(on=getattr(known, "quiet", False)):
             if command.keys is not None:
                 document = read_document(known.file) if command.kind is None else None
-                values["given"] = given_to(command.kind, known, command.keys, document, command.usual)
+                values["given"] = given_to(command.kind, vars(known), command.keys, document, command.usual)
             command.run(**values, **({"beam": others} if command.takes_beam_options else {}))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -216,7 +216,7 @@ def _fail(known: argparse.Namespace, others: list[str], options: Sequence[str], 
     command = f"{known.command} {getattr(known, 'about', '')}".strip()
     what = "there is not enough memory for numbers of this size: " if isinstance(error, MemoryError) else ""
     text = str(error)
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError) and not text.startswith("--set "):  # which names a key as it was typed
         words = [word.partition("=")[0] for word in (*options, *others) if word.startswith("--")]
         text = spelled(text, {word.removeprefix("--").replace("-", "_"): word for word in words})
         if text.startswith("unknown option "):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
+from privstream.pipelines.model.base import meant
 from privstream.pipelines.terminal import one_line
 from typing_extensions import override
 
@@ -73,6 +74,7 @@ LONGEST_NAME = 28
 SUBJECT = re.compile(r"\w+(?:(?:, | and | or )\w+)*(?= must )")
 LONG_NAME = re.compile(r"""(?<![\w./'"`-])[a-z]+(?:_[a-z]+)+(?!\.?[\w/'"`=-])""")
 WITH_DASHES = re.compile(r"(?<![\w-])--([a-z][a-z_-]*)")
+CHOICE = re.compile(r"(.*invalid choice: '(.*)') \(choose from (.*)\)")
 METAVARS = {int: "N", float: "X"}
 
 NUMBERS: Mapping[Callable[[str], Any], str] = {int: "must be a whole number", float: "must be a number"}
@@ -194,6 +196,9 @@ class Parser(argparse.ArgumentParser):
 
     @override
     def error(self, message: str) -> NoReturn:
+        if choice := CHOICE.search(message):
+            hint = meant(choice[2], re.findall(r"[\w-]+", choice[3]))
+            message = f"{choice[1]}{hint}" if hint else message
         self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
 
     def _shortest(self) -> str:

@@ -12,22 +12,21 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from privstream.pipelines.model.base import Place, meant
-from privstream.pipelines.model.given import DEFAULTS, Given, Layer, Named, assignments, at, merge, nested
+from privstream.pipelines.model.given import Given, Layer, Named, assignments, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.model.types import Shown
-from privstream.pipelines.yaml_file import Document, read_document
+from privstream.pipelines.yaml_file import Document, at, read_document
 from pydantic.fields import FieldInfo
 
-QUESTION = "question"
-TITLES = {QUESTION: "question", "windows": "windows", "privacy": "privacy", "data": "input", "output": "output",
+DEFAULTS = "privstream.yaml"
+"""The file of defaults, in the working folder."""
+
+TITLES = {"questions": "question", "windows": "windows", "privacy": "privacy", "data": "input", "output": "output",
           "account": "noise key and budget"}  # fmt: skip
 
 WIDEST = 66
 """So long may a list of choices be to fit a help page of 80 columns; where it is longer, the text names them."""
-
-BARE: Mapping[str, str] = {"rising": "1"}
-"""What options stand for that are given without a value."""
 
 
 class OptionOf(NamedTuple):
@@ -83,7 +82,7 @@ def add_options(
     """Add options to a parser, each under the heading of its part."""
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in options:
-        part = QUESTION if option.place[0] == "questions" else option.place[0]
+        part = option.place[0]
         if part not in groups:
             groups[part] = parser.add_argument_group(TITLES[part])
         action = groups[part].add_argument(option.word, dest=".".join(option.place), **_how(option, kind))
@@ -93,29 +92,26 @@ def add_options(
 def _how(option: OptionOf, kind: type[Question] | None) -> dict[str, Any]:
     """Return what argparse needs to know; values stay text, which the model reads."""
     field, text = option.field, _text(option, kind).replace("%", "%%")
-    inner = [one for one in get_args(field.annotation) if one is not NoneType] or [field.annotation]
+    found: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
     if field.annotation is bool:
-        return {"action": "store_true", "default": argparse.SUPPRESS, "help": text}
-    found: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text, "metavar": _metavar(option, inner[0])}
+        return {**found, "action": "store_true"}
     if "may be given several times" in (field.description or ""):
         found["action"] = "append"
-    if option.name in BARE:
-        found |= {"nargs": "?", "const": BARE[option.name]}
-    return found
+    if option.name == "rising":
+        found |= {"nargs": "?", "const": "1"}  # without a value, against the window before
+    return {**found, "metavar": _metavar(option)}
 
 
-def _metavar(option: OptionOf, inner: Any) -> str:
+def _metavar(option: OptionOf) -> str:
     """Return what stands for the value."""
     if metavar := option.extra.get("metavar"):
         return str(metavar)
     if choices := choices_of(option.field):
         listed = "|".join(choices)
         return listed if len(listed) <= WIDEST else option.name.upper()
-    shown = [one for one in (*option.field.metadata, *get_args(inner)) if isinstance(one, Shown)]
-    if shown:
-        return shown[0]
-    base = next(iter(get_args(inner)), inner)
-    return {int: "N", float: "X"}.get(base, "NAME")
+    inner = [one for one in get_args(option.field.annotation) if one is not NoneType] or [option.field.annotation]
+    shown = [one for one in (*option.field.metadata, *get_args(inner[0])) if isinstance(one, Shown)]
+    return shown[0] if shown else "N" if inner[0] is int else "NAME"
 
 
 def choices_of(field: FieldInfo) -> tuple[str, ...]:
@@ -126,18 +122,17 @@ def choices_of(field: FieldInfo) -> tuple[str, ...]:
 
 def _text(option: OptionOf, kind: type[Question] | None) -> str:
     """Return what is said of an option."""
-    text = option.field.description or ""
-    info = None if kind is None else kind.info
-    if info is not None and option.place == ("data", "user"):
-        text = f"field with the {info.user}"
-    elif info is not None and option.place == ("data", "item"):
-        text = text.replace("the item", f"the {info.item}", 1)
-    elif info is not None and option.place == ("data", "value"):
-        text = f"field with the {info.value}"
-    usual = None if info is None else at(info.usual, option.place)
-    default = option.field.default if usual is None else usual
-    text = text if usual is None else text.partition(" (default: ")[0]
-    if option.field.is_required() and usual is None:
+    text, default, usual = option.field.description or "", option.field.default, None
+    if kind is not None:
+        section, key = option.place[0], option.place[-1]
+        if section == "data" and key in ("user", "value"):
+            text = f"field with the {getattr(kind.info, key)}"
+        elif section == "data" and key == "item":
+            text = text.replace("the item", f"the {kind.info.item}", 1)
+        usual = at(kind.info.usual, option.place)
+    if usual is not None:
+        text, default = text.partition(" (default: ")[0], usual
+    elif option.field.is_required():
         return f"{text} (required)" if option.name in ("epsilon", "input") else text
     if default not in (None, False, ()) and "default" not in text:
         several = default if isinstance(default, tuple) else (default,)
@@ -160,6 +155,11 @@ class Execution:
     dry_run: bool = False
 
 
+def _add(group: argparse._ActionsContainer, option: str, text: str, **how: Any) -> None:
+    """Add an option that only `--help all` shows."""
+    group.add_argument(option, help=text, **how).seldom = True  # type: ignore[attr-defined]
+
+
 def add_execution(parser: argparse.ArgumentParser) -> None:
     """Add how a run is done, and where else values come from."""
     group = parser.add_argument_group("this run")
@@ -169,21 +169,21 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
         "recorded or spent. The numbers are exact: guard them like the input",
     )  # fmt: skip
     text = "processes that share the work, for files on the FnApiRunner (default: by the size of the input)"
-    group.add_argument("--workers", type=int, metavar="N", help=text).seldom = True  # type: ignore[attr-defined]
+    _add(group, "--workers", text, type=int, metavar="N")
     add_layers(group)
 
 
 def add_layers(group: argparse._ActionsContainer) -> None:
     """Add where else values come from."""
     text = f"YAML with parts of a monitor that hold where nothing else is given (default: {DEFAULTS}, if it is there)"
-    group.add_argument("--defaults", metavar="FILE", help=text).seldom = True  # type: ignore[attr-defined]
+    _add(group, "--defaults", text, metavar="FILE")
     text = "any key of `privstream schema`, such as data.time_zone=Europe/Berlin; may be given several times"
-    group.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help=text).seldom = True  # type: ignore[attr-defined]
+    _add(group, "--set", text, action="append", default=[], metavar="PATH=VALUE")
 
 
 def given_to(
     kind: type[Question] | None,
-    arguments: argparse.Namespace,
+    given: Mapping[str, Any],
     options: Sequence[OptionOf],
     document: Document | None = None,
     usual: Mapping[str, Any] | None = None,
@@ -192,19 +192,19 @@ def given_to(
 
     Args:
         kind: the question of a single command.
-        arguments: parsed ones.
+        given: the values of parsed options, by where they go.
         options: those that the parser has.
         usual: values of a command that hold where nothing is given.
     """
-    places, given = {".".join(option.place): option.place for option in options}, vars(arguments)
-    content = _content(kind, ((place, given[dest]) for dest, place in places.items() if dest in given))
+    values = ((option.place, given[dest]) for option in options if (dest := ".".join(option.place)) in given)
+    content = _content(kind, values)
     main: Layer = Named(content, {option.place: option.word for option in options})
     layers: list[Layer] = [Named(usual or {}, {})]
-    if (defaults := _defaults(arguments)) is not None:
+    if (defaults := _defaults(given["defaults"])) is not None:
         layers.append(defaults)
     layers += [main] if document is None else [document, main]
-    if arguments.set:
-        layers.append(assignments(arguments.set, {option.name: option.place for option in options}))
+    if given["set"]:
+        layers.append(assignments(given["set"], {option.name: option.place for option in options}))
     return Given(layers, main if document is None else document, kind)
 
 
@@ -213,9 +213,8 @@ def _content(kind: type[Question] | None, values: Iterable[tuple[Place, Any]]) -
     return reduce(merge, (nested(place, value) for place, value in values), content)
 
 
-def _defaults(arguments: argparse.Namespace) -> Document | None:
+def _defaults(path: str | None) -> Document | None:
     """Return the file of defaults, if there is one."""
-    path = arguments.defaults
     if path is None and not os.path.isfile(DEFAULTS):
         return None
     document = read_document(path or DEFAULTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,22 +31,17 @@ class CoreLoader(yaml.SafeLoader):
 
 
 CoreLoader.yaml_implicit_resolvers = {}  # without those of YAML 1.1
-
-
 for _tag, _form, _first in CORE:
     CoreLoader.add_implicit_resolver(_tag, re.compile(f"^(?:{_form})$"), _first)
+CoreLoader.add_constructor(CORE[2][0], lambda _, node: int(node.value))  # 010 is ten
+CoreLoader.add_constructor(CORE[3][0], lambda _, node: float(re.sub(r"\.(?=inf|nan)", "", node.value.lower())))
 
 
-def _whole(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    return int(str(node.value))  # 010 is ten
-
-
-def _float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    return float(re.sub(r"\.(?=inf|nan)", "", str(node.value).lower()))
-
-
-CoreLoader.add_constructor("tag:yaml.org,2002:int", _whole)
-CoreLoader.add_constructor("tag:yaml.org,2002:float", _float)
+def at(content: Any, keys: Path) -> Any:
+    """Return what stands at a place; None where it is not there."""
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,7 @@ class Document:
 
     def at(self, keys: Path) -> Any:
         """Return what stands at a key; None where it is not there."""
-        found: Any = self.content
-        for key in keys:
-            found = found.get(key) if isinstance(found, dict) else None
-        return found
+        return at(self.content, keys)
 
 
 def read_document(path: str) -> Document:
@@ -81,20 +74,16 @@ def read_document(path: str) -> Document:
     lines: dict[Path, int] = {}
     try:
         loader = CoreLoader(text)
-        try:
-            node = loader.get_single_node()
-            if not isinstance(node, yaml.MappingNode):
-                raise UsageError(f"{path} must be a mapping of keys to values")
-            _note_lines(path, node, (), lines)
-            content = loader.construct_document(node)
-        finally:
-            loader.dispose()
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            raise UsageError(f"{path} must be a mapping of keys to values")
+        _note_lines(path, node, (), lines)
+        return Document(path, loader.construct_document(node), lines)
     except yaml.MarkedYAMLError as error:
         line = 1 if error.problem_mark is None else error.problem_mark.line + 1
         raise UsageError(f"{path}, line {line}: must be YAML ({error.problem})") from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} must be YAML in UTF-8 ({type(error).__name__})") from None
-    return Document(path, content, lines)
 
 
 def _note_lines(path: str, node: yaml.Node, keys: Path, lines: dict[Path, int]) -> None:
@@ -102,9 +91,7 @@ def _note_lines(path: str, node: yaml.Node, keys: Path, lines: dict[Path, int]) 
     if isinstance(node, yaml.SequenceNode):
         for each in node.value:
             _note_lines(path, each, keys, {})
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for key, value in node.value:
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
             raise UsageError(f"{path}, line {line}: keys must be texts")

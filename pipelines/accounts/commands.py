@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from privstream.mechanisms.guarantee_records import guarantee_of, read_guarantee_file
@@ -21,7 +19,7 @@ from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.locations import DEFAULT_DATASET, GUARANTEE
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.promise import Promise
-from privstream.pipelines.terminal import NOTE, printable, say
+from privstream.pipelines.terminal import NOTE, json_text, printable, say
 
 
 def limit(text: str) -> Limit:
@@ -37,44 +35,46 @@ def limit(text: str) -> Limit:
 
 
 RUN = ("time", "command", "name", "epsilon", "delta", "mu", "slack")
-TOTAL = ("epsilon", "delta", "silent", "left")
+TOTAL = ("delta", "silent", "left")
 """What JSON says of each run, and of each total."""
 
-LEDGER: dict[str, dict[str, Any]] = {
+Options = dict[str, dict[str, Any]]
+LEDGER: Options = {
     "--ledger": {"metavar": "PATH", "help": "file, or table of PostgreSQL, in which runs are recorded"},
     "--key": {"metavar": "PATH", "help": f"the noise key of the runs; their ledger is PATH{ENDING}"},
 }
 LIMIT: dict[str, Any] = {"type": limit, "metavar": "EPSILON,DELTA"}
-JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print JSON"}}
+JSON: Options = {"--json": {"action": "store_true", "help": "print JSON"}}
+NEITHER = "ledger must be given, or key, the noise key whose ledger lies beside it, and not both"
 
 
-def _dataset(text: str, **how: Any) -> dict[str, dict[str, Any]]:
+def _dataset(text: str, **how: Any) -> Options:
     return {"--dataset": {"metavar": "NAME", "help": text, **how}}
 
 
-def _worded(
-    run: Callable[..., None], failed: type[Exception] = UsageError, *, needed: bool = True
-) -> Callable[..., None]:
-    """Let errors of a command about a ledger all be of one kind, and give it the ledger, or None."""
+def _command(
+    run: Callable[..., None],
+    description: str,
+    epilog: str,
+    options: Options,
+    *,
+    failed: type[Exception] = UsageError,
+    needed: bool = True,
+) -> Command:
+    """Return a command that gets a ledger, or None where none is `needed`; all its errors are of one kind."""
 
-    @wraps(run)
-    def command(ledger: str | None, key: str | None, **given: Any) -> None:
+    def about_ledger(ledger: str | None, key: str | None, **given: Any) -> None:
+        path = ledger if key is None else f"{key}{ENDING}"
+        if (ledger is not None and key is not None) or (path is None and needed):
+            raise UsageError(NEITHER)
         try:
-            if ledger is not None and key is not None:
-                raise UsageError(NEITHER)
-            path = f"{key}{ENDING}" if ledger is None and key is not None else ledger
-            if path is None and needed:
-                raise UsageError(NEITHER)
             run(None if path is None else Ledger(path), **given)
         except BrokenPipeError:  # the reader of the table has gone
             raise
         except (ValueError, TypeError, OSError) as error:
             raise failed(str(error)) from error
 
-    return command
-
-
-NEITHER = "ledger must be given, or key, the noise key whose ledger lies beside it, and not both"
+    return Command(description=description, epilog=epilog, options={**LEDGER, **options}, run=about_ledger)
 
 
 def _contents(ledger: Ledger) -> Contents:
@@ -90,66 +90,66 @@ def _show(ledger: Ledger, dataset: str | None, json: bool) -> None:
     names = contents.datasets
     if dataset is not None and dataset not in names:
         raise ValueError(f"dataset must be one of {', '.join(map(repr, names))}, got {dataset!r}")
-    wanted = names if dataset is None else [dataset]
+    accounts = [_account(name, contents) for name in (names if dataset is None else [dataset])]
     if json:
-        _print_json({"ledger": ledger.path, "datasets": [_plain(name, contents) for name in wanted]})
-        return
-    for name in wanted:
-        print("\n".join(map(printable, _lines(name, contents))))
+        print(json_text({"ledger": ledger.path, "datasets": accounts}, 2))
+    else:
+        print("\n".join(printable(line) for account in accounts for line in _lines(account)))
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
-
-
-def _plain(name: str, contents: Contents) -> dict[str, Any]:
-    """Return all that there is to say of a data set as plain values."""
-    limit, own = contents.limits.get(name), contents.about(name)
+def _account(name: str, contents: Contents) -> dict[str, Any]:
+    """Return all that there is to say of a data set, as plain values."""
+    limit, own, totals = contents.limits.get(name), contents.about(name), []
     runs = [
         {field: getattr(first, field) for field in RUN} | {"unit": str(first.unit), "repeats": len(repeats)}
         for first, *repeats in distinct(own)
     ]
-    totals = [
-        {field: getattr(found, field) for field in TOTAL}
-        | {
-            "unit": str(found.unit),
-            "plain_epsilon": sum(each.epsilon for each in found.costs),
-            "releases": len(found.costs),
-            "more": None if (cost := own[-1].about(found.unit)) is None else found.more(cost),
-        }
-        for found in standings_of(contents, name)
-    ]
+    for found in standings_of(contents, name):
+        cost = own[-1].about(found.unit)
+        totals.append(
+            {field: getattr(found, field) for field in TOTAL}
+            | {
+                "epsilon": found.epsilon if math.isfinite(found.epsilon) else None,  # null: delta is spent
+                "unit": str(found.unit),
+                "plain_epsilon": sum(each.epsilon for each in found.costs),
+                "releases": len(found.costs),
+                "last": None if cost is None else {"command": own[-1].command, **cost._asdict()},
+                "more": None if cost is None else found.more(cost),
+            }
+        )
     return {"dataset": name, "runs": runs, "totals": totals, "limit": None if limit is None else limit._asdict()}
 
 
-def _lines(name: str, contents: Contents) -> Iterator[str]:
-    limit, own = contents.limits.get(name), contents.about(name)
-    yield f"data set {name!r}: {'no limit is set' if limit is None else f'limit {limit.in_words()}'}"
-    for found in standings_of(contents, name):
-        releases = f"{len(found.costs):,} release{'s' * (len(found.costs) > 1)}"
-        yield f"  {str(found.unit).removesuffix(' over the whole run')}, added or removed"
-        yield f"    spent  epsilon {found.epsilon:.4g} at delta {found.delta:.3g}, by {releases}"
-        if found.silent:
-            yield f"    not in this total: {found.silent:,} releases that promise nothing to this unit"
-        cost = own[-1].about(found.unit)
-        if found.left is not None and cost is not None:
-            more = found.more(cost) or 0
+def _spent(found: Mapping[str, Any]) -> str:
+    """Say what one unit has spent."""
+    spent = "more than the limit" if found["epsilon"] is None else f"epsilon {found['epsilon']:.4g}"
+    return f"{spent} at delta {found['delta']:.3g}, by {found['releases']:,} release{'s' * (found['releases'] > 1)}"
+
+
+def _lines(account: Mapping[str, Any]) -> Iterator[str]:
+    limit = account["limit"]
+    yield f"data set {account['dataset']!r}: {f'limit {Limit(**limit).in_words()}' if limit else 'no limit is set'}"
+    for found in account["totals"]:
+        yield f"  {found['unit'].removesuffix(' over the whole run')}, added or removed"
+        yield f"    spent  {_spent(found)}"
+        if found["silent"]:
+            yield f"    not in this total: {found['silent']:,} releases that promise nothing to this unit"
+        more, last = found["more"], found["last"]
+        if found["left"] is not None and last is not None:
             many = f"{more:,}{' or' * (more == MOST_RUNS)} more run{'s' * (more != 1)}"
-            last = own[-1].command.removeprefix("privstream ")
-            like = f"{many} like the last ({last}: epsilon {cost.epsilon:.4g}, delta {cost.delta:.3g})"
-            yield f"    left   epsilon {found.left:.4g} if added up, or {like}"
+            like = f"{many} like the last ({last['command']}: epsilon {last['epsilon']:.4g}, delta {last['delta']:.3g})"
+            yield f"    left   epsilon {found['left']:.4g} if added up, or {like}"
 
 
-SHOW = Command(
-    description="Adds up the privacy budget that all runs on a data set have spent, from the ledger in which each run "
-    "is recorded.",
-    epilog="""\
+SHOW = _command(
+    _show,
+    "Adds up the privacy budget that all runs on a data set have spent, from the ledger in which each run is recorded.",
+    """\
 A run counts once for each label and noise key: a repetition costs nothing. For each unit that a run protects (a person,
 an event ..) the total is what all runs promise together to this unit (docs/proofs/units.md). What is spent of a limit
 also holds where runs were chosen after results (docs/proofs/budget.md).
 """,
-    options={**LEDGER, **_dataset("only this data set (default: all, each alone)"), **JSON},
-    run=_worded(_show),
+    {**_dataset("only this data set (default: all, each alone)"), **JSON},
 )
 
 
@@ -157,26 +157,24 @@ def _set(ledger: Ledger, dataset: str, limit: Limit, change: bool) -> None:
     receipt = ledger.set_limit(dataset, limit, change=change)
     how = "had this limit already" if receipt.repeats else "has a limit from now on"
     say(f"data set {dataset!r} {how}: {limit.in_words()}")
-    for found in standings_of(receipt.contents, dataset):
-        if not found.left:
-            spent = f"epsilon {found.epsilon:.4g} by {len(found.costs):,} releases"
-            say(f"{NOTE}already spent, for {found.unit}: {spent}; new runs about it are refused")
+    for found in _account(dataset, receipt.contents)["totals"]:
+        if not found["left"]:
+            say(f"{NOTE}already spent, for {found['unit']}: {_spent(found)}; new runs about it are refused")
 
 
-SET = Command(
-    description="Sets the privacy budget of a data set, once, in the ledger in which its runs are recorded.",
-    epilog="""\
+SET = _command(
+    _set,
+    "Sets the privacy budget of a data set, once, in the ledger in which its runs are recorded.",
+    """\
 From then on each run about the data set is refused that would bring its total above the limit, and each run about a
 data set that the ledger does not know: a mistyped name opens no account. Set it before the first run; another limit
 needs --change, and the earlier one stays in the ledger.
 """,
-    options={
-        **LEDGER,
+    {
         **_dataset("the data set, as runs name it", required=True),
         "--limit": {**LIMIT, "required": True, "help": "all runs together must be (EPSILON, DELTA)-private"},
         "--change": {"action": "store_true", "help": "change the limit that the data set has"},
     },
-    run=_worded(_set),
 )
 
 
@@ -185,16 +183,15 @@ def _rename(ledger: Ledger, dataset: str, to: str) -> None:
     say(f"data set {dataset!r} is called {to!r} from now on")
 
 
-RENAME = Command(
-    description="Gives a data set another name in the ledger: its runs and its limit stay.",
-    epilog="All earlier runs of the data set, and its limit, are those of the new name, which later runs give as "
-    "--dataset. Where there are runs of that name already, and no limit, the total has all of them.",
-    options={
-        **LEDGER,
+RENAME = _command(
+    _rename,
+    "Gives a data set another name in the ledger: its runs and its limit stay.",
+    "All earlier runs of the data set, and its limit, are those of the new name, which later runs give as --dataset. "
+    "Where there are runs of that name already, and no limit, the total has all of them.",
+    {
         **_dataset(f"the name until now (default: {DEFAULT_DATASET})", default=DEFAULT_DATASET),
         "--to": {"required": True, "metavar": "NAME", "help": "the new name"},
     },
-    run=_worded(_rename),
 )
 
 
@@ -211,7 +208,7 @@ def _fit(ledger: Ledger | None, limit: Limit | None, dataset: str, json: bool, *
         if (cost := entry.about(found.unit)) is not None:
             fewest = min(fewest, (found.filter.more(found.costs[:-1], cost) if found.filter else 0))
     if json:
-        _print_json({"runs": fewest, "limit": wanted._asdict()})
+        print(json_text({"runs": fewest, "limit": wanted._asdict()}, 2))
         return
     more = "or more " if fewest == MOST_RUNS else ""
     print(f"{fewest:,} {more}runs fit into what is left of {wanted.in_words()}")
@@ -232,15 +229,15 @@ def _guarantee(epsilon: float | None, delta: float, gaussian: bool, like: str | 
     return read_guarantee_file(like)
 
 
-FIT = Command(
-    description="Counts the runs that fit into a privacy budget, before any of them is made.",
-    epilog=f"""\
+FIT = _command(
+    _fit,
+    "Counts the runs that fit into a privacy budget, before any of them is made.",
+    f"""\
 The runs are equal and about the same people; they are counted by the filter that refuses runs. --epsilon and --delta
 alone stand for any mechanism, with --gaussian for Gaussian noise, of which more fit. With --ledger or --key, what is
 spent already on --dataset counts, and the limit is that of the ledger. At most {MOST_RUNS:,} are counted.
 """,
-    options={
-        **LEDGER,
+    {
         "--limit": {**LIMIT, "help": "the limit (default: the ledger's)"},
         "--epsilon": {"type": float, "help": "of each run"},
         "--delta": {"type": float, "default": 0.0, "help": "of each run (default: 0)"},
@@ -249,7 +246,7 @@ spent already on --dataset counts, and the limit is that of the ledger. At most 
         **_dataset(f"whose budget is partly spent (default: {DEFAULT_DATASET})", default=DEFAULT_DATASET),
         **JSON,
     },
-    run=_worded(_fit, needed=False),
+    needed=False,
 )
 
 
@@ -289,15 +286,15 @@ def _check(contents: Contents, path: str) -> None:
         raise ValueError(f"{rows} must be as its run wrote it: rows were changed")
 
 
-VERIFY = Command(
-    description="Checks that no line of a ledger was changed or deleted, and that it has the runs of guarantee files.",
-    epilog="""\
+VERIFY = _command(
+    _verify,
+    "Checks that no line of a ledger was changed or deleted, and that it has the runs of guarantee files.",
+    """\
 A line that was changed, added or deleted is found by the lines after it; at the end of the ledger the guarantee file of
 a run finds its line, and nothing finds limits and names. A file of rows beside a guarantee file is checked too. Name
 files that you trust: who can write both can make both anew. Exit status 1: something is missing or does not agree.
 """,
-    options={
-        **LEDGER,
+    {
         "--guarantee": {
             "nargs": "+",
             "default": [],
@@ -305,5 +302,5 @@ files that you trust: who can write both can make both anew. Exit status 1: some
             "help": "guarantee files of runs that the ledger must have; or their rows, or folders of rows",
         },
     },
-    run=_worded(_verify, RunError),
+    failed=RunError,
 )

@@ -74,8 +74,8 @@ def identify(
     for name, question in monitor.questions.items():
         made = question.transform({**given[name], "noise": KeyedNoise.random()}, unbounded=data.unbounded)
         key = "" if monitor.single else name
-        windows = monitor.windows if question.windows is None else question.windows.over(monitor.windows)
-        zones = {data.time_zone, *str(windows.window).split()[1:]} - {None}
+        window = question.windows_in(monitor.windows).window
+        zones = {data.time_zone, *str(window).split()[1:]} - {None}
         clocks = {zone: zone_clock(str(zone)).digest for zone in zones}
         releases[key], readings[key] = made.release, {**read[name], **forms, "clocks": clocks}
     if data.unbounded:

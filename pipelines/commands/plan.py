@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from privstream.mechanisms import checks
@@ -17,13 +15,13 @@ from privstream.pipelines.command import Command
 from privstream.pipelines.console import clock, show
 from privstream.pipelines.model.base import Place, WrongKeyError, check_epsilon
 from privstream.pipelines.model.given import Given, Named
-from privstream.pipelines.model.monitor import Monitor, Privacy
+from privstream.pipelines.model.monitor import Privacy
 from privstream.pipelines.model.question import METHOD, Question, QuestionInfo, Windows
 from privstream.pipelines.options import OptionOf, options_of
 from privstream.pipelines.run.plan import Plan, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
-from privstream.pipelines.terminal import NOTE
+from privstream.pipelines.terminal import NOTE, json_text
 from privstream.transforms.row_types import Time
 from privstream.transforms.timing.steps import Steps, end_of
 from rich.table import Table
@@ -39,64 +37,121 @@ MOST_NAMES = 1_000_000
 """In a list of a plan."""
 
 JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print one JSON object"}}
-
-Made = Callable[[float], Any]
-"""Returns what a run with an epsilon promises."""
-
-
-def _making(kind: type[Question], given: Given, windows: int | None, unbounded: bool, lists: Mapping[str, Any]) -> Made:
-    info = kind.info
-    own: dict[str, Any] = {"question": info.word, **info.assumed}
-    for name, stand in info.stands.items():
-        if (listed := lists[stand.name.replace("-", "_")]) is not None:
-            own[name] = _list_of(name, stand.name, str(listed))
-    question = kind.read(own | given.content["questions"].popitem()[1], at=("questions", info.word))
-    privacy = Privacy.read({"epsilon": 1.0, **given.content.get("privacy", {})}, at=("privacy",))
-    privacy.check()
-    zone = given.content.get("data", {}).get("time_zone")
-    spans = Windows.read(given.content.get("windows", {}), at=("windows",))
-    known = question.arguments(_counted(spans, windows, zone) if info.has_windows else spans, zone=zone)
-    return lambda epsilon: planned(question, known, epsilon, privacy.spent_delta, unbounded=unbounded)
+PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zone")
+"""Options of all questions that say something about accuracy."""
 
 
-def _budget(made: Made, epsilon: float) -> dict[str, Any]:
-    transform = made(epsilon)
-    accuracy = transform.accuracy
-    return {
-        "epsilon": epsilon,
-        "method": getattr(transform, METHOD, None),
-        "error": None if accuracy.error == math.inf else accuracy.error,
-        "accuracy": accuracy.to_dict(),
-        "advice": transform.advice,
-        "guarantee": _record(transform.guarantee),
-    }
+class _Planned:
+    """A question of which nothing but the epsilon is open."""
+
+    def __init__(
+        self, kind: type[Question], given: Given, windows: int | None, lists: Mapping[str, Any], *, unbounded: bool
+    ) -> None:
+        info, parts = kind.info, given.content
+        own: dict[str, Any] = {"question": info.word, **info.assumed}
+        for name, stand in info.stands.items():
+            if (listed := lists[stand.name.replace("-", "_")]) is not None:
+                own[name] = _list_of(name, stand.name, listed)
+        question = kind.read(own | parts["questions"][info.name], at=("questions", info.word))
+        privacy = Privacy.read({"epsilon": 1.0, **parts.get("privacy", {})}, at=("privacy",))
+        privacy.check()
+        zone = parts.get("data", {}).get("time_zone")
+        spans = Windows.read(parts.get("windows", {}), at=("windows",))
+        known = question.arguments(_counted(spans, windows, zone) if info.has_windows else spans, zone=zone)
+        self.at = partial(planned, question, known, delta=privacy.spent_delta, unbounded=unbounded)
+
+    def least(self, error: float) -> float:
+        """Return the least epsilon with an error, rounded up to three digits."""
+        wanted = checks.positive("error", error)
+        if self.at(epsilon=MOST_EPSILON).accuracy.error > wanted:
+            raise WrongKeyError(("plan", "error"), f"must be larger for an epsilon <= {MOST_EPSILON:g}, got {wanted:g}")
+        low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
+        for _ in range(TRIES):
+            middle = (low + high) / 2
+            try:
+                enough = self.at(epsilon=math.exp(middle)).accuracy.error <= wanted
+            except (ValueError, OverflowError):  # no noise is large enough
+                enough = False
+            low, high = (low, middle) if enough else (middle, high)
+        return rounded_up(math.exp(high))
+
+    def budget(self, epsilon: float) -> dict[str, Any]:
+        """Return what a run with an epsilon promises."""
+        transform = self.at(epsilon=epsilon)
+        accuracy = transform.accuracy
+        return {
+            "epsilon": epsilon,
+            "method": getattr(transform, METHOD, None),
+            "error": _finite(accuracy.error),
+            "accuracy": accuracy.to_dict(),
+            "advice": transform.advice,
+            "guarantee": _record(transform.guarantee),
+        }
+
+
+def _finite(error: float) -> float | None:
+    return None if error == math.inf else error
 
 
 def _record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
     return {name: one for name, one in guarantee_record(guarantee).items() if one is not None}
 
 
-def _least(made: Made, error: float) -> float:
-    """Return the least epsilon with an error, rounded up to three digits."""
-    wanted = checks.positive("error", error)
-    if made(MOST_EPSILON).accuracy.error > wanted:
-        raise WrongKeyError(("plan", "error"), f"must be larger for an epsilon <= {MOST_EPSILON:g}, got {wanted:g}")
-    low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
-    for _ in range(TRIES):
-        middle = (low + high) / 2
-        try:
-            enough = made(math.exp(middle)).accuracy.error <= wanted
-        except (ValueError, OverflowError):  # no noise is large enough
-            enough = False
-        low, high = (low, middle) if enough else (middle, high)
-    return rounded_up(math.exp(high))
+def _list_of(name: str, option: str, number: str) -> Any:
+    """Return a list of this number of different items, or rules; or the file that is named."""
+    if not re.fullmatch(r"-?\d+", number):
+        if name == "rules":
+            return number
+        raise ValueError(f"{option} must be a whole number, got {number}")
+    if checks.integer(option, int(number), minimum=1) > MOST_NAMES:
+        raise ValueError(f"{option} must be <= {MOST_NAMES}, got {number}")
+    texts = map(str, range(int(number)))
+    return [{"name": text, "at_least": FAR} for text in texts] if name == "rules" else list(texts)
+
+
+def _counted(windows: Windows, number: int | None, zone: str | None) -> Windows:
+    """Return a number of windows, or those between a start and an end; of the calendar they are the same anywhere."""
+    if number is None and windows.end is None:
+        start = 0.0 if windows.start is None else windows.start
+        return windows.model_copy(update={"window": windows.window or 1.0, "start": start})
+    if windows.end is not None:
+        for name in ("window", "start"):
+            if getattr(windows, name) is None:
+                raise WrongKeyError(("windows", name), "must be given with end")
+        found = windows.arguments(zone)
+        number = Steps.of(windows=number, **{name: found[name] for name in ("window", "start", "end")}).count
+    length = windows.window or 1.0
+    if isinstance(length, str):
+        length = length.partition(" ")[0]
+    end = end_of(checks.integer("windows", number, minimum=1), length)
+    return windows.model_copy(update={"window": length, "start": 0.0, "end": end})
+
+
+def _epsilons(texts: str) -> list[float]:
+    try:
+        return [check_epsilon(float(text)) for text in texts.split(",")]
+    except ValueError as error:
+        rule = str(error) if "must" in str(error) else f"must be numbers with commas between them, got {texts}"
+        raise WrongKeyError(("plan", "epsilon"), rule) from None
+
+
+def rounded_up(value: float) -> float:
+    """Return a number > 0 with three digits that is not smaller."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.3g}")
+
+
+def _table(*headings: str) -> Table:
+    """Return a table whose columns have numbers, but for those of names."""
+    table = Table()
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("name", "question") else "right")
+    return table
 
 
 def _print(info: QuestionInfo, budgets: Sequence[Mapping[str, Any]]) -> None:
     """Print a row for each budget, and what the last one says."""
-    table = Table()
-    for heading in ("epsilon", f"error ({info.error_unit})"):
-        table.add_column(heading, justify="right")
+    table = _table("epsilon", f"error ({info.error_unit})")
     for budget in budgets:
         table.add_row(f"{budget['epsilon']:g}", "-" if budget["error"] is None else number(budget["error"]))
     last = budgets[-1]
@@ -106,14 +161,9 @@ def _print(info: QuestionInfo, budgets: Sequence[Mapping[str, Any]]) -> None:
     show(title, table, [last["accuracy"]["sentence"], *notes])
 
 
-PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zone")
-"""Options of all questions that say something about accuracy."""
-
-
 def planned_options(kind: type[Question]) -> tuple[OptionOf, ...]:
     """Return the options of a plan that are those of a run, too."""
-    info = kind.info
-    apart = {*info.assumed, *(stand.name for stand in info.stands.values())}
+    apart = {*kind.info.assumed, *(stand.name for stand in kind.info.stands.values())}
     return tuple(
         option
         for option in options_of(kind, ("windows", "privacy", "data"))
@@ -145,13 +195,13 @@ def plan_command(kind: type[Question]) -> Command:
         names |= {(option.name,): option.word for option in keys}
         given = Given(given.layers, Named(given.main.content, names), kind)
         with given.errors(), clock("planning"):
-            made = _making(kind, given, windows, unbounded, lists)
+            made = _Planned(kind, given, windows, lists, unbounded=unbounded)
             if (epsilon is None) == (error is None):
                 raise ValueError("one of --epsilon and --error must be given")
-            epsilons = [_least(made, error)] if error is not None else _numbers(epsilon or "")
-            budgets = [_budget(made, one) for one in epsilons]
+            epsilons = [made.least(error)] if error is not None else _epsilons(epsilon or "")
+            budgets = [made.budget(one) for one in epsilons]
         if json:
-            _print_json({"question": info.word, "budgets": budgets})
+            print(json_text({"question": info.word, "budgets": budgets}, 2))
         else:
             _print(info, budgets)
 
@@ -165,109 +215,40 @@ def plan_command(kind: type[Question]) -> Command:
     )
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False))
-
-
-def _list_of(name: str, option: str, number: str) -> Any:
-    """Return a list of this number of different items, or rules; or the file that is named."""
-    if not re.fullmatch(r"-?\d+", number):
-        if name == "rules":
-            return number
-        raise ValueError(f"{option} must be a whole number, got {number}")
-    if checks.integer(option, int(number), minimum=1) > MOST_NAMES:
-        raise ValueError(f"{option} must be <= {MOST_NAMES}, got {number}")
-    texts = map(str, range(int(number)))
-    return [{"name": text, "at_least": FAR} for text in texts] if name == "rules" else list(texts)
-
-
-def _numbers(texts: str) -> list[float]:
-    try:
-        return [check_epsilon(float(text)) for text in texts.split(",")]
-    except ValueError as error:
-        rule = str(error) if "must" in str(error) else f"must be numbers with commas between them, got {texts}"
-        raise WrongKeyError(("plan", "epsilon"), rule) from None
-
-
-def _counted(windows: Windows, number: int | None, zone: str | None) -> Windows:
-    """Return a number of windows, or those between a start and an end; of the calendar they are the same anywhere.
-
-    Raises:
-        ValueError: a window, or a start, is missing.
-    """
-    if number is None and windows.end is None:
-        start = 0.0 if windows.start is None else windows.start
-        return windows.model_copy(update={"window": windows.window or 1.0, "start": start})
-    if windows.end is not None:
-        for name in ("window", "start"):
-            if getattr(windows, name) is None:
-                raise WrongKeyError(("windows", name), "must be given with end")
-        found = windows.arguments(zone)
-        moments = {name: found[name] for name in ("start", "end")}
-        number = Steps.of(window=found["window"], windows=number, **moments).count
-    length = windows.window or 1.0
-    if isinstance(length, str):
-        length = length.partition(" ")[0]
-    end = end_of(checks.integer("windows", number, minimum=1), length)
-    return windows.model_copy(update={"window": length, "start": 0.0, "end": end})
-
-
-def rounded_up(value: float) -> float:
-    """Return a number > 0 with three digits that is not smaller."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return float(f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.3g}")
-
-
 def _run_monitor(given: Given, file: str, json: bool) -> None:
     with clock("sharing out the budget"), given.errors():
         monitor = given.monitor()
-        plan = Plan.of(monitor)
-        views = views_of(monitor)
+        plan, views = Plan.of(monitor), views_of(monitor)
         answer_views(views, tables_of(monitor, plan.transforms, {}, Time))
-        answer = _answer(file, monitor, plan) | {"views": [view.name for view in views]}
+        guarantee, questions = _record(plan.guarantee), {}
+        for paid in plan.questions:
+            info, accuracy = monitor.questions[paid.name].info, paid.transform.accuracy
+            questions[paid.name] = {
+                "question": info.word,
+                "share": paid.share,
+                "epsilon": paid.epsilon,
+                "delta": paid.delta,
+                "error": _finite(accuracy.error),
+                "error_unit": info.error_unit,
+                "sentence": accuracy.sentence,
+            }
     if json:
-        _print_json(answer)
-    else:
-        _print_monitor(answer)
-
-
-def _answer(path: str, monitor: Monitor, plan: Plan) -> dict[str, Any]:
-    accuracy_of = cache(attrgetter("accuracy"))  # questions that differ in their fields alone have one transform
-    questions = {}
-    for paid in plan.questions:
-        question = monitor.questions[paid.name]
-        accuracy = accuracy_of(paid.transform)
-        questions[paid.name] = {
-            "question": question.info.word,
-            "share": question.share,
-            "epsilon": paid.epsilon,
-            "delta": paid.delta,
-            "error": accuracy.error,
-            "error_unit": question.info.error_unit,
-            "sentence": accuracy.sentence,
-        }
-    return {"monitor": path, "questions": questions, "guarantee": _record(plan.guarantee)}
-
-
-def _print_monitor(answer: dict[str, Any]) -> None:
-    table = Table()
-    table.add_column("name", no_wrap=True)
-    table.add_column("question", no_wrap=True)
-    for heading in ("share", "epsilon", "delta", "error"):
-        table.add_column(heading, justify="right")
-    whole = sum(each["share"] for each in answer["questions"].values())
-    for name, each in answer["questions"].items():
+        named = [view.name for view in views]
+        print(json_text({"monitor": file, "questions": questions, "guarantee": guarantee, "views": named}, 2))
+        return
+    table = _table("name", "question", "share", "epsilon", "delta", "error")
+    whole = sum(each["share"] for each in questions.values())
+    for name, each in questions.items():
         cells = [f"{100 * each['share'] / whole:.0f}%", f"{each['epsilon']:g}", f"{each['delta']:g}"]
-        cells.append(f"{number(each['error'])} {each['error_unit']}")
+        cells.append("-" if each["error"] is None else f"{number(each['error'])} {each['error_unit']}")
         table.add_row(name, each["question"], *cells)
-    guarantee = answer["guarantee"]
     together = (
         f"All together are (epsilon = {guarantee['epsilon']:g}, delta = {guarantee['delta']:g})-differentially private "
         f"for {guarantee['unit']}. privstream run answers them. A command alone takes the --epsilon and the --delta of "
         "its row, with as many digits."
     )
-    sentences = [f"{name}: {each['sentence']}" for name, each in answer["questions"].items()]
-    show(f"{answer['monitor']}: one budget, {len(answer['questions'])} questions", table, [*sentences, together])
+    sentences = [f"{name}: {each['sentence']}" for name, each in questions.items()]
+    show(f"{file}: one budget, {len(questions)} questions", table, [*sentences, together])
 
 
 COMMAND = Command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from privstream.pipelines.command import Command
+from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.model.given import Given
 from privstream.pipelines.model.question import Question, QuestionInfo, loaded
@@ -23,12 +23,14 @@ def run_command(kind: type[Question] | None = None) -> Command:
     """Return the command that answers a question; without one that of a monitor, which is in a file."""
 
     def run(given: Given, beam: Sequence[str], workers: int | None, dry_run: bool, file: str = "") -> None:
-        with given.errors():
+        try:
             monitor = given.monitor()
-            with clock("checking options and input"):
-                prepared = loaded("run.run.Run").prepare(
-                    monitor, Execution(beam=beam, workers=workers, dry_run=dry_run)
-                )
+        except UsageError:
+            if beam:  # an option that nobody knows is more likely the reason
+                loaded("runners.launch.parse_beam_options")(list(beam))
+            raise
+        with given.errors(), clock("checking options and input"):
+            prepared = loaded("run.run.Run").prepare(monitor, Execution(beam=beam, workers=workers, dry_run=dry_run))
         with prepared, given.errors(running=True):
             prepared.execute()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.sinks.row_files import write_json
+from privstream.pipelines.terminal import json_text
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -20,7 +20,7 @@ def schema() -> dict[str, Any]:
 def run(output: str) -> None:
     """Print the schema, or write it into a file."""
     if output == "-":
-        print(json.dumps(schema(), indent=2))
+        print(json_text(schema(), 2))
         return
     try:
         write_json(output, schema())

@@ -5,16 +5,17 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Self, get_args
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
+N = TypeVar("N", int, float)
 Place = tuple[str, ...]
 """The keys that lead to a value, such as ("questions", "pages", "max_contributions")."""
 
 LARGEST = 2**40
-"""Of whole numbers: more steps, people or items than any run has."""
+"""More steps, people, items or seconds than any run has."""
 
 ALSO_CALLED = {"ranks": "quantiles", "percentiles": "quantiles", "noise_key_file": "key", "user_field": "user"}
 """What people may call a key, where that is not near to its name."""
@@ -29,9 +30,19 @@ class WrongKeyError(ValueError):
 
 
 class Model(BaseModel):
-    """A frozen model without unknown keys; whole numbers are no larger than any run needs."""
+    """A frozen model without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keys(cls, given: Any) -> Any:
+        """Refuse the first unknown key, with what was meant."""
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        for key in given if isinstance(given, Mapping) else ():
+            if key not in known:
+                raise PydanticCustomError("unknown_key", "unknown key{hint}", {"key": key, "hint": meant(key, known)})
+        return given
 
     @classmethod
     def read(cls, given: Mapping[str, Any], at: Place = ()) -> Self:
@@ -39,18 +50,10 @@ class Model(BaseModel):
         try:
             return cls.model_validate(dict(given))
         except ValidationError as error:
-            raise _broken(error, cls, at) from None
+            raise _broken(error, at) from None
 
 
-def option(
-    default: Any,
-    text: str,
-    *,
-    metavar: str = "",
-    name: str = "",
-    seldom: bool = False,
-    **rules: Any,
-) -> Any:
+def option(default: Any, text: str, *, metavar: str = "", name: str = "", seldom: bool = False, **rules: Any) -> Any:
     """Return a field with its description.
 
     Args:
@@ -65,15 +68,17 @@ def option(
 
 def meant(key: Any, known: Iterable[str]) -> str:
     """Return what was meant, if something is near."""
-    names = list(known)
-    near = [name for name in [ALSO_CALLED.get(key)] if name in names] or difflib.get_close_matches(str(key), names, 1)
-    return f"; did you mean `{near[0]}`?" if near else ""
+    names = {name.lstrip("-").replace("-", "_"): name for name in known}
+    word = str(key).lstrip("-").replace("-", "_")
+    near = [name for name in [ALSO_CALLED.get(word)] if name in names] or difflib.get_close_matches(word, names, 1)
+    return f"; did you mean `{names[near[0]]}`?" if near else ""
 
 
 RULES = {
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "int_parsing_size": "must be a smaller number",
     "float_parsing": "must be a number",
     "float_type": "must be a number",
     "finite_number": "must be finite",
@@ -99,60 +104,36 @@ RULES = {
 """What values must be, by the kinds of errors of pydantic."""
 
 
-def _broken(error: ValidationError, model: type[BaseModel], at: Place) -> WrongKeyError:
-    """Return the first error of a validation."""
-    # What is wrong with a value comes before what is missing: a wrong name is often why something is missing.
-    details = min(error.errors(), key=lambda one: (one["type"] != "extra_forbidden", one["type"] == "missing"))
+def _broken(error: ValidationError, at: Place) -> WrongKeyError:
+    """Return the first error of a validation: unknown keys before wrong values, and these before what is missing."""
+    details = min(error.errors(), key=lambda one: (one["type"] != "unknown_key", one["type"] == "missing"))
+    kind = details["type"]
     place = tuple(str(part) for part in details["loc"] if not str(part).startswith(("function-", "lax-", "union[")))
-    rule, kind = _rule(details, model), details["type"]
     if place[:1] == ("questions",) and len(place) > 2:  # pydantic names the kind of the question, too
         place = (*place[:2], *place[3:])
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
+    if kind == "unknown_key":
+        place = (*place, str(details["ctx"]["key"]))
+    elif kind in ("union_tag_invalid", "union_tag_not_found"):
         place = (*place, "question")
-    return WrongKeyError((*at, *place), rule)
+    elif isinstance(inner := details.get("ctx", {}).get("error"), WrongKeyError):  # of keys that belong together
+        return WrongKeyError((*at, *place, *inner.place), inner.rule)
+    return WrongKeyError((*at, *place), _rule(details))
 
 
-def _rule(details: ErrorDetails, model: type[BaseModel]) -> str:
+def _rule(details: ErrorDetails) -> str:
     """Say which rule a value breaks, and what it is."""
-    kind, value = details["type"], details["input"]
-    if kind == "extra_forbidden":
-        return f"unknown key{meant(details['loc'][-1], keys_at(model, details['loc'][:-1]))}"
-    if kind == "union_tag_invalid":
-        value = details["ctx"]["tag"]
+    kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "value_error":
-        text = str(details["ctx"]["error"])
+        text = str(context["error"])
     else:
-        given = {
-            name: f"{each:g}" if isinstance(each, float) else each for name, each in details.get("ctx", {}).items()
-        }
+        given = {name: f"{each:g}" if isinstance(each, float) else each for name, each in context.items()}
         text = RULES.get(kind, details["msg"][0].lower() + details["msg"][1:]).format(**given).replace("'", "")
-    if kind == "missing" or ", got " in text:
+    if kind in ("missing", "unknown_key") or ", got " in text or (kind == "value_error" and isinstance(value, Mapping)):
         return text
-    hint = (
-        meant(value, re.findall(r"[\w-]+", text.partition("one of ")[2]))
-        if "one of " in text and isinstance(value, str)
-        else ""
-    )
+    value = context.get("tag", value)
+    _, one_of, choices = text.partition("one of ")
+    hint = meant(value, re.findall(r"[\w-]+", choices)) if one_of and isinstance(value, str) else ""
     return f"{text}, got {shown(value)}{hint}"
-
-
-def keys_at(model: type[BaseModel], place: Iterable[Any]) -> list[str]:
-    """Return the keys of the model that is at a place of another one."""
-    found = [model]
-    for part in place:
-        tagged = [
-            one for one in found if "question" in one.model_fields and one.model_fields["question"].default == part
-        ]
-        below = [one.model_fields[part].annotation for one in found if part in one.model_fields]
-        found = tagged or [each for one in below for each in _models_in(one)] or found
-    return list(found[0].model_fields)
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models that an annotation names."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [each for one in get_args(annotation) for each in _models_in(one)]
 
 
 def shown(value: Any) -> str:
@@ -166,9 +147,9 @@ def shown(value: Any) -> str:
     return type(value).__name__
 
 
-def check_whole(value: int) -> int:
-    """Refuse whole numbers that no run needs."""
-    if abs(value) > LARGEST:
+def check_size(value: N) -> N:
+    """Refuse numbers that no run needs, and what is none."""
+    if not abs(value) <= LARGEST:
         raise ValueError(f"must be between -2**40 and 2**40, got {value}")
     return value
 

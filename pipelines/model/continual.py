@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from privstream.pipelines.model.base import option
 from privstream.pipelines.model.question import Part, Question, QuestionInfo, Stand, loaded
-from privstream.pipelines.model.types import Count, Items, Number, PathText, Texts, Thresholds
-from pydantic import Field
+from privstream.pipelines.model.types import Count, Items, Number, PathText, Texts, Thresholds, no_truth
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 POINT_QUERIES = "queries, one JSON object on each line, which are answered at the end of every window:"
 
@@ -71,7 +71,6 @@ class Flags(Categories):
         row="CategoryFlag",
         order=("window_start", "-raised", "category"),
         title="flags",
-        error_unit="events",
         published="flags_published",
         assumed={"thresholds": 1},
         chart="flags",
@@ -79,12 +78,18 @@ class Flags(Categories):
     )
 
 
+Universe = Annotated[
+    int,
+    BeforeValidator(no_truth),
+    Field(ge=1, le=1 << 60),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "maximum": 1 << 60}),
+]
+
+
 class Points(Question):
     """What questions about points have in common."""
 
-    universe: Annotated[int, Field(ge=1, le=1 << 60)] = option(
-        ..., "points are the whole numbers from 1 to this number"
-    )
+    universe: Universe = option(..., "points are the whole numbers from 1 to this number")
     queries: PathText | tuple[Any, ...] = option(..., "file with the public queries, see below", metavar="PATH")
     insert_values: Texts | None = option(None, "actions that insert a point (default: all that do not delete)")
     delete_values: Texts | None = option(None, "actions that delete a point (default: none)")

@@ -16,10 +16,11 @@ PUBLIC = "public list of items beside those that are discovered: they have a row
 UNIT = "what is protected: all that one person does in the whole run, or one event"
 LISTED = {"domain": Stand("items", "number of items on a public list, if there is one")}
 
+BACK: dict[object, int | None] = {True: 1, False: None}
 Back = Annotated[
-    Count,
-    BeforeValidator(lambda value: 1 if value is True else value),
-    WithJsonSchema({"type": ["integer", "string", "boolean"]}),
+    Count | None,
+    BeforeValidator(lambda value: BACK[value] if isinstance(value, bool) else value),
+    WithJsonSchema({"type": ["integer", "string", "boolean", "null"]}),
 ]
 """A number of windows, or true for one."""
 
@@ -34,9 +35,9 @@ class AboutItems(Question):
 
 
 class Counts(AboutItems):
-    """Counts the people who have each item: in each window, in the last windows, or since the start. The items need
-    not be known before: one is discovered when enough people have it in one window or in several, and then has a row
-    in every window.
+    """Counts the people who have each item, or with the unit event its events: in each window, in the last windows, or
+    since the start. The items need not be known before: one is discovered when its count is large enough in one window
+    or in several, and then has a row in every window.
     """
 
     question: Literal["counts"] = "counts"
@@ -47,7 +48,7 @@ class Counts(AboutItems):
     unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
     over: Span = option("window", "what a count is about: a window, all since the start, or such as 7d", seldom=True)
     top: Count | None = option(None, "view: this number of largest items in each window")
-    rising: Back | None = option(
+    rising: Back = option(
         None, "view: only items that surely rose against this number of windows before (without a number: 1)"
     )
     at_least: Count | None = option(None, "view: only rows whose number is so large", seldom=True)
@@ -275,7 +276,6 @@ class Suggest(Question):
         published="limits_published",
         below="suggest.answer.below",
         audit=None,
-        table=False,
         local=True,
         usual={"privacy": {"epsilon": 0.05, "delta": 1e-6}},
         epilog="""\

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from privstream.pipelines.locations import ARRIVAL, DATABASE, DUCKDB, POSTGRESQL, SCHEME
 from privstream.pipelines.model.base import Model, WrongKeyError, option
 from privstream.pipelines.model.question import EVENT, Question
-from privstream.pipelines.model.types import Columns, Name, Number, OneOrMore, PathText, Positive
+from privstream.pipelines.model.types import Columns, Flag, Name, Number, OneOrMore, PathText, Positive
 from pydantic import Field
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ class Data(Model):
     null: Annotated[OneOrMore, Field(max_length=1000)] = option(
         (), "text that stands for no value, such as NA; may be given several times", metavar="TEXT", seldom=True
     )
-    trim: bool = option(False, "leave out white space around texts", seldom=True)
-    normalize: bool = option(False, "compose letters and their accents (Unicode NFC)", seldom=True)
-    fold_case: bool = option(False, "take items that differ in large and small letters for one", seldom=True)
+    trim: Flag = option(False, "leave out white space around texts", seldom=True)
+    normalize: Flag = option(False, "compose letters and their accents (Unicode NFC)", seldom=True)
+    fold_case: Flag = option(False, "take items that differ in large and small letters for one", seldom=True)
     input_format: Literal["avro", "parquet", "jsonl", "csv", "xlsx"] | None = option(
         None, "format of the input (default: by the ending of the name)", seldom=True
     )
@@ -175,7 +175,7 @@ class Data(Model):
         if question.info.value and (not with_one or question.gives(with_one)):
             return question.value or self.value or "value"
         if question.value is not None or (self.value is not None and with_one):
-            raise WrongKeyError((with_one or "value",), "must be given with value")
+            raise WrongKeyError((with_one or "value",), "must be given with --value")
         if question.value_unit is not None:
             raise WrongKeyError((with_one or "value",), "must be given with value_unit")
         return ""

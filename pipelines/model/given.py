@@ -13,13 +13,13 @@ from privstream.pipelines.command import CommandError, UsageError, spelled
 from privstream.pipelines.model.base import Place, WrongKeyError, meant
 from privstream.pipelines.model.monitor import FILL_IN, SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
-from privstream.pipelines.yaml_file import CoreLoader, Document
-
-DEFAULTS = "privstream.yaml"
-"""The file of defaults, in the working folder."""
+from privstream.pipelines.yaml_file import CoreLoader, Document, at
 
 PASSWORD = re.compile(r"\s*[\w+.-]+:/+([^/@]*:[^@]*@|.*[?&;]\w*password=)", re.IGNORECASE)
 """How an address begins that has a password, of whatever scheme: also one that no option takes."""
+
+RIVALS = frozenset({"people", "delta"})
+"""Keys of privacy of which one follows from the other: the last one that is given counts."""
 
 SECRETS = "for PostgreSQL set PGPASSWORD, or write ~/.pgpass; for Kafka give kafka_setting sasl.password=@FILE"
 
@@ -46,11 +46,7 @@ Layer = Named | Document
 
 @dataclass(frozen=True)
 class Given:
-    """Layers, of which later ones stand above earlier ones.
-
-    Attributes:
-        main: the one whose words are for what is missing.
-    """
+    """Layers, of which later ones stand above earlier ones; the words of the `main` one are for what is missing."""
 
     layers: Sequence[Layer]
     main: Layer
@@ -65,7 +61,10 @@ class Given:
                     raise layer.error(place, "must be valid UTF-8 text without a NUL character")
                 if PASSWORD.match(text):
                     raise layer.error(place, f"must be without a password, which others could read; {SECRETS}")
-            merged = merge(_without_rivals(merged, layer.content), layer.content)
+            above, below = layer.content.get("privacy"), merged.get("privacy")
+            if isinstance(above, Mapping) and isinstance(below, Mapping) and len(above.keys() & RIVALS) == 1:
+                merged["privacy"] = {key: below[key] for key in below if key in above or key not in RIVALS}
+            merged = merge(merged, layer.content)
         object.__setattr__(self, "content", merged)
 
     def monitor(self) -> Monitor:
@@ -75,9 +74,9 @@ class Given:
                 others = f"; so must {', '.join('.'.join(place) for place in blank[1:])}" if blank[1:] else ""
                 raise WrongKeyError(blank[0], f"must be filled in: {FILL_IN} stands for what only you know{others}")
             if self.single is None:
-                return Monitor.read(self.content).check()
+                return Monitor.read({"data": {}, "privacy": {}, **self.content}).check()
             ((name, own),) = self.content["questions"].items()
-            rest = {key: value for key, value in self.content.items() if key in SECTIONS}
+            rest = {"data": {}, "privacy": {}} | {key: self.content[key] for key in SECTIONS if key in self.content}
             question = self.single.read({"question": self.single.info.word, **own}, at=("questions", name))
             return Monitor.of(question, **rest)
 
@@ -87,7 +86,7 @@ class Given:
         try:
             yield
         except WrongKeyError as error:
-            raise self.error(error) from error
+            raise self._in_words(error) from error
         except CommandError:
             raise
         except (ValueError, TypeError, OSError, OverflowError) as error:
@@ -95,20 +94,20 @@ class Given:
                 raise
             raise self._about(error) from error
 
-    def error(self, error: WrongKeyError) -> Exception:
+    def _in_words(self, error: WrongKeyError) -> Exception:
         """Return an error in the words of the layer with what is wrong."""
         place = self._whole(error.place)
-        holder = next((layer for layer in reversed(self.layers) if at(layer.content, place) is not None), None)
-        return (holder or self.main).error(place, error.rule)
+        holder = next((layer for layer in reversed(self.layers) if at(layer.content, place) is not None), self.main)
+        return holder.error(place, error.rule)
 
     def _about(self, error: Exception) -> Exception:
         """Return an error of what lies below: it may begin with the name of a question, and that of an argument."""
         name, colon, message = str(error).partition(": ")
-        questions = self.content.get("questions", {})
-        if colon and name in questions and self.single is None:
+        if colon and name in self.content.get("questions", {}) and self.single is None:
             key, _, rule = message.removeprefix("--").partition(" ")
             place = self._whole((key.rstrip(",").replace("-", "_"),), name)
-            return self.error(WrongKeyError(place, rule if len(place) > 2 or place[0] != "questions" else message))
+            known = len(place) > 2 or place[0] != "questions"
+            return self._in_words(WrongKeyError(place, rule if known else message))
         made = self.main.error((), str(error))
         return TypeError(str(made)) if isinstance(error, TypeError) and not isinstance(made, CommandError) else made
 
@@ -125,15 +124,6 @@ class Given:
         return (found[0], *place) if found else ("questions", name) if name else place
 
 
-def _without_rivals(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what stands below without a delta that a number of people above replaces, and the other way round."""
-    given = {"people", "delta"} & {*(at(above, ("privacy",)) or ())}
-    if len(given) != 1 or not isinstance(privacy := below.get("privacy"), Mapping):
-        return below
-    rest = {key: value for key, value in privacy.items() if key in given or key not in ("people", "delta")}
-    return {**below, "privacy": rest}
-
-
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return mappings as one, in which what stands above counts."""
     found = dict(below)
@@ -141,13 +131,6 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
         found[key] = merge(found[key], value) if both else value
     return found
-
-
-def at(content: Any, place: Place) -> Any:
-    """Return what stands at a place; None where it is not there."""
-    for key in place:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content
 
 
 def nested(place: Place, value: Any) -> dict[str, Any]:

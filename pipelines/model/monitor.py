@@ -14,9 +14,9 @@ from privstream.pipelines.model.base import Model, WrongKeyError, meant, option
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.data import KAFKA, Data
 from privstream.pipelines.model.question import Question, Windows
-from privstream.pipelines.model.types import Epsilon, Name, Number, OneOrMore, PathText, Whole
+from privstream.pipelines.model.types import Epsilon, Flag, Name, Number, OneOrMore, PathText, Whole, no_truth
 from privstream.pipelines.model.views import ViewModel
-from pydantic import AfterValidator, Field, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11
 """The deltas of all people add up to 1 in so many; and there are no more people than that."""
@@ -56,7 +56,7 @@ class Privacy(Model):
     def check(self) -> None:
         """Refuse a delta beside the number of people, from which it follows."""
         if self.people is not None and self.delta is not None:
-            raise WrongKeyError(("privacy", "people"), "must not be given with delta, which follows from it")
+            raise WrongKeyError(("privacy", "people"), "must not be given with --delta, which follows from it")
 
     @property
     def spent_delta(self) -> float:
@@ -85,10 +85,10 @@ class Output(Model):
     notify: str | None = option(
         None, "post each alert when it begins, as JSON, to https://example.com/path", metavar="URL", seldom=True
     )
-    wide: bool = option(
+    wide: Flag = option(
         False, "write one row for each item and one column for each window, into .csv, .xlsx or .parquet", seldom=True
     )
-    overwrite: bool = option(False, "replace files of rows and guarantees that exist")
+    overwrite: Flag = option(False, "replace files of rows and guarantees that exist")
     dead_letter: PathText | None = option(
         None, "file for records that cannot be used, as JSON lines; guard it like the input", seldom=True
     )
@@ -131,7 +131,7 @@ else:
 class Monitor(Model):
     """Questions about one stream of events, with their windows, budget, views and output."""
 
-    version: Literal[1] = option(1, "of such files")
+    version: Annotated[Literal[1], BeforeValidator(no_truth)] = option(1, "of such files")
     data: Data
     windows: Windows = option(Windows(), "windows of all questions that do not say otherwise")
     privacy: Privacy
@@ -145,31 +145,26 @@ class Monitor(Model):
     @classmethod
     def of(cls, question: Question, **rest: Any) -> Self:
         """Return the monitor of a single question."""
-        # What a subclass is alone knows which of its options were given.
-        made = cls.read(
-            {"questions": {"it": {"question": "counts"}}, **{key: _plain(one) for key, one in rest.items()}}
-        )
+        plain = {
+            key: value.model_dump(exclude_unset=True) if isinstance(value, Model) else value
+            for key, value in rest.items()
+        }
+        # The question takes its place afterwards: a subclass alone knows which of its options were given.
+        made = cls.read({"questions": {"it": {"question": "counts"}}, **plain})
         made = made.model_copy(update={"questions": {question.info.name: question}})
         made._single = True
-        made.check()
-        return made
+        return made.check()
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], **account: Any) -> Self:
-        """Return the monitor of a file; `account`: key, key_variable, run_id, ledger, dataset, in place of those there.
-
-        Raises:
-            ValueError: a key breaks a rule; the message names file, line and key.
-        """
+    def from_file(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the monitor of a file; a ValueError names file, line and key of what breaks a rule."""
         from privstream.pipelines.command import UsageError  # noqa: PLC0415 - late: the command line is above models
-        from privstream.pipelines.model.given import Given, Named  # noqa: PLC0415
+        from privstream.pipelines.model.given import Given  # noqa: PLC0415
         from privstream.pipelines.yaml_file import read_document  # noqa: PLC0415
 
-        given = {name: value for name, value in account.items() if value is not None}
-        above = Named({"account": given} if given else {}, {("account", name): name for name in given})
         try:
             document = read_document(os.fspath(path))
-            return cls.model_validate(Given([document, above], document).monitor())
+            return cls.model_validate(Given([document], document).monitor())
         except UsageError as error:
             raise ValueError(str(error)) from None
 
@@ -206,11 +201,6 @@ class Monitor(Model):
                     rule = f"must be a question or another view, got `{source}`{meant(source, known)}"
                     raise WrongKeyError(("views", name, key), rule)
         return self
-
-
-def _plain(value: Any) -> Any:
-    """Return a model as a mapping of what was given."""
-    return value.model_dump(exclude_unset=True) if isinstance(value, Model) else value
 
 
 SECTIONS: Mapping[str, type[Model]] = {

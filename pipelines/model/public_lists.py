@@ -9,6 +9,8 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from privstream.pipelines.model.data import Data
@@ -72,9 +74,8 @@ def point_queries(path: str, names: Sequence[str]) -> list[Any]:
 
     def query(given: dict[str, Any]) -> Any:
         _check_fields(given, names)
-        for name in names:
-            if isinstance(given.get(name), bool) or not isinstance(given.get(name), int):
-                raise TypeError(f"{name} must be a whole number")
+        if wrong := [name for name in names if type(given.get(name)) is not int]:
+            raise TypeError(f"{wrong[0]} must be a whole number")
         return given[names[0]] if len(names) == 1 else tuple(given[name] for name in names)
 
     return json_lines("queries", path, query)
@@ -104,20 +105,23 @@ def domain(name: str, value: Any, reading: Reading = AS_UTF_8) -> Domain:
 
 def rules(name: str, value: str | Iterable[Mapping[str, Any]], reading: Reading = AS_UTF_8) -> tuple[AlertRule, ...]:
     """Return the rules that mappings, or the lines of a file, describe; of mappings, items may be whole numbers."""
-    known = [each.name for each in dataclasses.fields(AlertRule)]
 
     def rule(given: Mapping[str, Any]) -> AlertRule:
-        _check_fields(given, known)
+        _check_fields(given, [each.name for each in dataclasses.fields(AlertRule)])
         return _about(AlertRule(**given), reading.spelling.listed)
 
     if isinstance(value, str):
         found = json_lines(name, value, rule)
     else:
-        listed = [{**given, "items": [*map(str, given["items"])]} if given.get("items") else given for given in value]
-        found = [*map(rule, listed)]
+        found = [rule({**one, "items": _texts(one.get("items"))} if "items" in one else one) for one in value]
     if not found:
         raise ValueError(f"--{name} must have at least one rule, got {value} with none")
     return tuple(found)
+
+
+def _texts(items: Any) -> Any:
+    """Return a list in which integers are their decimal texts; anything else is for the rule to refuse."""
+    return [str(one) if type(one) is int else one for one in items] if isinstance(items, list | tuple) else items
 
 
 def _about(rule: AlertRule, written: Callable[[Sequence[str]], Iterable[str]]) -> AlertRule:
@@ -144,24 +148,15 @@ def of_columns(given: Mapping[str, Any], columns: int) -> dict[str, Any]:
 
 def thresholds(name: str, value: Any, reading: Reading = AS_UTF_8) -> int | dict[str, int]:
     """Return a number, or a number for each category; a category that is an integer is its decimal text."""
-    found = _read_json(value) if isinstance(value, str) else value
+    found = value
+    if isinstance(value, str) and os.path.isfile(value):  # a device may never end
+        with suppress(OSError, ValueError):
+            found = json.loads(Path(value).read_text(encoding="utf-8-sig"))
     if isinstance(found, Mapping):
         return {reading.spelling.item(str(category)): number for category, number in found.items()}
-    if isinstance(found, bool) or not isinstance(found, int):
+    if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be a whole number, or a file with a JSON object, got {value}")
-    return found
-
-
-def _read_json(path: str) -> Any:
-    """Return the JSON object in a file, or None."""
-    if not os.path.isfile(path):  # a device may never end
-        return None
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.loads(file.read().removeprefix("\ufeff"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    return value
 
 
 READERS = {"domain": domain, "public_items": domain, "rules": rules, "thresholds": thresholds}

@@ -33,7 +33,7 @@ ATTACKED = Part("audit.attacks.NONE", "limits and noise per person")
 
 
 class Stand(NamedTuple):
-    """An option of a plan that stands for what is not known yet."""
+    """An option of a plan that stands for a list that is not known yet."""
 
     name: str
     text: str
@@ -57,21 +57,16 @@ class QuestionInfo:
     why_nothing: str = ""  # why a run may publish nothing of usable events; without it, every run publishes something
     user: str = "person"  # what the field of an event is; empty if it is not read; `item` and `value` likewise
     item: str = "item"
-    # options of which one must be given for the item to be read; empty if it is read always
-    items_with: tuple[str, ...] = ()
+    items_with: tuple[str, ...] = ()  # options of which one must be given for the item to be read; empty for always
     value: str = ""
     whole_values: bool = False  # whether the value must be a whole number
     values_with: str = ""  # the option with which the value is read; empty if it is read always
-    # the path of a function from rows and their guarantee file to what a terminal shows below the rows
-    below: str | None = None
-    table: bool = True  # whether it shows the rows themselves above that
+    below: str | None = None  # path of what a terminal shows in place of rows, of rows and their guarantee file
     local: bool = False  # whether this process reads and publishes without a pipeline
     usual: Mapping[str, Any] = field(default_factory=dict)  # values of a command that hold where nothing is given
     epilog: str = ""  # what stands below the help page, such as the form of a file
-    # arguments of the transform that say nothing about accuracy, and what they are in plans
-    assumed: Mapping[str, Any] = field(default_factory=dict)
-    # how a plan stands for lists that are not known yet, by argument
-    stands: Mapping[str, Stand] = field(default_factory=dict)
+    assumed: Mapping[str, Any] = field(default_factory=dict)  # of plans: options that say nothing about accuracy
+    stands: Mapping[str, Stand] = field(default_factory=dict)  # of plans: by option, what stands for its list
     error_unit: str = "people"  # what the error of a plan counts
     chart: str = ""  # the name of its chart in `show.charts.LOOKS`; its word if empty
     simulation: Part | None = None  # the `Command` of `simulate`, and what it writes
@@ -142,10 +137,8 @@ class Windows(Model):
     def __init__(self, window: Any = None, **given: Any) -> None:
         super().__init__(**({"window": window} if window is not None else {}) | given)
 
-    def over(self, other: Windows | None) -> Windows:
+    def over(self, other: Windows) -> Windows:
         """Return these windows where they say something, and else others."""
-        if other is None:
-            return self
         return other.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
     def arguments(self, zone: str | None) -> dict[str, Any]:
@@ -190,6 +183,10 @@ class Question(Model):
         """Return the names of the options that are this question's own."""
         return [name for name in cls.model_fields if name not in Question.model_fields]
 
+    def windows_in(self, windows: Windows) -> Windows:
+        """Return its own windows where they say something, and else those of a run."""
+        return windows if self.windows is None else self.windows.over(windows)
+
     def further(self, reading: Any) -> dict[str, Any]:
         """Return arguments that follow from options, with how lists are read; None for no argument."""
         return {}
@@ -209,17 +206,14 @@ class Question(Model):
         known = self.info.arguments
         own = {name: value for name in self.options() if (value := getattr(self, name)) is not None}
         if lists := [name for name in PUBLIC if name in own]:
-            public = importlib.import_module(f"{PIPELINES}.model.public_lists")
-            reading = reading or public.AS_UTF_8
-            own |= {name: public.READERS[name](name, own[name], reading) for name in lists}
-        given = self.windows.over(windows) if self.windows is not None else windows
+            public = loaded("model.public_lists")
+            own |= {name: public.READERS[name](name, own[name], reading or public.AS_UTF_8) for name in lists}
         if self.info.has_windows:
-            if given.window is None:
-                raise WrongKeyError(("windows", "window"), "must be given")
-            own |= {name: value for name, value in given.arguments(zone).items() if name in known}
-            for name in ("start", "end"):
-                if name in known and name not in own and known[name].default is inspect.Parameter.empty:
-                    raise WrongKeyError(("windows", name), "must be given")
+            spans = self.windows_in(windows).arguments(zone)
+            needed = [name for name in ("start", "end") if name in known and known[name].default is known[name].empty]
+            if missing := [name for name in ("window", *needed) if name not in spans]:
+                raise WrongKeyError(("windows", missing[0]), "must be given")
+            own |= spans
         return {name: value for name, value in (own | self.further(reading)).items() if name in known}
 
     def transform(self, given: Mapping[str, Any], *, unbounded: bool) -> Any:

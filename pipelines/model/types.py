@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from privstream.pipelines.model.base import check_epsilon, check_whole
+from privstream.pipelines.model.base import check_epsilon, check_size
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 UNITS: Mapping[str, float] = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -68,9 +68,10 @@ def _of_time(parse: Callable[[str], str | float]) -> Callable[[Any], Any]:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"must be a duration, such as 1h, got {type(value).__name__}")
         try:
-            return parse(value) if isinstance(value, str) else float(value)
+            found = parse(value) if isinstance(value, str) else value
         except ValueError as error:
             raise ValueError(f"{error}, got {value!r}") from None
+        return found if isinstance(found, str) else float(check_size(found))
 
     return read
 
@@ -81,36 +82,27 @@ def _moment(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"must be a time, such as 2030-01-31, got {type(value).__name__}")
-    return value
+    return value if isinstance(value, str) else check_size(value)
 
 
 def comma_separated(text: str) -> list[str]:
-    """Return the texts of a list, or, of `@FILE`, the lines of a file.
-
-    Raises:
-        ValueError: one of them is empty, or the file cannot be read; or a file is named like a text, without `@`.
-    """
+    """Return the texts of a list, or, of `@FILE`, the lines of a file."""
     if text.startswith("@"):
-        return _lines(text[1:])
+        try:
+            read = Path(text[1:]).read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise ValueError("must be a file in UTF-8") from None
+        except OSError as error:
+            raise ValueError(f"must be a file that can be read ({error.strerror})") from None
+        lines = read.replace("\r\n", "\n").removesuffix("\n").split("\n")
+        if "" in lines:
+            raise ValueError("must be a file with a text on each line, and no line empty")
+        return lines
     if Path(text).suffix and Path(text).is_file():
         raise ValueError(f"must be texts with commas between them, or @{text} for the lines of this file")
-    parts = text.split(",")
-    if "" in parts:
+    if "" in (parts := text.split(",")):
         raise ValueError(f"must be texts with commas between them, none of them empty, got {text!r}")
     return parts
-
-
-def _lines(path: str) -> list[str]:
-    """Return the lines of a file, at least one."""
-    try:
-        lines = Path(path).read_bytes().decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except UnicodeDecodeError:
-        raise ValueError("must be a file in UTF-8") from None
-    except OSError as error:
-        raise ValueError(f"must be a file that can be read ({error.strerror})") from None
-    if "" in lines:
-        raise ValueError("must be a file with a text on each line, and no line empty")
-    return lines
 
 
 def _texts(value: Any) -> Any:
@@ -119,14 +111,12 @@ def _texts(value: Any) -> Any:
     if not isinstance(found, list | tuple):
         raise ValueError(f"must be a list of texts, got {type(value).__name__}")
     if wrong := [one for one in found if isinstance(one, bool) or not isinstance(one, str | int)]:
-        raise ValueError(
-            f"must be a list of texts, in quotes where YAML reads something else: one is a {type(wrong[0]).__name__}"
-        )
+        rule = "must be a list of texts, in quotes where YAML reads something else"
+        raise ValueError(f"{rule}: one is a {type(wrong[0]).__name__}")
     return tuple(map(str, found))
 
 
 def _numbers(value: Any) -> Any:
-    """Return a list of numbers."""
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         try:
             return tuple(float(part) for part in str(value).split(","))
@@ -145,10 +135,12 @@ def _path(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
+def _or_path(read: Callable[[Any], Any]) -> BeforeValidator:
+    """Return what reads a value that may be the path of a file, too."""
+    return BeforeValidator(lambda value: _path(value) if isinstance(value, str | os.PathLike) else read(value))
+
+
 def _public_list(value: Any) -> Any:
-    """Return a path, or a list of texts."""
-    if isinstance(value, str | os.PathLike):
-        return _path(value)
     if hasattr(value, "texts"):  # a `Domain`
         value = value.texts.to_pylist()
     listed = isinstance(value, Iterable) and not isinstance(value, Mapping | bytes)  # a series of a frame, too
@@ -156,9 +148,6 @@ def _public_list(value: Any) -> Any:
 
 
 def _rules(value: Any) -> Any:
-    """Return a path, or a list of mappings."""
-    if isinstance(value, str | os.PathLike):
-        return _path(value)
     given = [getattr(rule, "given", rule) for rule in value] if isinstance(value, list | tuple) else value
     if not isinstance(given, list) or not all(isinstance(rule, Mapping) for rule in given):
         raise ValueError(f"must be a path, or a list of mappings, got {type(value).__name__}")
@@ -169,7 +158,7 @@ def _thresholds(value: Any) -> Any:
     """Return a whole number, a path, or a mapping of categories to numbers."""
     if isinstance(value, str | os.PathLike):
         text = os.fspath(value)
-        return check_whole(int(text)) if re.fullmatch(r"[-+]?\d+", text) else text
+        return check_size(int(text)) if re.fullmatch(r"[-+]?\d+", text) else text
     if isinstance(value, Mapping) and all(isinstance(one, int) and not isinstance(one, bool) for one in value.values()):
         return {str(item): number for item, number in value.items()}
     if isinstance(value, bool) or not isinstance(value, int):
@@ -177,7 +166,7 @@ def _thresholds(value: Any) -> Any:
     return value
 
 
-def _no_truth(value: Any) -> Any:
+def no_truth(value: Any) -> Any:
     """Refuse true and false where a number is meant."""
     if isinstance(value, bool):
         raise ValueError(f"must be a number, got {str(value).lower()}")
@@ -186,7 +175,9 @@ def _no_truth(value: Any) -> Any:
 
 def _columns(value: Any) -> Any:
     """Return a field, or several, as a line of CSV has them."""
-    if isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value):
+    if isinstance(value, list | tuple):
+        if not value or not all(isinstance(one, str) and one for one in value):
+            raise ValueError(f"must be a field, or a list of fields, got {type(value).__name__}")
         quoted = ('"{}"'.format(one.replace('"', '""')) if set(one) & set(',"') else one for one in value)
         return ",".join(quoted) if len(value) > 1 else value[0]
     return value
@@ -201,14 +192,14 @@ def _schema(*types: str, **more: Any) -> WithJsonSchema:
 
 
 TEXT_OR_NUMBER = _schema("string", "number")
-TEXTS = _schema("string", "array", items={"type": ["string", "integer"]})
+LISTED: dict[str, Any] = {"items": {"type": ["string", "integer"]}}
+TEXTS = _schema("string", "array", **LISTED)
 POSITIVE = _schema("number", "string", exclusiveMinimum=0)
 
-Whole = Annotated[
-    int, BeforeValidator(_no_truth), AfterValidator(check_whole), _schema("integer", "string"), Shown("N")
-]
+Whole = Annotated[int, BeforeValidator(no_truth), AfterValidator(check_size), _schema("integer", "string"), Shown("N")]
 Count = Annotated[Whole, Field(ge=1), _schema("integer", "string", minimum=1)]
-Number = Annotated[float, BeforeValidator(_no_truth), _schema("number", "string"), Shown("X")]
+Flag = Annotated[bool, Field(strict=True)]
+Number = Annotated[float, BeforeValidator(no_truth), _schema("number", "string"), Shown("X")]
 Positive = Annotated[Number, Field(gt=0), POSITIVE]
 Epsilon = Annotated[Number, AfterValidator(check_epsilon), POSITIVE]
 Seconds = Annotated[float, BeforeValidator(_of_time(seconds)), TEXT_OR_NUMBER, Shown("DURATION")]
@@ -219,21 +210,14 @@ Name = Annotated[str, Field(min_length=1)]
 Columns = Annotated[str, BeforeValidator(_columns), Field(min_length=1), TEXTS]
 PathText = Annotated[str, BeforeValidator(_path), Shown("PATH")]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts), Field(min_length=1), TEXTS, Shown("A,B,..")]
-OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), TEXTS]
+OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), _schema("string", "integer", "array", **LISTED)]
 Numbers = Annotated[
-    tuple[float, ...],
-    BeforeValidator(_numbers),
-    Field(min_length=1),
-    _schema("string", "number", "array"),
+    tuple[float, ...], BeforeValidator(_numbers), Field(min_length=1), _schema("string", "number", "array"),
     Shown("X,Y,.."),
-]
-Items = Annotated[str | tuple[str, ...], BeforeValidator(_public_list), TEXTS, Shown("PATH")]
-Rules = Annotated[
-    str | tuple[Mapping[str, Any], ...], BeforeValidator(_rules), _schema("string", "array"), Shown("PATH")
-]
+]  # fmt: skip
+Items = Annotated[str | tuple[str, ...], _or_path(_public_list), TEXTS, Shown("PATH")]
+Rules = Annotated[str | tuple[Mapping[str, Any], ...], _or_path(_rules), _schema("string", "array"), Shown("PATH")]
 Thresholds = Annotated[
-    int | str | Mapping[str, int],
-    BeforeValidator(_thresholds),
-    _schema("integer", "string", "object"),
+    int | str | Mapping[str, int], BeforeValidator(_thresholds), _schema("integer", "string", "object"),
     Shown("N|PATH"),
-]
+]  # fmt: skip

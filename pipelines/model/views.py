@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from privstream.pipelines.model.base import Model, option
+from privstream.pipelines.model.base import Model, WrongKeyError, option
 from privstream.pipelines.model.types import Count, Length, Name, Number, OneOrMore
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -58,7 +58,7 @@ class ViewModel(Model):
     @property
     def given(self) -> dict[str, Any]:
         """The keys as the file has them."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
 
     @model_validator(mode="after")
     def check(self) -> Self:
@@ -69,13 +69,15 @@ class ViewModel(Model):
             raise ValueError(f"must have one of {', '.join(KINDS)}")
         if wrong := [key for key in given if key not in KINDS[kind]]:
             instead = "nothing tells how sums rise" if {kind, wrong[0]} == {"over", "against"} else "it is for others"
-            raise ValueError(f"{wrong[0]} must not be given with {kind}: {instead}")
+            raise WrongKeyError((wrong[0],), f"must not be given with {kind}: {instead}")
         if kind != "ratio" and self.of is None:
-            raise ValueError("of must be given, the name of a question or of another view")
+            raise WrongKeyError(("of",), "must be given, the name of a question or of another view")
         if self.item is not None and self.quantile is not None:
-            raise ValueError("quantile must not be given with item")
+            raise WrongKeyError(("quantile",), "must not be given with item")
         if self.above is not None and self.clear_below is not None and self.clear_below > self.above:
-            raise ValueError(f"clear_below must be <= {self.above:g}, where an alert begins, got {self.clear_below:g}")
+            rule = f"must be <= {self.above:g}, where an alert begins, got {self.clear_below:g}"
+            raise WrongKeyError(("clear_below",), rule)
         if self.below is not None and self.clear_above is not None and self.clear_above < self.below:
-            raise ValueError(f"clear_above must be >= {self.below:g}, where an alert begins, got {self.clear_above:g}")
+            rule = f"must be >= {self.below:g}, where an alert begins, got {self.clear_above:g}"
+            raise WrongKeyError(("clear_above",), rule)
         return self

@@ -140,7 +140,7 @@ def parameters_of(monitor: Monitor, question: Question, fields: FieldMapping) ->
     """Return what guarantee files say of options: what shapes rows, and nothing of places. Lists are not quoted."""
     own = question.model_dump(mode="json", exclude_none=True, include=set(question.options()))
     lists = {name: f"a list of {len(own[name]):,}" for name in PUBLIC if isinstance(own.get(name), list | dict)}
-    windows = question.windows.over(monitor.windows) if question.windows is not None else monitor.windows
+    windows = question.windows_in(monitor.windows)
     read = {name: getattr(fields, name) for name in ("user", "item", "time", "value", "where")}
     forms = monitor.data.model_dump(mode="json", exclude_defaults=True, include=set(FORMS))
     return {

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
 from privstream.mechanisms import KeyedNoise
@@ -16,7 +16,6 @@ from privstream.mechanisms.privacy.accounting import (
     PointCurve,
     PrivacyCurve,
     PureDp,
-    SlackCurve,
     joint_curve,
     largest_shift,
 )
@@ -38,7 +37,6 @@ CLOSE = 0.998
 TRIES = 30
 DIGITS = 6
 FINEST_GRID, GRID_POINTS = 1e-4, 200_000
-
 
 MIXED = (
     "unit must be the same in questions that share a delta: one that protects persons and one that protects events, or "
@@ -75,65 +73,38 @@ class Calibrated(NamedTuple):
 
 
 def calibrate(asked: Sequence[Sharing], epsilon: float, delta: float) -> Calibrated:
-    """Share out a budget.
+    """Share out a budget: the largest scale is sought at which what all questions cost together is within it.
 
     Privacy: all questions together are (epsilon, delta)-differentially private (docs/proofs/monitor.md).
     """
-    whole = math.fsum(each.share for each in asked)
-    weights = [each.share / whole for each in asked]
     if len(asked) == 1:
         return _made(asked, [rounded_down(epsilon)], [rounded_down(delta) if delta else 0.0], delta)
-    return _scaled(asked, weights, epsilon, delta) if delta else _divided(asked, weights, epsilon)
-
-
-def _divided(asked: Sequence[Sharing], weights: Sequence[float], epsilon: float) -> Calibrated:
-    """Divide an epsilon in proportion, such that what it comes to for the unit of all questions is within it."""
-    whole = epsilon
-    for _ in range(TRIES):
-        found = _made(asked, [rounded_down(whole * weight) for weight in weights], [0.0] * len(asked), 0.0)
-        cost = found.guarantee.epsilon
-        if cost <= epsilon:
-            return found
-        whole *= (1 - 10.0**-DIGITS) * epsilon / cost  # a change by this unit is several by that of a question
-    raise ValueError(TOO_SMALL)
-
-
-def _scaled(asked: Sequence[Sharing], weights: Sequence[float], epsilon: float, delta: float) -> Calibrated:
-    """Find the scale with which the whole is just within a budget."""
-    deltas = [rounded_down(OF_DELTA * delta * weight) for weight in weights]
-    of_noise: list[float | None] = [*deltas]
-    low, high, shift = 0.0, math.inf, largest_shift(epsilon, delta)
-    best: Calibrated | None = None
+    whole = math.fsum(each.share for each in asked)
+    weights = [each.share / whole for each in asked]
+    deltas = [rounded_down(OF_DELTA * delta * weight) if delta else 0.0 for weight in weights]
     asked = [each._replace(make=cache(each.make)) for each in asked]  # steps go back to budgets that were tried
+
+    def epsilons(scale: float) -> Iterator[float]:
+        for weight, own in zip(weights, deltas, strict=True):
+            shift = scale * math.sqrt(weight)
+            yield rounded_down(GaussianCurve(shift=shift).epsilon(own) if delta else scale * weight)
+
+    low, high, scale = 0.0, math.inf, largest_shift(epsilon, delta) if delta else epsilon
+    best: Calibrated | None = None
     for _ in range(TRIES):
-        shares = [shift * math.sqrt(weight) for weight in weights]
-        epsilons = [
-            rounded_down(GaussianCurve(shift=one).epsilon(delta if own is None else own))
-            for one, own in zip(shares, of_noise, strict=True)
-        ]
-        found = _made(asked, epsilons, deltas, delta)
-        curves = [each.guarantee.known_curve for each in found.questions]
-        of_noise = [_delta_of_noise(curve, own) for curve, own in zip(curves, deltas, strict=True)]
+        found = _made(asked, [*epsilons(scale)], deltas, delta)
         cost = found.guarantee.epsilon
         if cost <= epsilon:
-            low, best = shift, found
+            low, best = scale, found
         else:
-            high = shift
+            high = scale
         if best is not None and (CLOSE * epsilon <= cost <= epsilon or high - low <= (1 - CLOSE) * low):
             break
-        near = shift * 0.9995 * epsilon / cost if 0 < cost < math.inf else shift / 2
-        if not low < near < high:
-            near = (low + high) / 2 if high < math.inf else 2 * shift
-        shift = near
+        near = scale * 0.9995 * epsilon / cost if 0 < cost < math.inf else scale / 2
+        scale = near if low < near < high else (low + high) / 2 if high < math.inf else 2 * scale
     if best is None:
         raise ValueError(TOO_SMALL)
-    return best._replace(guarantee=replace(best.guarantee, epsilon=epsilon))
-
-
-def _delta_of_noise(curve: PrivacyCurve, delta: float) -> float | None:
-    """Return the part of a question's delta that its Gaussian noise has; None where its noise is another."""
-    inner, slack = (curve.curve, curve.slack) if isinstance(curve, SlackCurve) else (curve, 0.0)
-    return delta - slack if isinstance(inner, GaussianCurve) else None
+    return best._replace(guarantee=replace(best.guarantee, epsilon=epsilon)) if delta else best
 
 
 def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[float], delta: float) -> Calibrated:
@@ -147,27 +118,27 @@ def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[
             share = f" (its share of the budget: epsilon {own:g}, delta {part:g})" if about else ""
             raise ValueError(f"{each.name}: {error}{share}") from None
         paid.append(Paid(each.name, each.share, own, part, made, made.guarantee))
-    promised = [each.guarantee for each in paid]
     unit = common_unit({each.name: each.guarantee for each in paid})
-    turned = [one for each in promised if (one := each.about(unit)) is not None]
-    plain = math.fsum(each.epsilon for each in turned)
-    enough = math.fsum(each.delta for each in turned) <= delta
+    turned = [one for each in paid if (one := each.guarantee.about(unit)) is not None]
     if len(paid) == 1:
         return Calibrated(tuple(paid), turned[0])
-    interval = max(FINEST_GRID, plain / GRID_POINTS)
-    curve: PrivacyCurve = joint_curve([each.known_curve for each in turned], interval) if delta else PureDp(plain)
-    cost = curve.epsilon(delta) if delta else math.inf
-    if enough and plain < cost:  # slack of a large epsilon, or losses that a grid rounds up: the curve says the same
-        cost, curve = plain, PointCurve(at_epsilon=plain, at_delta=delta) if delta else curve
+    plain = math.fsum(each.epsilon for each in turned)
+    cost = plain if math.fsum(each.delta for each in turned) <= delta else math.inf
+    curve: PrivacyCurve = PureDp(plain)
+    if delta:
+        joint = joint_curve([each.known_curve for each in turned], max(FINEST_GRID, plain / GRID_POINTS))
+        composed = joint.epsilon(delta)  # more than the sum by slack of a large epsilon, or what a grid rounds up
+        curve = PointCurve(at_epsilon=cost, at_delta=delta) if cost < composed else joint
+        cost = min(cost, composed)
     if not math.isfinite(cost):
         raise ValueError(MIXED)
     lasts = {one.horizon for one in turned}
     shared = next(iter(lasts)) if len(lasts) == 1 else None  # else each question says for how many windows it holds
-    limits = [(*each.limits, *(each.lasting("window") if shared is None else ())) for each in promised]
-    of_each = [limit for limit in limits[0] if all(limit in others for others in limits)]
-    of_one = [
-        f"{one.name}: {limit}" for one, own in zip(paid, limits, strict=True) for limit in own if limit not in of_each
-    ]
+    limits = {each.name: [*each.guarantee.limits] for each in paid}
+    if shared is None:
+        limits = {each.name: [*limits[each.name], *each.guarantee.lasting("window")] for each in paid}
+    of_each = [limit for limit in limits[paid[0].name] if all(limit in others for others in limits.values())]
+    of_one = [f"{name}: {limit}" for name, own in limits.items() for limit in own if limit not in of_each]
     whole = replace(
         turned[0],
         epsilon=cost,
@@ -184,16 +155,15 @@ def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[
 
 def common_unit(guarantees: Mapping[str, PrivacyGuarantee]) -> PrivacyUnit:
     """Return a unit to which all guarantees promise something, at the least number of changes."""
-    able: list[tuple[int, int, PrivacyUnit]] = []
+    able: dict[PrivacyUnit, int] = {}
     for unit in dict.fromkeys(each.unit for each in guarantees.values()):
         changes = [each.unit.changes(unit) for each in guarantees.values()]
-        turned = [each.about(unit) for each in guarantees.values()]
-        if None not in changes and None not in turned:
-            able.append((sum(number for number in changes if number), -len(able), unit))
+        if None not in changes and all(each.about(unit) is not None for each in guarantees.values()):
+            able[unit] = sum(number or 0 for number in changes)
     if not able:
         protected = "; ".join(f"{name} protects {each.unit}" for name, each in guarantees.items())
         raise ValueError(f"questions must protect the same unit, or units with one in common: {protected}")
-    return min(able, key=lambda one: one[:1])[2]
+    return min(able, key=lambda unit: able[unit])
 
 
 def rounded_down(value: float) -> float:
@@ -244,18 +214,18 @@ class Plan:
                 fields[name] = monitor.data.fields(question)
                 given[name] = arguments_of(monitor, name, fields[name])
 
-        def made(name: str, epsilon: float, delta: float) -> Any:
+        def make(name: str, epsilon: float, delta: float) -> Any:
             return planned(monitor.questions[name], given[name], epsilon, delta, unbounded=goes_on)
 
         if monitor.single:
             (name,) = monitor.questions
-            transform = made(name, epsilon, delta)
-            found = Calibrated((Paid(name, 1.0, epsilon, delta, transform, transform.guarantee),), transform.guarantee)
+            made = make(name, epsilon, delta)
+            found = Calibrated((Paid(name, 1.0, epsilon, delta, made, made.guarantee),), made.guarantee)
         else:
-            asked = [Sharing(name, each.share, partial(made, name)) for name, each in monitor.questions.items()]
+            asked = [Sharing(name, each.share, partial(make, name)) for name, each in monitor.questions.items()]
             found = calibrate(asked, epsilon, delta)
             _check_same_people(monitor, found.guarantee)
-        return cls(monitor=monitor, fields=fields, given=given, questions=found.questions, guarantee=found.guarantee)
+        return cls(monitor=monitor, fields=fields, given=given, **found._asdict())
 
     @property
     def transforms(self) -> dict[str, Any]:
@@ -275,16 +245,7 @@ def with_budget(question: Question, given: Mapping[str, Any], epsilon: float, de
 def planned(question: Question, given: Mapping[str, Any], epsilon: float, delta: float, *, unbounded: bool) -> Any:
     """Return what a transform promises for a budget, whatever noise it has."""
     own = with_budget(question, given, epsilon, delta)
-    try:
-        return _planned(question.info.planned_class, tuple(own.items()), unbounded)
-    except TypeError:  # a list, by which nothing is looked up
-        return _planned.__wrapped__(question.info.planned_class, tuple(own.items()), unbounded)
-
-
-@lru_cache(maxsize=128)
-def _planned(kind: Any, arguments: tuple[tuple[str, Any], ...], unbounded: bool) -> Any:
-    """Make it, once for questions that differ in their fields and conditions alone."""
-    made = kind(**dict(arguments), noise=KeyedNoise.random("plan"))
+    made = question.info.planned_class(**own, noise=KeyedNoise.random("plan"))
     return made if unbounded else made.to_finish()
 
 
@@ -315,8 +276,7 @@ def _named_in_alerts(monitor: Monitor, name: str, reading: Reading) -> tuple[str
     The file is public, and so are these items: they are published in every window.
     """
     question = monitor.questions[name]
-    lasting = question.info.word == "counts" and getattr(question, "over", "window") != "start"
-    if not lasting or getattr(question, "domain", None) is not None:
+    if question.info.word != "counts" or question.gives("domain") or getattr(question, "over", "") == "start":
         return ()
     columns, given = len(column_names(question.item or monitor.data.item)), getattr(question, "public_items", None)
     listed = [] if given is None else domain("public_items", given, reading).texts.to_pylist()

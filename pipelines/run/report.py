@@ -64,7 +64,7 @@ def _show_rows(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> N
             gap()
             sys.stderr.flush()
             info, record = each.question.info, each.facts(counted).record
-            if info.table:
+            if info.below is None:
                 print_rows(
                     table,
                     record,
@@ -73,7 +73,7 @@ def _show_rows(run: Any, counted: Counters, tables: Mapping[str, pa.Table]) -> N
                     limit=MOST_ROWS if single else HEAD,
                     nothing=info.why_nothing or "nothing is published",
                 )
-            elif info.below is not None:
+            else:
                 rows = [each.row_type(**row) for row in table.to_pylist()]
                 for shown in loaded(info.below)(rows, Promise("", record), run.monitor):
                     Console().print(shown, soft_wrap=True)

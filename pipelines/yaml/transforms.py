@@ -20,7 +20,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.accounts.run_identity import noise_source
-from privstream.pipelines.beam import Private
+from privstream.pipelines.beam import FIELDS, Private
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.question import Question, Windows
 from privstream.pipelines.options import OptionOf, in_python, options_of
@@ -29,9 +29,6 @@ from privstream.transforms.row_types import Time
 from typing_extensions import override
 
 GOOD = "good"  # Beam YAML's name for the output beside the one of `error_handling`
-FIELDS = ("user", "item", "time", "value", "time_unit", "time_zone", "where")
-"""Keys of the data that are about rows."""
-
 ACCOUNT = ("key", "key_variable", "run_id")
 _LOGGER = logging.getLogger(__name__)
 

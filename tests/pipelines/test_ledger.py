@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import stat
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,12 @@ def test_show_says_what_is_spent_left_and_how_many_more_fit(ledger: Ledger, caps
     assert [one["repeats"] for one in account["runs"]] == [1, 0]
     spent = standing_of(ledger.contents(), "shop", pure(1.0))
     assert spent is not None and spent.left == 1.21875
+    ledger.set_limit("small", Limit(9.0, 1e-9))
+    slack = replace(pure(1.0), delta=1e-10, curve=None)
+    ledger.record(slack, noise=KeyedNoise(bytes(range(32)), "visits"), run_id="visits", data="visits", dataset="small")
+    ledger.set_limit("small", Limit(9.0, 1e-11), change=True)
+    assert budget("show", "--ledger", ledger.path, "--json", "--dataset", "small") == 0
+    assert json.loads(capsys.readouterr().out)["datasets"][0]["totals"][0]["epsilon"] is None, "its delta is spent"
 
 
 def test_fit_counts_by_the_same_filter(ledger: Ledger, capsys) -> None:

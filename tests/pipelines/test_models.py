@@ -1,22 +1,22 @@
 """One description of each question: options, YAML and Python refuse what it excludes, each in its own words."""
 
-import argparse
 import itertools
-import json
+import math
 import os
-from pathlib import Path
 from typing import Any, get_args
 
+import jsonschema
 import pytest
 from privstream.pipelines import Counts, Monitor, Windows, cli
 from privstream.pipelines.command import Parser, UsageError
 from privstream.pipelines.commands.schema import schema
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.catalogue import MODELS
-from privstream.pipelines.model.given import Given
+from privstream.pipelines.model.given import Given, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS
+from privstream.pipelines.model.views import ViewModel
 from privstream.pipelines.options import add_execution, add_options, choices_of, given_to, in_python, options_of
-from privstream.pipelines.yaml_file import read_document
+from privstream.pipelines.yaml_file import Document, at
 
 NEEDED: dict[str, str] = {
     "alerts": "--rules rules",
@@ -40,7 +40,7 @@ def parsed(word: str, *words: str) -> Monitor:
     add_options(parser, options, kind)
     add_execution(parser)
     line = [*USUAL.split(), *NEEDED.get(word, "").split(), *words]
-    return given_to(kind, parser.parse_args(line, argparse.Namespace()), options).monitor()
+    return given_to(kind, vars(parser.parse_args(line)), options).monitor()
 
 
 def wrong_values(field: Any) -> tuple[str, ...]:
@@ -75,27 +75,76 @@ def test_options_refuse_what_models_exclude_and_name_themselves(word: str, tmp_p
     assert refused > 8
 
 
-@pytest.mark.parametrize(("word", "section"), list(itertools.product(("counts", "quantiles"), SECTIONS)))
-def test_keys_of_a_file_refuse_the_same_with_their_line(word: str, section: str, tmp_path: Path) -> None:
-    own = {"counts": {}, "quantiles": {"low": 0, "high": 1}}[word]
-    for key, field in SECTIONS[section].model_fields.items():
-        for value in wrong_values(field):
-            base: dict[str, Any] = {"data": {"input": "x"}, "privacy": {"epsilon": 1}, "output": {"path": "out"}}
-            content = base | {"questions": {"it": {"question": word, **own}}}
-            content[section] = {**content.get(section, {}), key: value}
-            path = tmp_path / "m.yaml"
-            path.write_text(json.dumps(content, indent=1))
-            document = read_document(str(path))
-            line = document.lines[section, key]
-            with pytest.raises(UsageError) as raised:
-                Given([document], document).monitor()
-            assert str(raised.value).startswith(f"{path}, line {line}: {section}.{key}: must"), (key, value)
+NEEDED_KEYS: dict[str, dict[str, Any]] = {
+    "alerts": {"rules": [{"name": "a", "at_least": 3}]},
+    "histogram": {"domain": ["a"]},
+    "quantiles": {"low": 0, "high": 1},
+    "flags": {"domain": ["a"], "thresholds": 5},
+    "ranges": {"universe": 64, "queries": "q"},
+    "predecessor": {"universe": 64, "queries": "q"},
+    "queries": {"records": 9, "queries": "q", "domain": ["a"]},
+}
+VALUES: list[Any] = [
+    None,
+    True,
+    False,
+    "",
+    "x",
+    "1",
+    "1h",
+    "a,,b",
+    "2026-01-01",
+    -1,
+    0,
+    1.5,
+    2**70,
+    10**400,
+    math.nan,
+    math.inf,
+]
+VALUES += [[], [1], [""], [None], [[1]], {}, {"a": 1}, {"a": "b"}]
+
+
+@pytest.mark.parametrize("word", MODELS)
+def test_keys_of_a_file_refuse_what_the_schema_excludes_and_name_themselves(word: str) -> None:
+    """Whatever the value: with its line, its key and the rule, and no error of another kind."""
+    valid = jsonschema.Draft202012Validator(schema())
+    usual: dict[str, Any] = {"data": {"input": "x"}, "privacy": {"epsilon": 1}, "output": {"path": "out"}}
+    usual |= {"questions": {"it": {"question": word, **NEEDED_KEYS.get(word, {})}}}
+    places: list[tuple[str, ...]] = [("questions", "it", key) for key in MODELS[word].model_fields if key != "question"]
+    if word == "counts":
+        places += [(section, key) for section, model in SECTIONS.items() for key in model.model_fields]
+        places += [("views", "v", field.alias or key) for key, field in ViewModel.model_fields.items()]
+        places += [(key,) for key in Monitor.model_fields]
+        usual["views"] = {"v": {"of": "it", "largest": 3}}
+    for place, value in itertools.product(places, VALUES):
+        content = merge(usual, nested(place, None))
+        at(content, place[:-1])[place[-1]] = value
+        document = Document("m.yaml", content, {place: 7})
+        try:
+            Given([document], document).monitor()
+        except UsageError as error:
+            said = str(error)
+            assert said.startswith("m.yaml, line") and place[-1] in said, (place, value, said)
+            assert "must" in said or "unknown key" in said, (place, value, said)
+        else:
+            assert valid.is_valid(content), (place, value)
 
 
 def test_unknown_names_get_a_suggestion_everywhere(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["counts", *USUAL.split(), "--max-contributons", "4"]) == 2
     assert "unknown option --max-contributons; did you mean `--max-contributions`?" in capsys.readouterr().err
+    assert cli.main(["quantiles", "--inptu", "a.csv"]) == 2
+    assert "unknown option --inptu; did you mean `--input`?" in capsys.readouterr().err, "and not that it is missing"
+    assert cli.main(["quantiles", *USUAL.split(), *NEEDED["quantiles"].split(), "--ranks", "0.5"]) == 2
+    assert "unknown option --ranks; did you mean `--quantiles`?" in capsys.readouterr().err
+    for words, meant in (["topk"], "top-k"), (["budget", "shw", "--key", "key"], "show"):
+        with pytest.raises(SystemExit):
+            cli.main(words)
+        assert f"did you mean `{meant}`?" in capsys.readouterr().err
+    assert cli.main(["counts"]) == 2
+    assert "--input must be given" in capsys.readouterr().err
     with pytest.raises(TypeError, match="no option `max_contributons`; did you mean `max_contributions`"):
         in_python(Counts, {"max_contributons": 4}, {})
     with pytest.raises(UsageError, match=r"--set data\.usr: unknown key; did you mean `user`"):

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,15 +77,6 @@ def refused(text: str, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert run(text, *words) == 2
     assert not list(Path().glob("out/*.csv")) and not list(Path().glob("*.ledger.jsonl"))
     return capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_two_questions_are_answered_as_each_by_itself(shop, monkeypatch, capsys):
-    """The rows are those of the single commands with the same epsilon, delta and noise."""
-    assert run(QUICK) == 0
-    told = capsys.readouterr().err
-    assert re.search(r"slow: \d+ of \d+ rows used", told) and "present: 400 of 401 rows used (1 malformed" in told
-    same_as_single(monkeypatch, {"slow": "--where 'ms > 300' --value ms", "present": ""})
 
 
 def same_as_single(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
@@ -196,21 +186,6 @@ def test_what_only_the_pipeline_knows_is_named_with_its_question(shop, capsys):
     text = text.replace(", end: 2026-01-01T04:00", "")
     told = refused(text, capsys)
     assert "monitor.yaml, line 5: questions.present: max_contributions must be given where the run has no end" in told
-
-
-@pytest.mark.slow
-def test_the_limit_of_a_data_set_holds_for_monitors(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = ["--ledger", "noise.key.ledger.jsonl"]
-    assert cli.main(["budget", "set", "--dataset", "shop", "--limit", "12,1e-5", *ledger]) == 0
-    one = "".join(line for line in QUICK.splitlines(keepends=True) if "slow" not in line).replace(
-        "noise.key}", "noise.key, dataset: shop}"
-    )
-    assert run(one) == 0
-    again = one.replace("path: out", "path: other").replace("timeout: 30m", "timeout: 20m")
-    capsys.readouterr()
-    assert run(again) == 2
-    assert "must not be exceeded" in capsys.readouterr().err and not list(Path("other").glob("*.csv"))
-    assert run(one.replace("path: out", "path: other")) == 0, "a repetition costs nothing"
 
 
 CHANGES = {
