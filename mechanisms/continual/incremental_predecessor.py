@@ -8,21 +8,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.continual.predecessor import NO_POINT, Neighbours, PredecessorStep
-from privstream.mechanisms.continual.ranges import (
-    PointMechanism,
-    Updates,
-    below,
-    bounds,
-    checked_points,
-    level_below_root,
-    tree_height,
-    updated,
-)
+from privstream.mechanisms.continual.ranges import PointMechanism, Updates, below, checked_points, tree_height, updated
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, NoiseSum
@@ -62,6 +52,23 @@ class IncrementalState:
     births: Integers = field(default_factory=_no_integers)
     marked: Integers = field(default_factory=_no_integers)
     activated: int = 0
+
+
+def level_below_root(numbers: Integers) -> Integers:
+    """Return floor(log2) of each number, exactly."""
+    depth, rest = np.zeros(len(numbers), np.int64), numbers.copy()
+    for shift in (32, 16, 8, 4, 2, 1):
+        high = rest >> shift > 0
+        depth[high] += shift
+        rest[high] >>= shift
+    return depth
+
+
+def bounds(numbers: Integers, height: int) -> tuple[Integers, Integers]:
+    """Return the first point of each dyadic interval, and the first one after it; 1 is the root, n has 2 n, 2 n + 1."""
+    levels = height - level_below_root(numbers)
+    starts = (numbers << levels) - (np.int64(1) << height)
+    return starts, starts + (np.int64(1) << levels)
 
 
 def nearest_starts(ends: Integers, height: int, marked: Integers, *, mirrored: bool) -> Integers:
@@ -122,7 +129,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         epsilon: finite and > 0.
         universe: points are 1 .. universe, at most 2^60.
         horizon: steps of the whole run at most, or None: thresholds then rise slowly with the steps done.
-        queries: number of queries in the whole run that the accuracy is stated for; None for all points at all steps.
+        queries: number of queries at a step that the accuracy is stated for; None for all points.
         beta: failure probability of the accuracy.
 
     Example:
@@ -144,10 +151,9 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     noise_label = "incremental predecessor"
     state_type = IncrementalState
 
+    @override
     def __post_init__(self) -> None:
-        checks.epsilon(self.epsilon)
-        checks.probability("beta", self.beta)
-        self._check_points()
+        super().__post_init__()
         if self.queries is not None:
             checks.integer("queries", self.queries, minimum=1, maximum=1 << 60)
         _ = self.mu, self.tau  # refuses scales beyond what can be drawn
@@ -210,14 +216,9 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
 
     @cached_property
     def scales(self) -> tuple[float, float]:
-        """The scales of mu and tau with which an unmarked interval has few points, in a typical test."""
+        """The scales of mu and tau with which an unmarked interval has few points, nearly, in a typical test."""
         typical = -float(self.log_failure(np.array([_TYPICAL_INTERVALS]), self.horizon or _TYPICAL_STEPS)[0])
-
-        def margin(ratio: float) -> float:
-            """Return by how much a count in an unmarked interval can exceed 0, roughly: K + tau - mu."""
-            return (1 + 1 / ratio) * (typical - math.log1p(ratio) + ratio - 1)
-
-        ratio = round(float(scipy.optimize.minimize_scalar(margin, bounds=(1.0, 50.0), method="bounded").x), 3)
+        ratio = round(math.sqrt(typical), 3)
         mu = (1 + 1 / ratio) / (self.epsilon / (self.height + 1)) * (1 + 1e-12)
         return mu, ratio * mu
 
@@ -235,7 +236,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         """Return ln of the probability that a test may mark an interval without points."""
         numbers = births + 2.0
         shares = -np.log(SERIES * numbers * np.log(numbers) ** 2)
-        return np.asarray(math.log(self.beta / 2) + shares + self._log_step_share(step))
+        return np.asarray(math.log(self.beta / 2 * self._step_share(step)) + shares)
 
     def threshold(self, log_failure: NDArray[np.float64]) -> Integers:
         """Return the least K >= 0 for which mu - tau > K has probability at most e^log_failure."""
@@ -295,25 +296,18 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         merged: dict[str, Any] = {name: np.insert(getattr(state, name), place, values) for name, values in new.items()}
         return replace(state, activated=state.activated + len(numbers), **merged)
 
-    def error(self, step: int, points: int | None = None) -> int:
-        """Return the error of the class docstring at steps 1 .. `step`.
-
-        Args:
-            step: 1 or more.
-            points: distinct points inserted so far, at most; None for any number.
-        """
-        activated = 2 << self.height
-        if points is not None:
-            few = 2 * (self.height + 1) * checks.integer("points", points, minimum=0) + 1
-            activated = min(activated, few)
-        step = self._block_end(self._step_number(step))
-        most, rest = self.longest_large_way(step)
-        high = int(self.thresholds(np.array([max(0, activated - 1)]), step)[0])
-        return min(1 + most * high + rest + self._margin(most, step), self.universe)
+    def error(self, step: int) -> int:
+        """Return the error of the class docstring at steps 1 .. `step`."""
+        self._step_number(step)
+        sizes = np.int64(1) << np.arange(self.height, -1, -1)
+        large = self._large(sizes, step)
+        high = int(self.thresholds(np.array([(2 << self.height) - 1]), step)[0])
+        points = 2 * np.where(large, np.minimum(sizes, high), sizes).sum()  # two of each depth at most, or nearly
+        return int(min(1 + points + self._margin(2 * int(large.sum()), step), self.universe))
 
     def _way_errors(self, state: IncrementalState, starts: Integers, ends: Integers) -> Integers:
         """Return how many points [start, end), counted from 0, can contain, if no interval within it is marked."""
-        step = self._block_end(max(1, state.step))
+        step = max(1, state.step)
         first, after = bounds(state.numbers, self.height)
         large = self._large(after - first, step)
         most = np.where(large, self.thresholds(state.births, step), after - first)
@@ -323,18 +317,6 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         margins = np.array([self._margin(size, step) for size in sizes.tolist()], np.int64)
         return np.asarray(np.minimum(1 + sums[high] - sums[low] + margins[place], ends - starts))
 
-    def longest_large_way(self, step: int) -> tuple[int, int]:
-        """Return how many unmarked intervals on a way are large at most, and how many points the others can have.
-
-        Proof: docs/proofs/predecessor.md, section 4.
-        """
-        large = self._large(np.int64(1) << np.arange(self.height, -1, -1), step)
-        depth = max(0, int(large.sum()) - 1)  # of the smallest large ones
-        most = max(2, 2 * self.height - 1) if self.height else 1
-        if depth == self.height:
-            return most, 0
-        return min(most, max(1, 2 * depth)), 6 << (self.height - depth - 1)
-
     def _large(self, sizes: Integers, step: int) -> NDArray[np.bool_]:
         """Return which intervals are larger than a threshold: points of others are at most as many as places."""
         return np.asarray(sizes > int(self.thresholds(np.zeros(1, np.int64), step)[0]))
@@ -343,15 +325,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         """Return what the sum of so many tau - mu keeps within, for all sets that answers may have on their ways."""
         if not number:
             return 0
-        answers = math.log(self.queries or self.universe) - (0 if self.queries else self._log_step_share(step))
+        answers = math.log(self.queries or self.universe) - math.log(self._step_share(step))
         log_sets = answers + math.log(2 * (self.height + 2)) + (self.height + 1) * math.log(2)
         mu, tau = self.scales
         return NoiseSum(((tau, number),), ((mu, number),)).quantile(math.log(self.beta / 2) - log_sets)
-
-    def _block_end(self, step: int) -> int:
-        """Return the next power of two, or the horizon: so few quantiles are computed."""
-        return min(1 << (step - 1).bit_length(), self.horizon or 1 << 62)
-
-    def _log_step_share(self, step: int) -> float:
-        """Return ln of the part of a failure probability that falls to a step."""
-        return -math.log(self.horizon or SERIES * (step + 1) * math.log(step + 1) ** 2)

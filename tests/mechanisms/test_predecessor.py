@@ -14,9 +14,11 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.continual.incremental_predecessor import NOTHING, nearest_starts
+from privstream.mechanisms.continual.incremental_predecessor import NOTHING, bounds, nearest_starts
 from privstream.mechanisms.continual.predecessor import NO_POINT
-from privstream.mechanisms.continual.ranges import below, bounds
+from privstream.mechanisms.continual.ranges import below, history, tree_height
+from privstream.mechanisms.noise.running import plain_digits
+from privstream.mechanisms.privacy.accounting import largest_shift
 
 EXACT = 1e7  # an epsilon at which all noise is 0
 
@@ -78,7 +80,7 @@ class TestThresholds:
         assert np.all(np.diff(one) >= 0)
         assert np.all(plan.thresholds(births, 100) > one)
         total = sum(np.exp(plan.log_failure(births, int(step))).sum() for step in steps)
-        assert 0.02 / 2 < total < 0.05 / 2
+        assert 0.005 < total < 0.05 / 2
 
 
 def exact_neighbours(members, queries, universe):
@@ -179,6 +181,42 @@ class TestIncremental:
 
 
 class TestDynamic:
+    @pytest.mark.parametrize("delta", [0.0, 1e-6])
+    @pytest.mark.parametrize("horizon", [40, None])
+    def test_a_count_is_the_truth_and_the_noise_of_its_nodes(self, delta, horizon):
+        """Of those of the prefix of steps, which are all steps once, each bound to the updates up to its end."""
+        mechanism = DynamicPredecessor(epsilon=1.0, delta=delta, universe=16, horizon=horizon)
+        state, source, digest, digests = mechanism.initial_state(), SeededNoise(7), bytes(16), {0: b""}
+        for step in range(1, 30):
+            state, _ = mechanism.step(state, PredecessorStep(Updates([step % 16 + 1], [step % 5 > 0])), source)
+            was = digests[step - 1][1] if step > 1 else np.zeros(0, np.int64)
+            new, gone = (np.setdiff1d(*pair) for pair in ((state.points, was), (was, state.points)))
+            digest = history(digest, new, gone)
+            digests[step] = digest, state.points
+        held = np.zeros(60, np.int64)
+        total = np.count_nonzero(state.points <= 8)
+        for number, tree, level, position, sign, end in mechanism._nodes(29):
+            before = sum(mechanism.noise.lengths[:number])
+            size = 4**level if delta else None
+            if size:
+                held[before + position * size : before + (position + 1) * size] += sign
+                assert end == before + (position + 1) * size <= 29
+            bound = digests[end][0] if delta else b""
+            drawn = tree.law.draw(source.derive("node", number, level, position, bound), np.array([2], np.uint64))
+            total += sign * int(drawn[0])
+        assert not delta or (held[:29].tolist(), held.max()) == ([1] * 29, 1)
+        assert mechanism.count(state, np.array([1]), np.array([8]), source).tolist() == [total]
+
+    @pytest.mark.parametrize(("universe", "levels"), [(1, 1), (2, 2), (5, 4), ((1 << 20) + 1, 22)])
+    def test_scales(self, universe, levels):
+        parameters = {"epsilon": 0.5, "universe": universe, "horizon": 1000}
+        assert tree_height(universe) + 1 == levels
+        (tree,) = DynamicPredecessor(**parameters).noise.epochs
+        assert tree.law.scale == pytest.approx(2 * levels * 3 / 0.5)
+        (tree,) = DynamicPredecessor(**parameters, delta=1e-6).noise.epochs
+        squared = 2 * levels * len(plain_digits(4, 1000)) / largest_shift(0.5, 1e-6) ** 2
+        assert tree.law.sigma == pytest.approx(math.sqrt(squared + 4))
+
     def test_answers_fade_when_points_go(self):
         mechanism = DynamicPredecessor(epsilon=2.0, universe=1 << 16, horizon=4)
         points = np.arange(1, 30_001)
@@ -231,21 +269,15 @@ class TestLargeIntervals:
                             yield q, {*active, *kept[:passed], *right, *children}
 
     @pytest.mark.parametrize("height", [4, 5, 6])
-    def test_sets_of_large_intervals_are_as_few_and_as_small_as_bounds_assume(self, height, monkeypatch):
-        tree = IncrementalPredecessor(epsilon=1.0, universe=1 << height, horizon=1, queries=1 << height)
+    def test_sets_have_no_more_intervals_of_each_depth_than_bounds_assume(self, height):
+        """Two of each, and two more of the size of the root: so the sum over all depths of twice a bound is enough."""
         ways = list(self.ways(height))
         assert math.log(2 * len({(q, *sorted(way)) for q, way in ways})) <= math.log(1 << height) + math.log(
             2 * (height + 2)
         ) + (height + 1) * math.log(2)
-        for depth in range(height):
-            monkeypatch.setattr(
-                IncrementalPredecessor, "_large", lambda _, sizes, step, d=depth: sizes >= 1 << (height - d)
-            )
-            most = max(sum(each[0] <= depth for each in way) for _, way in ways)
-            rest = max(sum(1 << (height - each[0]) for each in way if each[0] > depth) for _, way in ways)
-            numbers = tree.longest_large_way(1)
-            assert most <= numbers[0] <= most + 1
-            assert rest <= numbers[1] <= 3 * rest
+        for _, way in ways:
+            for depth in range(height + 1):  # of the bounds, nonincreasing with depth, those of the `depth` first ones
+                assert sum(each[0] <= depth for each in way) <= 2 * (depth + 1)
 
     def test_answers_of_dense_points_are_within_bounds(self):
         """Half of all places have points; where they may be counted again, places are no limit."""

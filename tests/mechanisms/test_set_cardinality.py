@@ -10,7 +10,7 @@ from grids import some_quick
 from privstream.mechanisms.continual.cardinality import (
     Cardinalities,
     GapChanges,
-    HenzingerSricharanSteinerChanges,
+    PaperChanges,
     SetCardinality,
 )
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
@@ -177,7 +177,7 @@ class TestPaper:
         assert np.array_equal(published.estimates, slow)
 
     def test_instances_halve_no_budget(self):
-        algorithm = HenzingerSricharanSteinerChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=None)
+        algorithm = PaperChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=None)
         epsilons = [algorithm.of_doubling(j).epsilon for j in range(1, 1000)]
         assert 0.999 < math.fsum(epsilons) < 1
         assert algorithm.instance(0) == algorithm.of_doubling(1)

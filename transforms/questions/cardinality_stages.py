@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
-from privstream.mechanisms.continual.cardinality import CardinalityState
+from privstream.mechanisms.continual.cardinality import Cardinalities, CardinalityState
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SEGMENT, Run, SortedRuns
@@ -28,7 +28,7 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.people.bounding import BoundEvents, LimitCounter
 from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
-from privstream.transforms.questions.histograms_stages import SplitRows
+from privstream.transforms.questions.histograms_stages import RunningAnswers, SplitRows
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform
 from privstream.transforms.timing.clock import WithClock, on_clock, stepped
@@ -40,27 +40,26 @@ USED_BITS = 17
 """Of a packed number: windows in which a person has counted, up to 65,535, and one more."""
 
 
-class PublishCardinality(StepFn, state="publish_cardinality"):
-    """Run the mechanism through every window, and publish its estimates."""
+class PublishCardinality(RunningAnswers, state="publish_cardinality"):
+    """Publish the estimates of every window."""
 
+    row_type = CardinalityEstimate
     counter = "estimates_published"
     exhausted = Metrics.counter("privstream", "estimates_without_bound")
 
     @override
-    def step(
-        self, key: bytes, step: int, batches: list[bytes], state: CardinalityState
-    ) -> tuple[CardinalityState, list[CardinalityEstimate]]:
-        change = sum(CHANGE.unpack(batch)[0] for batch in batches)
-        state, (estimate, bound, exhausted) = self.mechanism.step(state, change, self.noise_of(step))
+    def given(self, step: int, batches: list[bytes]) -> int:
+        return sum(CHANGE.unpack(batch)[0] for batch in batches)
+
+    @override
+    def rows(self, state: CardinalityState, found: Cardinalities) -> Iterator[tuple[Any, ...]]:
+        estimate, bound, exhausted = found
+        self.exhausted.inc(int(exhausted))
         spread = self.mechanism.algorithm.spread
-        lower, upper = interval(float(estimate), None if exhausted else bound if spread is None else spread)
+        ends = interval(float(estimate), None if exhausted else bound if spread is None else spread)
         people = max(0, estimate)
         noisy = people if spread is None else estimate  # by counts it is unbiased
-        self.published.inc()
-        self.exhausted.inc(int(exhausted))
-        start, end = self.steps.bounds(step)
-        row = CardinalityEstimate(start, end, float(people), lower, upper, noisy, NO_BOUND if exhausted else bound)
-        return state, [row]
+        yield float(people), *ends, noisy, NO_BOUND if exhausted else bound
 
 
 class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
@@ -78,13 +77,8 @@ class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - it
     @override
     def _publish(self, changes: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         clocked = changes | "WithClock" >> WithClock(self.steps)
-        publish = PublishCardinality(
-            steps=self.steps,
-            timer_offset=2,
-            mechanism=self.mechanism,
-            noise=self._noise(),
-        )
-        return apply_dofn(clocked, publish, CardinalityEstimate)
+        given = {"mechanism": self.mechanism, "noise": self._noise()}
+        return apply_dofn(clocked, PublishCardinality(steps=self.steps, timer_offset=2, **given), CardinalityEstimate)
 
     def _noise(self) -> NoiseSource:
         """Return noise that depends on everything that the sizes depend on, beside the events."""

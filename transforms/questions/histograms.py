@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
-from privstream.mechanisms.continual.histogram import AnchoredFlags, HistogramQueries
+from privstream.mechanisms.continual.histogram import HistogramQueries
 from privstream.mechanisms.continual.queries import (
     Histogram,
     HistogramQuery,
@@ -126,10 +126,6 @@ class CategoryParameters(Parameters):
             "rows_per_unit": max_contributions,
         }
 
-    def error(self, window: int, intervals: int = 0) -> int:
-        """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times."""
-        return self.mechanism.error_bound(window, intervals)
-
     @property
     @override
     def person_limits(self) -> tuple[Limit, ...]:
@@ -180,9 +176,9 @@ class HistogramParameters(CategoryParameters):
         "event", nothing is promised to a person who has many events.
 
     Accuracy:
-        With probability 95%, all estimates, in all windows together, are within their `error_bound` of
-        the numbers without noise. These are the numbers after all limits and without late events. `error_bound` is
-        `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
+        With probability 95%, all estimates, in all windows together, are within their `error_bound` of the numbers
+        without noise. These are the numbers after all limits and without late events. The categories that `top:K` names
+        have counts within twice that of the largest ones.
 
     Example:
         >>> histogram = ContinualHistogram(epsilon=1.0, domain=Domain(["cat", "dog"]), window=3600, start=0, end=86400,
@@ -248,4 +244,4 @@ class FlagsParameters(CategoryParameters):
             thresholds = dict.fromkeys(names, thresholds)
         if set(thresholds) != set(names):
             raise ValueError("thresholds must name every category of the domain, and no other")
-        self.mechanism = AnchoredFlags(**self.shape, thresholds=tuple(thresholds[name] for name in names))
+        self.mechanism = HistogramQueries(**self.shape, thresholds=tuple(thresholds[name] for name in names))

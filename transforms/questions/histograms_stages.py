@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -145,25 +145,35 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
         return Stepped(state.add(charges), counts, charges.to_bytes if len(charges) else unchanged)
 
 
-class CountedSteps(StepFn):
-    """Counts of categories, on a public clock: the mechanism makes of them what rows are made of."""
+class RunningAnswers(StepFn):
+    """On a public clock: run a mechanism through every window, and make rows of what it releases."""
 
-    categories: Any
+    row_type: ClassVar[type[Any]]
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, list[Any]]:
         state, found = self.mechanism.step(state, self.given(step, batches), self.noise_of(step))
-        rows = list(self.rows(step, state, found))
+        rows = [self.row_type(*self.steps.bounds(step), *fields) for fields in self.rows(state, found)]
         self.published.inc(len(rows))
         return state, rows
 
+    @abstractmethod
     def given(self, step: int, batches: list[bytes]) -> Any:
-        """Return what the mechanism is given: counts of a step, int64 (columns,)."""
-        return add_counts(batches, len(self.categories))
+        """Return what the mechanism is given."""
 
     @abstractmethod
-    def rows(self, step: int, state: Any, found: Any) -> Iterable[Any]:
-        """Return the rows of a step, of what the mechanism has released."""
+    def rows(self, state: Any, found: Any) -> Iterable[tuple[Any, ...]]:
+        """Return the fields of each row behind those of the window."""
+
+
+class CountedSteps(RunningAnswers):
+    """Counts of categories, int64 (categories,), are what the mechanism is given."""
+
+    categories: Any
+
+    @override
+    def given(self, step: int, batches: list[bytes]) -> Any:
+        return add_counts(batches, len(self.categories))
 
     @cached_property
     def names(self) -> list[str]:
@@ -178,7 +188,6 @@ class CountedCategories(PeopleTransform):
     Where an event is protected, whose it is is not even read: events are counted at once.
     """
 
-    row_type: type
     last_stage: type[CountedSteps]
     categories: Any
     """What is counted: how many there are, and the `codes` of events, -1 for those that count in none."""
@@ -239,7 +248,7 @@ class CountedCategories(PeopleTransform):
     def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         clocked = counts | "WithClock" >> WithClock(self.steps)
         given = {"mechanism": self.mechanism, "noise": self._noise(), **self._common, **self._asked}
-        return apply_dofn(clocked, self.last_stage(**given, timer_offset=2), self.row_type)
+        return apply_dofn(clocked, self.last_stage(**given, timer_offset=2), self.last_stage.row_type)
 
 
 class CategoryTransform(CategoryParameters, CountedCategories):
@@ -258,32 +267,24 @@ class CategoryTransform(CategoryParameters, CountedCategories):
 
 
 class PublishHistogram(CountedSteps, state="publish_histogram"):
-    """Run the mechanism through every window, and publish what is asked."""
+    """Publish what is asked."""
 
+    row_type = HistogramEstimate
     queries: dict[str, HistogramQuery]
     counter = "estimates_published"
 
     @override
-    def rows(self, step: int, state: HistogramState, found: np.ndarray) -> Iterator[HistogramEstimate]:
+    def rows(self, state: HistogramState, found: np.ndarray) -> Iterator[tuple[Any, ...]]:
         bound = self.mechanism.error_bound(state.step, state.interval)
-        for name, categories, estimates in self._named(found):
-            for category, estimate in zip(categories, estimates, strict=True):
-                ends = interval(estimate, bound)
-                yield HistogramEstimate(*self.steps.bounds(step), name, category, estimate, bound, *ends)
-
-    def _named(self, found: np.ndarray) -> Iterator[tuple[str, Sequence[str], list[int]]]:
-        """Return categories and numbers of every query."""
-        if self.mechanism.queries != (Histogram(),):
-            for name, estimate in zip(self.queries, found.tolist(), strict=True):
-                yield name, [""], [estimate]
-            return
-        for name, query in self.queries.items():
-            columns, estimates = answer(query, found)
-            yield name, [self.names[column] if column >= 0 else "" for column in columns], estimates.tolist()
+        whole = self.mechanism.queries == (Histogram(),)
+        for place, (name, query) in enumerate(self.queries.items()):
+            columns, estimates = answer(query, found) if whole else ((-1,), found[place : place + 1])
+            for column, estimate in zip(columns, estimates.tolist(), strict=True):
+                category = self.names[column] if column >= 0 else ""
+                yield name, category, estimate, bound, *interval(estimate, bound)
 
 
 class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
-    row_type = HistogramEstimate
     last_stage = PublishHistogram
 
     @property
@@ -293,17 +294,17 @@ class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 
 
 
 class RaiseFlags(CountedSteps, state="raise_flags"):
-    """Run the mechanism through every window, and publish all flags."""
+    """Publish all flags."""
 
+    row_type = CategoryFlag
     counter = "flags_published"
 
     @override
-    def rows(self, step: int, state: HistogramState, found: np.ndarray) -> Iterator[CategoryFlag]:
+    def rows(self, state: HistogramState, found: np.ndarray) -> Iterator[tuple[Any, ...]]:
         bound = self.mechanism.error_bound(state.step, state.interval)
         for name, threshold, up in zip(self.names, self.mechanism.thresholds, found.tolist(), strict=True):
-            yield CategoryFlag(*self.steps.bounds(step), name, up, threshold, bound)
+            yield name, up, threshold, bound
 
 
 class ThresholdFlags(FlagsParameters, CategoryTransform):  # noqa: D101 - its docstring is that of its parameters
-    row_type = CategoryFlag
     last_stage = RaiseFlags

@@ -66,6 +66,7 @@ class BoundValues(BoundCodes):
 class PublishQuantiles(CountedSteps, state="publish_quantiles"):
     """On a public clock: publish the quantiles of every window."""
 
+    row_type = QuantileEstimate
     counter = "quantiles_published"
 
     @override
@@ -73,14 +74,12 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
         return BinnedStep(step=self.steps.number(step), counts=super().given(step, batches))
 
     @override
-    def rows(self, step: int, state: int, found: QuantileRows) -> Iterator[QuantileEstimate]:
+    def rows(self, state: int, found: QuantileRows) -> Iterator[tuple[Any, ...]]:
         columns = (found.quantiles, found.estimates, found.lower, found.upper, found.estimates)
-        for numbers in zip(*(column.tolist() for column in columns), strict=True):
-            yield QuantileEstimate(*self.steps.bounds(step), *numbers)
+        return zip(*(column.tolist() for column in columns), strict=True)
 
 
 class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - its docstring is that of its parameters
-    row_type = QuantileEstimate
     last_stage = PublishQuantiles
 
     @property
