@@ -187,13 +187,13 @@ class HistogramQueries(Mechanism[HistogramState]):
                 moves=self.rows_per_unit or 1,
                 fixed=self.thresholds,
             )
-        growth, step = self._tracked * self._expected, self.horizon or self._expected
+        growth, step = self._tracked * self.expected, self.horizon or self.expected
         slacks = sorted({max(8, growth >> place) for place in range(_SLACKS)})
         return min(map(self._anchored, slacks), key=lambda partition: partition.error(growth, step))
 
     def _anchored(self, slack: int) -> AnchoredPartition:
         """Return the partition whose intervals have that much growth."""
-        most = 1 + self._tracked * self._expected // slack + early_ends(self.beta)
+        most = 1 + self._tracked * self.expected // slack + early_ends(self.beta)
         most = min(most, self.horizon or _MOST_INTERVALS)
         return AnchoredPartition(
             epsilon=self.epsilon * (1 - _SUMS_SHARE) / (self.rows_per_unit or 1),
@@ -212,7 +212,7 @@ class HistogramQueries(Mechanism[HistogramState]):
         return sums_noise(self.epsilon * share, delta, touched, self.rows_per_unit or 1, expected, self.horizon)
 
     @property
-    def _expected(self) -> int:
+    def expected(self) -> int:
         """The largest value of a query that is expected."""
         return self.largest or self.horizon or _DEFAULT_LARGEST
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,21 +36,17 @@ class IncrementalState:
         step: steps done.
         points: the points, sorted; private.
         numbers: of the active intervals that are not marked.
-        counts: points in each; private.
-        levels: the hidden threshold noise tau of each; private.
         births: how many intervals had been activated before each.
         marked: numbers of the marked intervals, sorted.
         activated: how many intervals have been activated.
     """
 
     step: int = 0
-    points: Integers = field(default_factory=_no_integers)
-    numbers: Integers = field(default_factory=_no_integers)
-    counts: Integers = field(default_factory=_no_integers)
-    levels: Integers = field(default_factory=_no_integers)
-    births: Integers = field(default_factory=_no_integers)
-    marked: Integers = field(default_factory=_no_integers)
-    activated: int = 0
+    points: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    numbers: Integers = field(default_factory=lambda: np.ones(1, np.int64))
+    births: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
+    marked: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    activated: int = 1
 
 
 def level_below_root(numbers: Integers) -> Integers:
@@ -188,12 +183,38 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         return after, self.answer(after, given.queries)
 
     def update(self, state: IncrementalState, updates: Updates, noise: NoiseSource) -> IncrementalState:
-        """Return the state after one step with these insertions."""
-        step = self._step_number(state.step + 1)
-        points, new, _ = updated(state.points, updates, self.universe)
+        """Return the state after one step with these insertions, in which all active intervals are tested."""
+        step, source = self._step_number(state.step + 1), self._source(noise).derive("finished")
+        points, _, _ = updated(state.points, updates, self.universe)
         if updates.inserted is not None and not np.all(updates.inserted):
             raise ValueError("updates must be insertions; DynamicPredecessor takes deletions")
-        return self._tested(replace(state, step=step, points=points), new, self._source(noise).derive("finished"))
+        numbers, births, marked, activated = state.numbers, state.births, state.marked, state.activated
+        tested = np.arange(len(numbers))
+        while len(hits := tested[self._hits(points, numbers[tested], births[tested], step, source)]):
+            parents = numbers[hits]
+            marked = np.union1d(marked, parents)
+            inner = parents[parents < np.int64(1) << self.height]  # single points have no children
+            children = np.stack([2 * inner, 2 * inner + 1], axis=1).reshape(-1)
+            starts, _ = bounds(children, self.height)
+            children = children[np.argsort(starts, kind="stable")][: np.count_nonzero(starts < self.universe)]
+            born = activated + np.arange(len(children), dtype=np.int64)
+            numbers, births = np.append(np.delete(numbers, hits), children), np.append(np.delete(births, hits), born)
+            order = np.argsort(bounds(numbers, self.height)[0], kind="stable")
+            numbers, births, activated = numbers[order], births[order], activated + len(children)
+            tested = np.flatnonzero(births >= activated - len(children))
+        return IncrementalState(
+            step=step, points=points, numbers=numbers, births=births, marked=marked, activated=activated
+        )
+
+    def _hits(
+        self, points: Integers, numbers: Integers, births: Integers, step: int, noise: NoiseSource
+    ) -> NDArray[np.bool_]:
+        """Test active intervals."""
+        starts, ends = bounds(numbers, self.height)
+        labels = np.stack([numbers, np.full(len(numbers), step)], axis=1).astype(np.uint64)
+        mu, tau = self.mu.draw(noise.derive("mu"), labels), self.tau.draw(noise.derive("tau"), labels[:, 0])
+        counts = below(points, ends + 1) - below(points, starts + 1)
+        return np.asarray(counts + mu > self.thresholds(births, step) + tau, np.bool_)
 
     def answer(self, state: IncrementalState, queries: ArrayLike) -> Neighbours:
         """Answer queries after the last step: a function of what is published."""
@@ -248,53 +269,6 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     def thresholds(self, births: Integers, step: int) -> Integers:
         """Return K of intervals that were activated after so many others, at a step."""
         return self.threshold(self.log_failure(births, step))
-
-    def _tested(self, state: IncrementalState, new: Integers, noise: NoiseSource) -> IncrementalState:
-        """Test all active intervals after a step, of which `state` has the points, and return what is active then."""
-        if state.activated:
-            starts, ends = bounds(state.numbers, self.height)
-            place = np.searchsorted(starts, new - 1, side="right") - 1
-            inside = (
-                (place >= 0) & (new - 1 < ends[np.maximum(place, 0)]) if len(ends) else np.zeros(len(new), np.bool_)
-            )
-            added = np.bincount(place[inside], minlength=len(starts))
-            state = replace(state, counts=state.counts + added)
-        else:
-            state = self._activated(state, np.ones(1, np.int64), noise)
-        tested = np.arange(len(state.numbers))
-        while len(hits := tested[self._hits(state, tested, noise)]):
-            parents, before = state.numbers[hits], state.activated
-            rest: dict[str, Any] = {
-                name: np.delete(getattr(state, name), hits) for name in ("numbers", "counts", "levels", "births")
-            }
-            state = replace(state, marked=np.union1d(state.marked, parents), **rest)
-            inner = parents[parents < np.int64(1) << self.height]  # single points have no children
-            children = np.stack([2 * inner, 2 * inner + 1], axis=1).reshape(-1)
-            state = self._activated(state, children[bounds(children, self.height)[0] < self.universe], noise)
-            tested = np.flatnonzero(state.births >= before)
-        return state
-
-    def _hits(self, state: IncrementalState, rows: Integers, noise: NoiseSource) -> NDArray[np.bool_]:
-        """Test some of the active intervals."""
-        labels = np.stack([state.numbers[rows], np.full(len(rows), state.step)], axis=1).astype(np.uint64)
-        mu = self.mu.draw(noise.derive("mu"), labels)
-        passed = state.counts[rows] + mu > self.thresholds(state.births[rows], state.step) + state.levels[rows]
-        return np.asarray(passed, np.bool_)
-
-    def _activated(self, state: IncrementalState, numbers: Integers, noise: NoiseSource) -> IncrementalState:
-        """Add active intervals, with all points that they have so far; they are born in order of their starts."""
-        starts, ends = bounds(numbers, self.height)
-        order = np.argsort(starts, kind="stable")
-        numbers, starts, ends = numbers[order], starts[order], ends[order]
-        place = np.searchsorted(bounds(state.numbers, self.height)[0], starts)
-        new = {
-            "numbers": numbers,
-            "counts": below(state.points, ends + 1) - below(state.points, starts + 1),
-            "levels": self.tau.draw(noise.derive("tau"), numbers.astype(np.uint64)),
-            "births": state.activated + np.arange(len(numbers), dtype=np.int64),
-        }
-        merged: dict[str, Any] = {name: np.insert(getattr(state, name), place, values) for name, values in new.items()}
-        return replace(state, activated=state.activated + len(numbers), **merged)
 
     def error(self, step: int) -> int:
         """Return the error of the class docstring at steps 1 .. `step`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -140,15 +140,6 @@ class PointMechanism(Mechanism[State]):
             return 1 / self.horizon
         doublings = (step - 1).bit_length()
         return 0.5**doublings / ((doublings + 1) * (doublings + 2))
-
-    @override
-    def _described(self) -> Any:
-        # Whole numbers stay as they are: some are too large for floats.
-        values = asdict(cast(Any, self))
-        return [
-            type(self).__name__,
-            values | {name: float(values[name]) for name in ("epsilon", "delta") if name in values},
-        ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,7 +162,6 @@ class TestIncremental:
     def test_errors_of_answers_are_at_most_that_of_any_answer(self):
         mechanism = IncrementalPredecessor(epsilon=8.0, universe=1 << 16)
         state = mechanism.initial_state()
-        assert mechanism.answer(state, [5]).errors.tolist() == [1]
         rng = np.random.default_rng(1)
         for step in range(1, 4):
             state = mechanism.update(state, Updates(rng.integers(1, 1 << 16, 8_000)), SeededNoise(1))

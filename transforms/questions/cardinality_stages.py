@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.continual.cardinality import Cardinalities, CardinalityState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT, Run, SortedRuns
+from privstream.mechanisms.sorted_runs import Run, SortedRuns
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
@@ -137,10 +135,6 @@ class MembershipLog(SortedRuns[Stays]):
             values = np.where(there, newer, values)
         return values
 
-    def compact(self, step: int) -> Stays:
-        """Return as one run what is known after the end of `step`."""
-        return self.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).after(step)
-
 
 class SplitPresence(SplitRows):
     """Split events of people who come and go; the code of an event is its kind."""
@@ -166,14 +160,6 @@ class LastPresence(BoundEvents):
 CHANGE = struct.Struct(">q")
 
 
-@dataclass(frozen=True)
-class Members:
-    """Who is present until when, and how often people have counted; as of the end of `step`."""
-
-    step: int
-    membership: MembershipLog
-
-
 class TrackMembers(StepFn, state="track_members"):
     """Per shard of people: find who enters and who leaves, and send on by how much that changes the size of the set.
 
@@ -191,17 +177,18 @@ class TrackMembers(StepFn, state="track_members"):
     limited = LimitCounter("entries")
 
     @override
-    def initial(self, key: bytes) -> Members:
-        return Members(0, MembershipLog())
+    def initial(self, key: bytes) -> MembershipLog:
+        return MembershipLog()
 
     @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: Members) -> Stepped:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: MembershipLog) -> Stepped:
         if not batches:
             return Stepped(state, (), unchanged)
         heard = HolderBatch.read(batches)
         people, stay = heard.users, heard.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
-        before, used = self._unpacked(state.membership.values_of(people))
+        unit = 1 if self.limit is None else 1 << USED_BITS
+        before, used = np.divmod(state.values_of(people), unit)
         present = before > step
         used = used - np.where(present, before - step, 0)
         left = np.full(len(people), NEVER - step) if self.limit is None else self.limit - used
@@ -216,19 +203,8 @@ class TrackMembers(StepFn, state="track_members"):
         if self.limit is not None:
             until = np.minimum(until, step + left)
         outputs = self._changes(step, present[rows], stay[rows] > 0, before[rows], until[rows])
-        stays = Stays.of(people[rows], self._packed(until, used + until - step)[rows])
-        after = Members(step, state.membership.updated(stays, step))
-        return Stepped(after, outputs, partial(_members_entry, step, stays) if len(rows) else unchanged)
-
-    def _packed(self, until: np.ndarray, used: np.ndarray) -> np.ndarray:
-        """Return until when people stay, and how often they count until then, as one number."""
-        return until if self.limit is None else (until << USED_BITS) | used
-
-    def _unpacked(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `_packed` was given."""
-        if self.limit is None:
-            return values, np.zeros_like(values)
-        return values >> USED_BITS, values & ((1 << USED_BITS) - 1)
+        stays = Stays.of(people[rows], (until * unit + (used + until - step) % unit)[rows])
+        return Stepped(state.updated(stays, step), outputs, stays.to_bytes if len(rows) else unchanged)
 
     def _changes(
         self, step: int, present: np.ndarray, stays: np.ndarray, before: np.ndarray, until: np.ndarray
@@ -244,20 +220,9 @@ class TrackMembers(StepFn, state="track_members"):
         return [on_clock(at, CHANGE.pack(total)) for at, total in changes if total]
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Members:
-        step, membership = 0, MembershipLog()
-        for segment in segments:
-            found: dict[str, Any] = unpack("members", 1, segment)
-            step = int(found["step"])
-            membership = membership.updated(Stays.from_bytes(found["stays"]), step)
-        return Members(step, membership)
+    def decode(self, key: bytes, segments: list[bytes]) -> MembershipLog:
+        return MembershipLog.of(map(Stays.from_bytes, segments))
 
     @override
-    def encode(self, state: Members) -> list[bytes]:
-        stays = state.membership.compact(state.step)
-        return [_members_entry(state.step, stays.slice(i, i + SEGMENT)) for i in range(0, len(stays), SEGMENT)]
-
-
-def _members_entry(step: int, stays: Stays) -> bytes:
-    """Encode one entry of the log."""
-    return pack("members", 1, {"step": step, "stays": stays.to_bytes()})
+    def encode(self, state: MembershipLog) -> list[bytes]:
+        return state.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).to_segments()
