@@ -66,39 +66,11 @@ def bounds(numbers: Integers, height: int) -> tuple[Integers, Integers]:
     return starts, starts + (np.int64(1) << levels)
 
 
-def nearest_starts(ends: Integers, height: int, marked: Integers, *, mirrored: bool) -> Integers:
-    """Return for each range [0, end) the start of the interval from which on there is a point, or NOTHING.
-
-    Intervals are looked at from the end downwards: those of the range's dyadic cover until one is marked, then the
-    right children on the way to the last marked interval within it. Its start is the answer.
-
-    Args:
-        ends: 1 .. 2^height.
-        height: of the tree.
-        marked: intervals each of which contains a point, sorted.
-        mirrored: turn the universe around: then [0, end) is what comes last.
-    """
-    inside = np.zeros(len(ends), np.int64)  # the marked interval that a query has come to
-    done = np.zeros(len(ends), np.bool_)
-
-    def has_marked(numbers: Integers) -> NDArray[np.bool_]:
-        if mirrored:
-            numbers = 3 * (np.int64(1) << level_below_root(numbers)) - 1 - numbers
-        return below(marked, numbers + 1) > below(marked, numbers)
-
-    for level in range(height + 1):
-        rows = np.flatnonzero((inside == 0) & (ends >> level & 1 == 1))
-        numbers = (np.int64(1) << (height - level)) + (ends[rows] >> level) - 1
-        found = has_marked(numbers)
-        inside[rows[found]] = numbers[found]
-    for depth in range(height):
-        rows = np.flatnonzero(~done & (inside >> depth == 1))
-        left, right = 2 * inside[rows], 2 * inside[rows] + 1
-        to_right = has_marked(right)
-        goes_on = to_right | has_marked(left)
-        done[rows[~goes_on]] = True
-        inside[rows[goes_on]] = np.where(to_right, right, left)[goes_on]
-    return np.where(inside > 0, bounds(np.maximum(inside, 1), height)[0], NOTHING)
+def last_starts(ends: Integers, first: Integers, after: Integers) -> Integers:
+    """Return for each range [0, end) the largest start of an interval [first, after) that lies in it, or NOTHING."""
+    order = np.argsort(after, kind="stable")
+    best = np.maximum.accumulate(np.append(NOTHING, first[order]))
+    return best[np.searchsorted(after[order], ends, side="right")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,10 +190,10 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
 
     def answer(self, state: IncrementalState, queries: ArrayLike) -> Neighbours:
         """Answer queries after the last step: a function of what is published."""
-        asked, height = checked_points("queries", queries, self.universe), self.height
-        size = np.int64(1) << height
-        starts = nearest_starts(asked, height, state.marked, mirrored=False)
-        ends = nearest_starts(size + 1 - asked, height, state.marked, mirrored=True)
+        asked, size = checked_points("queries", queries, self.universe), np.int64(1) << self.height
+        first, after = bounds(state.marked, self.height)
+        starts = last_starts(asked, first, after)
+        ends = last_starts(size + 1 - asked, size - after, size - first)  # of the universe turned around
         errors = np.maximum(
             self._way_errors(state, np.maximum(starts, 0), asked),
             self._way_errors(state, asked - 1, np.where(ends == NOTHING, size, size - ends)),

@@ -14,7 +14,7 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.continual.incremental_predecessor import NOTHING, bounds, nearest_starts
+from privstream.mechanisms.continual.incremental_predecessor import NOTHING, bounds, last_starts
 from privstream.mechanisms.continual.predecessor import NO_POINT
 from privstream.mechanisms.continual.ranges import below, history, tree_height
 from privstream.mechanisms.noise.running import plain_digits
@@ -23,13 +23,15 @@ from privstream.mechanisms.privacy.accounting import largest_shift
 EXACT = 1e7  # an epsilon at which all noise is 0
 
 
-def literal(end, height, finished):
-    """Answer for [0, end): the start of the last finished interval within it."""
-    start_of = {n: int(bounds(np.array([n]), height)[0][0]) for n in range(1, 2 << height)}
-    end_of = {n: int(bounds(np.array([n]), height)[1][0]) for n in range(1, 2 << height)}
-    candidates = [n for n in finished if end_of[n] <= end]
-    x = max(candidates, key=lambda n: (start_of[n], n), default=None)  # of one start, the larger number is deeper
-    return NOTHING if x is None else start_of[x]
+def walk(end, height, finished):
+    """Answer for [0, end) as the paper does: the cover until an interval is finished, then the last one in it."""
+    cover = [(height - b, (end >> b) - 1) for b in range(height + 1) if end >> b & 1]  # from the end downwards
+    at = next(((1 << depth) + place for depth, place in cover if (1 << depth) + place in finished), None)
+    if at is None:
+        return NOTHING
+    while {2 * at, 2 * at + 1} & finished:
+        at = 2 * at + 1 if 2 * at + 1 in finished else 2 * at
+    return int(bounds(np.array([at]), height)[0][0])
 
 
 @st.composite
@@ -41,14 +43,14 @@ def marks(draw):
 
 
 @given(tree=marks())
-def test_the_walk_follows_the_cases_of_the_paper(tree):
+def test_answers_are_those_of_the_walk_of_the_paper(tree):
     height, finished = tree
-    ends = np.arange(1, (1 << height) + 1)
-    found = nearest_starts(ends, height, np.array(sorted(finished), np.int64), mirrored=False)
-    assert found.tolist() == [literal(int(end), height, finished) for end in ends]
+    size, ends = 1 << height, np.arange(1, (1 << height) + 1)
+    first, after = bounds(np.array(sorted(finished), np.int64), height)
+    assert last_starts(ends, first, after).tolist() == [walk(end, height, finished) for end in ends.tolist()]
     turned = {3 * (1 << (n.bit_length() - 1)) - 1 - n for n in finished}
-    found = nearest_starts(ends, height, np.array(sorted(finished), np.int64), mirrored=True)
-    assert found.tolist() == [literal(int(end), height, turned) for end in ends]
+    found = last_starts(ends, size - after, size - first)
+    assert found.tolist() == [walk(end, height, turned) for end in ends.tolist()]
 
 
 class TestThresholds:
