@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms.continual.cardinality import Cardinalities, CardinalityState
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.sorted_runs import Run, SortedRuns
 from privstream.transforms.batches import (
     EventBatch,
@@ -26,10 +24,10 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.people.bounding import BoundEvents, LimitCounter
 from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
-from privstream.transforms.questions.histograms_stages import RunningAnswers, SplitRows
+from privstream.transforms.questions.histograms_stages import SplitRows
+from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
 from privstream.transforms.row_types import CardinalityEstimate, interval
-from privstream.transforms.stages import ApplyDoFn, PeopleTransform
-from privstream.transforms.timing.clock import WithClock, on_clock, stepped
+from privstream.transforms.timing.clock import on_clock, stepped
 from privstream.transforms.timing.step_fn import NEVER, StepFn, Stepped, unchanged
 from typing_extensions import override
 
@@ -58,30 +56,6 @@ class PublishCardinality(RunningAnswers, state="publish_cardinality"):
         people = max(0, estimate)
         noisy = people if spread is None else estimate  # by counts it is unbiased
         yield float(people), *ends, noisy, NO_BOUND if exhausted else bound
-
-
-class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
-    @override
-    def _splitter(self) -> SplitPresence:
-        people = self.noise.derive("people in a set")
-        return SplitPresence(steps=self.steps, noise=people, shards=self.shards, categories=self.actions)
-
-    @override
-    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        last = apply_dofn(closed, LastPresence(steps=self.steps, timeout=self.timeout), Keyed)
-        track = TrackMembers(steps=self.steps, timer_offset=1, limit=self.max_contributions)
-        return apply_dofn(last | "PeopleClocks" >> WithClock(self.steps, self.people), track, Keyed)
-
-    @override
-    def _publish(self, changes: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        clocked = changes | "WithClock" >> WithClock(self.steps)
-        given = {"mechanism": self.mechanism, "noise": self._noise()}
-        return apply_dofn(clocked, PublishCardinality(steps=self.steps, timer_offset=2, **given), CardinalityEstimate)
-
-    def _noise(self) -> NoiseSource:
-        """Return noise that depends on everything that the sizes depend on, beside the events."""
-        values = f"{self.actions.begin} {self.actions.end} {self.timeout}"
-        return self.noise.derive("SetCardinality", self.steps.label, values, f"{self.max_contributions}")
 
 
 ABSENT = 0
@@ -226,3 +200,21 @@ class TrackMembers(StepFn, state="track_members"):
     @override
     def encode(self, state: MembershipLog) -> list[bytes]:
         return state.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).to_segments()
+
+
+class SetCardinality(CardinalityParameters, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
+    last_stage = PublishCardinality
+
+    @override
+    def _splitter(self) -> SplitPresence:
+        return SplitPresence(steps=self.steps, noise=self._people, shards=self.shards, categories=self.actions)
+
+    @override
+    def _limits(self) -> tuple[LastPresence, TrackMembers]:
+        track = TrackMembers(steps=self.steps, timer_offset=1, limit=self.max_contributions)
+        return LastPresence(steps=self.steps, timeout=self.timeout), track
+
+    @property
+    @override
+    def _labels(self) -> tuple[str, ...]:  # type: ignore[override]
+        return f"{self.actions.begin} {self.actions.end} {self.timeout}", f"{self.max_contributions}"

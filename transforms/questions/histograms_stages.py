@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms.continual.histogram import HistogramState
 from privstream.mechanisms.continual.queries import Histogram, HistogramQuery
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
-from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
@@ -43,12 +40,12 @@ from privstream.transforms.questions.histograms import (
     HistogramParameters,
     answer,
 )
+from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
 from privstream.transforms.reading.fields import UNREAD
 from privstream.transforms.row_types import interval
 from privstream.transforms.rows import CategoryFlag, HistogramEstimate
-from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
-from privstream.transforms.timing.clock import CloseWindows, ToClock, WithClock, on_clock, stepped
-from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
+from privstream.transforms.timing.clock import on_clock, stepped
+from privstream.transforms.timing.step_fn import Stepped, unchanged
 from typing_extensions import override
 
 
@@ -145,27 +142,6 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
         return Stepped(state.add(charges), counts, charges.to_bytes if len(charges) else unchanged)
 
 
-class RunningAnswers(StepFn):
-    """On a public clock: run a mechanism through every window, and make rows of what it releases."""
-
-    row_type: ClassVar[type[Any]]
-
-    @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: Any) -> tuple[Any, list[Any]]:
-        state, found = self.mechanism.step(state, self.given(step, batches), self.noise_of(step))
-        rows = [self.row_type(*self.steps.bounds(step), *fields) for fields in self.rows(state, found)]
-        self.published.inc(len(rows))
-        return state, rows
-
-    @abstractmethod
-    def given(self, step: int, batches: list[bytes]) -> Any:
-        """Return what the mechanism is given."""
-
-    @abstractmethod
-    def rows(self, state: Any, found: Any) -> Iterable[tuple[Any, ...]]:
-        """Return the fields of each row behind those of the window."""
-
-
 class CountedSteps(RunningAnswers):
     """Counts of categories, int64 (categories,), are what the mechanism is given."""
 
@@ -182,24 +158,14 @@ class CountedSteps(RunningAnswers):
         return found
 
 
-class CountedCategories(PeopleTransform):
+class CountedCategories(RunningTransform):
     """Events with public categories in; something private about their counts, after every window, out.
 
     Where an event is protected, whose it is is not even read: events are counted at once.
     """
 
-    last_stage: type[CountedSteps]
     categories: Any
     """What is counted: how many there are, and the `codes` of events, -1 for those that count in none."""
-    mechanism: Any
-    noise: NoiseSource
-
-    @property
-    @override
-    def segments(self) -> tuple[Segment, ...]:
-        if self.event_fields.user != UNREAD:
-            return super().segments
-        return Segment(self._count, KeyedBatch), Segment(self._publish_counts)
 
     @property
     def _common(self) -> dict[str, Any]:
@@ -207,58 +173,30 @@ class CountedCategories(PeopleTransform):
         return {"steps": self.steps, "categories": self.categories}
 
     @property
-    def _people(self) -> NoiseSource:
-        """What tells people apart, and orders what they have."""
-        return self.noise.derive("people of categories")
+    @override
+    def _asked(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"categories": self.categories}
 
-    @abstractmethod
-    def _limits(self) -> tuple[BoundCodes, int]:
-        """Return what bounds what counts of a person in a window, and how much counts in the run."""
-
-    _asked: Mapping[str, Any] = MappingProxyType({})
-    """What the last stage is given beside that."""
-
-    _labels: tuple[str, ...] = ()
-    """All that counts depend on beside events, windows and the mechanism, as parts of noise labels."""
-
-    def _noise(self) -> NoiseSource:
-        return self.noise.derive(type(self).__name__, self.steps.label, *self._labels)
-
-    def _count(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages from events to counts of them."""
-        return apply_dofn(self._gather(events, apply_dofn), CountEvents(**self._common), KeyedBatch)
-
-    def _publish_counts(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Close the windows, and publish."""
-        closed = counts | "CloseWindows" >> CloseWindows(self.steps)
-        return self._publish(apply_dofn(closed, ToClock(), Keyed), apply_dofn)
+    @override
+    def _packer(self) -> CountEvents | None:
+        return CountEvents(**self._common) if self.event_fields.user == UNREAD else None
 
     @override
     def _splitter(self) -> SplitRows:
         return SplitRows(**self._common, noise=self._people, shards=self.shards)
 
-    @override
-    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        in_window, in_run = self._limits()
-        limit = LimitRows(steps=self.steps, size=len(self.categories), timer_offset=1, limit=in_run)
-        held = apply_dofn(closed, in_window, Keyed)
-        return apply_dofn(held | "PeopleClocks" >> WithClock(self.steps, self.people), limit, Keyed)
-
-    @override
-    def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        clocked = counts | "WithClock" >> WithClock(self.steps)
-        given = {"mechanism": self.mechanism, "noise": self._noise(), **self._common, **self._asked}
-        return apply_dofn(clocked, self.last_stage(**given, timer_offset=2), self.last_stage.row_type)
+    def _limit_rows(self, limit: int) -> LimitRows:
+        return LimitRows(steps=self.steps, size=len(self.categories), timer_offset=1, limit=limit)
 
 
 class CategoryTransform(CategoryParameters, CountedCategories):
     """Counts of categories since the start."""
 
     @override
-    def _limits(self) -> tuple[BoundRows, int]:
+    def _limits(self) -> tuple[BoundRows, LimitRows]:
         in_run = cast(int, self.max_contributions)
         limit = min(in_run, self.max_per_window or in_run)
-        return BoundRows(steps=self.steps, limit=limit), in_run
+        return BoundRows(steps=self.steps, limit=limit), self._limit_rows(in_run)
 
     @property
     @override
@@ -290,7 +228,7 @@ class ContinualHistogram(HistogramParameters, CategoryTransform):  # noqa: D101 
     @property
     @override
     def _asked(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {"queries": self.queries}
+        return {**super()._asked, "queries": self.queries}
 
 
 class RaiseFlags(CountedSteps, state="raise_flags"):

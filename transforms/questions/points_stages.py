@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,13 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.continual.predecessor import Neighbours, PredecessorStep
 from privstream.mechanisms.continual.ranges import RangeState, Updates
-from privstream.transforms.batches import EventBatch, Keyed, KeyedBatch
+from privstream.transforms.batches import EventBatch
 from privstream.transforms.parameters import BEGIN, Actions
 from privstream.transforms.people.bounding import CodedEvents, SplitCodes
-from privstream.transforms.questions.histograms_stages import RunningAnswers
 from privstream.transforms.questions.points import PointParameters, PredecessorParameters, RangesParameters
+from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
 from privstream.transforms.rows import NearestPoints, RangeCount
-from privstream.transforms.stages import ApplyDoFn, PrivateTransform, refuse_unbounded
-from privstream.transforms.timing.clock import CloseWindows, ToClock, WithClock
+from privstream.transforms.stages import refuse_unbounded
 from typing_extensions import override
 
 
@@ -45,7 +44,8 @@ class PackUpdates(SplitCodes):
 
     @override
     def people(self, batch: pa.RecordBatch) -> np.ndarray:
-        return batch["user"].to_numpy().astype(np.uint64)
+        points: np.ndarray = batch["user"].to_numpy()
+        return points.astype(np.uint64)
 
     @override
     def code(self, batch: pa.RecordBatch) -> CodedEvents:
@@ -61,23 +61,27 @@ class PackUpdates(SplitCodes):
         return CodedEvents(rows[usable], kinds[rows[usable]].astype(np.uint64), steps[usable])
 
 
-class PointTransform(PointParameters, PrivateTransform):
+class PointTransform(PointParameters, RunningTransform):
     """Updates of points in; answers to public queries at the end of each window."""
 
-    last_stage: type[RunningAnswers]
+    @override
+    def _check(self, events: PCollection[Any]) -> None:
+        if self.keeps_noise_from_data:
+            refuse_unbounded(events, "delta must be > 0 when the input is unbounded")
 
     @override
-    def build(self, inputs: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        if self.keeps_noise_from_data:
-            refuse_unbounded(inputs, "delta must be > 0 when the input is unbounded")
-        pack = PackUpdates(steps=self.steps, universe=self.universe, actions=self.actions)
-        packed = apply_dofn(self.read(inputs, apply_dofn), pack, KeyedBatch)
-        closed = packed | "CloseWindows" >> CloseWindows(self.steps)
-        clocked = apply_dofn(closed, ToClock(), Keyed) | "WithClock" >> WithClock(self.steps)
-        actions = f"{self.actions.begin} {self.actions.end}"
-        noise = self.noise.derive(type(self).__name__, self.steps.label, actions)
-        given = {"mechanism": self.mechanism, "noise": noise, "queries": np.array(self.standing, np.int64)}
-        return apply_dofn(clocked, self.last_stage(steps=self.steps, timer_offset=1, **given), self.last_stage.row_type)
+    def _packer(self) -> PackUpdates:
+        return PackUpdates(steps=self.steps, universe=self.universe, actions=self.actions)
+
+    @property
+    @override
+    def _labels(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (f"{self.actions.begin} {self.actions.end}",)
+
+    @property
+    @override
+    def _asked(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"queries": np.array(self.standing, np.int64)}
 
 
 class AnswerPredecessors(RunningAnswers, state="answer_predecessors"):

@@ -13,7 +13,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.transforms.batches import EventBatch, first_of_run
 from privstream.transforms.people.bounding import LimitCounter
-from privstream.transforms.questions.histograms_stages import BoundCodes, CountedCategories, CountedSteps
+from privstream.transforms.questions.histograms_stages import BoundCodes, CountedCategories, CountedSteps, LimitRows
 from privstream.transforms.questions.quantiles import QuantilesParameters
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.steps import Steps
@@ -88,6 +88,6 @@ class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - 
         return Binned(self.mechanism.bins, self.steps)
 
     @override
-    def _limits(self) -> tuple[BoundValues, int]:
+    def _limits(self) -> tuple[BoundValues, LimitRows]:
         bound = BoundValues(steps=self.steps, noise=self._people, limit=self.mechanism.per_step)
-        return bound, self.mechanism.contributions
+        return bound, self._limit_rows(self.mechanism.contributions)
