@@ -181,11 +181,12 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     def _hits(
         self, points: Integers, numbers: Integers, births: Integers, step: int, noise: NoiseSource
     ) -> NDArray[np.bool_]:
-        """Test active intervals."""
+        """Test active intervals; the noise of a test is bound to the count."""
         starts, ends = bounds(numbers, self.height)
-        labels = np.stack([numbers, np.full(len(numbers), step)], axis=1).astype(np.uint64)
-        mu, tau = self.mu.draw(noise.derive("mu"), labels), self.tau.draw(noise.derive("tau"), labels[:, 0])
         counts = below(points, ends + 1) - below(points, starts + 1)
+        labels = np.stack([numbers, np.full(len(numbers), step)], axis=1).astype(np.uint64)
+        source = noise.derive("mu")
+        mu, tau = self.mu.draw(source, source.bind(labels, counts)), self.tau.draw(noise.derive("tau"), labels[:, 0])
         return np.asarray(counts + mu > self.thresholds(births, step) + tau, np.bool_)
 
     def answer(self, state: IncrementalState, queries: ArrayLike) -> Neighbours:

@@ -64,16 +64,11 @@ class TestThresholds:
             if k:
                 assert over[0] > math.exp(log_failure) * (1 - 1e-9)
 
-    def test_the_budget_of_a_level_is_met(self):
-        tree = IncrementalPredecessor(epsilon=3.0, universe=1 << 10, horizon=100)
-        mu, tau = tree.scales
-        spent = 1 / mu + 1 / tau
-        assert 3.0 / 11 * (1 - 1e-9) < spent <= 3.0 / 11
-
     def test_epsilon_is_spread_over_all_levels(self):
         for universe, levels in ((1, 1), (1000, 11), (1 << 32, 33)):
             tree = IncrementalPredecessor(epsilon=2.0, universe=universe)
-            assert 1 / tree.mu.scale + 1 / tree.tau.scale == pytest.approx(2.0 / levels)
+            spent = 1 / tree.mu.scale + 1 / tree.tau.scale
+            assert 2.0 / levels * (1 - 1e-9) < spent <= 2.0 / levels
 
     def test_thresholds_rise_with_births_and_steps_and_failures_add_up(self):
         plan = IncrementalPredecessor(epsilon=1.0, universe=1 << 16)

@@ -12,7 +12,6 @@ from privstream.mechanisms.continual.incremental_predecessor import bounds
 from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.continual.predecessor import longest_cover
 from privstream.mechanisms.continual.ranges import Nodes, cover, history, tree_height, updated
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.tails import NoiseSum
 
 EXACT = 1e7  # an epsilon at which all noise is 0
@@ -171,27 +170,23 @@ class TestNoise:
         trees = 2 * mechanism.nodes.overlap * 10 * 4.2247**2 * 5
         assert mechanism.noise.variance(500) < trees / 4
 
-    @pytest.mark.parametrize("parts", [[(7.0, 3)], [(3.0, 2), (11.0, 1)]])
-    def test_quantiles_of_sums_are_exact(self, parts):
-        law, reach = np.ones(1), 3000
-        for scale, number in parts:
-            for _ in range(number):
-                law = np.convolve(law, DiscreteLaplace(scale).pmf(np.arange(-reach, reach + 1)))
-        middle = len(law) // 2
-        above = np.cumsum(law[::-1])[::-1]  # Pr[sum >= index - middle]
-        for log_beta in (-1.0, -5.0, -20.0):
-            z = NoiseSum.laplace(parts).quantile(log_beta)
-            assert above[middle + z + 1] <= math.exp(log_beta) < above[middle + z]
-
-    def test_quantiles_of_sums_of_geometrics(self):
-        noises = NoiseSum(((9.0, 2),), ((4.0, 3),))
-        support = np.arange(2000)
-        up, down = (1 - math.exp(-1 / 9)) * np.exp(-support / 9), (1 - math.exp(-1 / 4)) * np.exp(-support / 4)
-        law = np.convolve(np.convolve(up, up), np.convolve(np.convolve(down, down), down)[::-1])
+    @pytest.mark.parametrize(
+        ("raising", "lowering"),
+        [(((9.0, 2),), ((4.0, 3),)), (((7.0, 3),), ((7.0, 3),)), (((3.0, 2), (11.0, 1)), ((3.0, 2), (11.0, 1)))],
+    )
+    def test_quantiles_of_sums_are_exact(self, raising, lowering):
+        """Of geometric noises, and of Laplace noises, which are differences of two."""
+        laws, support = [np.ones(1), np.ones(1)], np.arange(1200)
+        for side, parts in enumerate((raising, lowering)):
+            for scale, number in parts:
+                for _ in range(number):
+                    one = (1 - math.exp(-1 / scale)) * np.exp(-support / scale)
+                    laws[side] = np.convolve(laws[side], one)
+        law = np.convolve(laws[0], laws[1][::-1])
         above = np.cumsum(law[::-1])[::-1]
-        zero = 3 * 1999
+        zero = len(laws[1]) - 1
         for log_beta in (-2.0, -10.0, -24.0):
-            z = noises.quantile(log_beta)
+            z = NoiseSum(raising, lowering).quantile(log_beta)
             assert above[zero + z + 1] <= math.exp(log_beta) < above[zero + z]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -73,20 +74,12 @@ class CountEvents(SplitRows):
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         self.events.inc(batch.num_rows)
         _, codes, steps = self.code(batch)
-        for step, number, counts in count(len(self.categories), steps, codes.astype(np.int64)):
-            yield StepKey(step, 0).to_bytes(), (number, counts)
-
-
-def count(size: int, steps: np.ndarray, positions: np.ndarray) -> Iterator[tuple[int, int, bytes]]:
-    """Count positions below `size`: yield each step, how much was counted in it, and what."""
-    if not len(positions):
-        return
-    cells, totals = np.unique(steps * size + positions, return_counts=True)
-    groups, columns = np.divmod(cells, size)
-    starts = np.flatnonzero(first_of_run(groups))
-    for start, end in zip(starts, [*starts[1:], len(groups)], strict=True):
-        some = totals[start:end]
-        yield int(groups[start]), int(some.sum()), encode_counts(columns[start:end], some)
+        cells, counts = np.unique(steps * len(self.categories) + codes.astype(np.int64), return_counts=True)
+        step, columns = np.divmod(cells, len(self.categories))
+        starts = np.flatnonzero(first_of_run(step)) if len(step) else []
+        for start, end in itertools.pairwise([*starts, len(step)]):
+            some = counts[start:end]
+            yield StepKey(int(step[start]), 0).to_bytes(), (int(some.sum()), encode_counts(columns[start:end], some))
 
 
 class BoundCodes(BoundEvents):
@@ -125,7 +118,6 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
     Steps are handled in order, so what is left of a person's rows depends on that person's rows alone.
     """
 
-    size: int
     limit: int
     limited = LimitCounter("contributions")
 
@@ -137,9 +129,10 @@ class LimitRows(ChargesInOrder, state="limit_rows"):
         admitted = rows.ranks.astype(np.int64) < self.limit - state.charged(rows.users)
         self.limited.add(len(admitted), int(len(admitted) - admitted.sum()))
         charges = Charges.of(rows.users[admitted])
-        positions = rows.items[admitted].astype(np.int64)
-        counts = [on_clock(at, data) for at, _, data in count(self.size, np.full(len(positions), step), positions)]
-        return Stepped(state.add(charges), counts, charges.to_bytes if len(charges) else unchanged)
+        if not len(charges):
+            return Stepped(state, (), unchanged)
+        counts = encode_counts(*np.unique(rows.items[admitted], return_counts=True))
+        return Stepped(state.add(charges), [on_clock(step, counts)], charges.to_bytes)
 
 
 class CountedSteps(RunningAnswers):
@@ -186,7 +179,7 @@ class CountedCategories(RunningTransform):
         return SplitRows(**self._common, noise=self._people, shards=self.shards)
 
     def _limit_rows(self, limit: int) -> LimitRows:
-        return LimitRows(steps=self.steps, size=len(self.categories), timer_offset=1, limit=limit)
+        return LimitRows(steps=self.steps, timer_offset=1, limit=limit)
 
 
 class CategoryTransform(CategoryParameters, CountedCategories):
