@@ -76,7 +76,7 @@ class CountEvents(SplitRows):
         _, codes, steps = self.code(batch)
         cells, counts = np.unique(steps * len(self.categories) + codes.astype(np.int64), return_counts=True)
         step, columns = np.divmod(cells, len(self.categories))
-        starts = np.flatnonzero(first_of_run(step)) if len(step) else []
+        starts: list[int] = np.flatnonzero(first_of_run(step)).tolist() if len(step) else []
         for start, end in itertools.pairwise([*starts, len(step)]):
             some = counts[start:end]
             yield StepKey(int(step[start]), 0).to_bytes(), (int(some.sum()), encode_counts(columns[start:end], some))
