@@ -1,12 +1,7 @@
 """Differentially private mechanisms over streams, on numpy arrays. Never imports Apache Beam."""
 
 from privstream.mechanisms.continual.cardinality import SetCardinality
-from privstream.mechanisms.continual.histogram import (
-    AnchoredFlags,
-    ColumnFlags,
-    HistogramMechanism,
-    HistogramQueries,
-)
+from privstream.mechanisms.continual.histogram import HistogramQueries
 from privstream.mechanisms.continual.incremental_predecessor import IncrementalPredecessor
 from privstream.mechanisms.continual.predecessor import DynamicPredecessor, Neighbours, PredecessorStep
 from privstream.mechanisms.continual.queries import (
@@ -18,7 +13,7 @@ from privstream.mechanisms.continual.queries import (
     Quantile,
     TopK,
 )
-from privstream.mechanisms.continual.ranges import RangeCounter, RangeStep, Updates
+from privstream.mechanisms.continual.ranges import RangeCounter, Updates
 from privstream.mechanisms.guarantee_records import read_guarantee_file
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
@@ -36,14 +31,11 @@ from privstream.mechanisms.selection.sparse_vector import SparseVector
 from privstream.mechanisms.selection.top_k import ExponentialMechanismWithGap, MeasuredTopK, NoisyTopK
 
 __all__ = [
-    "AnchoredFlags",
     "BinnedStep",
-    "ColumnFlags",
     "DynamicPredecessor",
     "ExponentialMechanismWithGap",
     "FoundKeys",
     "Histogram",
-    "HistogramMechanism",
     "HistogramQueries",
     "HistogramQuery",
     "Holdings",
@@ -69,7 +61,6 @@ __all__ = [
     "QuantileRows",
     "QueryMechanism",
     "RangeCounter",
-    "RangeStep",
     "RuleMonitor",
     "SeededNoise",
     "SetCardinality",

@@ -133,4 +133,4 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if hasattr(value, "describe"):
         return value.describe()
-    return float(value) if isinstance(value, int) else value
+    return float(value) if isinstance(value, int) and value < 1 << 53 else value

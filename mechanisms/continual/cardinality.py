@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -70,32 +69,6 @@ class CardinalityState:
     exhausted: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class CardinalityAlgorithm(ABC):
-    """One way to publish the size of a set after every step; its noise is bound to the step and the size."""
-
-    epsilon: float
-    horizon: int | None
-
-    @property
-    def curve(self) -> PrivacyCurve:
-        """All (epsilon, delta) of the run."""
-        return PureDp(self.epsilon)
-
-    @property
-    def spread(self) -> int | None:
-        """What an estimate by itself is off by at most with probability 95%; None where only bounds are known."""
-        return None
-
-    @abstractmethod
-    def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
-        """Return the next `shown`, `round` and `exhausted`, and an error bound, for a step with its true size."""
-
-    @abstractmethod
-    def error(self, step: int, updates: int) -> int:
-        """Return an error bound for all of steps 1 .. `step`, if the set is changed by at most so many updates."""
-
-
 def _label(noise: NoiseSource, number: int, size: int) -> Any:
     """Return a label that depends on the size."""
     return noise.bind(np.array([number], np.uint64), np.array([size], np.int64))
@@ -107,14 +80,16 @@ def _whole(bound: float) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FreshNoise(CardinalityAlgorithm):
+class FreshNoise:
     """Each size with noise of its own, for one person who moves `contributions` sizes by 1 at most.
 
     With delta > 0 the noise with the smaller variance: Gaussian, or Laplace, as for few sizes (what is epsilon-DP is
     (epsilon, delta)-DP).
     """
 
+    epsilon: float
     delta: float
+    horizon: int | None
     contributions: int
 
     @cached_property
@@ -127,27 +102,44 @@ class FreshNoise(CardinalityAlgorithm):
         return gaussian if gaussian.variance < laplace.variance else laplace
 
     @property
-    @override
     def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of the run."""
         return noise_curve(self.epsilon, 0.0 if isinstance(self.law, DiscreteLaplace) else self.delta)
 
     @property
-    @override
     def spread(self) -> int:
+        """What an estimate by itself is off by at most with probability 95%."""
         return max(0, self.law.tail_quantile(OUTSIDE / 2))
 
-    @override
     def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
+        """Return the state, and an error bound, after a step with its true size."""
         drawn = self.law.draw(noise, _label(noise, state.step, state.size))
         return replace(state, shown=state.size + int(drawn[0])), self.error(1, 0)
 
-    @override
     def error(self, step: int, updates: int) -> int:
+        """Return an error bound for all of steps 1 .. `step`."""
         return max(0, self.law.tail_quantile(BETA / (2 * (self.horizon or _TYPICAL_STEPS))))
 
 
 @dataclass(frozen=True, kw_only=True)
-class GapChanges(CardinalityAlgorithm):
+class SparseChanges:
+    """Changes an estimate when a private test says that it is far off; its noise is bound to the step and the size."""
+
+    epsilon: float
+    horizon: int | None
+    max_updates: int | None
+    beta: float = BETA
+
+    @property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of the run."""
+        return PureDp(self.epsilon)
+
+    spread = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapChanges(SparseChanges):
     """At each step two tests, the second one only if the first is a miss:
 
         up:   size - shown + mu  >= K + tau        down:  shown - size + mu' >= K + tau'
@@ -160,9 +152,6 @@ class GapChanges(CardinalityAlgorithm):
     unbounded: hit r = 0, 1, .. costs series_share(s + 1) of what is for hits, s the last number that has the three
     leading binary digits of r: laws are costly to make. See docs/proofs/cardinality.md.
     """
-
-    max_updates: int | None
-    beta: float = BETA
 
     @cached_property
     def rounds(self) -> int | None:
@@ -207,8 +196,8 @@ class GapChanges(CardinalityAlgorithm):
         off = math.ceil((mu + self.tau_bound) / 2) if number else 0  # the set is empty at first, which is known
         return self.slack(step, number) + mu + off
 
-    @override
     def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
+        """Return the state, and an error bound, after a step with its true size."""
         step, done = state.step, state.round
         if not state.exhausted:
             label, once = _label(noise, step, state.size), np.zeros(1, np.uint64)
@@ -233,9 +222,8 @@ class GapChanges(CardinalityAlgorithm):
         last = number if self.rounds is None else min(number, self.rounds - 1)
         return _whole(self.threshold(step, last) + self.tau_bound)
 
-    @override
     def error(self, step: int, updates: int) -> int:
-        # After as many hits as so many updates can bring.
+        """Return an error bound after as many hits as so many updates can bring."""
         if self.rounds is not None:
             return self._bound(step, self.rounds)
         number, left = 0, float(updates)
@@ -288,16 +276,13 @@ class Instance(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HenzingerSricharanSteinerChanges(CardinalityAlgorithm):
+class PaperChanges(SparseChanges):
     """Change the estimate iff |shown - size| + Lap(4 S / eps_1) > 24 S / eps_1 ln(2 T / beta) + Lap(2 S / eps_1).
 
     The new estimate is size + Lap(S / eps_1), also at step 1. With `max_updates` all changes are used up after S
     estimates. Without, instance j = 1, 2, .. follows on instance j - 1, with 6 epsilon / (pi^2 j^2) and for 2^(j - 1)
     updates. Without a horizon beta / T is 6 beta / (pi^2 t^2) at step t. All noise is rounded to integers.
     """
-
-    max_updates: int | None
-    beta: float = BETA
 
     def __post_init__(self) -> None:
         if self.epsilon > (largest := _LARGEST_RATIO * self._log(1)):
@@ -321,9 +306,8 @@ class HenzingerSricharanSteinerChanges(CardinalityAlgorithm):
         """Return instance 1, 2, .."""
         return self._made(self.epsilon * _BASEL / j**2, 1 << (j - 1))
 
-    @override
     def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
-        # The estimate is set at step 1, then where the test says so.
+        """Set the estimate at step 1, then where the test says so."""
         step, size, done = state.step, state.size, state.round
         hit = step == 1
         if done and not state.exhausted:
@@ -338,9 +322,8 @@ class HenzingerSricharanSteinerChanges(CardinalityAlgorithm):
             state = replace(state, shown=size + nu, round=done + 1)
         return state, self._error(self.instance(max(0, state.round - 1)), step)
 
-    @override
     def error(self, step: int, updates: int) -> int:
-        # In the last instance that so many updates can reach: those before are for 2^(j-1) - 1.
+        """Return an error bound in the last instance that so many updates reach: those before are for 2^(j-1) - 1."""
         reached = max(1, math.ceil(math.log2(updates + 1)))
         return self._error(self.of_doubling(reached) if self.max_updates is None else self.instance(0), step)
 
@@ -423,12 +406,12 @@ class SetCardinality(Mechanism[CardinalityState]):
         _ = self.algorithm.spread  # checks the rest
 
     @cached_property
-    def algorithm(self) -> CardinalityAlgorithm:
+    def algorithm(self) -> FreshNoise | GapChanges | PaperChanges:
         """What decides on the estimates."""
         if self.mode == COUNTS:
             most = min(each for each in (self.contributions, self.horizon) if each is not None)
             return FreshNoise(epsilon=self.epsilon, delta=self.delta, horizon=self.horizon, contributions=most)
-        kind = GapChanges if self.mode == "sparse" else HenzingerSricharanSteinerChanges
+        kind = GapChanges if self.mode == "sparse" else PaperChanges
         return kind(epsilon=self.epsilon, horizon=self.horizon, max_updates=self.max_updates)
 
     @property

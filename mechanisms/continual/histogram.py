@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.continual.partition import (
-    AnchoredPartition,
-    HenzingerSricharanSteinerPartition,
-    Partition,
-    early_ends,
-    sums_noise,
-)
+from privstream.mechanisms.continual.partition import AnchoredPartition, PaperPartition, early_ends, sums_noise
 from privstream.mechanisms.continual.queries import Histogram, HistogramQuery, Monotone
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.running import EpochNoise
@@ -36,6 +29,7 @@ LARGEST_THRESHOLD = 1 << 53
 """Larger ones are no numbers that sums can be compared with in floating point."""
 
 LARGEST_PAPER_EPSILON = 3.0  # the Gaussian mechanism of the paper's Appendix D is analysed below epsilon / 3 = 1
+MODES = ("anchored", "paper")
 _SUMS_SHARE = 0.65  # of epsilon, for the published sums
 _SLACKS = 15  # that are compared
 _MOST_INTERVALS = 1 << 20
@@ -68,23 +62,54 @@ class HistogramState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramMechanism(Mechanism[HistogramState]):
-    """What mechanisms on column sums share, which are published again only when something has grown.
+class HistogramQueries(Mechanism[HistogramState]):
+    """Answers queries on the column sums of a stream after every step, or raises flags, with one budget for the run.
+
+    Sums are published only when some query has grown by about K since they last were; until then half of what can have
+    been missed is added to them. The error depends on how large the answers are, hardly on the length of the stream.
+
+    With `thresholds` it publishes a flag for each column in place of answers: whether its estimate has reached its
+    threshold; flags stay up. In mode "paper" that is AboveThreshold in many dimensions: one test per step for all
+    columns, and a look at the columns one by one only when it says that some flag should go up.
 
     Privacy:
         Unit: one row over the whole run, or one person who has at most `rows_per_unit` rows in the whole run. Rows
         have entries 0 or 1, at most `row_columns` ones; a step adds any number of them, given as their sum. Neighbours:
         one row, or person, added or removed. Public: all fields, the number of steps. The inputs may depend on all
-        answers. All noise is bound to the data.
+        answers. All noise is bound to the data. A query of the caller's (`Monotone`) must keep its promises.
+
+    Accuracy:
+        `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
+        no query exceeds `largest`. `error_bound(step, interval)`: no answer is off by more at that step; a flag that is
+        up has a sum of at least its threshold less that, and one that is down has a sum below its threshold plus that.
 
     Attributes:
-        epsilon: finite and > 0.
+        epsilon: finite and > 0; below 3 in mode "paper" with delta > 0.
         delta: in [0, 1).
         columns: number of columns, >= 1.
         horizon: steps of the whole run at most, or None.
         row_columns: ones in a row at most; None for no bound.
         rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row.
         beta: failure probability of the accuracy.
+        queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `Quantile(q)`, `TopK(k)`,
+            `Monotone(function)`.
+        mode: "anchored", or "paper" for the constants of the source.
+        largest: largest value of a query that is expected, for how long intervals are; None for the horizon, or
+            100,000. Not used for privacy or accuracy.
+        thresholds: for flags, one integer from 1 to 2**53 for each column; public.
+
+    Example:
+        >>> from privstream.mechanisms.noise.sources import SeededNoise
+        >>> mechanism = HistogramQueries(epsilon=1.0, columns=10, horizon=1 << 20, largest=1000)
+        >>> state, answers = mechanism.step(mechanism.initial_state(), [5] * 10, SeededNoise(1))
+        >>> answers.shape
+        (10,)
+        >>> mechanism = HistogramQueries(epsilon=1.0, columns=2, thresholds=(2000, 2000), mode="paper")
+        >>> state, flags = mechanism.step(mechanism.initial_state(), [5000, 0], SeededNoise(1))
+        >>> flags.tolist()
+        [True, False]
+
+    Source: Henzinger, Sricharan, Steiner (2023), Algorithms 2 and 9, and Appendix D; docs/proofs/anchored.md.
     """
 
     epsilon: float
@@ -94,29 +119,38 @@ class HistogramMechanism(Mechanism[HistogramState]):
     row_columns: int | None = None
     rows_per_unit: int | None = None
     beta: float = 0.05
+    queries: tuple[HistogramQuery, ...] = (Histogram(),)
+    mode: str = "anchored"
+    largest: int | None = None
+    thresholds: tuple[int, ...] | None = None
     noise_label = "histogram mechanism"
-    state_type: ClassVar[type[Any]] = HistogramState
+    state_type = HistogramState
 
     def __post_init__(self) -> None:
         checks.epsilon(self.epsilon, largest=1e5)
         checks.probability("delta", self.delta, zero=True)
         checks.probability("beta", self.beta)
         checks.integer("columns", self.columns, minimum=1, maximum=LARGEST_COLUMNS)
-        for name in ("horizon", "rows_per_unit", "row_columns"):
+        for name in ("horizon", "rows_per_unit", "row_columns", "largest"):
             if getattr(self, name) is not None:
                 checks.integer(name, getattr(self, name), minimum=1)
         if self.row_columns is not None and self.row_columns > self.columns:
             raise ValueError(f"row_columns must be <= columns {self.columns}, got {self.row_columns}")
-
-    @property
-    @abstractmethod
-    def partition(self) -> Partition:
-        """What ends intervals."""
-
-    @property
-    @abstractmethod
-    def proof(self) -> str:
-        """Where the guarantee is proved."""
+        checks.one_of("mode", self.mode, MODES)
+        if self.mode == "paper" and self.delta > 0 and self.epsilon >= LARGEST_PAPER_EPSILON:
+            raise ValueError(f"epsilon must be < 3 in mode paper with delta > 0, got {self.epsilon}")
+        if not isinstance(self.queries, tuple) or not self.queries:
+            raise ValueError("queries must be a tuple of at least one query")
+        for query in self.queries:
+            query.check(self.columns)
+        if self.thresholds is not None:
+            if not isinstance(self.thresholds, tuple) or len(self.thresholds) != self.columns:
+                raise ValueError(f"thresholds must be a tuple of {self.columns} integers")
+            for threshold in self.thresholds:
+                checks.integer("thresholds", threshold, minimum=1, maximum=LARGEST_THRESHOLD)
+            if self.queries != (Histogram(),):
+                raise ValueError("queries must be the histogram alone where there are thresholds")
+        _ = self.partition  # checks that there is such noise
 
     @property
     @override
@@ -125,21 +159,80 @@ class HistogramMechanism(Mechanism[HistogramState]):
         limits = [f"A row is added at one step, has {self.columns:,} columns and {ones}."]
         if self.rows_per_unit is not None:
             limits.append(f"A person has at most {self.rows_per_unit:,} rows in the whole run, at any steps.")
+        place = "Theorem 1" if self.mode == "anchored" else f"section {4 if self.thresholds else 3}"
+        trusted = any(isinstance(query, Monotone) for query in self.queries)
         return PrivacyGuarantee(
             unit=EVENT if self.rows_per_unit is None else PERSON,
             epsilon=self.epsilon,
             delta=self.delta,
             limits=tuple(limits),
             public=("all parameters", "the number of steps"),
-            proof=self.proof,
-            caveats=self._caveats,
+            proof=f"docs/proofs/anchored.md, {place}",
+            caveats=(KEYED_NOISE, GIVEN_FUNCTIONS) if trusted else (KEYED_NOISE,),
             horizon=self.horizon,
             curve=PointCurve(at_epsilon=self.epsilon, at_delta=self.delta),
         )
 
+    @cached_property
+    def partition(self) -> AnchoredPartition | PaperPartition:
+        """What ends intervals."""
+        if self.mode == "paper":  # a third of epsilon each for sums, tests and comparisons
+            return PaperPartition(
+                epsilon=self.epsilon,
+                delta=self.delta,
+                beta=self.beta,
+                noise=self._noise(1 / 3, self.delta / 2 * math.exp(-2 * self.epsilon / 3)),
+                columns=self.columns,
+                queries=self._tracked,
+                moves=self.rows_per_unit or 1,
+                fixed=self.thresholds,
+            )
+        growth, step = self._tracked * self.expected, self.horizon or self.expected
+        slacks = sorted({max(8, growth >> place) for place in range(_SLACKS)})
+        return min(map(self._anchored, slacks), key=lambda partition: partition.error(growth, step))
+
+    def _anchored(self, slack: int) -> AnchoredPartition:
+        """Return the partition whose intervals have that much growth."""
+        most = 1 + self._tracked * self.expected // slack + early_ends(self.beta)
+        most = min(most, self.horizon or _MOST_INTERVALS)
+        return AnchoredPartition(
+            epsilon=self.epsilon * (1 - _SUMS_SHARE) / (self.rows_per_unit or 1),
+            beta=self.beta,
+            noise=self._noise(_SUMS_SHARE, self.delta, most),
+            columns=self.columns,
+            horizon=self.horizon,
+            slack=slack,
+            intervals=most,
+            columnwise=all(isinstance(query, Histogram) for query in self.queries),
+        )
+
+    def _noise(self, share: float, delta: float, expected: int | None = None) -> EpochNoise:
+        """Return the noise of the published sums, for a share of epsilon."""
+        touched = self.columns if self.row_columns is None else self.row_columns
+        return sums_noise(self.epsilon * share, delta, touched, self.rows_per_unit or 1, expected, self.horizon)
+
     @property
-    def _caveats(self) -> tuple[str, ...]:
-        return (KEYED_NOISE,)
+    def expected(self) -> int:
+        """The largest value of a query that is expected."""
+        return self.largest or self.horizon or _DEFAULT_LARGEST
+
+    @cached_property
+    def _tracked(self) -> int:
+        """How many numbers are published."""
+        return len(self._values(np.zeros(self.columns, np.int64)))
+
+    def _values(self, sums: Integers) -> Integers:
+        """Return the values of all queries, (k,), for sums (columns,)."""
+        return np.concatenate([query.values(sums[None, :])[0] for query in self.queries])
+
+    def error(self, largest: int, step: int | None = None) -> int:
+        """Return the error of the class docstring up to `step`, while no query exceeds `largest`.
+
+        Without `step` it is the horizon, or, if that is unknown, `largest`: as if each step added something.
+        """
+        checks.integer("largest", largest, minimum=0)
+        last = (self.horizon or max(1, largest)) if step is None else checks.step(step, self.horizon or step)
+        return self.partition.error(self._tracked * largest, last)
 
     def error_bound(self, step: int, interval: int) -> int:
         """Return how far answers are off at most at step 1, 2, ..: with probability 1 - beta, all of them at all steps.
@@ -152,18 +245,25 @@ class HistogramMechanism(Mechanism[HistogramState]):
     @override
     def initial_state(self) -> HistogramState:
         zeros = np.zeros(self.columns, np.int64)
-        memory = np.zeros((self.partition.noise.rows, self.columns))
-        base = self.partition.first_base(self._values(zeros))
-        return HistogramState(step=0, interval=0, totals=zeros, counts=zeros, anchor=zeros, memory=memory, base=base)
+        return HistogramState(
+            step=0,
+            interval=0,
+            totals=zeros,
+            counts=zeros,
+            anchor=zeros,
+            memory=np.zeros((self.partition.noise.rows, self.columns)),
+            base=self.partition.first_base(self._values(zeros)),
+            raised=np.zeros(self.columns if self.thresholds else 0, np.bool_),
+        )
 
     def step(self, state: HistogramState, vector: ArrayLike, noise: NoiseSource) -> tuple[HistogramState, NDArray[Any]]:
-        """Add one step's column sums, int (columns,), and return all answers in order, (k,).
+        """Add one step's column sums, int (columns,), and return all answers in order, (k,), or all flags.
 
         Raises:
             HorizonExceeded: the run is over.
             ValueError, TypeError: the vector has another shape or type, or sums are out of range.
         """
-        step, interval = state.step + 1, state.interval
+        step, interval, partition = state.step + 1, state.interval, self.partition
         counts = state.counts + self._checked(vector)
         if np.any(state.totals + counts > LARGEST_TOTAL):
             raise ValueError("vector must keep all sums up to 2**60")
@@ -171,32 +271,23 @@ class HistogramMechanism(Mechanism[HistogramState]):
             raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {step}")
         values, source = self._values(state.anchor + counts), self._source(noise)
         own = source.derive("interval", interval, state.anchor.astype("<i8").tobytes())
-        gap = float((values - state.base).max())
-        if gap <= self.partition.level(step, interval, gap, own):
-            after = replace(state, step=step, counts=counts)
-            return self._published(after, ended=False)
-        totals, memory = state.totals + counts, state.memory.copy()
-        keys = np.arange(self.columns, dtype=np.uint64)
-        anchor = totals + self.partition.noise.advance(memory, interval + 1, keys, [totals], source.derive("sums"))
-        after = replace(
-            state,
-            step=step,
-            interval=interval + 1,
-            totals=totals,
-            counts=np.zeros_like(totals),
-            anchor=anchor,
-            memory=memory,
-            base=self.partition.next_base(state.base, values, self._values(anchor), step, interval, own),
-        )
-        return self._published(after, ended=True)
-
-    @abstractmethod
-    def _values(self, sums: Integers) -> Integers:
-        """Return what is compared with the base, (k,), for sums (columns,)."""
-
-    @abstractmethod
-    def _published(self, state: HistogramState, *, ended: bool) -> tuple[HistogramState, NDArray[Any]]:
-        """Return the state and the answers after a step, which may have ended an interval."""
+        gap, added = float((values - state.base).max()), 0  # where an interval has just ended nothing has been missed
+        if gap > partition.level(step, interval, gap, own):
+            totals, memory = state.totals + counts, state.memory.copy()
+            keys = np.arange(self.columns, dtype=np.uint64)
+            anchor = totals + partition.noise.advance(memory, interval + 1, keys, [totals], source.derive("sums"))
+            base = partition.next_base(state.base, values, self._values(anchor), step, interval, own)
+            zeros = np.zeros_like(totals)
+            state = replace(state, totals=totals, counts=zeros, anchor=anchor, memory=memory, base=base)
+            state = replace(state, step=step, interval=interval + 1)
+        else:
+            state, added = replace(state, step=step, counts=counts), partition.added(step, interval)
+        answers = self._values(state.anchor) + added
+        if self.thresholds is None:
+            return state, answers
+        passed = np.isinf(state.base) if self.mode == "paper" else answers >= np.array(self.thresholds, np.int64)
+        raised = state.raised | passed
+        return replace(state, raised=raised), raised.copy()
 
     def _checked(self, vector: ArrayLike) -> Integers:
         """Return the sums of a step as int64. Messages quote no value."""
@@ -208,245 +299,3 @@ class HistogramMechanism(Mechanism[HistogramState]):
         if values.max() > LARGEST_ENTRY or values.min() < 0:
             raise ValueError("vector must contain integers between 0 and 2**31")
         return values.astype(np.int64)
-
-    def _noise(self, share: float, delta: float, expected: int | None = None) -> EpochNoise:
-        """Return the noise of the published sums, for a share of epsilon."""
-        touched = self.columns if self.row_columns is None else self.row_columns
-        return sums_noise(self.epsilon * share, delta, touched, self.rows_per_unit or 1, expected, self.horizon)
-
-    def _paper(self, queries: int, thresholds: tuple[int, ...] | None = None) -> HenzingerSricharanSteinerPartition:
-        """Return the partition of the paper: a third of epsilon each for sums, tests and comparisons."""
-        if self.delta > 0 and self.epsilon >= LARGEST_PAPER_EPSILON:
-            raise ValueError(f"epsilon must be < 3 in mode paper with delta > 0, got {self.epsilon}")
-        return HenzingerSricharanSteinerPartition(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            beta=self.beta,
-            noise=self._noise(1 / 3, self.delta / 2 * math.exp(-2 * self.epsilon / 3)),
-            columns=self.columns,
-            queries=queries,
-            moves=self.rows_per_unit or 1,
-            fixed=thresholds,
-        )
-
-
-MODES = ("anchored", "paper")
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistogramQueries(HistogramMechanism):
-    """Answers queries on the column sums of a stream after every step, with one budget for the whole run.
-
-    Sums are published only when some query has grown by about K since they last were; until then half of what can have
-    been missed is added to them. The error depends on how large the answers are, hardly on the length of the stream.
-
-    Privacy: of `HistogramMechanism`. A query of the caller's (`Monotone`) must keep its promises: it rests on them.
-
-    Accuracy:
-        `error(largest, step)`: with probability 1 - beta no answer is off by more at any of the steps 1 .. `step` while
-        no query exceeds `largest`.
-
-    Attributes:
-        queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `Quantile(q)`, `TopK(k)`,
-            `Monotone(function)`.
-        mode: "anchored", or "paper" for the constants of the source.
-        largest: largest value of a query that is expected, for how long intervals are; None for the horizon, or
-            100,000. Not used for privacy or accuracy.
-
-    All other attributes are those of `HistogramMechanism`.
-
-    Example:
-        >>> from privstream.mechanisms.noise.sources import SeededNoise
-        >>> mechanism = HistogramQueries(epsilon=1.0, columns=10, horizon=1 << 20, largest=1000)
-        >>> state, answers = mechanism.step(mechanism.initial_state(), [5] * 10, SeededNoise(1))
-        >>> answers.shape
-        (10,)
-
-    Source: Henzinger, Sricharan, Steiner (2023), Algorithm 2 and Appendix D for "paper"; docs/proofs/anchored.md.
-    """
-
-    queries: tuple[HistogramQuery, ...] = (Histogram(),)
-    mode: str = "anchored"
-    largest: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.one_of("mode", self.mode, MODES)
-        if self.largest is not None:
-            checks.integer("largest", self.largest, minimum=1)
-        if not isinstance(self.queries, tuple) or not self.queries:
-            raise ValueError("queries must be a tuple of at least one query")
-        for query in self.queries:
-            query.check(self.columns)
-        _ = self.partition  # checks that there is such noise
-
-    @property
-    @override
-    def proof(self) -> str:
-        return f"docs/proofs/anchored.md, {'Theorem 1' if self.mode == 'anchored' else 'section 3'}"
-
-    @property
-    @override
-    def _caveats(self) -> tuple[str, ...]:
-        trusted = any(isinstance(query, Monotone) for query in self.queries)
-        return (KEYED_NOISE, GIVEN_FUNCTIONS) if trusted else (KEYED_NOISE,)
-
-    @cached_property
-    def _tracked(self) -> int:
-        """How many numbers are published."""
-        return len(self._values(np.zeros(self.columns, np.int64)))
-
-    @override
-    def _values(self, sums: Integers) -> Integers:
-        return np.concatenate([query.values(sums[None, :])[0] for query in self.queries])
-
-    @cached_property
-    @override
-    def partition(self) -> Partition:
-        if self.mode == "paper":
-            return self._paper(self._tracked)
-        expected = self.largest or self.horizon or _DEFAULT_LARGEST
-        growth = self._tracked * expected
-        slacks = sorted({max(8, growth >> place) for place in range(_SLACKS)})
-        step = self.horizon or expected
-        return min(map(self._anchored, slacks), key=lambda partition: partition.error(growth, step))
-
-    def _anchored(self, slack: int) -> AnchoredPartition:
-        """Return the partition whose intervals have that much growth."""
-        growth = self._tracked * (self.largest or self.horizon or _DEFAULT_LARGEST)
-        most = min(1 + growth // slack + early_ends(self.beta), self.horizon or _MOST_INTERVALS)
-        return AnchoredPartition(
-            epsilon=self.epsilon * (1 - _SUMS_SHARE) / (self.rows_per_unit or 1),
-            beta=self.beta,
-            noise=self._noise(_SUMS_SHARE, self.delta, most),
-            columns=self.columns,
-            horizon=self.horizon,
-            slack=slack,
-            intervals=most,
-            columnwise=all(isinstance(query, Histogram) for query in self.queries),
-        )
-
-    def error(self, largest: int, step: int | None = None) -> int:
-        """Return the error of the class docstring up to `step`, while no query exceeds `largest`.
-
-        Without `step` it is the horizon, or, if that is unknown, `largest`: as if each step added something.
-        """
-        checks.integer("largest", largest, minimum=0)
-        last = (self.horizon or max(1, largest)) if step is None else checks.step(step, self.horizon or step)
-        if isinstance(self.partition, AnchoredPartition):
-            return self.partition.error(self._tracked * largest, last)
-        return self.partition.error_at(last, max(0, self._tracked * largest - 1))
-
-    @override
-    def _published(self, state: HistogramState, *, ended: bool) -> tuple[HistogramState, NDArray[Any]]:
-        added = 0  # where an interval has just ended nothing has been missed
-        if isinstance(self.partition, AnchoredPartition) and not ended:
-            added = self.partition.unseen(state.step, state.interval) // 2
-        return state, self._values(state.anchor) + added
-
-
-def check_thresholds(thresholds: object, columns: int) -> None:
-    """Raise unless there is a threshold for each column."""
-    if not isinstance(thresholds, tuple) or len(thresholds) != columns:
-        raise ValueError(f"thresholds must be a tuple of {columns} integers")
-    for threshold in thresholds:
-        checks.integer("thresholds", threshold, minimum=1, maximum=LARGEST_THRESHOLD)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColumnFlags(HistogramMechanism):
-    """Publishes after every step for every column whether its sum has passed its threshold; flags stay up.
-
-    This is AboveThreshold in many dimensions: one test per step for all columns, and a look at the columns one by one
-    only when it says that some flag should go up.
-
-    Privacy: of `HistogramMechanism`. A third of epsilon each for the sums, the tests and the columns one by one.
-
-    Accuracy:
-        `error_bound(step, columns)`: with probability 1 - beta, at all steps up to `step`, a flag that is up has a sum
-        above its threshold less that, and one that is down has a sum below its threshold plus that.
-
-    Attributes:
-        thresholds: one integer from 1 to 2**53 for each column; public.
-
-    All other attributes are those of `HistogramMechanism`; epsilon is below 3 if delta > 0.
-
-    Example:
-        >>> from privstream.mechanisms.noise.sources import SeededNoise
-        >>> mechanism = ColumnFlags(epsilon=1.0, columns=2, thresholds=(2000, 2000))
-        >>> state, flags = mechanism.step(mechanism.initial_state(), [5000, 0], SeededNoise(1))
-        >>> flags.tolist()
-        [True, False]
-
-    Source: Henzinger, Sricharan, Steiner (2023), Algorithm 9; docs/proofs/anchored.md, section 4.
-    """
-
-    thresholds: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_thresholds(self.thresholds, self.columns)
-        _ = self.partition
-
-    @property
-    @override
-    def proof(self) -> str:
-        return "docs/proofs/anchored.md, section 4"
-
-    @cached_property
-    @override
-    def partition(self) -> HenzingerSricharanSteinerPartition:
-        return self._paper(self.columns, self.thresholds)
-
-    @override
-    def _values(self, sums: Integers) -> Integers:
-        return sums
-
-    @override
-    def _published(self, state: HistogramState, *, ended: bool) -> tuple[HistogramState, NDArray[Any]]:
-        return state, np.isinf(state.base)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnchoredFlags(HistogramQueries):
-    """Publishes after every step for every column whether its estimate has reached its threshold; flags stay up.
-
-    Privacy: of `HistogramQueries`; flags are a function of its answers.
-
-    Accuracy:
-        `error_bound(step, interval)`: with probability 1 - beta, at all steps, a flag that is up has a sum of at least
-        its threshold less the bound, and one that is down has a sum below its threshold plus the bound.
-
-    Attributes:
-        thresholds: one integer from 1 to 2**53 for each column; public.
-
-    All other attributes are those of `HistogramQueries`.
-
-    Example:
-        >>> from privstream.mechanisms.noise.sources import SeededNoise
-        >>> mechanism = AnchoredFlags(epsilon=1.0, columns=2, thresholds=(2000, 2000), horizon=3)
-        >>> state, flags = mechanism.step(mechanism.initial_state(), [5000, 0], SeededNoise(1))
-        >>> flags.tolist()
-        [True, False]
-
-    Source: docs/proofs/anchored.md, Theorem 1; docs/proofs/live_histograms.md, section 4.
-    """
-
-    thresholds: tuple[int, ...]
-    noise_label = "anchored flags"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_thresholds(self.thresholds, self.columns)
-        if self.queries != (Histogram(),):
-            raise ValueError("queries must be the histogram alone")
-
-    @override
-    def initial_state(self) -> HistogramState:
-        return replace(super().initial_state(), raised=np.zeros(self.columns, np.bool_))
-
-    @override
-    def _published(self, state: HistogramState, *, ended: bool) -> tuple[HistogramState, NDArray[Any]]:
-        _, sums = super()._published(state, ended=ended)
-        raised = state.raised | (sums >= np.array(self.thresholds, np.int64))
-        return replace(state, raised=raised), raised.copy()

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import scipy  # its parts are loaded when they are used
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.continual.predecessor import NO_POINT, Neighbours, PredecessorStep
-from privstream.mechanisms.continual.ranges import (
-    PointMechanism,
-    Updates,
-    below,
-    bounds,
-    checked_points,
-    level_below_root,
-    tree_height,
-    updated,
-)
+from privstream.mechanisms.continual.ranges import PointMechanism, Updates, below, checked_points, tree_height, updated
 from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, NoiseSum
@@ -47,56 +36,41 @@ class IncrementalState:
         step: steps done.
         points: the points, sorted; private.
         numbers: of the active intervals that are not marked.
-        counts: points in each; private.
-        levels: the hidden threshold noise tau of each; private.
         births: how many intervals had been activated before each.
         marked: numbers of the marked intervals, sorted.
         activated: how many intervals have been activated.
     """
 
     step: int = 0
-    points: Integers = field(default_factory=_no_integers)
-    numbers: Integers = field(default_factory=_no_integers)
-    counts: Integers = field(default_factory=_no_integers)
-    levels: Integers = field(default_factory=_no_integers)
-    births: Integers = field(default_factory=_no_integers)
-    marked: Integers = field(default_factory=_no_integers)
-    activated: int = 0
+    points: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    numbers: Integers = field(default_factory=lambda: np.ones(1, np.int64))
+    births: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
+    marked: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    activated: int = 1
 
 
-def nearest_starts(ends: Integers, height: int, marked: Integers, *, mirrored: bool) -> Integers:
-    """Return for each range [0, end) the start of the interval from which on there is a point, or NOTHING.
+def level_below_root(numbers: Integers) -> Integers:
+    """Return floor(log2) of each number, exactly."""
+    depth, rest = np.zeros(len(numbers), np.int64), numbers.copy()
+    for shift in (32, 16, 8, 4, 2, 1):
+        high = rest >> shift > 0
+        depth[high] += shift
+        rest[high] >>= shift
+    return depth
 
-    Intervals are looked at from the end downwards: those of the range's dyadic cover until one is marked, then the
-    right children on the way to the last marked interval within it. Its start is the answer.
 
-    Args:
-        ends: 1 .. 2^height.
-        height: of the tree.
-        marked: intervals each of which contains a point, sorted.
-        mirrored: turn the universe around: then [0, end) is what comes last.
-    """
-    inside = np.zeros(len(ends), np.int64)  # the marked interval that a query has come to
-    done = np.zeros(len(ends), np.bool_)
+def bounds(numbers: Integers, height: int) -> tuple[Integers, Integers]:
+    """Return the first point of each dyadic interval, and the first one after it; 1 is the root, n has 2 n, 2 n + 1."""
+    levels = height - level_below_root(numbers)
+    starts = (numbers << levels) - (np.int64(1) << height)
+    return starts, starts + (np.int64(1) << levels)
 
-    def has_marked(numbers: Integers) -> NDArray[np.bool_]:
-        if mirrored:
-            numbers = 3 * (np.int64(1) << level_below_root(numbers)) - 1 - numbers
-        return below(marked, numbers + 1) > below(marked, numbers)
 
-    for level in range(height + 1):
-        rows = np.flatnonzero((inside == 0) & (ends >> level & 1 == 1))
-        numbers = (np.int64(1) << (height - level)) + (ends[rows] >> level) - 1
-        found = has_marked(numbers)
-        inside[rows[found]] = numbers[found]
-    for depth in range(height):
-        rows = np.flatnonzero(~done & (inside >> depth == 1))
-        left, right = 2 * inside[rows], 2 * inside[rows] + 1
-        to_right = has_marked(right)
-        goes_on = to_right | has_marked(left)
-        done[rows[~goes_on]] = True
-        inside[rows[goes_on]] = np.where(to_right, right, left)[goes_on]
-    return np.where(inside > 0, bounds(np.maximum(inside, 1), height)[0], NOTHING)
+def last_starts(ends: Integers, first: Integers, after: Integers) -> Integers:
+    """Return for each range [0, end) the largest start of an interval [first, after) that lies in it, or NOTHING."""
+    order = np.argsort(after, kind="stable")
+    best = np.maximum.accumulate(np.append(NOTHING, first[order]))
+    return best[np.searchsorted(after[order], ends, side="right")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +96,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         epsilon: finite and > 0.
         universe: points are 1 .. universe, at most 2^60.
         horizon: steps of the whole run at most, or None: thresholds then rise slowly with the steps done.
-        queries: number of queries in the whole run that the accuracy is stated for; None for all points at all steps.
+        queries: number of queries at a step that the accuracy is stated for; None for all points.
         beta: failure probability of the accuracy.
 
     Example:
@@ -144,10 +118,9 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     noise_label = "incremental predecessor"
     state_type = IncrementalState
 
+    @override
     def __post_init__(self) -> None:
-        checks.epsilon(self.epsilon)
-        checks.probability("beta", self.beta)
-        self._check_points()
+        super().__post_init__()
         if self.queries is not None:
             checks.integer("queries", self.queries, minimum=1, maximum=1 << 60)
         _ = self.mu, self.tau  # refuses scales beyond what can be drawn
@@ -182,19 +155,46 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         return after, self.answer(after, given.queries)
 
     def update(self, state: IncrementalState, updates: Updates, noise: NoiseSource) -> IncrementalState:
-        """Return the state after one step with these insertions."""
-        step = self._step_number(state.step + 1)
-        points, new, _ = updated(state.points, updates, self.universe)
+        """Return the state after one step with these insertions, in which all active intervals are tested."""
+        step, source = self._step_number(state.step + 1), self._source(noise).derive("finished")
+        points, _, _ = updated(state.points, updates, self.universe)
         if updates.inserted is not None and not np.all(updates.inserted):
             raise ValueError("updates must be insertions; DynamicPredecessor takes deletions")
-        return self._tested(replace(state, step=step, points=points), new, self._source(noise).derive("finished"))
+        numbers, births, marked, activated = state.numbers, state.births, state.marked, state.activated
+        tested = np.arange(len(numbers))
+        while len(hits := tested[self._hits(points, numbers[tested], births[tested], step, source)]):
+            parents = numbers[hits]
+            marked = np.union1d(marked, parents)
+            inner = parents[parents < np.int64(1) << self.height]  # single points have no children
+            children = np.stack([2 * inner, 2 * inner + 1], axis=1).reshape(-1)
+            starts, _ = bounds(children, self.height)
+            children = children[np.argsort(starts, kind="stable")][: np.count_nonzero(starts < self.universe)]
+            born = activated + np.arange(len(children), dtype=np.int64)
+            numbers, births = np.append(np.delete(numbers, hits), children), np.append(np.delete(births, hits), born)
+            order = np.argsort(bounds(numbers, self.height)[0], kind="stable")
+            numbers, births, activated = numbers[order], births[order], activated + len(children)
+            tested = np.flatnonzero(births >= activated - len(children))
+        return IncrementalState(
+            step=step, points=points, numbers=numbers, births=births, marked=marked, activated=activated
+        )
+
+    def _hits(
+        self, points: Integers, numbers: Integers, births: Integers, step: int, noise: NoiseSource
+    ) -> NDArray[np.bool_]:
+        """Test active intervals; the noise of a test is bound to the count."""
+        starts, ends = bounds(numbers, self.height)
+        counts = below(points, ends + 1) - below(points, starts + 1)
+        labels = np.stack([numbers, np.full(len(numbers), step)], axis=1).astype(np.uint64)
+        source = noise.derive("mu")
+        mu, tau = self.mu.draw(source, source.bind(labels, counts)), self.tau.draw(noise.derive("tau"), labels[:, 0])
+        return np.asarray(counts + mu > self.thresholds(births, step) + tau, np.bool_)
 
     def answer(self, state: IncrementalState, queries: ArrayLike) -> Neighbours:
         """Answer queries after the last step: a function of what is published."""
-        asked, height = checked_points("queries", queries, self.universe), self.height
-        size = np.int64(1) << height
-        starts = nearest_starts(asked, height, state.marked, mirrored=False)
-        ends = nearest_starts(size + 1 - asked, height, state.marked, mirrored=True)
+        asked, size = checked_points("queries", queries, self.universe), np.int64(1) << self.height
+        first, after = bounds(state.marked, self.height)
+        starts = last_starts(asked, first, after)
+        ends = last_starts(size + 1 - asked, size - after, size - first)  # of the universe turned around
         errors = np.maximum(
             self._way_errors(state, np.maximum(starts, 0), asked),
             self._way_errors(state, asked - 1, np.where(ends == NOTHING, size, size - ends)),
@@ -210,14 +210,9 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
 
     @cached_property
     def scales(self) -> tuple[float, float]:
-        """The scales of mu and tau with which an unmarked interval has few points, in a typical test."""
+        """The scales of mu and tau with which an unmarked interval has few points, nearly, in a typical test."""
         typical = -float(self.log_failure(np.array([_TYPICAL_INTERVALS]), self.horizon or _TYPICAL_STEPS)[0])
-
-        def margin(ratio: float) -> float:
-            """Return by how much a count in an unmarked interval can exceed 0, roughly: K + tau - mu."""
-            return (1 + 1 / ratio) * (typical - math.log1p(ratio) + ratio - 1)
-
-        ratio = round(float(scipy.optimize.minimize_scalar(margin, bounds=(1.0, 50.0), method="bounded").x), 3)
+        ratio = round(math.sqrt(typical), 3)
         mu = (1 + 1 / ratio) / (self.epsilon / (self.height + 1)) * (1 + 1e-12)
         return mu, ratio * mu
 
@@ -235,7 +230,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         """Return ln of the probability that a test may mark an interval without points."""
         numbers = births + 2.0
         shares = -np.log(SERIES * numbers * np.log(numbers) ** 2)
-        return np.asarray(math.log(self.beta / 2) + shares + self._log_step_share(step))
+        return np.asarray(math.log(self.beta / 2 * self._step_share(step)) + shares)
 
     def threshold(self, log_failure: NDArray[np.float64]) -> Integers:
         """Return the least K >= 0 for which mu - tau > K has probability at most e^log_failure."""
@@ -248,72 +243,18 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         """Return K of intervals that were activated after so many others, at a step."""
         return self.threshold(self.log_failure(births, step))
 
-    def _tested(self, state: IncrementalState, new: Integers, noise: NoiseSource) -> IncrementalState:
-        """Test all active intervals after a step, of which `state` has the points, and return what is active then."""
-        if state.activated:
-            starts, ends = bounds(state.numbers, self.height)
-            place = np.searchsorted(starts, new - 1, side="right") - 1
-            inside = (
-                (place >= 0) & (new - 1 < ends[np.maximum(place, 0)]) if len(ends) else np.zeros(len(new), np.bool_)
-            )
-            added = np.bincount(place[inside], minlength=len(starts))
-            state = replace(state, counts=state.counts + added)
-        else:
-            state = self._activated(state, np.ones(1, np.int64), noise)
-        tested = np.arange(len(state.numbers))
-        while len(hits := tested[self._hits(state, tested, noise)]):
-            parents, before = state.numbers[hits], state.activated
-            rest: dict[str, Any] = {
-                name: np.delete(getattr(state, name), hits) for name in ("numbers", "counts", "levels", "births")
-            }
-            state = replace(state, marked=np.union1d(state.marked, parents), **rest)
-            inner = parents[parents < np.int64(1) << self.height]  # single points have no children
-            children = np.stack([2 * inner, 2 * inner + 1], axis=1).reshape(-1)
-            state = self._activated(state, children[bounds(children, self.height)[0] < self.universe], noise)
-            tested = np.flatnonzero(state.births >= before)
-        return state
-
-    def _hits(self, state: IncrementalState, rows: Integers, noise: NoiseSource) -> NDArray[np.bool_]:
-        """Test some of the active intervals."""
-        labels = np.stack([state.numbers[rows], np.full(len(rows), state.step)], axis=1).astype(np.uint64)
-        mu = self.mu.draw(noise.derive("mu"), labels)
-        passed = state.counts[rows] + mu > self.thresholds(state.births[rows], state.step) + state.levels[rows]
-        return np.asarray(passed, np.bool_)
-
-    def _activated(self, state: IncrementalState, numbers: Integers, noise: NoiseSource) -> IncrementalState:
-        """Add active intervals, with all points that they have so far; they are born in order of their starts."""
-        starts, ends = bounds(numbers, self.height)
-        order = np.argsort(starts, kind="stable")
-        numbers, starts, ends = numbers[order], starts[order], ends[order]
-        place = np.searchsorted(bounds(state.numbers, self.height)[0], starts)
-        new = {
-            "numbers": numbers,
-            "counts": below(state.points, ends + 1) - below(state.points, starts + 1),
-            "levels": self.tau.draw(noise.derive("tau"), numbers.astype(np.uint64)),
-            "births": state.activated + np.arange(len(numbers), dtype=np.int64),
-        }
-        merged: dict[str, Any] = {name: np.insert(getattr(state, name), place, values) for name, values in new.items()}
-        return replace(state, activated=state.activated + len(numbers), **merged)
-
-    def error(self, step: int, points: int | None = None) -> int:
-        """Return the error of the class docstring at steps 1 .. `step`.
-
-        Args:
-            step: 1 or more.
-            points: distinct points inserted so far, at most; None for any number.
-        """
-        activated = 2 << self.height
-        if points is not None:
-            few = 2 * (self.height + 1) * checks.integer("points", points, minimum=0) + 1
-            activated = min(activated, few)
-        step = self._block_end(self._step_number(step))
-        most, rest = self.longest_large_way(step)
-        high = int(self.thresholds(np.array([max(0, activated - 1)]), step)[0])
-        return min(1 + most * high + rest + self._margin(most, step), self.universe)
+    def error(self, step: int) -> int:
+        """Return the error of the class docstring at steps 1 .. `step`."""
+        self._step_number(step)
+        sizes = np.int64(1) << np.arange(self.height, -1, -1)
+        large = self._large(sizes, step)
+        high = int(self.thresholds(np.array([(2 << self.height) - 1]), step)[0])
+        points = 2 * np.where(large, np.minimum(sizes, high), sizes).sum()  # two of each depth at most, or nearly
+        return int(min(1 + points + self._margin(2 * int(large.sum()), step), self.universe))
 
     def _way_errors(self, state: IncrementalState, starts: Integers, ends: Integers) -> Integers:
         """Return how many points [start, end), counted from 0, can contain, if no interval within it is marked."""
-        step = self._block_end(max(1, state.step))
+        step = max(1, state.step)
         first, after = bounds(state.numbers, self.height)
         large = self._large(after - first, step)
         most = np.where(large, self.thresholds(state.births, step), after - first)
@@ -323,18 +264,6 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         margins = np.array([self._margin(size, step) for size in sizes.tolist()], np.int64)
         return np.asarray(np.minimum(1 + sums[high] - sums[low] + margins[place], ends - starts))
 
-    def longest_large_way(self, step: int) -> tuple[int, int]:
-        """Return how many unmarked intervals on a way are large at most, and how many points the others can have.
-
-        Proof: docs/proofs/predecessor.md, section 4.
-        """
-        large = self._large(np.int64(1) << np.arange(self.height, -1, -1), step)
-        depth = max(0, int(large.sum()) - 1)  # of the smallest large ones
-        most = max(2, 2 * self.height - 1) if self.height else 1
-        if depth == self.height:
-            return most, 0
-        return min(most, max(1, 2 * depth)), 6 << (self.height - depth - 1)
-
     def _large(self, sizes: Integers, step: int) -> NDArray[np.bool_]:
         """Return which intervals are larger than a threshold: points of others are at most as many as places."""
         return np.asarray(sizes > int(self.thresholds(np.zeros(1, np.int64), step)[0]))
@@ -343,15 +272,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         """Return what the sum of so many tau - mu keeps within, for all sets that answers may have on their ways."""
         if not number:
             return 0
-        answers = math.log(self.queries or self.universe) - (0 if self.queries else self._log_step_share(step))
+        answers = math.log(self.queries or self.universe) - math.log(self._step_share(step))
         log_sets = answers + math.log(2 * (self.height + 2)) + (self.height + 1) * math.log(2)
         mu, tau = self.scales
         return NoiseSum(((tau, number),), ((mu, number),)).quantile(math.log(self.beta / 2) - log_sets)
-
-    def _block_end(self, step: int) -> int:
-        """Return the next power of two, or the horizon: so few quantiles are computed."""
-        return min(1 << (step - 1).bit_length(), self.horizon or 1 << 62)
-
-    def _log_step_share(self, step: int) -> float:
-        """Return ln of the part of a failure probability that falls to a step."""
-        return -math.log(self.horizon or SERIES * (step + 1) * math.log(step + 1) ** 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -25,13 +24,10 @@ from privstream.mechanisms.noise.running import (
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
 from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING, largest_shift, sensitivity_sigma
-from typing_extensions import override
 
 _TYPICAL_STEPS = 1 << 20  # for the split of the budget between the two noises
 _EARLY = 64.0  # intervals that may end before a query has grown, on average
 _SUMS, _ENDS, _TAU = 0.8, 0.1, 0.1  # shares of a failure probability
-
-
 _LONGEST = 1 << 14  # steps of correlated noise
 _SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
 _EXACT = 2.0**53  # whole floats below it are exact
@@ -40,12 +36,13 @@ _FLOATS = 0.5  # of a correction, in units of the grid
 
 
 @lru_cache(maxsize=64)
-def _correlated(steps: int, rows: int, touched: int, shift: float) -> ToeplitzNoise:
+def _correlated(steps: int, rows: int, touched: int, shift: float, opposite: bool) -> ToeplitzNoise:
     """Return noise in which a person's rows are a shift of so many deviations: docs/proofs/counters.md, Theorem 4."""
     factor = BufferedFactor(steps)
     fraction = max(0, _SPARE_BITS + math.ceil(math.log2(steps / rows) / 2))  # coarser for many rows: floats are exact
+    length = (math.sqrt(rows) if opposite else rows) * math.sqrt(touched * factor.contribution_square(1))
     rounded = 2 * math.sqrt(rows * touched * float(factor.levels @ factor.levels))
-    moved = math.ldexp(rows * math.sqrt(touched * factor.contribution_square(1)), fraction) * (1 + 1e-12)
+    moved = math.ldexp(length, fraction) * (1 + 1e-12)
     sigma = max(SMALLEST_SIGMA, math.sqrt(((moved + rounded) / shift) ** 2 + SMOOTHING))
     largest = DEVIATIONS * 2 * sigma * math.sqrt(max(factor.squares(None)[-1], factor.inverse @ factor.inverse))
     between = math.ldexp(rows * float(factor.levels[-1]), fraction)  # buffers of both worlds, at most
@@ -55,13 +52,20 @@ def _correlated(steps: int, rows: int, touched: int, shift: float) -> ToeplitzNo
 
 
 def sums_noise(
-    epsilon: float, delta: float, touched: int, rows: int, expected: int | None = None, horizon: int | None = None
+    epsilon: float,
+    delta: float,
+    touched: int,
+    rows: int,
+    expected: int | None = None,
+    horizon: int | None = None,
+    *,
+    opposite: bool = False,
 ) -> EpochNoise:
     """Return the noise of continual column sums, for a person with so many rows that move so many columns by 1 each.
 
     Trees of complete nodes with delta = 0, else correlated Gaussian noise; so all of it is bound to the sums. How often
-    sums are expected to be published, and can be at most, is for accuracy and memory alone. Proof:
-    docs/proofs/counters.md, Theorem 4.
+    sums are expected to be published, and can be at most, is for accuracy and memory alone. `opposite`: there are two
+    rows, of which the second takes back what the first adds. Proof: docs/proofs/counters.md, Theorem 4.
     """
 
     def tree(steps: int) -> RunningNoise:
@@ -73,7 +77,7 @@ def sums_noise(
         return CompleteTreeNoise(steps, law, base)
 
     def correlated(steps: int) -> RunningNoise:
-        return _correlated(steps, rows, touched, largest_shift(epsilon, delta))
+        return _correlated(steps, rows, touched, largest_shift(epsilon, delta), opposite)
 
     try:
         if delta == 0:
@@ -84,148 +88,9 @@ def sums_noise(
         raise ValueError(f"epsilon must be larger for rows of {touched:,} columns, got {epsilon}") from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Partition(ABC):
-    """When an interval ends, and what is compared with in the next one.
-
-    Attributes:
-        epsilon: of the tests.
-        beta: failure probability of all bounds.
-        noise: of the published sums.
-        columns: of the sums.
-    """
-
-    epsilon: float
-    beta: float
-    noise: EpochNoise
-    columns: int
-
-    @abstractmethod
-    def error_at(self, step: int, interval: int) -> int:
-        """Return how far answers are off at most at step 1, 2, .., in interval 0, 1, .."""
-
-    @abstractmethod
-    def first_base(self, values: Integers) -> Floats:
-        """Return what the queries are compared with at the start, given their values at 0."""
-
-    @abstractmethod
-    def level(self, step: int, interval: int, gap: float, noise: NoiseSource) -> float:
-        """Return what `gap`, the largest of values - base, must exceed to end the interval, with noise bound to it.
-
-        `noise` is that of the interval alone, and of the sums published at its start.
-        """
-
-    @abstractmethod
-    def next_base(
-        self, base: Floats, values: Integers, anchored: Integers, step: int, interval: int, noise: NoiseSource
-    ) -> Floats:
-        """Return the base after an interval, from the values at its end, true ones (private) and published ones."""
-
-
 def bound_labels(noise: NoiseSource, labels: Integers, values: NDArray[np.generic]) -> NDArray[np.uint64]:
     """Return labels that depend on 64-bit numbers too, of any kind."""
     return noise.bind(labels.astype(np.uint64), np.ascontiguousarray(values).view(np.int64))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnchoredPartition(Partition):
-    """End an interval iff max_i [q_i(s + c) - q_i(s)] + mu_t > K + tau_j: geometric noises, tau for each interval.
-
-    epsilon = 1 / b_tau + 1 / b_mu, the cost of one row, with scales b: docs/proofs/anchored.md. All other parameters
-    are for accuracy.
-
-    Attributes:
-        horizon: steps, or None.
-        slack: growth of each interval that does not end early.
-        intervals: how many are expected.
-        columnwise: whether growth of the values is growth of column sums, whatever the sums are.
-    """
-
-    horizon: int | None
-    slack: int
-    intervals: int
-    columnwise: bool
-
-    @cached_property
-    def _scales(self) -> tuple[float, float]:
-        """The scales of mu and tau for which the sum of their bounds is least."""
-        test = math.sqrt(-math.log(self._early_at(_TYPICAL_STEPS)))
-        interval = math.sqrt(-math.log(_TAU * self.beta * self._share(self.intervals)))
-        total = (test + interval) / self.epsilon * (1 + 1e-12)
-        return total / test, total / interval
-
-    @property
-    def mu(self) -> Geometric:
-        """The noise of a test."""
-        return Geometric(self._scales[0])
-
-    @property
-    def tau(self) -> Geometric:
-        """The noise of an interval's threshold."""
-        return Geometric(self._scales[1])
-
-    def _early_at(self, step: int) -> float:
-        """Return the probability that a step ends an interval early; all together at most `_EARLY`."""
-        share = 1 / self.horizon if self.horizon else 1 / (SERIES * (step + 1) * math.log(step + 1) ** 2)
-        return min(0.5, _EARLY * share)
-
-    def _share(self, number: int) -> float:
-        """Return the share of a failure probability for interval 1, 2, ..: half for the expected ones, evenly."""
-        return (0.5 / self.intervals if number <= self.intervals else 0.0) + 0.5 * series_share(number)
-
-    def _tail(self, interval: int) -> float:
-        """Return the failure probability of one column, on one side, of the sums published after so many intervals."""
-        return _SUMS * self.beta * self._share(interval) / (2 * self.columns)
-
-    def anchor_bound(self, interval: int) -> int:
-        """Return what is the error of the sums published after so many intervals, at most: of each set of sums."""
-        return self.noise.tail_bound(interval, self._tail(interval)) if interval else 0
-
-    def threshold(self, step: int, interval: int) -> int:
-        """Return K: intervals then have some growth of at least `slack`, each but few."""
-        early = max(0, math.ceil(-self._scales[0] * math.log(self._early_at(step))) - 1)
-        feigned = 0 if self.columnwise else 2 * self.anchor_bound(interval)  # growth that is the error of the sums
-        return early + feigned + self.slack
-
-    def tau_bound(self, interval: int) -> int:
-        """Return what tau - mu does not exceed where growth in interval 0, 1, .. first passes K and this bound."""
-        tau, mu = self.tau.scale, self.mu.scale
-        both = -math.expm1(-1 / mu) / -math.expm1(-1 / mu - 1 / tau)  # Pr[tau >= mu]
-        return max(0, math.ceil(tau * math.log(both / (_TAU * self.beta * self._share(interval + 1)))) - 1)
-
-    def unseen(self, step: int, interval: int) -> int:
-        """Return how far a query can have grown within an interval that is open at this step."""
-        return self.threshold(step, interval) + self.tau_bound(interval)
-
-    @override
-    def error_at(self, step: int, interval: int) -> int:
-        # That of the last sums, and half of what may have been added unseen.
-        return self.anchor_bound(interval) + (self.unseen(step, interval) + 1) // 2
-
-    def error(self, growth: int, step: int) -> int:
-        """Return the error up to `step`, up to which all queries together have grown by `growth`."""
-        most = growth // self.slack + early_ends(self.beta)
-        most = max(1, most if self.horizon is None else min(most, self.horizon))
-        sums = self.noise.tail_up_to(most, _SUMS * self.beta / (2 * self.columns))
-        feigned = 0 if self.columnwise else 2 * (sums - self.anchor_bound(most))
-        return sums + (self.unseen(step, most) + feigned + 1) // 2
-
-    @override
-    def first_base(self, values: Integers) -> Floats:
-        return values.astype(np.float64)
-
-    @override
-    def level(self, step: int, interval: int, gap: float, noise: NoiseSource) -> float:
-        tau = self.tau.draw(noise.derive("anchored tau"), np.array([interval], np.uint64))
-        source = noise.derive("anchored mu")
-        mu = self.mu.draw(source, bound_labels(source, np.array([step]), np.array([gap])))
-        return float(self.threshold(step, interval) + tau[0] - mu[0])
-
-    @override
-    def next_base(
-        self, base: Floats, values: Integers, anchored: Integers, step: int, interval: int, noise: NoiseSource
-    ) -> Floats:
-        return anchored.astype(np.float64)
 
 
 def early_ends(beta: float) -> int:
@@ -237,21 +102,125 @@ def early_ends(beta: float) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HenzingerSricharanSteinerPartition(Partition):
-    """Algorithm 2 or, with thresholds, Algorithm 9; with delta > 0, of Appendix D.
+class AnchoredPartition:
+    """End an interval iff max_i [q_i(s + c) - q_i(s)] + mu_t > K + tau_j: geometric noises, tau for each interval.
+
+    epsilon = 1 / b_tau + 1 / b_mu, the cost of one row, with scales b: docs/proofs/anchored.md. All other parameters
+    are for accuracy.
+
+    Attributes:
+        epsilon: of the tests.
+        beta: failure probability of all bounds.
+        noise: of the published sums.
+        columns: of the sums.
+        horizon: steps, or None.
+        slack: growth of each interval that does not end early.
+        intervals: how many are expected.
+        columnwise: whether growth of the values is growth of column sums, whatever the sums are.
+    """
+
+    epsilon: float
+    beta: float
+    noise: EpochNoise
+    columns: int
+    horizon: int | None
+    slack: int
+    intervals: int
+    columnwise: bool
+
+    @cached_property
+    def scales(self) -> tuple[float, float]:
+        """The scales of mu and tau for which the sum of their bounds is least."""
+        test = math.sqrt(-math.log(self._early_at(_TYPICAL_STEPS)))
+        interval = math.sqrt(-math.log(_TAU * self.beta * self._share(self.intervals)))
+        total = (test + interval) / self.epsilon * (1 + 1e-12)
+        return total / test, total / interval
+
+    def _early_at(self, step: int) -> float:
+        """Return the probability that a step ends an interval early; all together at most `_EARLY`."""
+        share = 1 / self.horizon if self.horizon else 1 / (SERIES * (step + 1) * math.log(step + 1) ** 2)
+        return min(0.5, _EARLY * share)
+
+    def _share(self, number: int) -> float:
+        """Return the share of a failure probability for interval 1, 2, ..: half for the expected ones, evenly."""
+        return (0.5 / self.intervals if number <= self.intervals else 0.0) + 0.5 * series_share(number)
+
+    def anchor_bound(self, interval: int) -> int:
+        """Return what is the error of the sums published after so many intervals, at most: of each set of sums."""
+        tail = _SUMS * self.beta * self._share(interval) / (2 * self.columns) if interval else 0.0
+        return self.noise.tail_bound(interval, tail) if interval else 0
+
+    def threshold(self, step: int, interval: int) -> int:
+        """Return K: intervals then have some growth of at least `slack`, each but few."""
+        early = max(0, math.ceil(-self.scales[0] * math.log(self._early_at(step))) - 1)
+        feigned = 0 if self.columnwise else 2 * self.anchor_bound(interval)  # growth that is the error of the sums
+        return early + feigned + self.slack
+
+    def unseen(self, step: int, interval: int) -> int:
+        """Return how far a query can have grown within an interval that is open: K and a bound of tau - mu."""
+        mu, tau = self.scales
+        both = -math.expm1(-1 / mu) / -math.expm1(-1 / mu - 1 / tau)  # Pr[tau >= mu]
+        passed = math.ceil(tau * math.log(both / (_TAU * self.beta * self._share(interval + 1)))) - 1
+        return self.threshold(step, interval) + max(0, passed)
+
+    def added(self, step: int, interval: int) -> int:
+        """Return what is added to the last sums while an interval is open: half of what can be unseen."""
+        return self.unseen(step, interval) // 2
+
+    def error_at(self, step: int, interval: int) -> int:
+        """Return how far answers are off at most at step 1, 2, .., after so many intervals."""
+        return self.anchor_bound(interval) + (self.unseen(step, interval) + 1) // 2
+
+    def error(self, growth: int, step: int) -> int:
+        """Return the error up to `step`, up to which all queries together have grown by `growth`."""
+        most = growth // self.slack + early_ends(self.beta)
+        most = max(1, most if self.horizon is None else min(most, self.horizon))
+        sums = self.noise.tail_up_to(most, _SUMS * self.beta / (2 * self.columns))
+        feigned = 0 if self.columnwise else 2 * (sums - self.anchor_bound(most))
+        return sums + (self.unseen(step, most) + feigned + 1) // 2
+
+    def first_base(self, values: Integers) -> Floats:
+        """Return what the queries are compared with at the start, given their values at 0."""
+        return values.astype(np.float64)
+
+    def level(self, step: int, interval: int, gap: float, noise: NoiseSource) -> float:
+        """Return what `gap`, the largest of values - base, must exceed to end the interval, with noise bound to it.
+
+        `noise` is that of the interval alone, and of the sums published at its start.
+        """
+        mu, tau = map(Geometric, self.scales)
+        level = tau.draw(noise.derive("anchored tau"), np.array([interval], np.uint64))[0]
+        source = noise.derive("anchored mu")
+        drawn = mu.draw(source, bound_labels(source, np.array([step]), np.array([gap])))[0]
+        return float(self.threshold(step, interval) + level - drawn)
+
+    def next_base(
+        self, base: Floats, values: Integers, anchored: Integers, step: int, interval: int, noise: NoiseSource
+    ) -> Floats:
+        """Return the base after an interval, from the values at its end, true ones (private) and published ones."""
+        return anchored.astype(np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperPartition:
+    """Algorithm 2 or, with thresholds, Algorithm 9; with delta > 0, of Appendix D. See `AnchoredPartition`.
 
     The listing has `moves` = 1: one row changes the values of one interval by 1. All its noise is scaled by `moves`.
     What the listing leaves open, or has wrong, is read as in docs/proofs/errata.md. All noise is integer noise of the
     same scale, which exceeds a bound of continuous noise by half of one.
 
     Attributes:
-        delta: of the comparisons and the sums.
+        epsilon, delta: of everything; of the comparisons and the sums.
         queries: k; with thresholds the number of columns.
         moves: rows of a unit.
         fixed: thresholds, which become infinite when they are passed; None for those of Algorithm 2, which rise.
     """
 
+    epsilon: float
     delta: float
+    beta: float
+    noise: EpochNoise
+    columns: int
     queries: int
     moves: int
     fixed: tuple[int, ...] | None = None
@@ -298,22 +267,28 @@ class HenzingerSricharanSteinerPartition(Partition):
         """Return K_j^t; 0 for thresholds that are fixed."""
         return 0.0 if self.fixed else 3 * (self.margin(step, number) + self.sums_bound(number))
 
-    @override
+    def added(self, step: int, interval: int) -> int:
+        """Return nothing: the last sums are published as they are."""
+        return 0
+
     def error_at(self, step: int, interval: int) -> int:
-        # With fixed thresholds: how far the sum of a flag that is up is below it, and of one that is down above it.
+        """Return the error; of flags: how far the sum of one that is up is below its threshold, and the reverse."""
         number = interval + 1
         bounds = self.margin(step, number) + self.gamma_bound(number) + self.sums_bound(number)
         if self.fixed:
             return math.ceil(bounds) + 1
         return math.ceil(self.rise(step, number) + bounds + self.margin(step, number) + 2 * self.sums_bound(number) + 1)
 
-    @override
+    def error(self, growth: int, step: int) -> int:
+        """Return the error up to `step`, up to which all queries together have grown by `growth`."""
+        return self.error_at(step, max(0, growth - 1))
+
     def first_base(self, values: Integers) -> Floats:
-        # L - K at the start.
+        """Return L - K at the start."""
         return np.array(self.fixed, np.float64) if self.fixed else np.zeros(values.shape)
 
-    @override
     def level(self, step: int, interval: int, gap: float, noise: NoiseSource) -> float:
+        """Return K + tau - mu."""
         return self.rise(step, interval + 1) + self.test(step, interval, gap, noise)
 
     def test(self, step: int, interval: int, gap: float, noise: NoiseSource) -> float:
@@ -323,11 +298,10 @@ class HenzingerSricharanSteinerPartition(Partition):
         labels = bound_labels(source, np.array([step]), np.array([gap]))
         return float(tau[0] - _laplace(12 * self.moves / self.epsilon).draw(source, labels)[0])
 
-    @override
     def next_base(
         self, base: Floats, values: Integers, anchored: Integers, step: int, interval: int, noise: NoiseSource
     ) -> Floats:
-        # The thresholds rise, or go, of the queries that look close to theirs.
+        """Return higher thresholds, or none, of the queries that look close to theirs."""
         source, levels = noise.derive("paper gamma", step), base + self.rise(step, interval + 1)
         gamma = self.gamma.draw(source, bound_labels(source, np.arange(len(values)), values))
         crossed = values + gamma > levels - self.margin(step, interval + 1)

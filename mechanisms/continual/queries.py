@@ -83,12 +83,10 @@ class MaxSum(Quantile):
 
 
 @dataclass(frozen=True)
-class MinSum(HistogramQuery):
+class MinSum(Quantile):
     """The smallest column sum."""
 
-    @override
-    def values(self, sums: Integers) -> Integers:
-        return np.asarray(sums.min(axis=1, keepdims=True))
+    q: float = 1e-12
 
 
 @dataclass(frozen=True)

@@ -1,67 +1,41 @@
-"""RangeCounter: how many points lie in [low, high], while points are inserted and deleted; and dyadic intervals."""
+"""RangeCounter: how many points lie in public ranges, after every step, while points are inserted and deleted."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
-from privstream.mechanisms.arrays import Integers
+from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.mechanism import Mechanism, State
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
-from privstream.mechanisms.noise.running import (
-    CompleteTreeNoise,
-    EpochNoise,
-    NodeNoise,
-    TreeNoise,
-    tree_nodes,
-)
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
+from privstream.mechanisms.noise.running import EpochNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import sum_quantile, sum_spread
-from privstream.mechanisms.privacy.accounting import noise_curve, sensitivity_sigma
+from privstream.mechanisms.noise.tails import normal_spread
+from privstream.mechanisms.privacy.accounting import noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
 from typing_extensions import override
 
 LARGEST_UNIVERSE = 1 << 60
 LARGEST_HORIZON = 1 << 40
-IMPULSES = 2  # an update moves the count of an interval, and perhaps back, if it decides whether a later one counts
+IMPULSES = 2  # an update moves the count of a set, and perhaps back, if it decides whether a later one counts
 DIGEST_BYTES = 16
-_MOST_NODES = 1 << 22  # of all ranges that are known before, unless the tree is binary
-_DEEPER = 0.02  # a tree with one level more must be better by so much
+_MOST_NODES = 1 << 22  # of all ranges together, unless the tree is binary
+_EXACT = 2.0**53  # whole floats below it are exact
+_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 
 
 def tree_height(universe: int) -> int:
     """Return H: the levels of the dyadic intervals are 0 .. H."""
     return (universe - 1).bit_length()
-
-
-def longest_cover(height: int) -> int:
-    """Return how many dyadic intervals `cover` needs at most."""
-    return max(1, 2 * height - 2)
-
-
-def bounds(numbers: Integers, height: int) -> tuple[Integers, Integers]:
-    """Return the first point of each dyadic interval, and the first one after it; 1 is the root, n has 2 n, 2 n + 1."""
-    levels = height - level_below_root(numbers)
-    starts = (numbers << levels) - (np.int64(1) << height)
-    return starts, starts + (np.int64(1) << levels)
-
-
-def level_below_root(numbers: Integers) -> Integers:
-    """Return floor(log2) of each number, exactly."""
-    depth, rest = np.zeros(len(numbers), np.int64), numbers.copy()
-    for shift in (32, 16, 8, 4, 2, 1):
-        high = rest >> shift > 0
-        depth[high] += shift
-        rest[high] >>= shift
-    return depth
 
 
 def cover(starts: Integers, ends: Integers, base: int) -> tuple[Integers, Integers, Integers]:
@@ -83,50 +57,6 @@ def cover(starts: Integers, ends: Integers, base: int) -> tuple[Integers, Intege
         left, right, level = -(-inner // base), outer // base, level + 1
     owners, levels, places = (np.concatenate(each) for each in zip(*found, strict=True))
     return owners, levels, places
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """A tree over what lies between the ends of ranges that are known before; nodes that some range uses have counters.
-
-    Attributes:
-        edges: the ends of the ranges, int64.
-        base: children of a node.
-        overlap: how many nodes with counters contain one point at most.
-        most: of how many nodes a range is the sum at most.
-    """
-
-    edges: Integers
-    base: int
-    overlap: int
-    most: int
-
-    @classmethod
-    def of(cls, starts: Integers, ends: Integers, *, pure: bool) -> Cells:
-        """Return the tree with which the noise of answers is least on average."""
-        edges = np.unique(np.concatenate([starts, ends]))
-        first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
-        found: list[tuple[float, Cells]] = []
-        for height in range(1, len(edges).bit_length() + 1):
-            base = 1 << -(-len(edges).bit_length() // height)
-            if base > 2 and np.minimum(last - first, 2 * base * height).sum() > _MOST_NODES:
-                continue
-            owners, levels, places = cover(first, last, base)
-            nodes = np.unique((levels << 32) + places)
-            size = base ** (nodes >> 32)
-            low = (nodes & ((1 << 32) - 1)) * size
-            length = int((low + size).max()) + 1
-            change = np.bincount(low, minlength=length) - np.bincount(low + size, minlength=length)
-            made = cls(edges, base, int(np.cumsum(change).max()), int(np.bincount(owners).max()))
-            noise = made.overlap ** (2 if pure else 1) * len(owners)
-            found.append((noise * (1 + _DEEPER * height), made))
-        return min(found, key=lambda option: option[0])[1]
-
-    def cover(self, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
-        """Return the number of the range, and that of the node, for each node of each of these ranges."""
-        first, last = np.searchsorted(self.edges, starts), np.searchsorted(self.edges, ends)
-        owners, levels, places = cover(first, last, self.base)
-        return owners, (levels << 32) + places
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,14 +109,23 @@ def below(held: Integers, points: Integers) -> Integers:
     return np.searchsorted(held, points).astype(np.int64)
 
 
+def history(digest: bytes, new: Integers, gone: Integers) -> bytes:
+    """Return a digest of all updates, given that of those before a step."""
+    changes = b"".join([digest, len(new).to_bytes(8), new.astype("<i8").tobytes(), gone.astype("<i8").tobytes()])
+    return hashlib.blake2b(changes, digest_size=DIGEST_BYTES, person=b"range history").digest()
+
+
 class PointMechanism(Mechanism[State]):
     """A mechanism whose input is insertions, and perhaps deletions, of points 1 .. `universe`."""
 
+    epsilon: float
     universe: int
     horizon: int | None
+    beta: float
 
-    def _check_points(self) -> None:
-        """Check the parameters that all these mechanisms have."""
+    def __post_init__(self) -> None:
+        checks.epsilon(self.epsilon)
+        checks.probability("beta", self.beta)
         checks.integer("universe", self.universe, minimum=1, maximum=LARGEST_UNIVERSE)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1, maximum=LARGEST_HORIZON)
@@ -195,86 +134,98 @@ class PointMechanism(Mechanism[State]):
         """Return a step number within the horizon."""
         return checks.step(step, self.horizon or LARGEST_HORIZON)
 
-    @override
-    def _described(self) -> Any:
-        # Whole numbers stay as they are: some are too large for floats.
-        values = asdict(cast(Any, self))
-        return [
-            type(self).__name__,
-            values | {name: float(values[name]) for name in ("epsilon", "delta") if name in values},
-        ]
-
-
-def _is_range(value: object) -> bool:
-    """Tell whether a value is two integers."""
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, int | np.integer) for end in value)
+    def _step_share(self, step: int) -> float:
+        """Return the part of a failure probability that falls to a step."""
+        if self.horizon is not None:
+            return 1 / self.horizon
+        doublings = (step - 1).bit_length()
+        return 0.5**doublings / ((doublings + 1) * (doublings + 2))
 
 
 @dataclass(frozen=True, eq=False)
-class RangeStep:
-    """Input of a step: updates, and the ranges to be counted after them.
+class Nodes:
+    """Sets of neighbouring points with a counter each: every range is the disjoint union of some of them.
 
     Attributes:
-        updates: insertions and deletions, in order; private.
-        low, high: integers, shape (n,), 1 <= low <= high <= universe; public.
+        starts, ends: of the sets [start, end), int64 (sets,).
+        owners, places: for each set of each range the number of the range, and that of the set.
+        overlap: sets that contain one point, at most.
     """
 
-    updates: Updates
-    low: ArrayLike = ()
-    high: ArrayLike = ()
+    starts: Integers
+    ends: Integers
+    owners: Integers
+    places: Integers
+    overlap: int
+
+    @classmethod
+    def of(cls, starts: Integers, ends: Integers, *, pure: bool) -> Nodes:
+        """Return those of the tree over the cells between ends with which the noise of answers is least on average."""
+        edges = np.unique(np.concatenate([starts, ends]))
+        first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
+        found: list[tuple[int, Nodes]] = []
+        for height in range(1, len(edges).bit_length() + 1):
+            base = 1 << -(-len(edges).bit_length() // height)
+            if base > 2 and np.minimum(last - first, 2 * base * height).sum() > _MOST_NODES:
+                continue
+            owners, levels, numbers = cover(first, last, base)
+            codes, places = np.unique((numbers * base**levels << 32) + base**levels, return_inverse=True)
+            low = codes >> 32
+            high = low + (codes & ((1 << 32) - 1))
+            change = np.bincount(low, minlength=len(edges)) - np.bincount(high, minlength=len(edges))
+            overlap = int(np.cumsum(change).max())
+            made = cls(edges[low], edges[high], owners, places.reshape(-1), overlap)
+            found.append((overlap ** (2 if pure else 1) * len(owners), made))
+        return min(found, key=lambda option: option[0])[1]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RangeState:
-    """What outlives a step; noise to come is bound to the digests.
+    """What outlives a step.
 
     Attributes:
         step: steps done.
         points: the points, sorted; private.
-        ends: steps at which nodes have ended that are in sums to come.
-        digests: of all updates up to each of these, uint8 (n, 16).
-        digest: of all updates.
+        memory: what the noise of each set remembers; private.
+        digest: of all updates; private.
     """
 
     step: int = 0
     points: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    ends: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    digests: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, DIGEST_BYTES), np.uint8))
+    memory: Floats
     digest: bytes = bytes(DIGEST_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RangeCounter(PointMechanism[RangeState]):
-    """Counts points in ranges after every step, with one budget for the whole run and all ranges.
+    """Counts points in public ranges after every step, with one budget for the whole run and all ranges.
 
-    Every dyadic interval of the universe has a continual counter, and a range is the sum of at most 2 log2(universe) of
-    them; where all ranges are known before (`asked`), counters are those of a tree over what lies between their ends.
-    True counts are taken from the sorted points, and noise is a function of labels, drawn when a range is asked for.
+    Ranges are sums of nodes of a tree over what lies between their ends; each node has a continual counter.
 
     Privacy:
         Unit: one event, that is one update (an insertion or deletion of one point), added or removed. Points are a set:
-        inserting a member or deleting a non-member does nothing. An update is in L intervals, in each of them in h
-        nodes over time, and moves each node by 1; the next update of the same point may then count in one world and not
-        in the other, which doubles that. delta = 0: discrete Laplace noise of scale 2 L h / epsilon. delta > 0:
-        discrete Gaussian noise for the root of 2 L h. Public: all fields, the number of steps, and which ranges are
-        asked when. Updates may depend on all earlier answers. Replays: docs/proofs/range_counting.md, section 4.
+        inserting a member or deleting a non-member does nothing. An update moves the counters of V nodes by 1; the next
+        update of the same point may then count in one world and not in the other, and move them back. Public: all
+        fields, the number of steps. Updates may depend on all earlier answers. Replays:
+        docs/proofs/range_counting.md, section 4.
 
     Accuracy:
-        `error_at` and `errors_at` bound how far answers are off. Time: O(points) per step, and O(log(universe) h) draws
-        per range; memory: the points.
+        `errors(step)`: with probability 1 - beta no answer at any step is off by more, with updates that do not depend
+        on answers. `error(step)` is the largest of these up to a step. Time: O(points + nodes) per step.
 
     Attributes:
         epsilon: finite and > 0.
         delta: in [0, 1).
         universe: points are 1 .. universe, at most 2^60.
         horizon: steps of the whole run at most, or None: noise then grows with the steps done.
-        asked: ranges (low, high), public and fixed before the run, beside which none may be asked; () for any ranges.
+        ranges: tuple of (low, high) with 1 <= low <= high <= universe; public.
+        beta: failure probability of the accuracy.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
-        >>> mechanism = RangeCounter(epsilon=1.0, universe=1 << 32, horizon=1)
-        >>> step = RangeStep(Updates(np.arange(1, 50001)), low=[1, 1], high=[10000, 1 << 32])
-        >>> state, counts = mechanism.step(mechanism.initial_state(), step, SeededNoise(1))
+        >>> mechanism = RangeCounter(epsilon=1.0, universe=1 << 32, horizon=1, ranges=((1, 10_000), (1, 1 << 32)))
+        >>> updates = Updates(np.arange(1, 50_001))
+        >>> state, counts = mechanism.step(mechanism.initial_state(), updates, SeededNoise(1))
         >>> [round(count, -3) for count in counts.tolist()]
         [10000, 50000]
 
@@ -285,47 +236,37 @@ class RangeCounter(PointMechanism[RangeState]):
     delta: float = 0.0
     universe: int
     horizon: int | None = None
-    asked: tuple[tuple[int, int], ...] = ()
+    ranges: tuple[tuple[int, int], ...]
+    beta: float = 0.05
     noise_label = "range counter"
     state_type = RangeState
 
+    @override
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
+        super().__post_init__()
         checks.probability("delta", self.delta, zero=True)
-        self._check_points()
-        if not isinstance(self.asked, tuple) or not all(_is_range(each) for each in self.asked):
-            raise TypeError(f"asked must be a tuple of ranges, each of two integers, got {self.asked!r}")
+        if not isinstance(self.ranges, tuple) or not self.ranges:
+            raise TypeError("ranges must be a tuple of at least one pair (low, high)")
+        for pair in self.ranges:
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise TypeError("ranges must be a tuple of pairs (low, high)")
+            low = checks.integer("ranges: low", pair[0], minimum=1, maximum=self.universe)
+            checks.integer("ranges: high", pair[1], minimum=low, maximum=self.universe)
         _ = self.noise  # refuses scales beyond what can be drawn
 
-    @property
-    def levels(self) -> int:
-        """Intervals with counters that contain a point at most, L."""
-        return tree_height(self.universe) + 1 if self._cells is None else self._cells.overlap
-
     @cached_property
-    def _known(self) -> Integers:
-        """The ranges that may be asked, as [start, end), int64 (n, 2), distinct and sorted; none for any ranges."""
-        low, high = np.array(self.asked, np.int64).reshape(-1, 2).T
-        return np.unique(np.stack(self._checked_ends(low, high), axis=1), axis=0)
-
-    @cached_property
-    def _cells(self) -> Cells | None:
-        """What known ranges are sums of; None for any ranges."""
-        return Cells.of(*self._known.T, pure=self.delta == 0) if self.asked else None
+    def nodes(self) -> Nodes:
+        """What ranges are sums of."""
+        low, high = np.array(self.ranges, np.int64).T
+        return Nodes.of(low, high + 1, pure=self.delta == 0)
 
     @cached_property
     def noise(self) -> EpochNoise:
-        """The noise of an interval."""
-        moved = IMPULSES * self.levels
-
-        def tree(steps: int) -> NodeNoise:
-            if self.delta == 0:
-                scale = moved * tree_nodes(steps) / self.epsilon
-                return TreeNoise(steps, DiscreteLaplace(math.nextafter(scale, math.inf)))
-            norm = math.sqrt(moved * steps.bit_length())
-            return CompleteTreeNoise(steps, DiscreteGaussian(sensitivity_sigma(self.epsilon, self.delta, norm)), 2)
-
-        return EpochNoise.of(tree) if self.horizon is None else EpochNoise((tree(self.horizon),), (self.horizon,))
+        """The noise of a node's counter."""
+        if self.delta > 0:
+            touched, horizon = self.nodes.overlap, self.horizon
+            return sums_noise(self.epsilon, self.delta, touched, IMPULSES, horizon, horizon, opposite=True)
+        return subtraction_trees(IMPULSES * self.nodes.overlap / self.epsilon, self.horizon)
 
     @property
     @override
@@ -335,150 +276,77 @@ class RangeCounter(PointMechanism[RangeState]):
             epsilon=self.epsilon,
             delta=self.delta,
             limits=(f"An event inserts or deletes one point of 1 .. {self.universe}, at one step.",),
-            public=("all parameters", "the number of steps", "which ranges are asked, and when"),
-            proof=f"docs/proofs/range_counting.md, Theorem {2 if self.asked else 1}",
+            public=("all parameters", "the number of steps"),
+            proof="docs/proofs/range_counting.md, Theorem 1",
             caveats=(KEYED_NOISE,),
             horizon=self.horizon,
             curve=noise_curve(self.epsilon, self.delta),
         )
 
-    def error_at(self, step: int, beta: float, *, answers: int, every_step: bool) -> int:
-        """Return z such that with probability 1 - beta no answer is off by more at its step, this z at `step`.
+    @override
+    def initial_state(self) -> RangeState:
+        return RangeState(memory=np.zeros((self.noise.rows, len(self.nodes.starts))))
 
-        Args:
-            step: 1 or more.
-            beta: in (0, 1).
-            answers: how many, of ranges that do not depend on earlier answers; in the whole run, or
-            every_step: whether so many at each step.
-        """
-        log_beta = self._log_share(step, beta, answers, every_step)
-        most = longest_cover(self.levels - 1) if self._cells is None else self._cells.most
-        return max(sum_quantile(_times(laws, most), log_beta) for laws in self.noise.laws(step, largest=True))
-
-    def errors_at(
-        self, step: int, low: ArrayLike, high: ArrayLike, beta: float, *, answers: int, every_step: bool
-    ) -> Integers:
-        """Return for each of these ranges what its answer at `step` is off by at most, int64 (n,); see `error_at`."""
-        log_beta = self._log_share(step, beta, answers, every_step)
-        return self._of_each(step, low, high, lambda laws: sum_quantile(laws, log_beta))
-
-    def spreads(self, step: int, low: ArrayLike, high: ArrayLike, beta: float) -> Integers:
-        """Return for each of these ranges by how much its answer at `step` is off at most, alone, int64 (n,).
-
-        With probability 1 - beta: of one range that does not depend on earlier answers, and not of all together.
-        """
-        return self._of_each(step, low, high, lambda laws: sum_spread(laws, beta))
-
-    def _of_each(self, step: int, low: ArrayLike, high: ArrayLike, bound: Callable[[_Laws], int]) -> Integers:
-        """Return for each range a bound, from the number of its noises of each law."""
-        numbers, _ = self._cover(*self._checked_ranges(low, high))
-        sizes, place = np.unique(np.bincount(numbers), return_inverse=True)
-        laws = self.noise.laws(step)[-1]
-        return np.array([bound(_times(laws, size)) for size in sizes.tolist()], np.int64)[place]
-
-    def _log_share(self, step: int, beta: float, answers: int, every_step: bool) -> float:
-        """Return ln of the failure probability of one answer at a step."""
-        doublings = (self._step_number(step) - 1).bit_length()
-        rest = math.log(checks.integer("answers", answers, minimum=1))
-        if every_step and self.horizon is not None:
-            rest += math.log(self.horizon)
-        elif every_step:
-            rest += doublings * math.log(2) + math.log((doublings + 1) * (doublings + 2))
-        return math.log(checks.probability("beta", beta)) - rest
-
-    def step(self, state: RangeState, given: RangeStep, noise: NoiseSource) -> tuple[RangeState, Integers]:
-        """Make the updates of one step, then count the points in its ranges, int64 (n,).
+    def step(self, state: RangeState, updates: Updates, noise: NoiseSource) -> tuple[RangeState, Integers]:
+        """Make the updates of one step; return how many points there are in each range then, int64 (ranges,).
 
         Raises:
             HorizonExceeded: the run is over.
-            ValueError, TypeError: points or ranges have another type or shape, or are outside of the universe.
+            ValueError, TypeError: points have another type or shape, or are outside of the universe.
         """
-        self._checked_ranges(given.low, given.high)
-        after = self.update(state, given.updates)
-        return after, self.count(after, given.low, given.high, noise)
-
-    def update(self, state: RangeState, updates: Updates) -> RangeState:
-        """Return the state after one step with these updates."""
-        step = self._step_number(state.step + 1)
+        step, nodes, source = self._step_number(state.step + 1), self.nodes, self._source(noise)
         points, new, gone = updated(state.points, updates, self.universe)
-        if self.delta == 0:
-            return replace(state, step=step, points=points)
-        parts = (state.digest, len(new).to_bytes(8), new.astype("<i8").tobytes(), gone.astype("<i8").tobytes())
-        changes = b"".join(parts)
-        digest = hashlib.blake2b(changes, digest_size=DIGEST_BYTES, person=b"range history").digest()
-        ends = np.unique([end for *_, end in self._nodes(step)])
-        known = np.concatenate([state.digests, np.frombuffer(digest, np.uint8)[None, :]])
-        digests = known[np.searchsorted(np.append(state.ends, step), ends)]
-        return RangeState(step=step, points=points, ends=ends, digests=digests, digest=digest)
+        digest, memory = history(state.digest, new, gone), state.memory.copy()
+        if self.delta > 0:  # nodes of trees with subtraction are used before their data are there
+            source = source.derive("history", digest)
+        sums = below(points, nodes.ends) - below(points, nodes.starts)
+        sums += self.noise.advance(memory, step, np.arange(len(sums), dtype=np.uint64), [sums], source)
+        counts = np.zeros(len(self.ranges), np.int64)
+        np.add.at(counts, nodes.owners, sums[nodes.places])
+        return RangeState(step=step, points=points, memory=memory, digest=digest), counts
 
-    def count(self, state: RangeState, low: ArrayLike, high: ArrayLike, noise: NoiseSource) -> Integers:
-        """Count the points in ranges after the last step; asking again gives the same answers."""
-        starts, ends = self._checked_ranges(low, high)
-        if state.step == 0 or not len(starts):
-            return np.zeros(len(starts), np.int64)
-        numbers, intervals = self._cover(starts, ends)
-        distinct, place = np.unique(intervals, return_inverse=True)
-        sums = below(state.points, ends) - below(state.points, starts)
-        np.add.at(sums, numbers, self._drawn(state, distinct, self._source(noise))[place])
-        return sums
+    @cached_property
+    def _sizes(self) -> Integers:
+        """Of how many nodes each range is the sum."""
+        return np.bincount(self.nodes.owners)
 
-    def _drawn(self, state: RangeState, intervals: Integers, source: NoiseSource) -> Integers:
-        """Return the noise of intervals."""
-        total, labels = np.zeros(len(intervals), np.int64), intervals.astype(np.uint64)
-        for number, law, height, position, sign, end in self._nodes(state.step):
-            bound = state.digests[np.searchsorted(state.ends, end)].tobytes() if self.delta > 0 else b""
-            total += sign * law.draw(source.derive("node", number, height, position, bound), labels)
-        return total
+    def errors(self, step: int) -> Integers:
+        """Return what the answer about each range at `step` is off by at most: see the class."""
+        return self._of_each(lambda size: self.noise.tail_bound(step, self._tail(step), size))
 
-    def _nodes(self, step: int) -> list[tuple[int, SymmetricNoise, int, int, int, int]]:
-        """Return epoch, law, height, position, sign and last step of the nodes over time that a count has noise of."""
-        return [
-            (number, tree.law, height, position, sign, before + ((position + 1) << height))
-            for number, epoch, before, done in self.noise.begun(step)
-            for tree in [cast(NodeNoise, epoch)]
-            for height, position, sign in tree.nodes(done)
-        ]
+    def error(self, step: int) -> int:
+        """Return the largest of these errors up to `step`."""
+        return self.noise.tail_bound(step, self._tail(step), int(self._sizes.max()), so_far=True)
 
-    def _cover(self, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
-        """Return the intervals of [start, end): the number of the range, and that of the interval, of each."""
-        if self._cells is not None:
-            return self._cells.cover(starts, ends)
-        height = self.levels - 1
-        last = np.where(ends - 1 == self.universe, np.int64(1) << height, ends - 1)  # nothing lies beyond
-        owners, levels, places = cover(starts - 1, last, 2)
-        return owners, (np.int64(1) << (height - levels)) + places
+    def spreads(self, step: int, beta: float) -> Integers:
+        """Return by how much the answer about each range at `step` is off at most with probability 1 - beta, alone."""
+        if self.delta > 0:
+            variance = self.noise.variance(step)
+            return self._of_each(lambda size: normal_spread(size * variance, beta))
+        return self._of_each(lambda size: self.noise.tail_bound(step, beta / 2, size))
+
+    def _of_each(self, bound: Callable[[int], int]) -> Integers:
+        """Return for each range a bound, from the number of its nodes."""
+        sizes, place = np.unique(self._sizes, return_inverse=True)
+        return np.array([bound(size) for size in sizes.tolist()], np.int64)[place]
+
+    def _tail(self, step: int) -> float:
+        """Return the failure probability of one answer at a step, on one side."""
+        return self.beta * self._step_share(self._step_number(step)) / (2 * len(self.ranges))
 
     @override
     def _described(self) -> Any:
         kind, values = super()._described()
-        return [kind, values | {"asked": hashlib.blake2b(self._known.astype("<i8").tobytes()).hexdigest()}]
-
-    def _checked_ends(self, low: ArrayLike, high: ArrayLike) -> tuple[Integers, Integers]:
-        """Return the first point of each range, and the first one after it."""
-        starts, ends = checked_points("low", low, self.universe), checked_points("high", high, self.universe)
-        if starts.shape != ends.shape:
-            raise ValueError(f"high must have shape {starts.shape} as low, got {ends.shape}")
-        if np.any(starts > ends):
-            raise ValueError("high must be >= low")
-        return starts, ends + 1
-
-    def _checked_ranges(self, low: ArrayLike, high: ArrayLike) -> tuple[Integers, Integers]:
-        """Return the same of ranges that may be asked."""
-        starts, ends = self._checked_ends(low, high)
-        if self.asked:
-            both = np.concatenate([self._known, np.stack([starts, ends], axis=1)])
-            if len(np.unique(both, axis=0)) > len(self._known):
-                raise ValueError("low and high must be of ranges that are asked: others have no counters")
-        return starts, ends
+        return [kind, values | {"ranges": hashlib.blake2b(np.array(self.ranges, "<i8").tobytes()).hexdigest()}]
 
 
-_Laws = list[tuple[SymmetricNoise, int]]
+def subtraction_trees(scale: float, horizon: int | None) -> EpochNoise:
+    """Return noise of k-ary trees with subtraction, of that scale for each level of them."""
 
+    def tree(steps: int) -> TreeNoise:
+        made = TreeNoise(steps, DiscreteLaplace(math.nextafter(scale * tree_nodes(steps), math.inf)))
+        if made.law.scale * _SCALES * made.most_nodes(steps) > _EXACT:
+            raise ValueError("epsilon must be larger: sums of noise must be exact in floating point")
+        return made
 
-def _times(laws: _Laws, number: int) -> _Laws:
-    """Return so many times as many noises, rounded up to six leading binary digits: few quantiles are computed."""
-    found = []
-    for law, each in laws:
-        rest = max(0, (each * number).bit_length() - 6)
-        found.append((law, -(-each * number >> rest) << rest))
-    return found
+    return EpochNoise.of(tree) if horizon is None else EpochNoise((tree(horizon),), (horizon,))

@@ -60,8 +60,11 @@ class RunningNoise(ABC):
         """Return the variance of the noise at `step`."""
 
     @abstractmethod
-    def tail_bound(self, step: int, tail: float) -> int:
-        """Return z >= 0 with Pr[noise at `step` > z] <= tail; the law is symmetric up to the rounding of halves."""
+    def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
+        """Return z >= 0 with Pr[sum of the noise of so many keys at `step` > z] <= tail.
+
+        The law is symmetric up to the rounding of halves.
+        """
 
 
 @dataclass(frozen=True)
@@ -149,21 +152,21 @@ class ToeplitzNoise(RunningNoise):
         rounding = ROUNDING_VARIANCE if self.fraction else 0.0
         return math.ldexp(self.law.variance, -2 * self.fraction) * self._square(step) + rounding
 
-    def tail_bound(self, step: int, tail: float) -> int:
+    def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
         """Return z with Pr[noise > z] <= tail: docs/proofs/keyed_counts.md, Lemma 3."""
         square = self._square(step)
         if isinstance(self.law, DiscreteLaplace):
-            return _laplace_quantile(self.law, round(square), tail)
-        norm = math.sqrt(square)
+            return _laplace_quantile(self.law, round(square) * number, tail)
+        norm = math.sqrt(square * number)
         normal = -self.law.sigma * norm * float(special.ndtri(tail * (1 - _SMALL_PART)))
         if math.isinf(normal):
             raise ValueError(f"delta must be larger: no threshold is exceeded by noise with a probability of {tail}")
         if self.factor.exact and normal >= self.law.sigma * norm:  # a sum of discrete Gaussians is one
             return math.ceil(normal - 0.5)
         moved = norm * float(self.factor.levels[-1])
-        corrections = 0.0 if self.factor.exact else moved * math.sqrt(step)
+        corrections = 0.0 if self.factor.exact else moved * math.sqrt(step * number)
         rounded = moved * _rounded(tail)
-        return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) - 0.5))
+        return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) + number / 2 - 1))
 
 
 def correlated_noise(factor: Factor, sigma: float, fraction: int) -> ToeplitzNoise:
@@ -200,8 +203,8 @@ class NodeNoise(RunningNoise):
         return len(self.nodes(step)) * self.law.variance
 
     @override
-    def tail_bound(self, step: int, tail: float) -> int:
-        return sum_quantile([(self.law, len(self.nodes(step)))], math.log(2 * tail))
+    def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
+        return sum_quantile([(self.law, _few(len(self.nodes(step)) * number))], math.log(2 * tail))
 
 
 @dataclass(frozen=True)
@@ -234,8 +237,8 @@ class TreeNoise(NodeNoise):
         return base // 2 * tree_height(base, step)
 
     @override
-    def tail_bound(self, step: int, tail: float) -> int:  # at any step: few quantiles are computed
-        return _laplace_quantile(self.law, self.most_nodes(self.horizon), tail)
+    def tail_bound(self, step: int, tail: float, number: int = 1) -> int:  # at any step: few quantiles are computed
+        return _laplace_quantile(self.law, _few(self.most_nodes(self.horizon) * number), tail)
 
 
 @dataclass(frozen=True)
@@ -335,11 +338,13 @@ class EpochNoise(RunningNoise):
         return sum(epoch.variance(done) for _, epoch, _, done in self.begun(step))
 
     @override
-    def tail_bound(self, step: int, tail: float) -> int:
-        if laws := self.laws(step)[-1]:
-            return sum_quantile(laws, math.log(2 * tail))
+    def tail_bound(self, step: int, tail: float, number: int = 1, *, so_far: bool = False) -> int:
+        """Return z with Pr[sum of the noise of so many keys > z] <= tail: at `step`, or at any one step `so_far`."""
+        if any(found := self.laws(step, largest=so_far)):
+            sums = [[(law, _few(each * number)) for law, each in laws] for laws in found]
+            return max(sum_quantile(laws, math.log(2 * tail)) for laws in (sums if so_far else sums[-1:]))
         begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
-        return sum(epoch.tail_bound(done, tail / len(begun)) for epoch, done in begun)
+        return sum(epoch.tail_bound(done, tail / len(begun), number) for epoch, done in begun)
 
     def tail_up_to(self, step: int, tail: float) -> int:
         """Return z with Pr[noise at any of the steps 1 .. `step` > z] <= tail; it grows with the step."""
@@ -387,6 +392,12 @@ def _laplace_quantile(law: DiscreteLaplace, number: int, tail: float) -> int:
     if number == 1:
         return max(0, law.tail_quantile(tail))
     return NoiseSum.laplace([(law.scale, number)]).quantile(math.log(tail))
+
+
+def _few(number: int) -> int:
+    """Return a number of noises, rounded up to six leading binary digits: few quantiles are computed."""
+    rest = max(0, number.bit_length() - 6)
+    return -(-number >> rest) << rest
 
 
 def _rounded(tail: float) -> float:

@@ -124,17 +124,6 @@ def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -
     return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
 
 
-def sum_spread(parts: Sequence[tuple[SymmetricNoise, int]], beta: float) -> int:
-    """Return z that |sum| exceeds with probability `beta`, or hardly less, for so many noises of each law.
-
-    Exact for discrete Laplace noises. Discrete Gaussian ones are taken for normal ones that are rounded: as sums of a
-    variance well above 1 are, up to far less than `beta`. That is no bound on tails, as `sum_quantile` is.
-    """
-    if any(isinstance(law, DiscreteGaussian) for law, _ in parts):
-        return normal_spread(sum(number * law.variance for law, number in parts), beta)
-    return sum_quantile(parts, math.log(checks.probability("beta", beta)))
-
-
 def normal_spread(variance: float, beta: float) -> int:
     """Return z such that rounded normal noise is within z with probability 1 - beta."""
     return math.ceil(-float(special.ndtri(checks.probability("beta", beta) / 2)) * math.sqrt(variance) + 0.5)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from attacks import falls, stands
-from privstream.mechanisms.continual.histogram import ColumnFlags, HistogramQueries
+from privstream.mechanisms.continual.histogram import HistogramQueries
+from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
 
 pytestmark = pytest.mark.slow
@@ -20,8 +21,7 @@ def rounds_that_hit(with_row, seed, *, reset, rounds=12, runs=RUNS):
     mechanism = HistogramQueries(epsilon=2.0 / 0.35, columns=1, mode="anchored", horizon=10**6, largest=100)
     partition, source, hits = mechanism.partition, SeededNoise(seed), np.zeros(runs, np.int64)
     for interval in range(rounds):
-        tau = partition.tau.draw(source.derive("tau", interval), runs)
-        mu = partition.mu.draw(source.derive("mu", interval), runs)
+        mu, tau = (Geometric(scale).draw(source.derive(i, interval), runs) for i, scale in enumerate(partition.scales))
         hits += (with_row if interval == 0 or not reset else 0) + mu > tau
     return hits
 
@@ -66,7 +66,7 @@ def anchored_outcomes(epsilon, row, seed, runs):
 
 def flag_outcomes(epsilon, row, seed, runs):
     """Tell when the flag goes up."""
-    mechanism = ColumnFlags(epsilon=epsilon, columns=1, thresholds=(400,), horizon=5)
+    mechanism = HistogramQueries(epsilon=epsilon, columns=1, thresholds=(400,), horizon=5, mode="paper")
     rows = np.array([[row], [400], [0], [0], [0]])
     return [int(flags.sum()) for flags in whole_runs(mechanism, rows, seed, runs)]
 

@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 import pytest
 from privstream.mechanisms import IncrementalPredecessor, SeededNoise, Updates
-from privstream.mechanisms.continual.ranges import bounds
+from privstream.mechanisms.continual.incremental_predecessor import bounds
 
 UNIVERSE, WIDE = 2, 256
 RUNS = 4_200

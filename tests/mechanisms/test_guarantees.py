@@ -8,8 +8,6 @@ import pkgutil
 import privstream.mechanisms
 import pytest
 from privstream.mechanisms import (
-    AnchoredFlags,
-    ColumnFlags,
     DynamicPredecessor,
     ExponentialMechanismWithGap,
     FoundKeys,
@@ -55,11 +53,11 @@ MECHANISMS = [
     ThresholdMonitor(**MONITOR, calibration="status", domain_size=50, count_share=0.0),
     RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(500, 9), ends=(400, 9), many=(True, False)),
     HistogramQueries(epsilon=1.0, columns=3, delta=1e-6, mode="anchored"),
-    ColumnFlags(epsilon=1.0, columns=3, thresholds=(400, 10**6, 1000)),
-    AnchoredFlags(epsilon=1.0, delta=1e-6, columns=3, thresholds=(400, 10**6, 1000), horizon=20),
+    HistogramQueries(epsilon=1.0, columns=3, thresholds=(400, 10**6, 1000), mode="paper"),
+    HistogramQueries(epsilon=1.0, delta=1e-6, columns=3, thresholds=(400, 10**6, 1000), horizon=20),
     SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"),
-    RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20),
-    RangeCounter(epsilon=1.0, universe=1 << 20),
+    RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20, ranges=((1, 500), (300, 900))),
+    RangeCounter(epsilon=1.0, universe=1 << 20, ranges=((1, 500), (300, 900))),
     DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=6),
     IncrementalPredecessor(epsilon=1.0, universe=1 << 20),
     KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7),

@@ -7,8 +7,8 @@ import pytest
 from grids import some_quick
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.mechanisms.continual.histogram import AnchoredFlags, ColumnFlags, HistogramQueries, sums_noise
-from privstream.mechanisms.continual.partition import bound_labels
+from privstream.mechanisms.continual.histogram import HistogramQueries
+from privstream.mechanisms.continual.partition import bound_labels, sums_noise
 from privstream.mechanisms.continual.queries import (
     Histogram,
     MaxSum,
@@ -17,6 +17,7 @@ from privstream.mechanisms.continual.queries import (
     Quantile,
     TopK,
 )
+from privstream.mechanisms.noise.discrete import Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.guarantee import GIVEN_FUNCTIONS
 from scipy import stats
@@ -60,12 +61,8 @@ class TestQueries:
         assert TopK(4).values(sums)[0].tolist() == ordered[::-1][:4].tolist()
 
     def test_the_guarantee_rests_on_functions_of_the_caller(self):
-        assert [
-            GIVEN_FUNCTIONS in mechanism("anchored", queries=some).guarantee.caveats for some in (OWN, QUERIES)
-        ] == [
-            True,
-            False,
-        ]
+        for some, rests in ((OWN, True), (QUERIES, False)):
+            assert (GIVEN_FUNCTIONS in mechanism("anchored", queries=some).guarantee.caveats) == rests
 
 
 def mechanism(mode, **changes):
@@ -121,9 +118,10 @@ class TestRuns:
             c = c + row
             growth = all_values(tested.queries, (s + c)[None, :]) - all_values(tested.queries, s[None, :])
             draws = source.derive("interval", interval, s.tobytes())
-            tau = partition.tau.draw(draws.derive("anchored tau"), np.array([interval], np.uint64))[0]
+            mu_law, tau_law = map(Geometric, partition.scales)
+            tau = tau_law.draw(draws.derive("anchored tau"), np.array([interval], np.uint64))[0]
             label = bound_labels(draws.derive("anchored mu"), np.array([step]), np.array([float(growth.max())]))
-            mu = partition.mu.draw(draws.derive("anchored mu"), label)[0]
+            mu = mu_law.draw(draws.derive("anchored mu"), label)[0]
             ended = growth.max() + mu > partition.threshold(step, interval) + tau
             if ended:
                 s = sums.publish(c)
@@ -183,8 +181,9 @@ class TestRuns:
 def worst_end(partition, moves):
     """Return the largest log ratio of the probabilities of miss, hit between worlds whose growth differs by `moves`."""
     tau = np.arange(400)
-    likely = partition.tau.pmf(tau)
-    decay = math.exp(-1 / partition.mu.scale)
+    mu_scale, tau_scale = partition.scales
+    likely = Geometric(tau_scale).pmf(tau)
+    decay = math.exp(-1 / mu_scale)
 
     def end(miss, hit):
         """Return Pr[mu_1 <= tau - miss, mu_2 > tau - hit], growth being counted from the threshold."""
@@ -209,7 +208,7 @@ EPSILON = 2.0 / 0.35
 class TestBudget:
     def test_scales_spend_what_the_counter_leaves(self):
         tested = mechanism("anchored", epsilon=1.0)
-        spent = 1 / tested.partition.tau.scale + 1 / tested.partition.mu.scale
+        spent = sum(1 / scale for scale in tested.partition.scales)
         assert spent == pytest.approx(0.35, rel=1e-9)
         assert spent <= 0.35 + 1e-12
         one = sums_noise(0.65, 0.0, 6, 1, tested.partition.intervals, tested.horizon)
@@ -234,10 +233,10 @@ class TestBudget:
     def test_paper_noise_pays_for_all_moves(self, delta):
         moves = 5
         options = {"epsilon": 2.0, "delta": delta}
-        flags = {"columns": 2, "thresholds": (5, 5)}
+        flags = {"columns": 2, "thresholds": (5, 5), "mode": "paper"}
         for one, many in (
             (mechanism("paper", **options), mechanism("paper", rows_per_unit=5, **options)),
-            (ColumnFlags(**options, **flags), ColumnFlags(rows_per_unit=5, **options, **flags)),
+            (HistogramQueries(**options, **flags), HistogramQueries(rows_per_unit=5, **options, **flags)),
         ):
             assert many.partition.gamma.variance == pytest.approx(moves**2 * one.partition.gamma.variance, rel=0.01)
             for step in range(1, 9):
@@ -271,7 +270,7 @@ class TestErrors:
 class TestFlags:
     def test_reference(self):
         """Algorithm 9, line by line; flags stay up."""
-        tested = ColumnFlags(epsilon=2.0, columns=4, thresholds=(900, 3000, 3010, 10**6))
+        tested = HistogramQueries(epsilon=2.0, columns=4, thresholds=(900, 3000, 3010, 10**6), mode="paper")
         rows, noise = stream(800, columns=4, most=20), SeededNoise(3)
         final, flags = run(tested, rows, noise)
         p, source = tested.partition, tested._source(noise)
@@ -292,17 +291,18 @@ class TestFlags:
         assert final.interval == j - 1
 
     @some_quick("delta", [0.0, 1e-6])
-    @pytest.mark.parametrize("kind", [ColumnFlags, AnchoredFlags])
+    @pytest.mark.parametrize("mode", MODES)
     @pytest.mark.slow
-    def test_errors_hold(self, delta, kind):
+    def test_errors_hold(self, delta, mode):
         runs, failures = 8, 0
         for seed in range(runs):
-            tested = kind(epsilon=2.0, delta=delta, columns=3, thresholds=(2000, 2500, 3500), horizon=1000)
+            given = {"columns": 3, "thresholds": (2000, 2500, 3500), "horizon": 1000, "mode": mode}
+            tested = HistogramQueries(epsilon=2.0, delta=delta, **given)
             rows = np.random.default_rng(seed).integers(0, 10, (1000, 3))
             rows[:, 0] = 5
             sums = np.cumsum(rows, axis=0)
             _, flags = run(tested, rows, SeededNoise(seed))
-            bound = tested.error_bound(1000, 3) if kind is ColumnFlags else tested.error(5000, 1000)
+            bound = tested.error_bound(1000, 3) if mode == "paper" else tested.error(5000, 1000)
             early = flags & (sums < np.array(tested.thresholds) - bound)
             late = ~flags & (sums > np.array(tested.thresholds) + bound)
             failures += int(early.any() or late.any())

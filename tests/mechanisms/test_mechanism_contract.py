@@ -17,9 +17,7 @@ import numpy as np
 import privstream.mechanisms
 import pytest
 from privstream.mechanisms import (
-    AnchoredFlags,
     BinnedStep,
-    ColumnFlags,
     DynamicPredecessor,
     ExponentialMechanismWithGap,
     FoundKeys,
@@ -36,7 +34,6 @@ from privstream.mechanisms import (
     PredecessorStep,
     PrivacyGuarantee,
     RangeCounter,
-    RangeStep,
     RuleMonitor,
     SeededNoise,
     SetCardinality,
@@ -106,8 +103,7 @@ def updates(first, deletions, number=40_000):
 
 
 def range_steps():
-    low, high = np.array([1, 500, 7]), np.array([1 << 20, 30_000, 7])
-    return [RangeStep(updates(1 + 20_000 * i, deletions=True), low.copy(), high.copy()) for i in range(6)]
+    return [updates(1 + 20_000 * i, deletions=True) for i in range(6)]
 
 
 def predecessor_steps(deletions):
@@ -156,12 +152,13 @@ EXAMPLES = {
     ),
     HistogramQueries: Example(HistogramQueries(**COLUMNS, delta=1e-6, mode="anchored"), growing_sums),
     SetCardinality: Example(SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"), changes),
-    ColumnFlags: Example(ColumnFlags(**COLUMNS, thresholds=(400, 10**6, 1000)), growing_sums),
-    AnchoredFlags: Example(AnchoredFlags(**COLUMNS, thresholds=(400, 10**6, 1000)), growing_sums),
     NumericQuantiles: Example(
         NumericQuantiles(epsilon=1.0, delta=1e-3, low=0, high=5, resolution=20, horizon=5), binned_steps
     ),
-    RangeCounter: Example(RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20), range_steps),
+    RangeCounter: Example(
+        RangeCounter(epsilon=1.0, delta=1e-6, universe=1 << 20, ranges=((1, 1 << 20), (500, 30_000), (7, 7))),
+        range_steps,
+    ),
     DynamicPredecessor: Example(
         DynamicPredecessor(epsilon=1.0, universe=1 << 10, horizon=6), lambda: predecessor_steps(deletions=True)
     ),

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.continual.histogram import sums_noise
+from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.continual.ranges import RangeCounter, Updates
 from privstream.mechanisms.noise.sources import SeededNoise
 
@@ -28,15 +28,18 @@ def sums(step: int, delta: float, expected: int | None = None) -> Found:
 
 
 def ranges(steps: int, **parameters: object) -> Found:
-    """Ranges of one shape beside each other, which have no dyadic interval in common."""
-    counter = RangeCounter(universe=DRAWS * LEVELS, **parameters)
+    """Ranges beside each other, each the sum of two nodes, of which one has an answer too."""
+    low = np.arange(DRAWS) * LEVELS + 2
+    asked = tuple(
+        (first, last) for reach in (5, 2) for first, last in zip(low.tolist(), (low + reach).tolist(), strict=True)
+    )
+    counter = RangeCounter(universe=DRAWS * LEVELS, ranges=asked, **parameters)
     state = counter.initial_state()
     for _ in range(steps):
-        state = counter.update(state, Updates(np.zeros(0, np.int64), np.zeros(0, bool)))
-    low = np.arange(DRAWS) * LEVELS + 2
-    spreads = counter.spreads(steps, low, low + 5, OUTSIDE)
+        state, counts = counter.step(state, Updates(()), SeededNoise(4))
+    spreads = counter.spreads(steps, OUTSIDE)[:DRAWS]
     assert len(set(spreads.tolist())) == 1
-    return counter.count(state, low, low + 5, SeededNoise(4)), spreads[0]
+    return counts[:DRAWS], spreads[0]
 
 
 CASES = {

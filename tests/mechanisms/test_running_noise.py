@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from privstream.mechanisms.continual.histogram import sums_noise
+from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.noise.correlated import BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.running import (

@@ -10,12 +10,11 @@ from grids import some_quick
 from privstream.mechanisms.continual.cardinality import (
     Cardinalities,
     GapChanges,
-    HenzingerSricharanSteinerChanges,
+    PaperChanges,
     SetCardinality,
 )
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.noise.tails import series_share
 from scipy import stats
 
 FALSE_ALARM = 1e-10
@@ -109,20 +108,6 @@ class TestSparse:
         else:
             assert once + algorithm.rounds * max(spent) <= epsilon
 
-    def test_hits_without_an_end_cost_what_the_last_of_their_block_does(self):
-        """Blocks are the numbers with equal three leading binary digits."""
-        algorithm = GapChanges(epsilon=1.0, beta=0.05, horizon=None, max_updates=None)
-        costs = np.array([1 / algorithm.mu(number).scale for number in range(64)])
-        last = [
-            *range(8),
-            *(n | 1 for n in range(8, 16)),
-            *(n | 3 for n in range(16, 32)),
-            *(n | 7 for n in range(32, 64)),
-        ]
-        series = np.array([series_share(number + 1) for number in last])
-        assert costs / costs[0] == pytest.approx(series / series[0], rel=1e-9)
-        assert costs[0] == pytest.approx((1 - 1 / algorithm.tau.scale) * series[0], rel=1e-9)
-
 
 def slow_paper_changes(mechanism, changes, noise):
     """Algorithms 6 and 7 as printed, errata apart, with noise of our labels."""
@@ -177,7 +162,7 @@ class TestPaper:
         assert np.array_equal(published.estimates, slow)
 
     def test_instances_halve_no_budget(self):
-        algorithm = HenzingerSricharanSteinerChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=None)
+        algorithm = PaperChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=None)
         epsilons = [algorithm.of_doubling(j).epsilon for j in range(1, 1000)]
         assert 0.999 < math.fsum(epsilons) < 1
         assert algorithm.instance(0) == algorithm.of_doubling(1)

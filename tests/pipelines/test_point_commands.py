@@ -83,11 +83,3 @@ def test_bad_queries_are_refused(line, message, folder, tmp_path, capsys):
     assert watch(folder, RANGES, tmp_path / "rows.jsonl", "--queries", str(tmp_path / "asked.jsonl")) == 2
     assert f"{message}\n" in capsys.readouterr().err
     assert not (tmp_path / "rows.jsonl").exists()
-
-
-def promised(folder: Path, command: list[str], asked: Path, output: Path, *options: str) -> int:
-    """Return the error bound that a run with the parameters of the plan promises."""
-    run = [*command, "--epsilon", "4", "--delta", "0", "--universe", "256"]
-    assert watch(folder, run, output, "--queries", str(asked), "--overwrite", *options) == 0
-    error: int = json.loads(output.with_name(f"{output.name}.guarantee.json").read_text())["accuracy"]["error_bound"]
-    return error

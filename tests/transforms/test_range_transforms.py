@@ -18,7 +18,6 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms.batches import EventBatch, Names, encode
 from privstream.transforms.parameters import BEGIN
 from privstream.transforms.parameters import END as END_
-from privstream.transforms.questions.points import range_errors
 from privstream.transforms.questions.points_stages import PredecessorQueries, RangeCounts, updates_of
 from privstream.transforms.row_types import NearestPoints, RangeCount
 
@@ -83,25 +82,17 @@ def expected(made, events):
         updates = Updates(np.array([p for _, _, p in window], np.int64), np.array([i for _, i, _ in window], bool))
         head = Timestamp(start), Timestamp(start + 10)
         if isinstance(made, RangeCounts):
-            state = made.mechanism.update(state, updates)
-            low, high = np.array(numbers, np.int64).reshape(-1, 2).T
-            counts = made.mechanism.count(state, low, high, noise)
-            bounds = range_errors(made.mechanism, number + 1, np.array(numbers)).tolist()
-            assert max(bounds) <= made.error(number + 1)
-            found = zip(numbers, counts.tolist(), bounds, strict=True)
-            rows += [RangeCount(*head, *q, c, b, *_ends(made.mechanism, number + 1, q, c)) for q, c, b in found]
+            state, counts = made.mechanism.step(state, updates, noise)
+            errors, spreads = made.mechanism.errors(number + 1), made.mechanism.spreads(number + 1, 0.05)
+            assert errors.max() <= made.mechanism.error(number + 1)
+            found = zip(numbers, counts.tolist(), errors.tolist(), spreads.tolist(), strict=True)
+            rows += [RangeCount(*head, *q, c, b, max(0, c - z), max(0, c + z)) for q, c, b, z in found]
             continue
         points = np.array(numbers, np.int64).reshape(-1)
         state, near = made.mechanism.step(state, PredecessorStep(updates, points), noise)
         columns = points, near.predecessors, near.successors, near.distances, near.errors
         rows += [NearestPoints(*head, *each) for each in zip(*(c.tolist() for c in columns), strict=True)]
     return sorted(rows)
-
-
-def _ends(mechanism, step, query, count):
-    """The interval of a row by itself."""
-    (spread,) = mechanism.spreads(step, *([point] for point in query), 0.05).tolist()
-    return max(0, count - spread), max(0, count + spread)
 
 
 def asked(made, elements):

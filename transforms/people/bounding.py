@@ -47,10 +47,6 @@ from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
-class ReadEvents(EventReader, beam.DoFn):
-    """What stages share that read events."""
-
-
 class SplitEvents(EventSplitter, beam.DoFn):
     """Splits events by step and shard of people."""
 
@@ -63,7 +59,7 @@ class CodedEvents(NamedTuple):
     steps: np.ndarray
 
 
-class SplitCodes(ReadEvents):
+class SplitCodes(EventReader, beam.DoFn):
     """Turn Arrow batches into `EventBatch`es per step and shard of people, without names.
 
     People become keyed 64-bit hashes, and items public codes.
@@ -73,13 +69,17 @@ class SplitCodes(ReadEvents):
     def code(self, batch: pa.RecordBatch) -> CodedEvents:
         """Return the events that count in a batch, with their codes; count the others."""
 
+    def people(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Return what stands for the person of each event, uint64."""
+        return self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))
+
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         self.events.inc(batch.num_rows)
         rows, codes, steps = self.code(batch)
         if not len(rows):
             return
-        users = self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))[rows]
+        users = self.people(batch)[rows]
         times = batch["time"].to_numpy()[rows]
         order, parts = by_step_and_shard(steps, users, self.shards)
         users, codes, times = users[order], codes[order], times[order]

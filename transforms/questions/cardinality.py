@@ -149,10 +149,6 @@ class CardinalityParameters(Parameters):
             limits=self.person_limits,
         )
 
-    def error(self, window: int, updates: int | None = None) -> int:
-        """Return what estimates in windows 1 .. `window` are off by at most, as the mechanism's `error`."""
-        return self.mechanism.error(window, updates)
-
     @property
     @override
     def event_fields(self) -> EventFields:

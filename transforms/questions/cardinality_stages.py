@@ -5,16 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
-from privstream.mechanisms.continual.cardinality import CardinalityState
-from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.sorted_runs import SEGMENT, Run, SortedRuns
+from privstream.mechanisms.continual.cardinality import Cardinalities, CardinalityState
+from privstream.mechanisms.sorted_runs import Run, SortedRuns
 from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
@@ -29,9 +25,9 @@ from privstream.transforms.batches import (
 from privstream.transforms.people.bounding import BoundEvents, LimitCounter
 from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
 from privstream.transforms.questions.histograms_stages import SplitRows
+from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
 from privstream.transforms.row_types import CardinalityEstimate, interval
-from privstream.transforms.stages import ApplyDoFn, PeopleTransform
-from privstream.transforms.timing.clock import WithClock, on_clock, stepped
+from privstream.transforms.timing.clock import on_clock, stepped
 from privstream.transforms.timing.step_fn import NEVER, StepFn, Stepped, unchanged
 from typing_extensions import override
 
@@ -40,56 +36,26 @@ USED_BITS = 17
 """Of a packed number: windows in which a person has counted, up to 65,535, and one more."""
 
 
-class PublishCardinality(StepFn, state="publish_cardinality"):
-    """Run the mechanism through every window, and publish its estimates."""
+class PublishCardinality(RunningAnswers, state="publish_cardinality"):
+    """Publish the estimates of every window."""
 
+    row_type = CardinalityEstimate
     counter = "estimates_published"
     exhausted = Metrics.counter("privstream", "estimates_without_bound")
 
     @override
-    def step(
-        self, key: bytes, step: int, batches: list[bytes], state: CardinalityState
-    ) -> tuple[CardinalityState, list[CardinalityEstimate]]:
-        change = sum(CHANGE.unpack(batch)[0] for batch in batches)
-        state, (estimate, bound, exhausted) = self.mechanism.step(state, change, self.noise_of(step))
+    def given(self, step: int, batches: list[bytes]) -> int:
+        return sum(CHANGE.unpack(batch)[0] for batch in batches)
+
+    @override
+    def rows(self, state: CardinalityState, found: Cardinalities) -> Iterator[tuple[Any, ...]]:
+        estimate, bound, exhausted = found
+        self.exhausted.inc(int(exhausted))
         spread = self.mechanism.algorithm.spread
-        lower, upper = interval(float(estimate), None if exhausted else bound if spread is None else spread)
+        ends = interval(float(estimate), None if exhausted else bound if spread is None else spread)
         people = max(0, estimate)
         noisy = people if spread is None else estimate  # by counts it is unbiased
-        self.published.inc()
-        self.exhausted.inc(int(exhausted))
-        start, end = self.steps.bounds(step)
-        row = CardinalityEstimate(start, end, float(people), lower, upper, noisy, NO_BOUND if exhausted else bound)
-        return state, [row]
-
-
-class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
-    @override
-    def _splitter(self) -> SplitPresence:
-        people = self.noise.derive("people in a set")
-        return SplitPresence(steps=self.steps, noise=people, shards=self.shards, categories=self.actions)
-
-    @override
-    def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        last = apply_dofn(closed, LastPresence(steps=self.steps, timeout=self.timeout), Keyed)
-        track = TrackMembers(steps=self.steps, timer_offset=1, limit=self.max_contributions)
-        return apply_dofn(last | "PeopleClocks" >> WithClock(self.steps, self.people), track, Keyed)
-
-    @override
-    def _publish(self, changes: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        clocked = changes | "WithClock" >> WithClock(self.steps)
-        publish = PublishCardinality(
-            steps=self.steps,
-            timer_offset=2,
-            mechanism=self.mechanism,
-            noise=self._noise(),
-        )
-        return apply_dofn(clocked, publish, CardinalityEstimate)
-
-    def _noise(self) -> NoiseSource:
-        """Return noise that depends on everything that the sizes depend on, beside the events."""
-        values = f"{self.actions.begin} {self.actions.end} {self.timeout}"
-        return self.noise.derive("SetCardinality", self.steps.label, values, f"{self.max_contributions}")
+        yield float(people), *ends, noisy, NO_BOUND if exhausted else bound
 
 
 ABSENT = 0
@@ -143,10 +109,6 @@ class MembershipLog(SortedRuns[Stays]):
             values = np.where(there, newer, values)
         return values
 
-    def compact(self, step: int) -> Stays:
-        """Return as one run what is known after the end of `step`."""
-        return self.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).after(step)
-
 
 class SplitPresence(SplitRows):
     """Split events of people who come and go; the code of an event is its kind."""
@@ -172,14 +134,6 @@ class LastPresence(BoundEvents):
 CHANGE = struct.Struct(">q")
 
 
-@dataclass(frozen=True)
-class Members:
-    """Who is present until when, and how often people have counted; as of the end of `step`."""
-
-    step: int
-    membership: MembershipLog
-
-
 class TrackMembers(StepFn, state="track_members"):
     """Per shard of people: find who enters and who leaves, and send on by how much that changes the size of the set.
 
@@ -197,17 +151,18 @@ class TrackMembers(StepFn, state="track_members"):
     limited = LimitCounter("entries")
 
     @override
-    def initial(self, key: bytes) -> Members:
-        return Members(0, MembershipLog())
+    def initial(self, key: bytes) -> MembershipLog:
+        return MembershipLog()
 
     @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: Members) -> Stepped:
+    def step(self, key: bytes, step: int, batches: list[bytes], state: MembershipLog) -> Stepped:
         if not batches:
             return Stepped(state, (), unchanged)
         heard = HolderBatch.read(batches)
         people, stay = heard.users, heard.ranks.astype(np.int64)
         until = np.where(stay == FOR_EVER, NEVER, step + stay)
-        before, used = self._unpacked(state.membership.values_of(people))
+        unit = 1 if self.limit is None else 1 << USED_BITS
+        before, used = np.divmod(state.values_of(people), unit)
         present = before > step
         used = used - np.where(present, before - step, 0)
         left = np.full(len(people), NEVER - step) if self.limit is None else self.limit - used
@@ -222,19 +177,8 @@ class TrackMembers(StepFn, state="track_members"):
         if self.limit is not None:
             until = np.minimum(until, step + left)
         outputs = self._changes(step, present[rows], stay[rows] > 0, before[rows], until[rows])
-        stays = Stays.of(people[rows], self._packed(until, used + until - step)[rows])
-        after = Members(step, state.membership.updated(stays, step))
-        return Stepped(after, outputs, partial(_members_entry, step, stays) if len(rows) else unchanged)
-
-    def _packed(self, until: np.ndarray, used: np.ndarray) -> np.ndarray:
-        """Return until when people stay, and how often they count until then, as one number."""
-        return until if self.limit is None else (until << USED_BITS) | used
-
-    def _unpacked(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `_packed` was given."""
-        if self.limit is None:
-            return values, np.zeros_like(values)
-        return values >> USED_BITS, values & ((1 << USED_BITS) - 1)
+        stays = Stays.of(people[rows], (until * unit + (used + until - step) % unit)[rows])
+        return Stepped(state.updated(stays, step), outputs, stays.to_bytes if len(rows) else unchanged)
 
     def _changes(
         self, step: int, present: np.ndarray, stays: np.ndarray, before: np.ndarray, until: np.ndarray
@@ -250,20 +194,27 @@ class TrackMembers(StepFn, state="track_members"):
         return [on_clock(at, CHANGE.pack(total)) for at, total in changes if total]
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Members:
-        step, membership = 0, MembershipLog()
-        for segment in segments:
-            found: dict[str, Any] = unpack("members", 1, segment)
-            step = int(found["step"])
-            membership = membership.updated(Stays.from_bytes(found["stays"]), step)
-        return Members(step, membership)
+    def decode(self, key: bytes, segments: list[bytes]) -> MembershipLog:
+        return MembershipLog.of(map(Stays.from_bytes, segments))
 
     @override
-    def encode(self, state: Members) -> list[bytes]:
-        stays = state.membership.compact(state.step)
-        return [_members_entry(state.step, stays.slice(i, i + SEGMENT)) for i in range(0, len(stays), SEGMENT)]
+    def encode(self, state: MembershipLog) -> list[bytes]:
+        return state.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).to_segments()
 
 
-def _members_entry(step: int, stays: Stays) -> bytes:
-    """Encode one entry of the log."""
-    return pack("members", 1, {"step": step, "stays": stays.to_bytes()})
+class SetCardinality(CardinalityParameters, RunningTransform):  # noqa: D101 - its docstring is that of its parameters
+    last_stage = PublishCardinality
+
+    @override
+    def _splitter(self) -> SplitPresence:
+        return SplitPresence(steps=self.steps, noise=self._people, shards=self.shards, categories=self.actions)
+
+    @override
+    def _limits(self) -> tuple[LastPresence, TrackMembers]:
+        track = TrackMembers(steps=self.steps, timer_offset=1, limit=self.max_contributions)
+        return LastPresence(steps=self.steps, timeout=self.timeout), track
+
+    @property
+    @override
+    def _labels(self) -> tuple[str, ...]:  # type: ignore[override]
+        return f"{self.actions.begin} {self.actions.end} {self.timeout}", f"{self.max_contributions}"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
-from privstream.mechanisms.continual.histogram import AnchoredFlags, HistogramQueries
+from privstream.mechanisms.continual.histogram import HistogramQueries
 from privstream.mechanisms.continual.queries import (
     Histogram,
     HistogramQuery,
@@ -27,14 +27,6 @@ from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.reading.fields import TEXT, UNREAD, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
-
-_PLAIN: dict[str, HistogramQuery] = {
-    "histogram": Histogram(),
-    "max": MaxSum(),
-    "min": MinSum(),
-    "median": Quantile(0.5),
-}
-RULE = "queries must be among histogram, max, min, median, quantile:Q, top:K"
 
 
 def answer(query: HistogramQuery, counts: np.ndarray) -> tuple[Sequence[int], np.ndarray]:
@@ -68,24 +60,24 @@ def queries_of(asked: Sequence[str | Monotone], columns: int) -> dict[str, Histo
 def _named(text: str, columns: int) -> HistogramQuery:
     if not isinstance(text, str):
         raise TypeError(f"queries must be texts or Monotone functions, got {type(text).__name__}")
-    if text in _PLAIN:
-        return _PLAIN[text]
+    plain: dict[str, HistogramQuery] = {
+        "histogram": Histogram(),
+        "max": MaxSum(),
+        "min": MinSum(),
+        "median": Quantile(0.5),
+    }
     name, _, parameter = text.partition(":")
     try:
-        number = {"quantile": float, "top": int}[name](parameter)
+        if name == "quantile":
+            return Quantile(float(parameter))
+        found = TopK(int(parameter)) if name == "top" else plain[text]
+        found.check(columns)
     except (KeyError, ValueError):
-        raise ValueError(f"{RULE}, got {text!r}") from None
-    if name == "quantile":
-        if not 0 < number <= 1:
-            raise ValueError(f"quantile:Q must have Q in (0, 1], got {text}")
-        return Quantile(number)
-    if not 1 <= number <= columns:
-        raise ValueError(f"top:K must have K from 1 to {columns}, the number of categories, got {text}")
-    return TopK(int(number))
-
-
-EXPECTED_COUNT = 100_000
-"""The largest count that is expected if nothing else is known."""
+        raise ValueError(
+            "queries must be among histogram, max, min, median, quantile:Q with Q in (0, 1], and top:K with K from 1 "
+            f"to {columns:,}, the number of categories, got {text!r}"
+        ) from None
+    return found
 
 
 class CategoryParameters(Parameters):
@@ -126,10 +118,6 @@ class CategoryParameters(Parameters):
             "rows_per_unit": max_contributions,
         }
 
-    def error(self, window: int, intervals: int = 0) -> int:
-        """Return the error bound in window 1, 2, .. when estimates have been renewed `intervals` times."""
-        return self.mechanism.error_bound(window, intervals)
-
     @property
     @override
     def person_limits(self) -> tuple[Limit, ...]:
@@ -148,7 +136,8 @@ class CategoryParameters(Parameters):
     @property
     @override
     def accuracy(self) -> Accuracy:
-        mechanism, error, largest = self.mechanism, _expected_error(self.mechanism), _expected(self.mechanism)
+        mechanism, largest = self.mechanism, self.mechanism.expected
+        error = mechanism.error(largest)
         windows = "all windows" if self.steps.count else f"the first {largest:,} windows"
         claim = self.claim.format(windows=windows, error=f"{error:,}", largest=f"{largest:,}")
         return Accuracy(
@@ -180,9 +169,9 @@ class HistogramParameters(CategoryParameters):
         "event", nothing is promised to a person who has many events.
 
     Accuracy:
-        With probability 95%, all estimates, in all windows together, are within their `error_bound` of
-        the numbers without noise. These are the numbers after all limits and without late events. `error_bound` is
-        `error(window, intervals)`. The categories that `top:K` names have counts within twice that of the largest ones.
+        With probability 95%, all estimates, in all windows together, are within their `error_bound` of the numbers
+        without noise. These are the numbers after all limits and without late events. The categories that `top:K` names
+        have counts within twice that of the largest ones.
 
     Example:
         >>> histogram = ContinualHistogram(epsilon=1.0, domain=Domain(["cat", "dog"]), window=3600, start=0, end=86400,
@@ -211,17 +200,7 @@ class HistogramParameters(CategoryParameters):
             choices.append(asked)
         # No number asked for changes by more than the counts do: they follow from all counts, with the same error.
         made = [HistogramQueries(**self.shape, largest=largest, queries=each) for each in choices]
-        self.mechanism = min(made, key=_expected_error)
-
-
-def _expected_error(mechanism: HistogramQueries) -> int:
-    """Return the error that a mechanism promises for the answers that it expects."""
-    return mechanism.error(_expected(mechanism))
-
-
-def _expected(mechanism: HistogramQueries) -> int:
-    """Return the largest count that is expected; of streaming input, the number of windows, too."""
-    return mechanism.largest or mechanism.horizon or EXPECTED_COUNT
+        self.mechanism = min(made, key=lambda mechanism: mechanism.error(mechanism.expected))
 
 
 class FlagsParameters(CategoryParameters):
@@ -248,4 +227,4 @@ class FlagsParameters(CategoryParameters):
             thresholds = dict.fromkeys(names, thresholds)
         if set(thresholds) != set(names):
             raise ValueError("thresholds must name every category of the domain, and no other")
-        self.mechanism = AnchoredFlags(**self.shape, thresholds=tuple(thresholds[name] for name in names))
+        self.mechanism = HistogramQueries(**self.shape, thresholds=tuple(thresholds[name] for name in names))

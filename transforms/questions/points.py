@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from privstream.mechanisms import checks
@@ -19,13 +18,28 @@ from privstream.transforms.reading.fields import NUMBER, EventFields
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
-Mechanism = IncrementalPredecessor | DynamicPredecessor
-
 MOST_STANDING = 100_000
-BETA = 0.05
-"""Probability with which error bounds may be wrong."""
 LATER = 1000
 """The window for which the error is stated when there is no end."""
+
+
+def standing_queries(given: Any, fields: tuple[str, ...], universe: int) -> tuple[tuple[int, ...], ...]:
+    """Return standing queries, each as many points as it has fields, distinct and in order."""
+    rule = f"standing must be a list of {'points' if len(fields) == 1 else 'pairs (low, high)'}"
+    if not isinstance(given, Collection):
+        raise TypeError(f"{rule}, got {type(given).__name__}")
+    queries = [(one,) for one in given] if len(fields) == 1 else list(given)
+    if not all(isinstance(query, tuple | list | np.ndarray) and len(query) == len(fields) for query in queries):
+        raise TypeError(rule)
+    found: set[tuple[int, ...]] = set()
+    for query in queries:
+        least = 1
+        for name, number in zip(fields, query, strict=True):
+            least = checks.integer(f"standing queries: {name}", number, minimum=least, maximum=universe)
+        found.add(tuple(map(int, query)))
+    if not 1 <= len(found) <= MOST_STANDING:
+        raise ValueError(f"standing queries must be 1 to {MOST_STANDING:,} different ones, got {len(found):,}")
+    return tuple(sorted(found))
 
 
 class PointParameters(Parameters):
@@ -42,8 +56,8 @@ class PointParameters(Parameters):
     """
 
     mechanism: Any
-    query_fields: tuple[str, ...]
-    standing: tuple[tuple[int, ...], ...]
+    query_fields: ClassVar[tuple[str, ...]]
+    claim: ClassVar[str]
 
     def __init__(
         self,
@@ -52,7 +66,9 @@ class PointParameters(Parameters):
         universe: int,
         start: Moment,
         noise: NoiseSource,
+        standing: Sequence[Any],
         end: Moment | None = None,
+        delta: float = 0.0,
         insert_values: tuple[str, ...] | None = None,
         delete_values: tuple[str, ...] | None = None,
         **options: Unpack[WindowOptions],
@@ -63,12 +79,14 @@ class PointParameters(Parameters):
             raise ValueError("start must be given: windows are counted from it")
         self.actions = Actions.of(insert_values=insert_values, delete_values=delete_values)
         self.universe = checks.integer("universe", universe, minimum=1)
+        self.delta = checks.probability("delta", delta, zero=True)
         self.common: dict[str, Any] = {"epsilon": epsilon, "universe": universe, "horizon": self.steps.count}
+        self.standing = standing_queries(standing, self.query_fields, universe)
 
     @property
     def keeps_noise_from_data(self) -> bool:
         """Whether noise does not depend on the data, so that a job must not be restored to see other data."""
-        return not isinstance(self.mechanism, IncrementalPredecessor) and self.mechanism.delta == 0
+        return self.delta == 0 and not isinstance(self.mechanism, IncrementalPredecessor)
 
     @property
     @override
@@ -77,12 +95,13 @@ class PointParameters(Parameters):
         one = f"An event updates one point of 1 .. {self.universe}, in one window. {same}"
         return within(self.mechanism.guarantee, (), one, hashed=False)
 
-    def stated(self, beta: float, claim: str) -> Accuracy:
-        """Return the accuracy in all windows, or, without an end, in the first ones; `claim` has `span` and `error`."""
-        windows = self.steps.count or LATER
+    @property
+    @override
+    def accuracy(self) -> Accuracy:
+        windows, beta = self.steps.count or LATER, self.mechanism.beta
+        error = self.mechanism.error(windows)
         span = "" if self.steps.count else f" in the first {LATER:,} windows"
-        error = self.error(windows)
-        text = claim.format(span=span, error=f"{error:,}")
+        text = self.claim.format(span=span, error=f"{error:,}")
         return Accuracy(
             error=error,
             failure_probability=beta,
@@ -90,33 +109,10 @@ class PointParameters(Parameters):
             numbers={"mechanism": type(self.mechanism).__name__, "error_bound": error, "windows": windows},
         )
 
-    @abstractmethod
-    def error(self, window: int) -> int:
-        """Return what no error bound at window 1, 2, .. exceeds."""
-
     @property
     @override
     def event_fields(self) -> EventFields:
         return EventFields(user=NUMBER)
-
-    def _checked(self, standing: Any) -> tuple[tuple[int, ...], ...]:
-        """Return the standing queries, distinct and in order."""
-        fields = self.query_fields
-        rule = f"standing must be a list of {'points' if len(fields) == 1 else 'pairs (low, high)'}"
-        if not isinstance(standing, Collection):
-            raise TypeError(f"{rule}, got {type(standing).__name__}")
-        queries = [(one,) for one in standing] if len(fields) == 1 else list(standing)
-        if not all(isinstance(query, tuple | list | np.ndarray) and len(query) == len(fields) for query in queries):
-            raise TypeError(rule)
-        found: set[tuple[int, ...]] = set()
-        for query in queries:
-            least = 1
-            for name, number in zip(fields, query, strict=True):
-                least = checks.integer(f"standing queries: {name}", number, minimum=least, maximum=self.universe)
-            found.add(tuple(map(int, query)))
-        if not 1 <= len(found) <= MOST_STANDING:
-            raise ValueError(f"standing queries must be 1 to {MOST_STANDING:,} different ones, got {len(found):,}")
-        return tuple(sorted(found))
 
 
 class RangesParameters(PointParameters):
@@ -137,34 +133,12 @@ class RangesParameters(PointParameters):
     """
 
     query_fields = ("low", "high")
+    claim = "all counts{span} are within {error} of the truth"
 
-    def __init__(
-        self,
-        *,
-        standing: Sequence[tuple[int, int]],
-        delta: float = 0.0,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.standing = self._checked(standing)
-        asked = tuple((low, high) for low, high in self.standing)
-        self.mechanism = RangeCounter(**self.common, delta=delta, asked=asked)
-
-    @property
-    @override
-    def accuracy(self) -> Accuracy:
-        return self.stated(BETA, "all counts{span} are within {error} of the truth")
-
-    @override
-    def error(self, window: int) -> int:
-        found: int = self.mechanism.error_at(window, BETA, answers=len(self.standing), every_step=True)
-        return found
-
-
-def range_errors(mechanism: RangeCounter, window: int, ranges: np.ndarray) -> np.ndarray:
-    """Return how far the counts of all ranges, int64 (n, 2), are off at most at window 1, 2, .., int64 (n,)."""
-    low, high = ranges.T
-    return mechanism.errors_at(window, low, high, BETA, answers=len(ranges), every_step=True)
+    def __init__(self, *, standing: Sequence[tuple[int, int]], **options: Any) -> None:
+        super().__init__(standing=standing, **options)
+        pairs = tuple((low, high) for low, high in self.standing)
+        self.mechanism = RangeCounter(**self.common, delta=self.delta, ranges=pairs)
 
 
 class PredecessorParameters(PointParameters):
@@ -188,36 +162,17 @@ class PredecessorParameters(PointParameters):
     """
 
     query_fields = ("point",)
+    claim = (
+        "in all answers{span}, at least one point and no more than {error} lie between a query and the predecessor "
+        "or successor in its answer; where an answer has none, no more points than this lie on that side"
+    )
 
-    def __init__(
-        self,
-        *,
-        standing: Sequence[int],
-        delta: float = 0.0,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.standing = self._checked(standing)
-        answers = self.steps.count and self.steps.count * len(self.standing)
-        common = self.common | {"queries": answers}
+    def __init__(self, *, standing: Sequence[int], **options: Any) -> None:
+        super().__init__(standing=standing, **options)
+        common = self.common | {"queries": len(self.standing)}
         if self.actions.end:
-            self.mechanism = DynamicPredecessor(**common, delta=delta)
+            self.mechanism = DynamicPredecessor(**common, delta=self.delta)
+        elif self.delta:
+            raise ValueError(f"delta must be 0 without delete_values, got {self.delta}")
         else:
-            if checks.probability("delta", delta, zero=True):
-                raise ValueError(f"delta must be 0 without delete_values, got {delta}")
             self.mechanism = IncrementalPredecessor(**common)
-
-    @property
-    @override
-    def accuracy(self) -> Accuracy:
-        claim = (
-            "in all answers{span}, at least one point and no more than {error} lie between a query and the predecessor "
-            "or successor in its answer; where an answer has none, no more points than this lie on that side"
-        )
-        return self.stated(self.mechanism.beta, claim)
-
-    @override
-    def error(self, window: int, points: int | None = None) -> int:
-        """Return what no error bound at window 1, 2, .. exceeds, with at most so many distinct points inserted."""
-        more = (points,) if isinstance(self.mechanism, IncrementalPredecessor) else ()
-        return int(self.mechanism.error(window, *more))

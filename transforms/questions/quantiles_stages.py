@@ -13,7 +13,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import BinnedStep, Bins, QuantileRows
 from privstream.transforms.batches import EventBatch, first_of_run
 from privstream.transforms.people.bounding import LimitCounter
-from privstream.transforms.questions.histograms_stages import BoundCodes, CountedCategories, CountedSteps
+from privstream.transforms.questions.histograms_stages import BoundCodes, CountedCategories, CountedSteps, LimitRows
 from privstream.transforms.questions.quantiles import QuantilesParameters
 from privstream.transforms.rows import QuantileEstimate
 from privstream.transforms.timing.steps import Steps
@@ -66,6 +66,7 @@ class BoundValues(BoundCodes):
 class PublishQuantiles(CountedSteps, state="publish_quantiles"):
     """On a public clock: publish the quantiles of every window."""
 
+    row_type = QuantileEstimate
     counter = "quantiles_published"
 
     @override
@@ -73,14 +74,12 @@ class PublishQuantiles(CountedSteps, state="publish_quantiles"):
         return BinnedStep(step=self.steps.number(step), counts=super().given(step, batches))
 
     @override
-    def rows(self, step: int, state: int, found: QuantileRows) -> Iterator[QuantileEstimate]:
+    def rows(self, state: int, found: QuantileRows) -> Iterator[tuple[Any, ...]]:
         columns = (found.quantiles, found.estimates, found.lower, found.upper, found.estimates)
-        for numbers in zip(*(column.tolist() for column in columns), strict=True):
-            yield QuantileEstimate(*self.steps.bounds(step), *numbers)
+        return zip(*(column.tolist() for column in columns), strict=True)
 
 
 class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - its docstring is that of its parameters
-    row_type = QuantileEstimate
     last_stage = PublishQuantiles
 
     @property
@@ -89,6 +88,6 @@ class NumericQuantiles(QuantilesParameters, CountedCategories):  # noqa: D101 - 
         return Binned(self.mechanism.bins, self.steps)
 
     @override
-    def _limits(self) -> tuple[BoundValues, int]:
+    def _limits(self) -> tuple[BoundValues, LimitRows]:
         bound = BoundValues(steps=self.steps, noise=self._people, limit=self.mechanism.per_step)
-        return bound, self.mechanism.contributions
+        return bound, self._limit_rows(self.mechanism.contributions)
