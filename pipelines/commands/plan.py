@@ -24,7 +24,6 @@ from privstream.pipelines.run.plan import Plan, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
 from privstream.pipelines.terminal import NOTE
-from privstream.transforms.row_types import Time
 from privstream.transforms.timing.steps import Steps, end_of
 from rich.table import Table
 
@@ -223,7 +222,7 @@ def _run_monitor(given: Given, file: str, json: bool) -> None:
         monitor = given.monitor()
         plan = Plan.of(monitor)
         views = views_of(monitor)
-        answer_views(views, tables_of(monitor, plan.transforms, {}, Time))
+        answer_views(views, tables_of(monitor, plan.transforms))
         answer = _answer(file, monitor, plan) | {"views": [view.name for view in views]}
     if json:
         _print_json(answer)

@@ -285,7 +285,7 @@ def planned(question: Question, given: Mapping[str, Any], epsilon: float, delta:
 def _planned(kind: Any, arguments: tuple[tuple[str, Any], ...], unbounded: bool) -> Any:
     """Make it, once for questions that differ in their fields and conditions alone."""
     made = kind(**dict(arguments), noise=KeyedNoise.random("plan"))
-    return made if unbounded else made.to_finish()
+    return made if unbounded else made.over_files()
 
 
 def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str, Any]:

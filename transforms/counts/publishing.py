@@ -1,23 +1,20 @@
-"""The last stages of counts: per shard of keys, tables of noisy counts, and rows that a view makes of the last ones."""
+"""The release of counts: per shard of keys, a table of noisy counts for each window."""
 
 from __future__ import annotations
 
 import io
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import RowNoise
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.views.smoothing import LOOKBACK
+from privstream.mechanisms.views.counts import released_columns
 from privstream.transforms.batches import (
     CountBatch,
     Names,
@@ -27,17 +24,8 @@ from privstream.transforms.batches import (
     string_buffers,
 )
 from privstream.transforms.counts.contributions import add_up
-from privstream.transforms.counts.finished import (
-    NOISY,
-    LargestCounts,
-    ShownCounts,
-    SmoothFinished,
-    listed,
-    ranks,
-    unsmoothed_columns,
-)
 from privstream.transforms.reading.domain import Domain, PublicKeys
-from privstream.transforms.timing.clock import STEP, stepped
+from privstream.transforms.timing.clock import STEP, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped
 from typing_extensions import override
 
@@ -122,8 +110,9 @@ class PublishCounts(StepFn, state="publish_counts"):
         key_shards: how many shards of keys there are.
         domain: the public list of keys, which are then positions in it, or None.
         always: the keys that are published in every window, beside those that are found; None for none.
-        row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
-        counted: whether rows of tables are counted as published, by step and shard; else `ShowCounts` follows.
+        row_type: whose columns tables have: `KeyCount`, `KeyRise` or `KeySum`.
+        ended: whether tables come with their step and shard, and rows are counted as published; else `ShowCounts`
+            follows.
     """
 
     mechanism: Any
@@ -131,7 +120,7 @@ class PublishCounts(StepFn, state="publish_counts"):
     domain: Domain | None
     always: PublicKeys | None
     row_type: Any
-    counted: bool
+    ended: bool
     rows_published = Metrics.counter("privstream", "counts_published")
 
     @override
@@ -202,7 +191,7 @@ class PublishCounts(StepFn, state="publish_counts"):
         if len(found.keys):
             table = self._table(step, after, found)
             to = StepKey(step, StepKey.from_bytes(key).shard).to_bytes()
-            tables = [(to, table) if self.counted else (key, stepped(step, table))]
+            tables = [(to, table) if self.ended else on_clock(step, table)]
 
         def came() -> bytes:
             return stepped(step, batches[0] if len(batches) == 1 else encode(counted))
@@ -241,7 +230,9 @@ class PublishCounts(StepFn, state="publish_counts"):
         """
         batches, names = [], list(self.row_type._fields)
         for one in (found, *found.earlier):
-            columns = dict.fromkeys(names) | unsmoothed_columns(one, self.mechanism.max_value)
+            answers = np.array([one.counts] if one.sums is None else [one.counts, one.sums])
+            margins = np.array(one.of_each("count_margin", "sum_margin"))
+            columns = dict.fromkeys(names) | released_columns(answers, margins, self.mechanism.max_value)
             if self.domain is None:
                 columns["item"] = state.taken(one.keys)
             else:
@@ -256,143 +247,6 @@ class PublishCounts(StepFn, state="publish_counts"):
         with pa.ipc.new_stream(stream, batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        if self.counted:
+        if self.ended:
             self.rows_published.inc(sum(map(len, batches)))
         return stream.getvalue()
-
-
-class Seen(NamedTuple):
-    """What was published in the last windows. All of it is public.
-
-    Attributes:
-        items: that have been published.
-        history: float64 (numbers, windows, items): of each item in the last windows, nan where there is none.
-    """
-
-    items: pa.LargeStringArray
-    history: np.ndarray
-
-
-class ShowCounts(StepFn, state="show_counts"):
-    """Per shard of keys: make rows of what is published, each from the last windows until then. It has no noise.
-
-    An item that is published for the first time comes with all its earlier windows: its rows are made of these.
-
-    Args:
-        row_type: of the rows.
-        view: what is made of the numbers of several windows; None for numbers as they are published.
-        shown: which rows are shown.
-        choose: of the rows of a window, those that may be among the chosen ones of all shards; None for all.
-        ordered: whether rows are in the order of items; else they are in that in which they were published.
-    """
-
-    row_type: Any
-    view: SmoothFinished | None
-    shown: ShownCounts
-    choose: LargestCounts | None
-    ordered: bool
-    rows_published = Metrics.counter("privstream", "counts_published")
-
-    @cached_property
-    def windows(self) -> int:
-        """How many windows a view looks at."""
-        return 0 if self.view is None else max(LOOKBACK if self.view.windows == 1 else 0, self.view.windows)
-
-    @cached_property
-    def numbers(self) -> int:
-        """How many numbers of each row it looks at."""
-        summed = self.view is not None and self.view.windows > 1
-        return len([name for name in NOISY if name in self.row_type._fields]) if summed else 1
-
-    @override
-    def initial(self, key: bytes) -> Seen:
-        return Seen(pa.array([], pa.large_string()), np.empty((self.numbers, self.windows, 0)))
-
-    @override
-    def afresh(self, key: bytes, state: Seen) -> Seen:
-        return state  # it is public, and items that stay found go on
-
-    @override
-    def snapshot(self, state: Seen) -> bytes:
-        offsets, text = string_buffers(state.items)
-        return pack("shown counts", 1, {"offsets": offsets, "text": text, "history": state.history})
-
-    @override
-    def restore(self, data: bytes) -> Seen:
-        found: dict[str, Any] = unpack("shown counts", 1, data)
-        names = Names(np.arange(len(found["offsets"]) - 1, dtype=np.uint64), found["offsets"], found["text"])
-        return Seen(names.to_arrow(), found["history"])
-
-    @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Seen:
-        state: Seen = super().decode(key, segments[:1])
-        for segment in segments[1:]:
-            (step,), data = STEP.unpack_from(segment), segment[STEP.size :]
-            state, _ = self._seen(state, step, pa.ipc.open_stream(data).read_all() if data else None)
-        return state
-
-    @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: Seen) -> Stepped:
-        data = b"".join(batches)  # there is one, or none
-        table = pa.ipc.open_stream(data).read_all() if data else None
-        after, places = self._seen(state, step, table)
-        rows = [] if table is None else self._rows(step, table, after, places)
-        whole = self.windows == 0 or (step + 1) % REWRITTEN == 0
-        return Stepped(after, rows, None if whole else lambda: stepped(step, data))
-
-    def _seen(self, state: Seen, step: int, table: pa.Table | None) -> tuple[Seen, np.ndarray]:
-        """Return what is seen after a step, and the place of the item of each row."""
-        if not self.windows:
-            return state, np.empty(0, np.int64)
-        items = pa.array([], pa.large_string()) if table is None else table["item"].combine_chunks()
-        if self.steps.starts_afresh(step - 1, step):  # items that are not published any more are forgotten
-            kept = np.flatnonzero(pc.is_in(state.items, items).to_numpy(zero_copy_only=False))
-            state = Seen(state.items.take(pa.array(kept)), state.history[:, :, kept])
-        places = pc.index_in(items, state.items)
-        fresh = pc.unique(items.filter(pc.is_null(places)))
-        history = np.full((self.numbers, self.windows, len(state.items) + len(fresh)), np.nan)
-        history[:, :-1, : len(state.items)] = state.history[:, 1:]
-        after = Seen(pa.concat_arrays([state.items, fresh]), history)
-        if table is None:
-            return after, np.empty(0, np.int64)
-        at = pc.index_in(items, after.items).to_numpy()
-        back = step - self.steps.starting(table["window_start"].to_numpy())
-        inside = back < self.windows
-        for number, values in zip(history, published(table), strict=False):
-            number[self.windows - 1 - back[inside], at[inside]] = values[inside]
-        return after, at
-
-    def _rows(self, step: int, table: pa.Table, seen: Seen, places: np.ndarray) -> list[Any]:
-        """Return the rows that are shown of what is published at a step, or may be among those of all shards."""
-        columns: dict[str, Any] = {name: table[name].to_pylist() for name in self.row_type._fields}
-        for name in TIMES:
-            columns[name] = [Timestamp(micros=moment) for moment in columns[name]]
-        if self.view is not None:
-            columns |= {name: listed(column) for name, column in self._changed(step, table, seen, places).items()}
-        rows = list(map(self.row_type, *(columns[name] for name in self.row_type._fields)))
-        found = self.shown(rows)
-        if self.choose is not None:
-            start = Timestamp(micros=self.steps.bounds_micros(step)[0])
-            return self.choose.among([row for row in found if row.window_start == start])
-        self.rows_published.inc(len(found))
-        # Unless keys are public, their order tells which of them somebody had first.
-        return sorted(found, key=lambda row: (row.window_start, row.item)) if self.ordered else found
-
-    def _changed(self, step: int, table: pa.Table, seen: Seen, places: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns that the view makes: of items that come with earlier windows from these."""
-        assert self.view is not None
-        starts = table["window_start"].to_numpy()
-        now = starts == self.steps.bounds_micros(step)[0]
-        past = np.isin(places, places[~now])
-        found = {name: np.array(column) for name, column in self.view.last(seen.history[:, :, places], starts).items()}
-        if past.any():
-            items = ranks(table["item"].filter(pa.array(past)))
-            whole = self.view.changed(items, starts[past], published(table)[:, past])
-            for name, column in whole.items():
-                found[name][past] = column
-        return found
-
-
-def published(table: pa.Table) -> np.ndarray:
-    """Return the numbers that were published, int64 (numbers, rows)."""
-    return np.stack([table[name].to_numpy() for name in NOISY if name in table.column_names])
