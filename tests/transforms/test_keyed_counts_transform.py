@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.transforms import Domain
 from privstream.transforms.counts.shown import read, rows_of
-from tiny_runner import Chain, drive_at_once
+from tiny_runner import drive_at_once
 from workloads import SECOND, START
 
 
@@ -178,17 +178,6 @@ def test_sums_of_items_that_are_carried_over_go_on():
         assert 0 <= row.lower <= max(0, row.noisy) <= row.upper
         whole += window == 4 and windows == 3
     assert whole
-
-
-def test_names_are_kept_of_keys_that_may_be_published_alone():
-    made = transform("start", min_people=2, shards=1, max_contributions=100)
-    chain = Chain(made, random.Random(1))
-    events = [(f"user {i}", "a rare key " * 20 + str(i), (START + 1) * SECOND) for i in range(300)]
-    chain.arrive(events + [(f"user {i}", "twice", (START + 1) * SECOND) for i in range(2)])
-    chain.advance((START + 11) * SECOND)
-    log = b"".join(value for values in chain.stages[1].cells.states.values() for value in values)
-    assert b"twice" in log
-    assert b"a rare key" not in log
 
 
 def test_a_public_list_has_noise_of_its_own_and_changes_no_other_run():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from privstream.transforms.batches import (
     string_buffers,
 )
 from privstream.transforms.counts.contributions import add_up
+from privstream.transforms.counts.shown import written
 from privstream.transforms.reading.domain import Domain, PublicKeys
 from privstream.transforms.timing.clock import STEP, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped
@@ -76,27 +76,16 @@ class KnownKeys(NamedTuple):
     Attributes:
         counts: state of the mechanism.
         keys: all that it knows, by their numbers.
-        texts: of them.
-        named: numbers of the keys whose texts these are, in their order; None for all keys. Since the start a key that
-            waits for more people has none: when it is considered at last, new contributions bring it. Positions in a
-            public list have none.
+        texts: of them, in their order; none where keys are positions in a public list.
     """
 
     counts: Any
     keys: Keys
     texts: pa.LargeStringArray = NO_TEXTS
-    named: np.ndarray | None = None
 
     def only(self, counts: Any, numbers: np.ndarray) -> KnownKeys:
         """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
-        return KnownKeys(counts, Keys.of(self.keys.keys[numbers]), self.taken(numbers))
-
-    def taken(self, numbers: np.ndarray) -> pa.LargeStringArray:
-        """Return the texts of some keys, which have one."""
-        if self.named is not None:
-            order = np.argsort(self.named)
-            numbers = order[np.searchsorted(self.named[order], numbers)]
-        return self.texts.take(pa.array(numbers, pa.int64()))
+        return KnownKeys(counts, Keys.of(self.keys.keys[numbers]), self.texts.take(pa.array(numbers, pa.int64())))
 
 
 class PublishCounts(StepFn, state="publish_counts"):
@@ -128,11 +117,9 @@ class PublishCounts(StepFn, state="publish_counts"):
         shard = StepKey.from_bytes(key).shard
         if self.domain is not None:
             keys = Keys.of(np.arange(shard, len(self.domain.texts), self.key_shards, dtype=np.uint64))
-            counts = self.mechanism.initial_state(np.arange(len(keys.keys), dtype=np.uint64))
-            return KnownKeys(counts, keys, named=NOTHING)
+            return KnownKeys(self.mechanism.initial_state(np.arange(len(keys.keys), dtype=np.uint64)), keys)
         if self.always is None:
-            named = None if isinstance(self.mechanism, FoundKeys) else NOTHING
-            return KnownKeys(self.mechanism.initial_state(), NO_KEYS, named=named)
+            return KnownKeys(self.mechanism.initial_state(), NO_KEYS)
         names = self.always.of_shard(shard, self.key_shards)
         counts = self.mechanism.initial_state(public=len(names.items))
         return KnownKeys(counts, Keys.of(names.items), names.to_arrow())
@@ -146,10 +133,9 @@ class PublishCounts(StepFn, state="publish_counts"):
 
     @override
     def snapshot(self, state: KnownKeys) -> bytes:
-        named = np.arange(len(state.keys.keys)) if state.named is None else state.named
-        offsets, text = string_buffers(state.taken(named))
+        offsets, text = string_buffers(state.texts)
         counts = self.mechanism.snapshot(state.counts)
-        columns = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys, "named": named}
+        columns = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys}
         return pack("known keys", 1, columns | {"offsets": offsets, "text": text})
 
     @override
@@ -164,8 +150,7 @@ class PublishCounts(StepFn, state="publish_counts"):
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         numbers = np.arange(len(found["offsets"]) - 1, dtype=np.uint64)
         texts = Names(numbers, found["offsets"], found["text"]).to_arrow()
-        named = None if isinstance(self.mechanism, FoundKeys) else found["named"]
-        return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), texts, named)
+        return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), texts)
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> KnownKeys:
@@ -190,8 +175,9 @@ class PublishCounts(StepFn, state="publish_counts"):
         tables = []
         if len(found.keys):
             table = self._table(step, after, found)
-            to = StepKey(step, StepKey.from_bytes(key).shard).to_bytes()
-            tables = [(to, table) if self.ended else on_clock(step, table)]
+            to, data = StepKey(step, StepKey.from_bytes(key).shard).to_bytes(), written(table)
+            tables = [(to, data) if self.ended else on_clock(step, data)]
+            self.rows_published.inc(len(table) if self.ended else 0)
 
         def came() -> bytes:
             return stepped(step, batches[0] if len(batches) == 1 else encode(counted))
@@ -215,38 +201,28 @@ class PublishCounts(StepFn, state="publish_counts"):
             listed=(NOTHING if counted.new is None else counted.new) if mechanism.lists(number) else None,
         )
         counts, found = mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys.keys))
-        fresh, texts, named = np.arange(len(state.keys.keys), len(keys.keys)), state.texts, state.named
-        if named is not None and self.domain is None:
-            fresh = np.setdiff1d(counts.considered, state.counts.considered, assume_unique=True).astype(np.int64)
-            named = np.append(named, fresh)
+        texts, fresh = state.texts, keys.keys[len(state.keys.keys) :]
         if len(fresh) and self.domain is None:
-            texts = pa.concat_arrays([texts, counted.names.texts(keys.keys[fresh])])
-        return KnownKeys(counts, keys, texts, named), found
+            texts = pa.concat_arrays([texts, counted.names.texts(fresh)])
+        return KnownKeys(counts, keys, texts), found
 
-    def _table(self, step: int, state: KnownKeys, found: KeyedRows) -> bytes:
-        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
+    def _table(self, step: int, state: KnownKeys, found: KeyedRows) -> pa.Table:
+        """Return the rows of a step of one shard of keys, times in microseconds.
 
         They are in the order of keys, which tells which of them somebody had first: they must be sorted.
         """
-        batches, names = [], list(self.row_type._fields)
+        tables, names = [], list(self.row_type._fields)
         for one in (found, *found.earlier):
+            number = len(one.keys)
             answers = np.array([one.counts] if one.sums is None else [one.counts, one.sums])
             margins = np.array(one.of_each("count_margin", "sum_margin"))
-            columns = dict.fromkeys(names) | released_columns(answers, margins, self.mechanism.max_value)
+            columns = dict.fromkeys(names, pa.nulls(number))
+            columns |= released_columns(answers, margins, self.mechanism.max_value)
             if self.domain is None:
-                columns["item"] = state.taken(one.keys)
+                columns["item"] = state.texts.take(pa.array(one.keys))
             else:
                 columns["item"] = self.domain.texts.take(state.keys.keys[one.keys]).cast(pa.large_string())
-            columns |= zip(TIMES, self.steps.bounds_micros(step - (found.step - one.step)), strict=True)
-            arrays = []
-            for column in map(columns.__getitem__, names):
-                several = isinstance(column, np.ndarray | pa.Array)
-                arrays.append(pa.array(column, from_pandas=True) if several else pa.repeat(column, len(one.keys)))
-            batches.append(pa.RecordBatch.from_arrays(arrays, names))
-        stream = io.BytesIO()
-        with pa.ipc.new_stream(stream, batches[0].schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        if self.ended:
-            self.rows_published.inc(sum(map(len, batches)))
-        return stream.getvalue()
+            for name, moment in zip(TIMES, self.steps.bounds_micros(step - (found.step - one.step)), strict=True):
+                columns[name] = np.full(number, moment)
+            tables.append(pa.table([pa.array(columns[name], from_pandas=True) for name in names], names))
+        return pa.concat_tables(tables)
