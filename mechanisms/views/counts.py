@@ -145,7 +145,7 @@ def released_columns(answers: Integers, margins: Integers, max_value: int | None
     sums, reach = answers[1], margins[1]
     value, lower, upper = meaningful(sums, sums - reach, sums + reach, finest=0)
     ends = {"value_lower": np.maximum(lower, 0.0), "value_upper": np.maximum(upper, 0.0)}
-    ratios = np.array(ratio_bounds(sums, reach / NORMAL, counts, margin / NORMAL))
+    ratios = ratio_bounds(sums, reach / NORMAL, counts, margin / NORMAL)
     ratios[0] = ratios[0].clip(0, max_value)
     mean, least, most = meaningful(*np.where(sums > 0, ratios, np.nan))
     margin = np.maximum(mean - least, most - mean).round(-FINEST)

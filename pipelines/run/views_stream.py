@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
-from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.rules import Watch
 from privstream.pipelines.run.views import Table, View
 from privstream.pipelines.sinks.row_files import read_plain
@@ -23,10 +21,6 @@ from privstream.transforms.timing.clock import WithClock, on_clock
 from privstream.transforms.timing.step_fn import Cells, Known, StepFn, Stepped
 from privstream.transforms.timing.steps import Steps, timestamp
 from typing_extensions import override
-
-KIND = "files of a view"  # of snapshots
-TOO_LATE = "files_not_in_views"
-"""Counter of files that came after a view had published their window; there should be none."""
 
 
 class Followed(NamedTuple):
@@ -114,17 +108,11 @@ class Follow(StepFn, state="monitor_view"):
             name: max(view.back(self.tables) for view in self.chain if name in (source for _, source in view.sources))
             for name in self.tables
         }
-        self.too_late = Metrics.counter("privstream", TOO_LATE)
         self._read: dict[str, pa.Table] = {}
 
     @override
     def initial(self, key: bytes) -> Remembered:
         return {}, None
-
-    @override
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        self.too_late.inc()
-        return iter(())
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Remembered) -> Stepped:
@@ -133,31 +121,28 @@ class Follow(StepFn, state="monitor_view"):
             path: self._read[path] if path in self._read else read_plain(path, self.tables[name].row_type)
             for path, (name, _) in files.items()
         }
-        tables: dict[str, Table] = dict(self.tables)
-        before, found = None, None
+        tables, before = dict[str, Table](), None
+        for name, table in self.tables.items():
+            known = [self._read[path] for path, (whose, _) in files.items() if whose == name]
+            rows = pa.concat_tables([table.rows, *known])
+            steps = self.steps.starting(rows["window_start"].to_numpy())
+            rows = rows.filter(pa.array((step - self.back[name] <= steps) & (steps <= step)))
+            tables[name] = replace(table, rows=rows, released=rows)
         for view in self.chain:
-            given = {source: tables[source] for _, source in view.sources}
-            back = view.back(given)
-            for name in given.keys() & self.tables.keys():
-                known = [self._read[path] for path, (whose, _) in files.items() if whose == name]
-                rows = pa.concat_tables([given[name].rows, *known])
-                steps = self.steps.starting(rows["window_start"].to_numpy())
-                rows = rows.filter(pa.array((step - back <= steps) & (steps <= step)))
-                given[name] = replace(given[name], rows=rows, released=rows)
-            found, before = view.follow(given, step, watch)
-            tables[view.name] = found
-        assert found is not None  # a chain ends with the view itself
+            tables[view.name], before = view.follow(tables, step, watch)
+        found = tables[self.chain[-1].name]
         kept = {path: each for path, each in files.items() if each[1] > step - self.back[each[0]]}
         return Stepped((kept, before), rows_of(found.row_type, found.rows))
 
     @override
-    def snapshot(self, state: Remembered) -> bytes:
-        return pack(KIND, 1, {"state": json.dumps(state).encode()})
+    def encode(self, state: Remembered) -> list[bytes]:
+        return [json.dumps(state).encode()]
 
     @override
-    def restore(self, data: bytes) -> Remembered:
-        found: dict[str, Any] = unpack(KIND, 1, data)
-        files, before = json.loads(found["state"])
+    def decode(self, key: bytes, segments: list[bytes]) -> Remembered:
+        if not segments:
+            return self.initial(key)
+        files, before = json.loads(segments[0])
         named = {path: (name, step) for path, (name, step) in files.items()}
         return named, None if before is None else Watch(*before)
 

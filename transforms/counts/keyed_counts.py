@@ -182,16 +182,18 @@ class CountsParameters(Parameters):
     @property
     def shown(self) -> ShownCounts:
         """What is shown of the counts of single windows, or, as they are released, of those since the start."""
-        made = self._shown_of(1 if self.mechanism.over == "start" else self.mechanism.windows)
+        made = self._shown_of(self.mechanism.windows)
         return replace(made, rising=self.rising or 0, at_least=self.at_least, top=self.top)
 
     def _shown_of(self, over: int) -> ShownCounts:
-        mechanism = self.mechanism
-        if over > 1:
-            return ShownCounts(
-                windows=self.steps, over=over, margins=mechanism.margins_of_sums, max_value=mechanism.max_value
-            )
-        return ShownCounts(windows=self.steps, stddev=None if mechanism.over == "start" else mechanism.stddev(1))
+        made = self.mechanism
+        return ShownCounts(
+            windows=self.steps,
+            stddev=None if over > 1 or made.over == "start" else made.stddev(1),
+            over=over,
+            margins=made.margins_of_sums,
+            max_value=made.max_value,
+        )
 
     @property
     @override

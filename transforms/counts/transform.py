@@ -11,6 +11,7 @@ import apache_beam as beam
 from apache_beam.coders import Coder
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import PCollection
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import (
     CLOCK,
@@ -18,7 +19,6 @@ from privstream.transforms.counts.contributions import (
     CountEvents,
     CountRandomContributions,
     ReleaseDropped,
-    lists_of,
 )
 from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
@@ -77,7 +77,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             distinct=self._distinct,
             key_shards=self.shards,
             limits=(0, self.mechanism.max_value or 0),
-            lists=lists_of(self.mechanism),
+            lists=self.mechanism if isinstance(self.mechanism, FoundKeys) and self.mechanism.listed else None,
             dropped=dropped,
         )
         held = apply_dofn(closed, in_window, Keyed)
