@@ -102,12 +102,11 @@ class ShownCounts:
         An item that comes with rows of earlier windows has numbers that are made of these.
 
         Args:
-            before: what was released for the windows before, as many as `lookback` says.
-            released: with the same columns.
+            before: what was released for the windows before, as many as `lookback` says; `RELEASED` is enough of it.
         """
         come = released["item"].filter(pc.less(released["window_start"], start))
         found = released.filter(pc.is_in(released["item"], come))
-        whole = pa.concat_tables([*before, released])
+        whole = pa.concat_tables([*before, released], promote_options="default")
         back = self.windows.starting(start) - np.asarray(self.windows.starting(whole["window_start"].to_numpy()))
         whole = whole.filter(pc.and_(pa.array(back < self.lookback), pc.invert(pc.is_in(whole["item"], come))))
         others = self.numbers(whole).filter(pc.equal(whole["window_start"], start))

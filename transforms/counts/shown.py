@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.views.counts import ShownCounts
+from privstream.mechanisms.views.counts import RELEASED, ShownCounts
 from privstream.transforms.row_types import Time, types_of
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
+
+KEPT = ("window_start", "window_end", "item", *RELEASED)
+"""Columns of earlier windows from which numbers are made."""
 
 Follow = Callable[[pa.Table, pa.Table | None], pa.Table]
 """From the counts that are shown, and what was made of those of the window before, to what is published."""
@@ -45,7 +48,7 @@ class Seen(NamedTuple):
     """What views look at. All of it is public.
 
     Attributes:
-        released: in the last windows with rows, by step.
+        released: in the last windows with rows, by step, as far as numbers are made of it.
         shown: after the last of these.
     """
 
@@ -108,5 +111,6 @@ class ShowCounts(StepFn, state="show_counts"):
         if self.follow is not None:
             shown = self.follow(shown, state.shown)
         self.published.inc(len(shown))
-        after = Seen({**before, step: released} if self.view.lookback > 1 else {}, shown)
-        return Stepped(after, rows_of(self.row_type, shown), lambda: self._segment(step, released, shown))
+        kept = released.select([name for name in released.column_names if name in KEPT])
+        after = Seen({**before, step: kept} if self.view.lookback > 1 else {}, shown)
+        return Stepped(after, rows_of(self.row_type, shown), lambda: self._segment(step, kept, shown))
