@@ -39,37 +39,22 @@ STATES = pa.schema(
 
 
 class Condition(NamedTuple):
-    """When an alert begins and when it ends.
+    """When an alert begins and when it ends."""
 
-    Attributes:
-        sign: 1 where it begins above the threshold, -1 below it.
-        threshold: beyond which it begins.
-        ends_at: at which, or on the other side of it, it ends.
-        windows: number of windows in a row in which the number must be beyond the threshold.
-        reaching: whether it also begins at the threshold itself, and ends only beyond `ends_at`.
-    """
-
-    sign: int
+    sign: int  # 1 where it begins above the threshold, -1 below it
     threshold: float
-    ends_at: float
-    windows: int = 1
-    reaching: bool = False
+    ends_at: float  # at this number, or on the other side of it
+    windows: int = 1  # in a row, in which the number must be beyond the threshold
+    reaching: bool = False  # whether it also begins at the threshold itself, and ends only beyond `ends_at`
 
 
 class Watch(NamedTuple):
-    """How an alert stands after a window.
+    """How an alert stands after a window."""
 
-    Attributes:
-        alert: whether it has begun, and not ended.
-        beyond: number of windows in a row in which the number was beyond the threshold.
-        state: of the window; empty before the first one.
-        since: start of the first window of those in this state, microseconds since 1970.
-    """
-
-    alert: bool = False
-    beyond: int = 0
-    state: str = ""
-    since: int = 0
+    alert: bool = False  # whether it has begun, and not ended
+    beyond: int = 0  # windows in a row in which the number was beyond the threshold
+    state: str = ""  # of the window; empty before the first one
+    since: int = 0  # start of the first window of those in this state, microseconds since 1970
 
 
 def watched(before: Watch, value: float | None, condition: Condition, start: int) -> Watch:

@@ -51,17 +51,11 @@ def stage_label(name: str, stage: str) -> str:
 
 
 class Answer(NamedTuple):
-    """The rows of a question over files, times in microseconds.
-
-    Attributes:
-        released: as they were drawn.
-        shown: what is made of them.
-        dropped: the share that limits drop; None where it is not known.
-    """
+    """The rows of a question over files, times in microseconds."""
 
     released: pa.Table
-    shown: pa.Table
-    dropped: Dropped | None = None
+    shown: pa.Table  # what is made of them
+    dropped: Dropped | None = None  # the share that limits drop, where it is known
 
 
 @dataclass(frozen=True, kw_only=True)

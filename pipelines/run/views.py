@@ -38,29 +38,18 @@ COMPARED = {"KeyCount", "KeyRise", "KeySum", "RatioEstimate", "QuantileEstimate"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Published rows of a question or of a view, and what is known of them.
-
-    Attributes:
-        rows: with times in microseconds.
-        released: what they were made of, if they are those of a question.
-        order: fields that they are sorted by.
-        columns: names of the columns of an item; none where rows have no item.
-        questions: names of those whose noise is in the numbers.
-        listed: the public list of items that rows are about; None where items are found.
-        transform: of the question.
-        dropped: the share that limits drop; None where it is not known.
-    """
+    """Published rows of a question or of a view, and what is known of them."""
 
     row_type: Any
-    rows: pa.Table
+    rows: pa.Table  # with times in microseconds
     order: tuple[str, ...]
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # names of those of an item; none where rows have no item
     steps: Steps
-    questions: frozenset[str]
-    released: pa.Table = None
-    listed: Domain | None = None
-    transform: Any = None
-    dropped: Dropped | None = None
+    questions: frozenset[str]  # names of those whose noise is in the numbers
+    released: pa.Table = None  # what the rows were made of, if they are those of a question
+    listed: Domain | None = None  # the public list of items that rows are about
+    transform: Any = None  # of the question
+    dropped: Dropped | None = None  # the share that limits drop, where it is known
     layout: Layout = PLAIN
 
     @property
@@ -80,15 +69,11 @@ class Table:
 
 
 class View:
-    """A view of a monitor: a function of published tables.
-
-    Attributes:
-        of: the question or view that it is made of, unless it is a ratio.
-        sources: keys that name questions and other views, and the names.
-    """
+    """A view of a monitor: a function of published tables."""
 
     def __init__(self, name: str, model: ViewModel) -> None:
         self.name, self.model, self.kind, self.of = name, model, model.kind, model.of or ""
+        # keys that name questions and other views, and the names
         self.sources = [("of", self.of)] if model.ratio is None else [("ratio", each) for each in model.ratio]
 
     def note(self, tables: Mapping[str, Table]) -> str:

@@ -24,20 +24,13 @@ from typing_extensions import override
 
 
 class Followed(NamedTuple):
-    """A view of input without an end.
-
-    Attributes:
-        chain: the views that it is made of, each behind those that it is made of itself; it is the last one.
-        tables: of the questions that it is made of, without rows.
-        table: its own, without rows.
-        steps: the windows, which rows come for in time: questions have waited for late events, and started afresh.
-    """
+    """A view of input without an end."""
 
     name: str
-    chain: tuple[View, ...]
-    tables: Mapping[str, Table]
-    table: Table
-    steps: Steps
+    chain: tuple[View, ...]  # the views that it is made of, each behind those that it is made of itself; last it
+    tables: Mapping[str, Table]  # of the questions that it is made of, without rows
+    table: Table  # its own, without rows
+    steps: Steps  # for which rows come in time: questions have waited for late events, and started afresh
 
 
 def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mapping[str, Table]) -> list[Followed]:

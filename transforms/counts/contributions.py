@@ -51,60 +51,40 @@ Held = dict[int, HolderBatch]
 
 
 class Rows(NamedTuple):
-    """All rows of what people have, person by person, and of each the earlier steps first.
+    """All rows of what people have, person by person, and of each the earlier steps first."""
 
-    Attributes:
-        order: int64 (n,), where they are among the rows of all steps.
-        starts: the rows of the i-th step are starts[i] to starts[i + 1] of these.
-        people: uint64 (m,), increasing.
-        persons, steps: numbers of person and step, int32 (n,).
-    """
-
-    order: np.ndarray
-    starts: np.ndarray
-    people: np.ndarray
-    persons: np.ndarray
-    steps: np.ndarray
+    order: np.ndarray  # int64 (n,), where they are among the rows of all steps
+    starts: np.ndarray  # the rows of the i-th step are starts[i] to starts[i + 1] of these
+    people: np.ndarray  # uint64 (m,), increasing
+    persons: np.ndarray  # their numbers, int32 (n,)
+    steps: np.ndarray  # and those of steps
 
 
 class Chosen(NamedTuple):
-    """What counts of what people have.
+    """What counts of what people have."""
 
-    Attributes:
-        counts: bool (n,), the rows that count.
-        new: bool (n,), those that put a person on the list of a key; None without lists.
-        sums: what limits drop of these rows, int64; None if nobody asks.
-        dropped: each person as often as limits have dropped something of it now, as far as that is added up.
-    """
-
-    counts: np.ndarray
-    new: np.ndarray | None
-    sums: np.ndarray | None
-    dropped: np.ndarray
+    counts: np.ndarray  # bool (n,), the rows that count
+    new: np.ndarray | None  # bool (n,), those that put a person on the list of a key; None without lists
+    sums: np.ndarray | None  # what limits drop of these rows, int64; None if nobody asks
+    dropped: np.ndarray  # each person as often as limits have dropped something of it, as far as that is added up
 
 
 class CountContributions(BoundOverRun, state="count_contributions"):
     """Drop what is beyond a person's limits, and count the rest by shard of keys.
 
-    Args:
-        bound: of a person.
-        distinct: whether a person counts only once for each key in the whole run.
-        key_shards: shards of keys.
-        limits: least and largest value of a contribution, to which it is clipped.
-        lists: says for how many keys a person counts on a list of different people, until when; None without one. Which
-            they are depends on that person's events alone: the first that count, those of one step in a random order.
-        dropped: how what limits drop is clipped; None if it is not added up.
+    Which keys a person is on the list of different people for depends on that person's events alone: the first that
+    count, those of one step in a random order.
     """
 
     kind = "contributed"
     # pairs of a person and a key, by the keyed hash of both; and keys for which a list counts people
     limit_names = ("times", "pairs", "listed", "dropped")
     bound: Bound
-    distinct = False
+    distinct = False  # whether a person counts only once for each key in the whole run
     key_shards: int
-    limits: tuple[int, int] = (0, 0)
-    lists: FoundKeys | None = None
-    dropped: DroppedShare | None = None
+    limits: tuple[int, int] = (0, 0)  # least and largest value of a contribution, to which it is clipped
+    lists: FoundKeys | None = None  # says for how many keys a person is on a list, and until when
+    dropped: DroppedShare | None = None  # how what limits drop is clipped, if it is added up
     clipped = ClippedCounter("contributions", again=True)
 
     @cached_property
@@ -364,18 +344,10 @@ class Waiting(NamedTuple):
 
 
 class ReleaseDropped(StepFn, state="release_dropped"):
-    """On a public clock: release what came until then at some steps of the run, or of each period.
-
-    What is released is in counters, and in no row.
-
-    Args:
-        mechanism: adds the noise, in as many readings.
-        noise: of the run.
-        readings: numbers of the steps, from 1 on, after which it is read.
-    """
+    """On a public clock: release what came until then at some steps of the run, or of each period, in counters."""
 
     mechanism: DroppedShare
-    readings: frozenset[int]
+    readings: frozenset[int]  # numbers of the steps, from 1 on, after which it is read
 
     @override
     def initial(self, key: bytes) -> Waiting:

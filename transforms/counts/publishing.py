@@ -71,17 +71,11 @@ NO_KEYS = Keys.of(np.empty(0, np.uint64))
 
 
 class KnownKeys(NamedTuple):
-    """What a shard of keys remembers.
+    """What a shard of keys remembers."""
 
-    Attributes:
-        counts: state of the mechanism.
-        keys: all that it knows, by their numbers.
-        texts: of them, in their order; none where keys are positions in a public list.
-    """
-
-    counts: Any
+    counts: Any  # state of the mechanism
     keys: Keys
-    texts: pa.LargeStringArray = NO_TEXTS
+    texts: pa.LargeStringArray = NO_TEXTS  # of these; none where keys are positions in a public list
 
     def only(self, counts: Any, numbers: np.ndarray) -> KnownKeys:
         """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
@@ -93,23 +87,14 @@ class PublishCounts(StepFn, state="publish_counts"):
 
     The log has the whole state, and then what came in each step since: a state follows from these again. Keys that are
     not public and stay found are carried over to the periods that follow.
-
-    Attributes:
-        mechanism: counts keys by their numbers.
-        key_shards: how many shards of keys there are.
-        domain: the public list of keys, which are then positions in it, or None.
-        always: the keys that are published in every window, beside those that are found; None for none.
-        row_type: whose columns tables have: `KeyCount`, `KeyRise` or `KeySum`.
-        ended: whether tables come with their step and shard, and rows are counted as published; else `ShowCounts`
-            follows.
     """
 
-    mechanism: Any
+    mechanism: Any  # counts keys by their numbers
     key_shards: int
-    domain: Domain | None
-    always: PublicKeys | None
-    row_type: Any
-    ended: bool
+    domain: Domain | None  # the public list of keys, which are then positions in it
+    always: PublicKeys | None  # keys that are published in every window, beside those that are found
+    row_type: Any  # whose columns tables have
+    ended: bool  # whether tables come with step and shard, and rows count as published; else `ShowCounts` follows
     rows_published = Metrics.counter("privstream", "counts_published")
 
     @override

@@ -45,30 +45,18 @@ def rows_of(row_type: Any, table: pa.Table) -> list[Any]:
 
 
 class Seen(NamedTuple):
-    """What views look at. All of it is public.
+    """What views look at. All of it is public."""
 
-    Attributes:
-        released: in the last windows with rows, by step, as far as numbers are made of it.
-        shown: after the last of these.
-    """
-
-    released: dict[int, pa.Table]
-    shown: pa.Table | None = None
+    released: dict[int, pa.Table]  # in the last windows with rows, by step, as far as numbers are made of it
+    shown: pa.Table | None = None  # after the last of these
 
 
 class ShowCounts(StepFn, state="show_counts"):
-    """On one public clock: tables of all shards of keys in, rows that views make of the last ones out. It has no noise.
-
-    Args:
-        row_type: of the rows.
-        view: which counts are shown.
-        follow: what is made of those of a window; None for nothing else.
-        counter: of the rows.
-    """
+    """On one public clock: tables of all shards of keys in, rows that views make of the last ones out. No noise."""
 
     row_type: Any
     view: ShownCounts
-    follow: Follow | None
+    follow: Follow | None  # what is made of the counts of a window that are shown
 
     @override
     def initial(self, key: bytes) -> Seen:
