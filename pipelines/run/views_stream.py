@@ -11,6 +11,7 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.rules import Watch
 from privstream.pipelines.run.views import Table, View
 from privstream.pipelines.sinks.row_files import read_plain
@@ -128,14 +129,13 @@ class Follow(StepFn, state="monitor_view"):
         return Stepped((kept, before), rows_of(found.row_type, found.rows))
 
     @override
-    def encode(self, state: Remembered) -> list[bytes]:
-        return [json.dumps(state).encode()]
+    def snapshot(self, state: Remembered) -> bytes:
+        return pack("files of a view", 1, {"state": json.dumps(state).encode()})
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Remembered:
-        if not segments:
-            return self.initial(key)
-        files, before = json.loads(segments[0])
+    def restore(self, data: bytes) -> Remembered:
+        found: dict[str, Any] = unpack("files of a view", 1, data)
+        files, before = json.loads(found["state"])
         named = {path: (name, step) for path, (name, step) in files.items()}
         return named, None if before is None else Watch(*before)
 

@@ -327,7 +327,7 @@ def test_what_a_view_remembers_can_be_restored(tmp_path: Path, made: dict[str, A
         state, published = stage.initial(b""), 0
         for step in range(stage.steps.first or 0, stage.steps.end or 0):
             other = Follow(by_name[name])
-            again = other.decode(b"", stage.encode(state))
+            again = other.restore(stage.snapshot(state))
             found = other.step(b"", step, batches.get(step, []), again)
             state, expected, _ = stage.step(b"", step, batches.get(step, []), state)
             assert found[:2] == (state, expected)

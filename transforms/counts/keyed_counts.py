@@ -290,7 +290,12 @@ class CountsParameters(Parameters):
         """
         if (bound := self.bound) is None:
             return None
-        share = share_in(counters, self.dropped_share) if self._may_leave_out else Share(0.0, 0.0, 0.0)
+        made, readings, share = self.dropped_share, counters.get(READINGS, 0), None
+        if not self._may_leave_out:
+            share = Share(0.0, 0.0, 0.0)
+        elif made is not None and readings:
+            noisy = [counters.get(name, 0) for name, _ in zip(NUMBERS, made.laws, strict=False)]
+            share = made.share(np.array(noisy, np.int64), readings)  # None where noise hides it
         dropped = None if share is None else {name: end and round(end, 3) for name, end in share._asdict().items()}
         return {"max_contributions": bound.in_run, "max_per_window": bound.per_window, "dropped": dropped}
 
@@ -376,12 +381,3 @@ def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None,
             f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "
             "smaller numbers are noise"
         )
-
-
-def share_in(counters: Mapping[str, int], mechanism: DroppedShare | None) -> Share | None:
-    """Return the share that a run has released, from its counters; None where it has not, or noise hides it."""
-    readings = counters.get(READINGS, 0)
-    if mechanism is None or not readings:
-        return None
-    noisy = [counters.get(name, 0) for name, _ in zip(NUMBERS, mechanism.laws, strict=False)]
-    return mechanism.share(np.array(noisy, np.int64), readings)

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.counts import RELEASED, ShownCounts
@@ -94,11 +95,13 @@ class ShowCounts(StepFn, state="show_counts"):
         released, (start, _) = pa.concat_tables(map(read, batches)), self.steps.bounds_micros(step)
         shown = self.view.newest([*before.values()], released, start)
         if self.follow is not None or self.view.top is not None:
-            shown = shown.filter(pa.compute.equal(shown["window_start"], start))
+            shown = shown.filter(pc.equal(shown["window_start"], start))
         shown = self.view.chosen(shown)
         if self.follow is not None:
             shown = self.follow(shown, state.shown)
         self.published.inc(len(shown))
+        rows = rows_of(self.row_type, shown)
+        if self.view.lookback == 1 and self.follow is None:
+            return Stepped(state, rows, unchanged)
         kept = released.select([name for name in released.column_names if name in KEPT])
-        after = Seen({**before, step: kept} if self.view.lookback > 1 else {}, shown)
-        return Stepped(after, rows_of(self.row_type, shown), lambda: self._segment(step, kept, shown))
+        return Stepped(Seen({**before, step: kept}, shown), rows, lambda: self._segment(step, kept, shown))

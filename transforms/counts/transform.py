@@ -12,6 +12,7 @@ from apache_beam.coders import Coder
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import (
     CLOCK,
@@ -169,12 +170,13 @@ class PublishAtEnds(StepFn, state="window_ends"):
         return []
 
     @override
-    def encode(self, state: list[Any]) -> list[bytes]:
-        return [self.coder.encode(row) for row in state]
+    def snapshot(self, state: list[Any]) -> bytes:
+        return pack("published rows", 1, {str(place): self.coder.encode(row) for place, row in enumerate(state)})
 
     @override
-    def decode(self, key: bytes, segments: list[bytes]) -> list[Any]:
-        return [self.coder.decode(row) for row in segments]
+    def restore(self, data: bytes) -> list[Any]:
+        found: dict[str, Any] = unpack("published rows", 1, data)
+        return [self.coder.decode(row) for row in found.values()]
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: list[Any]) -> tuple[list[Any], list[Any]]:
