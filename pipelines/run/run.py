@@ -218,9 +218,9 @@ class Run:
                 counted = self.pipeline.run(self.options, self._pay, list(hidden.values()))
                 answers = {}
                 for each, (name, path) in zip(self.questions, hidden.items(), strict=True):
-                    answers[name], counted = each.show(path, counted)
-                    if answers[name] is None and self.views:
-                        answers[name] = each.answer(path)
+                    answer, counted = each.show(path, counted)
+                    if self.views:
+                        answers[name] = answer or each.answer(path)
                 tables = {} if is_quiet() else report.tables_of(self, hidden)
                 self._write_views(answers, folder)
                 if not self.places.terminal:
