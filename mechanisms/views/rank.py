@@ -46,13 +46,10 @@ def ranked(table: pa.Table, top: int) -> pa.Table:
         >>> found["item"].to_pylist(), found["gap"].to_pylist()
         (['a', 'b'], [4.0, 0.0])
     """
-    if not table.num_rows:
-        return table
     order, places = _in_order(table, "people")
     table = table.take(order)
-    number = table["people"].to_numpy()
-    lead = np.append(number[:-1] - number[1:], np.nan).round(DIGITS)
-    lead[np.append(places[1:] == 0, True)] = np.nan
+    number, lead = table["people"].to_numpy(), np.full(len(order), np.nan)
+    lead[:-1] = np.where(places[1:] > 0, number[:-1] - number[1:], np.nan).round(DIGITS)
     columns = {name: table[name] for name in ("window_start", "window_end")}
     columns |= {"rank": pa.array(places + 1), "item": table["item"], "gap": pa.array(lead, from_pandas=True)}
     columns |= {name: table[name] for name in ("people", "lower", "upper")}

@@ -214,25 +214,6 @@ def test_alerts_are_about_quantiles_and_sizes_of_sets_too(tmp_path: Path, made: 
     ]
 
 
-def test_ratios_have_intervals_of_both_noises(tmp_path: Path, made: dict[str, Any]) -> None:
-    """Those of Fieller; none where the divisor may be 0, and no row where one of both has none."""
-    errors = [count(0, "a", 50), count(0, "b", 5), count(1, "a", 10, smoothed=12.0)]
-    requests = [count(0, "a", 1000), count(0, "b", 8), count(1, "a", 400, smoothed=300.0), count(1, "c", 9)]
-    rows = {"errors": errors, "pages": requests}
-    found = answered(tmp_path, ERRORS + PAGES, "  rate: {ratio: [errors, pages]}\n", rows, made)["rate"]
-    found = rows_of(found)
-    at = {(row.window_start, row.item): row for row in found}
-    assert len(found) == 3
-    first, unknown, later = at[window(0)[0], "a"], at[window(0)[0], "b"], at[window(1)[0], "a"]
-    assert first.ratio == 0.05
-    reach = 20 * math.hypot(1, 0.05) / 1000
-    assert first.lower == pytest.approx(0.05 - reach, abs=1.3e-3) and first.upper == pytest.approx(
-        0.05 + reach, abs=1.3e-3
-    )
-    assert (unknown.ratio, unknown.lower, unknown.upper) == (None, None, None)
-    assert later.ratio == 0.04 and later.lower < 0.04 < later.upper < 0.08
-
-
 def test_intervals_of_ratios_hold_with_corrected_numbers(tmp_path: Path, made: dict[str, Any]) -> None:
     """Limits drop 12% of the people of each count, by a share that is known up to noise of its own."""
     rng, stddev, dropped, items, held, known = np.random.default_rng(5), 9.0, 0.12, 400, 0, 0

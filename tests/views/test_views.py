@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from privstream.mechanisms.views.rank import ranked
 from privstream.mechanisms.views.rules import ALERT, CLEAR, NO_DATA, Condition, Watch, alerts, watched
 from privstream.mechanisms.views.trending import CONTINUES, STARTED, surely_above, trending
+from privstream.transforms.row_types import RankedItem
 from privstream.transforms.timing.steps import Steps
 
 MINUTE = 60_000_000
@@ -20,9 +21,11 @@ MINUTE = 60_000_000
 @given(st.lists(st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=9), max_size=3), st.integers(1, 10))
 def test_ranks_are_in_order_and_leads_are_the_differences(windows, top):
     rows = [(start, f"item {i}", number) for start, some in enumerate(windows) for i, number in enumerate(some)]
-    columns = dict(zip(("window_start", "item", "people"), zip(*rows, strict=True), strict=True)) if rows else {}
-    table = pa.table(columns | {name: columns.get("people", ()) for name in ("window_end", "lower", "upper")})
-    found = ranked(table, top).to_pylist() if rows else []
+    named = zip(("window_start", "item", "people"), (pa.int64(), pa.string(), pa.float64()), strict=True)
+    columns = {name: pa.array([row[i] for row in rows], kind) for i, (name, kind) in enumerate(named)}
+    table = pa.table(columns | dict.fromkeys(("window_end", "lower", "upper"), columns["people"]))
+    assert [*RankedItem._fields] == ranked(table, top).column_names, "also where there is nothing"
+    found = ranked(table, top).to_pylist()
     for start, some in enumerate(windows):
         wanted = sorted((-number, f"item {i}") for i, number in enumerate(some))
         mine = [row for row in found if row["window_start"] == start]
@@ -49,6 +52,7 @@ def test_reports_go_on_from_window_to_window_and_never_into_another_budget_perio
     assert {(row["rule"], row["window_start"] // MINUTE): row["since"] // MINUTE for row in met} == begun
     for view in (partial(trending, windows=steps, threshold=10), partial(alerts, windows=steps, rules=rules)):
         before, found = None, []
+        assert view(table.slice(0, 0), None).num_rows == 0
         for t in range(7):
             before = view(table.filter(pc.equal(table["window_start"], t * MINUTE)), before)
             found += before.to_pylist()
