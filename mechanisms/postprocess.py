@@ -65,10 +65,6 @@ def combine_by_variance(
 
     Accuracy: the result has variance v w / (v + w), the least of all weighted means.
 
-    Args:
-        first, second: estimates, any shape, such as measurements of the queries that hit, and threshold + gap.
-        first_variance, second_variance: > 0, broadcast against them.
-
     Example:
         >>> combine_by_variance([10.0], 1.0, [4.0], 2.0).values.tolist()
         [8.0]
@@ -80,29 +76,16 @@ def combine_by_variance(
     return Estimates(values, v * w / (v + w))
 
 
-class Ratios(NamedTuple):
-    """Ratios, and the ends of their intervals of 95%: arrays of one shape, nan where nothing is known."""
-
-    values: Floats
-    lower: Floats
-    upper: Floats
-
-
 def ratio_bounds(
     numerators: ArrayLike, numerator_stddevs: ArrayLike, denominators: ArrayLike, denominator_stddevs: ArrayLike
-) -> Ratios:
-    """Return ratios of noisy numbers that are at least 0, such as errors to requests, with intervals of 95%.
+) -> Floats:
+    """Return ratios of noisy numbers that are at least 0, and the ends of intervals of 95%, (3, n); nan for no bound.
 
     Privacy: none is spent; all inputs are published numbers.
 
     Accuracy: with independent normal noise of known variance, each interval by itself holds the ratio of the numbers
-    without noise with a probability of 95%. Where the denominator with noise is not above its interval's reach around
-    0 no interval is bounded, and there is neither a ratio nor an interval. Of those that there are, fewer hold it only
-    where the denominator without noise is as small as the deviation of its noise: 92%, and 89% at half of it.
-
-    Args:
-        numerators, denominators: with noise, shape (n,); below 0 at times.
-        numerator_stddevs, denominator_stddevs: of their noise, >= 0, same shape.
+    without noise with a probability of 95% (92% where the denominator is as small as the deviation of its noise). Where
+    the denominator with noise is within its reach around 0, there is neither a ratio nor an interval.
 
     Example:
         >>> [end.round(3).tolist() for end in ratio_bounds([50.0], [5.0], [1000.0], [5.0])]
@@ -119,7 +102,7 @@ def ratio_bounds(
     reach = np.sqrt(np.square(above) * noise_below + noise_above * leading)
     ends = ((above * below + side * reach) / leading for side in (-1, 1))
     lower, upper = (np.maximum(end, 0.0) for end in ends)
-    return Ratios(np.maximum(above / below, 0.0), lower, upper)
+    return np.array([np.maximum(above / below, 0.0), lower, upper])
 
 
 def gap_p_value(gaps: ArrayLike) -> Floats:

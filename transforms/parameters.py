@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sized
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -18,6 +18,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import RUN, WINDOW, Accuracy, Limit
 from privstream.mechanisms.noise.sources import NoiseSource, check_noise
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, PEOPLE_HASHED, PrivacyGuarantee
+from privstream.mechanisms.views.corrected import Dropped
 from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import EventFields
@@ -33,6 +34,10 @@ MOST_CONTRIBUTIONS = 65_535
 DOMAIN = "domain"
 
 PUBLIC = ("all arguments but the noise", "the number of windows")
+
+View = Callable[[pa.Table, Dropped | None], pa.Table]
+"""Post-processing: from a table of a run, with times in microseconds, and the share that limits drop, to what is shown.
+"""
 
 
 class Parameters:
@@ -100,23 +105,15 @@ class Parameters:
         return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in self._given.items())})"
 
     @property
-    def finish_table(self) -> Callable[[Any], Any] | None:
-        """What is done to the table of a run that has ended (see `in_columns`), with times in microseconds, before it
-        is written; None where rows are rows."""
+    def view(self) -> View | None:
+        """What makes the rows that are shown of all that a run over files has released; None for these themselves."""
         return None
 
-    @property
-    def explained(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        """What is shown of the rows of a finished run, or of counts, once corrected by the share that limits
-        drop; None for all of them."""
-        return None
+    def over_files(self) -> Self:
+        """Return this transform for input that ends: random contributions of a person count, of all of them.
 
-    def in_columns(self) -> Self:
-        """Return this transform with tables as its output, each under a `StepKey`, if there is a view of them."""
-        return self
-
-    def to_finish(self) -> Self:
-        """Return this transform for input that ends: its rows are as they were released, and all of them."""
+        Where counts are released, each element is an Arrow stream of them under a `StepKey`, to which `view` applies.
+        """
         return self
 
     @property

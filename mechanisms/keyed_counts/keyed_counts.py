@@ -363,30 +363,26 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError("sums must be within counts times the limits of values")
         return np.stack([given.counts, given.sums])
 
-    def _rows(self, step: int, keys: Words, answers: Integers, margins: Any = None) -> KeyedRows:
-        """Return rows with the margins of counts, and of sums if there are any: of each, or those of all."""
-        if margins is None:
-            margins = [noise.tail_bound(step, OUTSIDE / 2) for noise in self.law.noises]
+    def _rows(self, step: int, keys: Words, answers: Integers) -> KeyedRows:
+        """Return rows with the margins of counts, and of sums if there are any."""
+        margins = [noise.tail_bound(step, OUTSIDE / 2) for noise in self.law.noises]
         rows = KeyedRows(step=step, keys=keys, counts=answers[0], count_margin=margins[0])
         return rows if self.max_value is None else replace(rows, sums=answers[1], sum_margin=margins[1])
 
-    def summed(self, step: int, keys: Words, answers: Integers, windows: Integers) -> KeyedRows:
-        """Return rows about several windows, of counts that are of one window each.
+    def margins_of_sums(self, windows: Integers) -> Integers:
+        """Return how far sums over so many windows, at least 1, are off at most, int64 (answers, n).
 
-        Privacy: post-processing.
-
-        Args:
-            step: the last of these windows.
-            keys: uint64 (n,).
-            answers: sums of what was published of the windows, int64 (answers, n): counts, and perhaps sums of values.
-            windows: how many they are, int64 (n,), at least 1.
+        They are of counts of one window each, and of sums of values; each bound holds with probability 0.95.
         """
         distinct, place = np.unique(windows, return_inverse=True)
-        margins = [
-            np.array([self._noise(answer, n).tail_bound(n, OUTSIDE / 2) for n in distinct.tolist()], np.int64)[place]
-            for answer in ANSWERS[: len(self.law.noises)]
-        ]
-        return self._rows(step, keys, answers, margins)
+        return np.array(
+            [
+                np.array([self._noise(answer, n).tail_bound(n, OUTSIDE / 2) for n in distinct.tolist()], np.int64)[
+                    place
+                ]
+                for answer in ANSWERS[: len(self.law.noises)]
+            ]
+        )
 
     def _noise(self, answer: str, windows: int | None = None) -> RunningNoise:
         """Return the noise of an answer, of a sum of so many windows, or, in the first ones, of all."""

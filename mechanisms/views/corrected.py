@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
+from privstream.mechanisms.views.counts import RISE, SHOWN
+from privstream.mechanisms.views.digits import FINEST, meaningful
+from privstream.mechanisms.views.tables import with_columns
 
 AS_IS, CORRECTED = 0.05, 0.2
 """Shares up to which numbers are shown as they are, and corrected."""
+
+VALUES = ("value", "value_lower", "value_upper")
+
+Dropped = Mapping[str, float | None]
+"""The `share` that limits drop, and the `lower` and `upper` end of its interval of 95%; no upper one for "at least"."""
 
 
 def corrected(
@@ -35,3 +46,32 @@ def corrected(
         least_shown = np.maximum(shown - np.hypot((number - below) / divisor, shown - number / (1 - least)), below)
     reach = np.hypot((above - number) / divisor, number / (1 - most) - shown)
     return np.array([shown, np.clip(least_shown, 0.0, np.maximum(shown, 0.0)), shown + reach])
+
+
+def corrected_table(table: pa.Table, dropped: Dropped | None) -> pa.Table:
+    """Return rows with the numbers that they show, and what rose of them, as those of all people; see `corrected`.
+
+    Privacy: post-processing.
+
+    Args:
+        table: of rows with an interval.
+        dropped: None where it is not known; numbers stay then.
+    """
+    if dropped is None or not table.num_rows:
+        return table
+    share, least, most = (dropped[name] for name in ("share", "lower", "upper"))
+    assert share is not None and least is not None
+    if most is not None and most <= AS_IS:
+        return table
+    columns: dict[str, np.ndarray] = {}
+    for names, finest in ((SHOWN, FINEST), (VALUES, 0)):
+        if {*names} <= {*table.column_names}:
+            number, lower, upper = (table[name].to_numpy() for name in names)
+            ends = corrected(number, lower, upper, share, least, most)
+            columns |= dict(zip(names, meaningful(*ends, finest=finest), strict=True))
+    if "value" in columns:
+        columns["value"] = columns["value"].astype(np.int64)
+    if "rise" in table.column_names and AS_IS < share <= CORRECTED:
+        risen = (table[name].to_numpy() / (1 - share) for name in RISE)
+        columns |= dict(zip(RISE, meaningful(*risen), strict=True))
+    return with_columns(table, columns)

@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from privstream.mechanisms.arrays import Integers
+from privstream.mechanisms.views.tables import numbered
+
+DIGITS = 1
+"""Of leads between numbers."""
 
 
-def ranked(numbers: Sequence[float], names: Sequence[str], top: int) -> list[tuple[int, float | None]]:
-    """Return the places of the `top` largest numbers, the largest first, each with its lead over the next one.
+def _in_order(table: pa.Table, by: str) -> tuple[Integers, Integers]:
+    """Return rows window by window, the largest first, of equal ones the item that sorts first; and their places."""
+    starts = table["window_start"].to_numpy()
+    order = np.lexsort((numbered(table["item"]), -table[by].to_numpy(), starts))
+    starts = starts[order]
+    return order, np.arange(len(order)) - np.searchsorted(starts, starts)
 
-    Of equal numbers the one whose name sorts first leads. The lead of the last number there is is None.
+
+def largest(table: pa.Table, number: int, by: str = "people") -> pa.Table:
+    """Return the rows of each window with the largest numbers, in order; rows without a number are none.
+
+    Privacy: post-processing.
+    """
+    table = table.filter(pc.is_valid(table[by]))
+    if not table.num_rows:
+        return table
+    order, places = _in_order(table, by)
+    return table.take(order[places < number])
+
+
+def ranked(table: pa.Table, top: int) -> pa.Table:
+    """Return the items with the largest numbers in each window, with their ranks and how far they lead the next one.
+
+    The lead of the last item that there is, is null.
 
     Privacy: post-processing.
 
     Example:
-        >>> ranked([5.0, 9.0, 5.0], ["b", "a", "c"], 2)
-        [(1, 4.0), (0, 0.0)]
+        >>> counts = {"window_start": [0] * 3, "window_end": [9] * 3, "item": ["b", "a", "c"]}
+        >>> numbers = dict.fromkeys(["people", "lower", "upper"], [5.0, 9.0, 5.0])
+        >>> found = ranked(pa.table(counts | numbers), 2)
+        >>> found["item"].to_pylist(), found["gap"].to_pylist()
+        (['a', 'b'], [4.0, 0.0])
     """
-    order = sorted(range(len(numbers)), key=lambda place: (-numbers[place], names[place]))[: top + 1]
-    leads = [numbers[one] - numbers[after] for one, after in pairwise(order)]
-    return list(zip(order, [*leads, None], strict=False))[:top]
+    order, places = _in_order(table, "people")
+    table = table.take(order)
+    number, lead = table["people"].to_numpy(), np.full(len(order), np.nan)
+    lead[:-1] = np.where(places[1:] > 0, number[:-1] - number[1:], np.nan).round(DIGITS)
+    columns = {name: table[name] for name in ("window_start", "window_end")}
+    columns |= {"rank": pa.array(places + 1), "item": table["item"], "gap": pa.array(lead, from_pandas=True)}
+    columns |= {name: table[name] for name in ("people", "lower", "upper")}
+    return pa.table(columns).filter(pa.array(places < top))

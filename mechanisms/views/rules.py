@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+import pyarrow as pa
+from privstream.mechanisms.views.tables import Windows
+from privstream.mechanisms.views.trending import CONTINUES, STARTED
 
 CLEAR, ALERT, NO_DATA = ("clear", "alert", "no data")
 
 
+MET = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("window_start", "window_end")),
+        ("rule", pa.large_string()),
+        *((name, pa.float64()) for name in ("threshold", "estimate", "lower", "upper")),
+        ("since", pa.int64()),
+        ("status", pa.string()),
+        ("epsilon_left", pa.float64()),
+        ("stopped", pa.bool_()),
+    ]
+)
+"""Of a table of rules that are met."""
+
+
+STATES = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("window_start", "window_end")),
+        ("item", pa.string()),
+        *((name, pa.float64()) for name in ("value", "lower", "upper", "threshold")),
+        ("state", pa.string()),
+        ("since", pa.int64()),
+    ]
+)
+"""Of a table of the states of an alert."""
+
+
 class Condition(NamedTuple):
-    """When an alert begins and when it ends.
+    """When an alert begins and when it ends."""
 
-    Attributes:
-        sign: 1 where it begins above the threshold, -1 below it.
-        threshold: beyond which it begins.
-        ends_at: at which, or on the other side of it, it ends.
-        windows: number of windows in a row in which the number must be beyond the threshold.
-        reaching: whether it also begins at the threshold itself, and ends only beyond `ends_at`.
-    """
-
-    sign: int
+    sign: int  # 1 where it begins above the threshold, -1 below it
     threshold: float
-    ends_at: float
-    windows: int = 1
-    reaching: bool = False
+    ends_at: float  # at this number, or on the other side of it
+    windows: int = 1  # in a row, in which the number must be beyond the threshold
+    reaching: bool = False  # whether it also begins at the threshold itself, and ends only beyond `ends_at`
 
 
 class Watch(NamedTuple):
-    """How an alert stands after a window.
+    """How an alert stands after a window."""
 
-    Attributes:
-        alert: whether it has begun, and not ended.
-        beyond: number of windows in a row in which the number was beyond the threshold.
-        state: of the window; empty before the first one.
-        since: start of the first window of those in this state, microseconds since 1970.
-    """
-
-    alert: bool = False
-    beyond: int = 0
-    state: str = ""
-    since: int = 0
+    alert: bool = False  # whether it has begun, and not ended
+    beyond: int = 0  # windows in a row in which the number was beyond the threshold
+    state: str = ""  # of the window; empty before the first one
+    since: int = 0  # start of the first window of those in this state, microseconds since 1970
 
 
 def watched(before: Watch, value: float | None, condition: Condition, start: int) -> Watch:
@@ -56,3 +72,64 @@ def watched(before: Watch, value: float | None, condition: Condition, start: int
         alert = held if alert else beyond >= condition.windows
         state = ALERT if alert else CLEAR
     return Watch(alert, beyond, state, start if state != before.state else before.since)
+
+
+def states(
+    numbers: Mapping[int, tuple[float | None, ...]],
+    windows: Iterable[tuple[int, int]],
+    condition: Condition,
+    watch: Watch,
+    about: str,
+) -> tuple[pa.Table, Watch]:
+    """Return whether a number is beyond a threshold, window by window, and how the alert stands after them.
+
+    Privacy: post-processing.
+
+    Args:
+        numbers: with their intervals, by the start of their windows; a lower bound, without an upper end, ends no
+            alert.
+        windows: starts and ends.
+        watch: how the alert stands before them.
+        about: what the rows say it is about.
+    """
+    found = []
+    for start, end in windows:
+        value, lower, upper = numbers.get(start, (None, None, None))
+        surely = condition.sign > 0 and value is not None and value > condition.threshold
+        watch = watched(watch, value if upper is not None or surely else None, condition, start)
+        found.append((start, end, about, value, lower, upper, condition.threshold, watch.state, watch.since))
+    return pa.Table.from_pylist([dict(zip(STATES.names, row, strict=True)) for row in found], STATES), watch
+
+
+def alerts(table: pa.Table, before: pa.Table | None, windows: Windows, rules: Mapping[str, Condition]) -> pa.Table:
+    """Return in which windows rules are met, by the numbers of the items that they are named after.
+
+    Privacy: post-processing.
+
+    Args:
+        table: of counts, of a run or of a window; `before` is what was returned of the window before these.
+        windows: that rows are about; after a budget period nothing continues.
+        rules: by name.
+    """
+    known: dict[str, tuple[int, Watch]] = {}
+    for row in [] if before is None else before.to_pylist():
+        known[row["rule"]] = windows.starting(row["window_start"]), Watch(alert=True, state=ALERT, since=row["since"])
+    found = []
+    for row in sorted(table.to_pylist(), key=lambda row: row["window_start"]):
+        name, start, condition = row["item"], row["window_start"], rules[row["item"]]
+        step = windows.starting(start)
+        if row["upper"] is None and condition.sign < 0:  # whether more than a lower bound is small is not known
+            continue
+        last, watch = known.get(name, (step, Watch()))
+        if last != step - 1 or windows.renewals(last) != windows.renewals(step):
+            watch = Watch()
+        watch = watched(watch, row["people"], condition, start)
+        known[name] = step, watch
+        if watch.alert:
+            found.append(
+                {"window_start": start, "window_end": row["window_end"], "rule": name}
+                | {"threshold": float(condition.threshold), "estimate": row["people"]}
+                | {"lower": row["lower"], "upper": row["upper"], "since": watch.since, "stopped": False}
+                | {"status": STARTED if watch.since == start else CONTINUES}
+            )
+    return pa.Table.from_pylist(found, MET)

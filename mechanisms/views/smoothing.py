@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike
-from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.views.digits import NORMAL
+from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.views.digits import NORMAL, meaningful
+from privstream.mechanisms.views.tables import with_columns
 
 LOOKBACK = 64
 """Windows from which numbers of a run without an end are smoothed."""
+
+DAY = 86_400 * 1_000_000
+WEEK = 7 * DAY
 
 MOST_RISING = LOOKBACK - 1
 """Windows to look back for what rose."""
@@ -30,46 +35,24 @@ _OF_ANY = 10  # keys that may move in any way, beside those from which it is lea
 _ROUNDS, _LEARNED = 2, 0.8  # of learning, and which part of the prior is learned
 
 
-class Smoothed(NamedTuple):
-    """Numbers and the ends of their 95% intervals; nan where there is none."""
+def smooth(counts: ArrayLike, stddev: ArrayLike, alike: bool = False) -> Floats:
+    """Return the numbers without noise of counts, and the ends of their 95% intervals, (3, windows, keys).
 
-    estimates: Floats
-    lower: Floats
-    upper: Floats
-
-    def take(self, some: Any) -> Smoothed:
-        """Return some of them."""
-        return Smoothed(*(part[some] for part in self))
-
-
-class Rises(NamedTuple):
-    """By how much numbers are above earlier ones, and the ends of the 95% intervals; nan where there is none."""
-
-    differences: Floats
-    lower: Floats
-    upper: Floats
-
-    def take(self, some: Any) -> Rises:
-        """Return some of them."""
-        return Rises(*(part[some] for part in self))
-
-
-def smooth(counts: ArrayLike, stddev: ArrayLike, alike: bool = False) -> Smoothed:
-    """Return the numbers without noise of counts, (windows, keys), each from the windows before and after it.
+    Each is made of the windows before and after it; nan where there is no count.
 
     Privacy: post-processing.
 
     Accuracy: intervals hold 93 to 95% of steady, drifting, jumping, bursting and weekly series, on the mean.
 
     Args:
-        counts: nan where a key has none.
+        counts: shape (windows, keys), nan where a key has none.
         stddev: of their noise, >= 0, of all or of each.
         alike: whether how keys move is learned from all of them together (empirical Bayes): numbers of a key depend on
             the others then.
     """
     noisy = np.asarray(counts, np.float64)
     if not noisy.size:
-        return Smoothed(noisy, noisy, noisy)
+        return np.stack([noisy] * 3)
     spreads = np.broadcast_to(np.maximum(_LEAST_STDDEV, np.asarray(stddev, np.float64)), noisy.shape)
     noise, size = float(np.median(spreads)), max(1, _TOGETHER // (len(_MODELS) * len(noisy)))
     pieces = [slice(first, first + size) for first in range(0, noisy.shape[1], size)]
@@ -77,7 +60,8 @@ def smooth(counts: ArrayLike, stddev: ArrayLike, alike: bool = False) -> Smoothe
     estimates, half = (noise * np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
     half = np.minimum(half, np.abs(estimates - noisy) + WITHOUT_MODEL * spreads)
     ends = np.maximum(estimates - half, 0), np.maximum(estimates + half, 0)
-    return Smoothed(*(np.round(part, DIGITS) for part in (estimates, *ends)))
+    found: Floats = np.array([estimates, *ends], np.float64)
+    return np.round(found, DIGITS)
 
 
 def _smooth(counts: Floats, noise: Floats, alike: bool) -> tuple[Floats, Floats]:
@@ -136,26 +120,26 @@ def _weights(likely: Floats, prior: Floats) -> Floats:
     return weights
 
 
-def rises(smoothed: Smoothed, counts: ArrayLike, stddev: float, back: int) -> Rises:
-    """Return by how much smoothed numbers, (windows, keys), are above those of so many windows before.
+def rises(smoothed: Floats, counts: ArrayLike, stddev: float, back: int) -> Floats:
+    """Return by how much smoothed numbers are above those of so many windows before, and the ends of 95% intervals.
 
+    All are of shape (3, windows, keys), but for the counts of one number for each; nan where there is none.
     Errors of both ends are added as if independent: intervals are too wide rather than too narrow, but never wider
     than the noise of the difference of both counts says.
     """
     noisy = np.asarray(counts, np.float64)
     found = np.full((3, *noisy.shape), np.nan)
     if back < len(noisy):
-        now, before = smoothed.take(slice(back, None)), smoothed.take(slice(None, -back))
-        difference = now.estimates - before.estimates
+        (now, low, high), (past, past_low, past_high) = smoothed[:, back:], smoothed[:, :-back]
+        difference = now - past
         most = np.abs(difference - (noisy[back:] - noisy[:-back])) + NORMAL * np.sqrt(2) * stddev
-        down = np.hypot(now.estimates - now.lower, before.upper - before.estimates)
-        up = np.hypot(now.upper - now.estimates, before.estimates - before.lower)
+        down, up = np.hypot(now - low, past_high - past), np.hypot(high - now, past - past_low)
         found[:, back:] = difference, difference - np.minimum(down, most), difference + np.minimum(up, most)
-    return Rises(*np.round(found, DIGITS))
+    return np.asarray(np.round(found, DIGITS))
 
 
-def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period: int = 0) -> Smoothed:
-    """Return one number for each window, shape (windows,), smoothed with what their 95% intervals say of the noise.
+def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period: int = 0) -> Floats:
+    """Return one number for each window, and the ends of their intervals, (3, windows), smoothed by what these say.
 
     What numbers have in common in each period, such as a day of hours, is taken away before and added again after. A
     number keeps its own interval where that is narrower.
@@ -163,7 +147,8 @@ def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period:
     Privacy: post-processing.
 
     Args:
-        estimates, lower, upper: of each window, in order.
+        estimates: of each window, in order.
+        lower, upper: ends of their 95% intervals, which say how large the noise is.
         period: windows of a period that may repeat itself; 0 for none.
     """
     number, low, high = (np.asarray(each, np.float64) for each in (estimates, lower, upper))
@@ -173,11 +158,11 @@ def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period:
     rest = scale * (number - common)
     shift = float(rest.min()) - 1e9
     found = smooth((rest - shift)[:, None], (scale * stddev)[:, None])
-    smoothed = np.array([(part[:, 0] + shift) / scale + common for part in found])
+    smoothed = (found[..., 0] + shift) / scale + common
     reach = np.hypot((smoothed[2] - smoothed[1]) / 2, NORMAL * unsure * np.median(stddev))
     smoothed[1:] = smoothed[0] - reach, smoothed[0] + reach
     wider = 2 * reach > high - low
-    return Smoothed(*np.where(wider, np.array([number, low, high]), smoothed))
+    return np.where(wider, np.array([number, low, high]), smoothed)
 
 
 def _rhythm(numbers: Floats, period: int) -> tuple[Floats, float]:
@@ -197,10 +182,47 @@ def _rhythm(numbers: Floats, period: int) -> tuple[Floats, float]:
     return np.zeros(len(numbers)), 0.0
 
 
-def series(keys: Integers, windows: Integers, values: ArrayLike) -> tuple[Floats, tuple[Integers, Integers]]:
-    """Return values as a matrix of windows and keys, nan where there is none, and the place of each value in it."""
-    _, column = np.unique(keys, return_inverse=True)
-    row = windows - windows.min()
-    matrix = np.full((int(row.max()) + 1, int(column.max()) + 1), np.nan)
-    matrix[row, column] = values
-    return matrix, (row, column)
+@dataclass(frozen=True)
+class SmoothedWindows:
+    """What is shown of one number of each window of a run that has ended, or of several that a column tells apart.
+
+    Privacy: post-processing of what is published.
+
+    Attributes:
+        shown: column with the number that is shown; `noisy` has that of the window alone.
+        by: column that tells numbers of a window apart; empty where there is one.
+        logarithmic: whether numbers are smoothed as logarithms.
+        length: of a window, in microseconds: hours repeat themselves by days, and days by weeks.
+        ends: of the range of all numbers.
+    """
+
+    shown: str
+    by: str = ""
+    logarithmic: bool = False
+    length: int = 0
+    ends: tuple[float, float] = (-np.inf, np.inf)
+
+    @property
+    def period(self) -> int:
+        """Windows after which numbers may repeat themselves; 0 for none."""
+        whole = WEEK if self.length == DAY else DAY
+        return whole // self.length if self.length and whole % self.length == 0 else 0
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the same rows; those without an interval stay as they are."""
+        names = self.shown, "lower", "upper"
+        found = np.array([table[name].to_numpy() for name in names], np.float64)
+        released = np.array([table["noisy"].to_numpy(), *found[1:]], np.float64)
+        whose = table[self.by].to_numpy() if self.by else np.zeros(len(table))
+        order = np.argsort(table["window_start"].to_numpy(), kind="stable")
+        order = order[~np.isnan(released[:, order]).any(axis=0)]
+        for one in np.unique(whose):
+            rows = order[whose[order] == one]
+            if not len(rows):
+                continue
+            numbers = np.log(released[:, rows]) if self.logarithmic else released[:, rows]
+            number, lower, upper = numbers
+            made = smooth_row(number, lower, upper, self.period)
+            made = np.exp(made) if self.logarithmic else np.maximum(made, np.minimum(numbers.min(), 0.0))
+            found[:, rows] = meaningful(*made).clip(*self.ends)
+        return with_columns(table, dict(zip(names, found, strict=True)))

@@ -156,7 +156,7 @@ def audit(spec: QuestionInfo, trials: int, key: str | None, json: bool) -> None:
         for name, options in RUNS.get(spec.word, {}).items():
             noise = noise_source(key, None, f"audit {spec.word} {name}")
             streamed = spec.transform_class(**{**RUN, **options}, noise=noise)
-            for form, transform in (("file", streamed.to_finish()), ("stream", streamed)):
+            for form, transform in (("file", streamed.over_files()), ("stream", streamed)):
                 say(f"replay: {name}, {form}")
                 found.append(replayed(f"{name}, {form}", spec.word, transform))
         found += [tried(spec, attack, trials, key, WRONG / len(attacks)) for attack in attacks]

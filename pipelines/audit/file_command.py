@@ -45,7 +45,7 @@ def replay(name: str, promise: Promise, key_file: str | None) -> Finding:
     claim = _guarantee(promise)
     if claim.unit != made.guarantee.unit:
         raise ValueError(f"{promise.path} must promise to the unit that its parameters say")
-    return replayed(name, word, made.to_finish(), claim)
+    return replayed(name, word, made.over_files(), claim)
 
 
 def _options(word: str, promise: Promise) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from privstream.pipelines.run.plan import Plan, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
 from privstream.pipelines.terminal import NOTE, json_text
-from privstream.transforms.row_types import Time
 from privstream.transforms.timing.steps import Steps, end_of
 from rich.table import Table
 
@@ -219,7 +218,7 @@ def _run_monitor(given: Given, file: str, json: bool) -> None:
     with clock("sharing out the budget"), given.errors():
         monitor = given.monitor()
         plan, views = Plan.of(monitor), views_of(monitor)
-        answer_views(views, tables_of(monitor, plan.transforms, {}, Time))
+        answer_views(views, tables_of(monitor, plan.transforms))
         guarantee, questions = _record(plan.guarantee), {}
         for paid in plan.questions:
             info, accuracy = monitor.questions[paid.name].info, paid.transform.accuracy

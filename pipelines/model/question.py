@@ -219,7 +219,7 @@ class Question(Model):
     def transform(self, given: Mapping[str, Any], *, unbounded: bool) -> Any:
         """Return what answers the question, for rows that are seen when the run is over, or while it goes on."""
         made = self.info.transform_class(**given)
-        return (made if unbounded else made.to_finish()).in_columns()
+        return made if unbounded else made.over_files()
 
 
 def loaded(named: Any) -> Any:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.views.corrected import Dropped
 from privstream.pipelines.model.data import FORMS, Data
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.question import METHOD, PUBLIC, Question, QuestionInfo
@@ -18,8 +20,8 @@ from privstream.pipelines.show.records import fault, listed
 from privstream.pipelines.sinks.row_files import (
     ALIKE,
     COMPLETE,
-    read_row_file,
-    sort_rows,
+    read_plain,
+    sort_table,
     with_item_columns,
     write_row_file,
 )
@@ -27,10 +29,9 @@ from privstream.pipelines.sinks.row_formats import Layout
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import OF_READING, unusable
-from privstream.pipelines.stores import filesystems
 from privstream.transforms.batches import MOST_SHARDS
 from privstream.transforms.counters import Counters, summed
-from privstream.transforms.counts.finished import corrected_rows
+from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.parameters import Parameters
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ BYTES_OF_SHARD = 1 << 30
 def stage_label(name: str, stage: str) -> str:
     """Return what a stage of a question is called, beside those of other questions."""
     return f"{name}{OF_READING}{stage}" if name else stage
+
+
+class Answer(NamedTuple):
+    """The rows of a question over files, times in microseconds."""
+
+    released: pa.Table
+    shown: pa.Table  # what is made of them
+    dropped: Dropped | None = None  # the share that limits drop, where it is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,34 +91,44 @@ class Asked:
                 found.append((name, number))
         return summed(found)
 
+    @property
+    def counts(self) -> CountsParameters | None:
+        """The counts that the question is answered by; None where it is not."""
+        found = getattr(self.transform, "counts", self.transform)
+        return found if isinstance(found, CountsParameters) else None
+
     def limits(self, counted: Counters) -> dict[str, Any]:
         """Return what the guarantee file says of the limits of a person, once a run has released it; else nothing."""
-        counts = getattr(self.transform, "counts", None) or self.transform
-        found = counts.limits(self.counters(counted)) if hasattr(counts, "limits") else None
+        found = None if self.counts is None else self.counts.limits(self.counters(counted))
         return {} if found is None else {"limits": found}
 
-    def raw(self, path: str) -> tuple[str, type]:
-        """Return the file and the type of the rows of a finished run before `explain` writes those that are shown."""
-        if self.transform.explained is None:
-            return path, self.row_type
-        folder, slash, name = path.rpartition("/")
-        counts = getattr(self.transform, "counts", None) or self.transform
-        return f"{folder}{slash}.{name}.all.parquet", self.question.info.row_type_of(counts)
+    @property
+    def released_type(self) -> type:
+        """The type of the rows that a run over files has released, before `show`."""
+        found: type = self.question.info.row_type_of(self.counts or self.transform)
+        return found
 
-    def explain(self, path: str, counted: Counters) -> Counters:
-        """Write rows as they are shown, corrected where limits drop much; return counters with their number."""
-        limits, (raw, row_type) = self.limits(counted).get("limits"), self.raw(path)
-        dropped = None if limits is None else limits["dropped"]
-        if raw == path and dropped is None:
-            return counted
-        rows, info = corrected_rows(read_row_file(raw, row_type), dropped), self.question.info
-        if self.transform.explained is not None:
-            rows = self.transform.explained(rows)
-        write_row_file(path, self.row_type, sort_rows(rows, info.order) if info.order else rows)
-        if raw != path:
-            filesystems().delete([raw])
+    def released(self, path: str) -> str:
+        """Return the file with these, beside the one with rows that are shown."""
+        folder, slash, name = path.rpartition("/")
+        return f"{folder}{slash}.{name}.released.parquet"
+
+    def show(self, path: str, counted: Counters) -> tuple[Answer | None, Counters]:
+        """Write rows as they are shown of what was released; return both, and counters with their number."""
+        if self.transform.view is None:
+            return None, counted
+        info, limits = self.question.info, self.limits(counted).get("limits")
+        released = read_plain(self.released(path), self.released_type)
+        shown = sort_table(self.transform.view(released, limits and limits["dropped"]), info.order)
+        write_row_file(path, self.row_type, shown)
         published = self.counters(counted).get(info.published, 0)
-        return {**counted, (self.label("Explain"), info.published): len(rows) - published}
+        counted = {**counted, (self.label("Show"), info.published): len(shown) - published}
+        return Answer(released, shown, limits and limits["dropped"]), counted
+
+    def answer(self, path: str) -> Answer:
+        """Return rows that are shown as they were released."""
+        rows = read_plain(path, self.released_type)
+        return Answer(rows, rows)
 
     def facts(self, counted: Counters, *, dry_run: bool = False) -> words.Asked:
         """Return what the summary of a run, perhaps one that publishes nothing, says of the question."""

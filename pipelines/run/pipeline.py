@@ -131,14 +131,10 @@ class EventPipeline:
         if self.places.unbounded:
             form = asked.row_type, self.places.format, asked.question.info.order
             return WriteWindowFiles(path, *form, destination=asked.destination, option="output")
-        path, row_type = asked.raw(path)
-        return WriteRows(
-            path,
-            row_type,
-            order=() if asked.transform.explained is not None else asked.question.info.order,
-            option="output",
-            finish_table=asked.transform.finish_table,
-        )
+        if asked.transform.view is None:
+            return WriteRows(path, asked.row_type, order=asked.question.info.order, option="output")
+        tables = asked.counts is not None
+        return WriteRows(asked.released(path), asked.released_type, option="output", tables=tables)
 
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         """Read once, run the transforms, and write."""
@@ -151,11 +147,10 @@ class EventPipeline:
                 raise type(error)(asked.label(str(error))) from None
             dead.append(letters)
         for view in self.views:
-            types = {asked.name: asked.row_type for asked in self.questions if asked.name in view.tables}
             folder, table, sent = self.places.rows(view.name), view.table, self.sent[view.name]
             form = table.written_type, self.places.format, table.order
             write = WriteWindowFiles(folder, *form, destination=sent, option="output")
-            rows = {name: written[name] for name in types} | stage_label(view.name, "Follow") >> FollowView(view, types)
+            rows = {name: written[name] for name in view.tables} | stage_label(view.name, "Follow") >> FollowView(view)
             rows | stage_label(view.name, "Write") >> write
         self._write_letters(dead)
 

@@ -246,7 +246,7 @@ def planned(question: Question, given: Mapping[str, Any], epsilon: float, delta:
     """Return what a transform promises for a budget, whatever noise it has."""
     own = with_budget(question, given, epsilon, delta)
     made = question.info.planned_class(**own, noise=KeyedNoise.random("plan"))
-    return made if unbounded else made.to_finish()
+    return made if unbounded else made.over_files()
 
 
 def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str, Any]:

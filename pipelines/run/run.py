@@ -79,7 +79,7 @@ class Run:
         if self.ledger is None and account.ledger is None and not monitor.single:
             raise WrongKeyError(("account", "ledger"), WITHOUT_ACCOUNT)
         self.plan = plan = Plan.of(monitor)
-        tables = tables_of(monitor, plan.transforms, {})
+        tables = tables_of(monitor, plan.transforms)
         answers = answer_views(self.views, tables)
         read = reader(data, shared_fields(plan.fields), self.options, folder)
         workers = 1 if local else workers_of(execution.workers, self.options, read)
@@ -216,10 +216,13 @@ class Run:
             with self._hidden_folder() as folder:
                 hidden = {name: self.places.hidden(name, folder) for name in self.monitor.questions}
                 counted = self.pipeline.run(self.options, self._pay, list(hidden.values()))
-                for each, path in zip(self.questions, hidden.values(), strict=True):
-                    counted = each.explain(path, counted)
+                answers = {}
+                for each, (name, path) in zip(self.questions, hidden.items(), strict=True):
+                    answer, counted = each.show(path, counted)
+                    if self.views:
+                        answers[name] = answer or each.answer(path)
                 tables = {} if is_quiet() else report.tables_of(self, hidden)
-                self._write_views(hidden, folder, counted)
+                self._write_views(answers, folder)
                 if not self.places.terminal:
                     self._complete(hidden, counted)
             for each in self.questions:
@@ -284,16 +287,12 @@ class Run:
             with suppress(Exception):  # what remains there is not complete, and hidden
                 filesystems().delete([hidden])
 
-    def _write_views(self, files: Mapping[str, str], folder: str, counted: Counters) -> None:
-        """Write the views of rows that are in files: first all of them into a folder, and then into the output."""
+    def _write_views(self, answers: Mapping[str, Any], folder: str) -> None:
+        """Write the views of rows: first all of them into a folder, and then into the output."""
         if not self.views:
             return
-        by_name = dict(zip(self.monitor.questions, self.questions, strict=True))
-        rows = {name: read_row_file(files[name], each.row_type) for name, each in by_name.items()}
-        limits = {name: each.limits(counted).get("limits") for name, each in by_name.items()}
-        dropped = {name: found["dropped"] for name, found in limits.items() if found is not None}
-        transforms = {name: each.transform for name, each in by_name.items()}
-        tables = tables_of(self.monitor, transforms, rows, dropped=dropped)
+        transforms = {name: each.transform for name, each in zip(self.monitor.questions, self.questions, strict=True)}
+        tables = tables_of(self.monitor, transforms, answers)
         found = answer_views(self.views, tables)
         for name, table in found.items():
             write_row_file(self.places.hidden(name, folder), table.written_type, table.rows)

@@ -2,71 +2,55 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-from privstream.mechanisms.postprocess import ratio_bounds
-from privstream.mechanisms.views.digits import NORMAL, meaningful
-from privstream.mechanisms.views.rules import Watch, watched
+import pyarrow as pa
+import pyarrow.compute as pc
+from privstream.mechanisms.views.corrected import Dropped, corrected_table
+from privstream.mechanisms.views.counts import ShownCounts
+from privstream.mechanisms.views.rank import largest
+from privstream.mechanisms.views.ratios import ratios
+from privstream.mechanisms.views.rules import Watch, states
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.public_lists import Reading
 from privstream.pipelines.model.views import ViewModel
-from privstream.pipelines.sinks.row_files import sort_rows, with_item_columns
+from privstream.pipelines.run.asked import Answer
+from privstream.pipelines.sinks.row_files import plain_table, sort_table, with_item_columns
 from privstream.pipelines.sinks.row_formats import PLAIN, Layout
-from privstream.transforms.counts.finished import LargestCounts, corrected_rows, numbers_or_none, released_rows
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.reading.domain import Domain, join_item
 from privstream.transforms.row_types import AlertState, KeyRise, RatioEstimate
-from privstream.transforms.timing.steps import Steps, timestamp, windows_in
+from privstream.transforms.timing.steps import Steps, windows_in
 
 NUMBERS = ("people", "ratio", "value")
 """What may be the number of a row, the first one that there is; `lower` and `upper` are its interval."""
 
 ORDERS = {"ratio": ("window_start", "-ratio", "item"), "against": ("window_start", "-rise", "item")}
-HISTORY = 128
-"""Windows before those of a sum or a comparison from which smoothed numbers are made where input has no end."""
 
 COMPARED = {"KeyCount", "KeyRise", "KeySum", "RatioEstimate", "QuantileEstimate", "CardinalityEstimate"}
 """Rows whose number an alert may be about: each window has one, unless nothing is known of the item."""
 
-Dropped = Mapping[str, float | None]
-"""The share that limits drop, as guarantee files have it."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Published rows of a question or of a view, and what is known of them.
-
-    Attributes:
-        columns: names of the columns of an item; none where rows have no item.
-        questions: names of those whose noise is in the numbers.
-        listed: the public list of items that rows are about; None where items are found.
-        time: makes times of microseconds, as for `read_row_file`.
-        dropped: the share that limits drop; None where it is not known.
-    """
+    """Published rows of a question or of a view, and what is known of them."""
 
     row_type: Any
-    rows: Sequence[Any]
+    rows: pa.Table  # with times in microseconds
     order: tuple[str, ...]
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # names of those of an item; none where rows have no item
     steps: Steps
-    questions: frozenset[str]
-    listed: Domain | None = None
-    transform: Any = None
-    time: Callable[[int], Any] = timestamp
-    dropped: Dropped | None = None
+    questions: frozenset[str]  # names of those whose noise is in the numbers
+    released: pa.Table = None  # what the rows were made of, if they are those of a question
+    listed: Domain | None = None  # the public list of items that rows are about
+    transform: Any = None  # of the question
+    dropped: Dropped | None = None  # the share that limits drop, where it is known
     layout: Layout = PLAIN
-
-    def bounds(self, step: int) -> tuple[Any, Any]:
-        """Return start and end of a window."""
-        start, end = self.steps.bounds_micros(step)
-        return self.time(start), self.time(end)
 
     @property
     def written_type(self) -> type:
@@ -78,29 +62,27 @@ class Table:
         """The fields that no two rows have in common."""
         return tuple(name for name in self.order if not name.startswith("-"))
 
-    def having(self, rows: Iterable[Any], row_type: Any = None, order: tuple[str, ...] = ()) -> Table:
+    def having(self, rows: pa.Table, row_type: Any = None, order: tuple[str, ...] = ()) -> Table:
         """Return the table of a view with these rows, in order."""
         made = replace(self, row_type=row_type or self.row_type, order=order or self.order, transform=None)
-        return replace(made, rows=sort_rows(rows, made.order))
+        return replace(made, rows=sort_table(rows, made.order), released=None)
 
 
 class View:
-    """A view of a monitor: a function of published tables.
-
-    Attributes:
-        of: the question or view that it is made of, unless it is a ratio.
-        sources: keys that name questions and other views, and the names.
-    """
+    """A view of a monitor: a function of published tables."""
 
     def __init__(self, name: str, model: ViewModel) -> None:
         self.name, self.model, self.kind, self.of = name, model, model.kind, model.of or ""
+        # keys that name questions and other views, and the names
         self.sources = [("of", self.of)] if model.ratio is None else [("ratio", each) for each in model.ratio]
 
     def note(self, tables: Mapping[str, Table]) -> str:
         """Return what must be said of the rows beside them, in words; empty where there is nothing."""
-        if not tables[self.name].rows:
+        if not tables[self.name].rows.num_rows:
             return "no rows: nothing surely rose" if self.kind == "against" else "no rows"
-        if self.model.condition is None or any(_number(row)[0] is not None for row in self._watched(tables[self.of])):
+        if self.model.condition is None or any(
+            number is not None for number, *_ in self._numbers(tables[self.of]).values()
+        ):
             return ""
         return f"no data in any window: {self.of} has published no number to compare, so that nothing can alert"
 
@@ -110,7 +92,7 @@ class View:
 
     def back(self, tables: Mapping[str, Table]) -> int:
         """Return of how many windows before its own a row is made."""
-        return self._windows(tables[self.of]) + HISTORY if self.kind in ("over", "against") else 0
+        return self._of_counts(tables[self.of]).lookback - 1 if self.kind in ("over", "against") else 0
 
     def answered(self, tables: Mapping[str, Table]) -> Table:
         """Return the rows, from the tables of its sources."""
@@ -118,7 +100,11 @@ class View:
         if self.kind == "ratio":
             found = self._ratios(above, below)
         elif self.kind in ("over", "against"):
-            found = self._of_counts(above)
+            view = self._of_counts(above)
+            rows = view.chosen(
+                corrected_table(view.numbers(above.released, ended=above.transform.ended), above.dropped)
+            )
+            found = above.having(rows) if self.kind == "over" else above.having(rows, KeyRise, ORDERS[self.kind])
         elif self.kind == "largest":
             found = above.having(above.rows)
         else:
@@ -136,41 +122,32 @@ class View:
         """
         if self.model.condition is not None:
             table = tables[self.of]
-            return self._states(table, [table.bounds(step)], before or Watch())
+            return self._states(table, [table.steps.bounds_micros(step)], before or Watch())
         found = self.answered(tables)
-        end = found.steps.bounds(step)[1]
-        return replace(found, rows=[row for row in found.rows if row.window_end == end]), None
+        start, _ = found.steps.bounds_micros(step)
+        return replace(found, rows=found.rows.filter(pc.equal(found.rows["window_start"], start))), None
 
     def _largest(self, table: Table, number: int) -> Table:
         fields = table.row_type._fields
         ranked = "rise" if table.order == ORDERS["against"] else next((one for one in NUMBERS if one in fields), None)
         if "item" not in fields or ranked is None:
             raise self.error("largest", "must be of rows with an item and a count")
-        windows = defaultdict(list)
-        for row in table.rows:
-            windows[row.window_start.micros].append(row)
-        choose = LargestCounts(number, (ranked,)).among
-        return table.having([row for rows in windows.values() for row in choose(rows)])
+        return table.having(largest(table.rows, number, ranked))
 
-    def _of_counts(self, table: Table) -> Table:
-        """Return sums of counts over windows, or what rose: what the transform of a question makes of its rows."""
-        kind, windows = self.kind, self._windows(table)
-        try:
-            view = table.transform.view(**{"windows" if kind == "over" else "rising": windows})
-            rows = corrected_rows(view(released_rows(table.rows, table.dropped)), table.dropped)
-        except ValueError as error:
-            raise self.error("of" if str(error).startswith("must be counts") else kind, str(error)) from None
-        return table.having(rows) if kind == "over" else table.having(rows, KeyRise, ORDERS[kind])
-
-    def _windows(self, table: Table) -> int:
-        """Return over or against how many windows it is."""
+    def _of_counts(self, table: Table) -> ShownCounts:
+        """Return the view of a question with sums of counts over windows, or what rose."""
+        kind = self.kind
         if not isinstance(table.transform, CountsParameters):
             raise self.error("of", "must be a question `counts`")
         try:
-            found = windows_in(getattr(self.model, self.kind), table.steps)
+            windows = windows_in(getattr(self.model, kind), table.steps)
         except ValueError as error:
-            raise self.error(self.kind, str(error).removeprefix("over ")) from None
-        return 1 if isinstance(found, str) else found
+            raise self.error(kind, str(error).removeprefix("over ")) from None
+        given = {"over" if kind == "over" else "rising": 1 if isinstance(windows, str) else windows}
+        try:
+            return table.transform.counts_view(**given)
+        except ValueError as error:
+            raise self.error("of" if str(error).startswith("must be counts") else kind, str(error)) from None
 
     def _ratios(self, above: Table, below: Table) -> Table:
         """Return the counts of each item in one table divided by those in another one."""
@@ -183,34 +160,14 @@ class View:
             raise self.error("ratio", "must be of tables with the same windows")
         if above.questions & below.questions:
             raise self.error("ratio", "must be of different questions: what one of them has published shares its noise")
-        known = [{(row.window_start.micros, row.item): row for row in one.rows} for one in (above, below)]
-        pairs = [(row, known[1][key]) for key, row in known[0].items() if key in known[1]]
-        pairs = [pair for pair in pairs if all(row.upper is not None for row in pair)]  # no lower bounds
-        bounds = ratio_bounds(*(part for rows in zip(*pairs, strict=True) for part in _shown(rows))) if pairs else ()
-        numbers = map(numbers_or_none, meaningful(*bounds) if pairs else ())
-        rows = [
-            RatioEstimate(row.window_start, row.window_end, row.item, *of_row)
-            for (row, _), *of_row in zip(pairs, *numbers, strict=True)
-        ]
-        made = above.having(rows, RatioEstimate, ORDERS["ratio"])
+        made = above.having(ratios(above.rows, below.rows), RatioEstimate, ORDERS["ratio"])
         return replace(made, questions=above.questions | below.questions)
 
-    def _states(self, table: Table, windows: Iterable[tuple[Any, Any]], watch: Watch) -> tuple[Table, Watch]:
-        """Return whether a number is beyond a threshold, window by window, and how the alert stands after them.
-
-        Where there is no data, an alert neither begins nor ends: after it, the state is what it was, and the windows in
-        a row that an alert needs begin anew.
-        """
-        rows = {row.window_start.micros: row for row in self._watched(table)}
-        condition, found = self.model.condition, []
+    def _states(self, table: Table, windows: Iterable[tuple[int, int]], watch: Watch) -> tuple[Table, Watch]:
+        """Return whether a number is beyond a threshold, window by window, and how the alert stands after them."""
+        condition = self.model.condition
         assert condition is not None  # it is a view of an alert
-        for start, end in windows:
-            value, lower, upper = _number(rows.get(start.micros))
-            beyond = condition.sign > 0 and value is not None and value > condition.threshold
-            known = value if upper is not None or beyond else None  # a lower bound ends no alert
-            watch = watched(watch, known, condition, start.micros)
-            numbers = value, lower, upper, condition.threshold
-            found.append(AlertState(start, end, str(self._about), *numbers, watch.state, table.time(watch.since)))
+        found, watch = states(self._numbers(table), windows, condition, watch, str(self._about))
         made = table.having(found, AlertState, ("window_start", "item"))
         return made if "item" in table.row_type._fields else replace(made, columns=()), watch
 
@@ -222,7 +179,9 @@ class View:
             return quantile
         return join_item(item) if len(item) > 1 else "".join(item)
 
-    def _watched(self, table: Table) -> list[Any]:
+    def _numbers(self, table: Table) -> dict[int, tuple[float | None, ...]]:
+        """Return the number that an alert is about, and its interval, by the start of a window; None where nothing is
+        known."""
         fields, about = table.row_type._fields, self._about
         if table.row_type.__name__ not in COMPARED:
             raise self.error("of", "must be counts, ratios, quantiles, or the size of a set")
@@ -236,56 +195,47 @@ class View:
             raise self.error("item", f"must be on the list of items of {self.of}, others have no number")
         if named == "quantile" and about not in (asked := table.transform.mechanism.quantiles):
             raise self.error("quantile", f"must be one of {', '.join(map('{:g}'.format, asked))}, those of {self.of}")
-        return [row for row in table.rows if named is None or getattr(row, named) == about]
+        rows = table.rows if named is None else table.rows.filter(pc.equal(table.rows[named], about))
+        number = next(name for name in NUMBERS if name in fields)
+        columns = (rows[name].to_pylist() for name in ("window_start", number, "lower", "upper"))
+        return {
+            start: (None, None, None) if lower is None else (value, lower, upper)
+            for start, value, lower, upper in zip(*columns, strict=True)
+        }
 
 
-def _shown(rows: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shown numbers of rows, and the deviations that normal noise with their intervals would have."""
-    number, lower, upper = np.array([_number(row) for row in rows], np.float64).T
-    return number, np.maximum(upper - number, number - lower) / NORMAL
-
-
-def _number(row: Any) -> tuple[float | None, float | None, float | None]:
-    """Return the number of a row and the ends of its interval; None without a row, and where nothing is known."""
-    name = next((one for one in NUMBERS if hasattr(row, one)), None)
-    if name is None or row.lower is None:
-        return None, None, None
-    return getattr(row, name), row.lower, row.upper
-
-
-def _windows_of(table: Table) -> list[tuple[Any, Any]]:
+def _windows_of(table: Table) -> list[tuple[int, int]]:
     """Return starts and ends of the windows of a table: of its run, where that has an end, and else those with rows."""
     steps = table.steps
-    seen = {steps.ending(row.window_end) for row in table.rows}
+    seen = [steps.starting(start) for start in pc.unique(table.rows["window_start"]).to_pylist()]
     first = steps.first if steps.first is not None else min(seen, default=0)
     last = steps.end - 1 if steps.end is not None else max(seen, default=first - 1)
-    return [table.bounds(step) for step in range(first, last + 1)]
+    return [steps.bounds_micros(step) for step in range(first, last + 1)]
 
 
 def tables_of(
-    monitor: Monitor,
-    transforms: Mapping[str, Any],
-    rows: Mapping[str, Sequence[Any]],
-    time: Callable[[int], Any] = timestamp,
-    dropped: Mapping[str, Dropped | None] = MappingProxyType({}),
+    monitor: Monitor, transforms: Mapping[str, Any], answers: Mapping[str, Answer] = MappingProxyType({})
 ) -> dict[str, Table]:
-    """Return the tables of the questions that have windows, by name."""
+    """Return the tables of the questions that have windows, by name; without rows where these are not given."""
     found = {}
     for name, question in monitor.questions.items():
         if not question.info.has_windows:
             continue
         fields, transform = monitor.data.fields(question), transforms[name]
+        row_type = question.info.row_type_of(transform)
+        nothing = plain_table(row_type, ())
+        answer = answers.get(name) or Answer(nothing, nothing)
         found[name] = Table(
-            row_type=question.info.row_type_of(transform),
-            rows=rows.get(name, ()),
+            row_type=row_type,
+            rows=answer.shown,
+            released=answer.released,
             order=question.info.order,
             columns=fields.items,
             steps=transform.steps,
             questions=frozenset([name]),
             listed=getattr(transform, "domain", None),
             transform=transform,
-            time=time,
-            dropped=dropped.get(name),
+            dropped=answer.dropped,
             layout=Layout.of(fields.time_zone, fields.delimiter, fields.decimal),
         )
     return found

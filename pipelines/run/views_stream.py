@@ -3,45 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.metrics.metric import Metrics
+import pyarrow as pa
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.rules import Watch
 from privstream.pipelines.run.views import Table, View
-from privstream.pipelines.sinks.row_files import read_row_file
+from privstream.pipelines.sinks.row_files import read_plain
 from privstream.pipelines.sinks.window_files import end_of
 from privstream.transforms.batches import Keyed, digest
+from privstream.transforms.counts.shown import rows_of
 from privstream.transforms.timing.clock import WithClock, on_clock
 from privstream.transforms.timing.step_fn import Cells, Known, StepFn, Stepped
 from privstream.transforms.timing.steps import Steps, timestamp
 from typing_extensions import override
 
-KIND = "files of a view"  # of snapshots
-TOO_LATE = "files_not_in_views"
-"""Counter of files that came after a view had published their window; there should be none."""
-
 
 class Followed(NamedTuple):
-    """A view of input without an end.
-
-    Attributes:
-        chain: the views that it is made of, each behind those that it is made of itself; it is the last one.
-        tables: of the questions that it is made of, without rows.
-        table: its own, without rows.
-        steps: the windows, which rows come for in time: questions have waited for late events, and started afresh.
-    """
+    """A view of input without an end."""
 
     name: str
-    chain: tuple[View, ...]
-    tables: Mapping[str, Table]
-    table: Table
-    steps: Steps
+    chain: tuple[View, ...]  # the views that it is made of, each behind those that it is made of itself; last it
+    tables: Mapping[str, Table]  # of the questions that it is made of, without rows
+    table: Table  # its own, without rows
+    steps: Steps  # for which rows come in time: questions have waited for late events, and started afresh
 
 
 def followed(views: Sequence[View], tables: Mapping[str, Table], answers: Mapping[str, Table]) -> list[Followed]:
@@ -72,9 +62,9 @@ class FollowView(beam.PTransform[Any, Any]):
     *Privacy*: post-processing of published rows.
     """
 
-    def __init__(self, followed: Followed, row_types: Mapping[str, type]) -> None:
+    def __init__(self, followed: Followed) -> None:
         super().__init__()
-        self.followed, self.row_types = followed, row_types
+        self.followed = followed
 
     @override
     def expand(self, paths: Mapping[str, Any]) -> Any:
@@ -87,7 +77,7 @@ class FollowView(beam.PTransform[Any, Any]):
         ]
         together = known | "All" >> beam.Flatten()
         clocked = together | "WithClock" >> WithClock(self.followed.steps)
-        follow = beam.ParDo(Follow(self.followed, self.row_types))
+        follow = beam.ParDo(Follow(self.followed))
         return clocked | "Follow" >> follow.with_output_types(self.followed.table.row_type)
 
 
@@ -104,58 +94,47 @@ it was published; and how the alert stands."""
 class Follow(StepFn, state="monitor_view"):
     """Per view: on the clock of its windows, paths of published files in, rows of the view out."""
 
-    def __init__(self, followed: Followed, row_types: Mapping[str, type]) -> None:
+    def __init__(self, followed: Followed) -> None:
         super().__init__(steps=followed.steps, timer_offset=1)
-        self.chain, self.tables, self.row_types = followed.chain, followed.tables, row_types
+        self.chain, self.tables = followed.chain, followed.tables
         self.options = digest(json.dumps([view.model.given for view in self.chain]).encode())
         self.back = {
             name: max(view.back(self.tables) for view in self.chain if name in (source for _, source in view.sources))
             for name in self.tables
         }
-        self.too_late = Metrics.counter("privstream", TOO_LATE)
-        self._read: dict[str, list[tuple[int, Any]]] = {}
+        self._read: dict[str, pa.Table] = {}
 
     @override
     def initial(self, key: bytes) -> Remembered:
         return {}, None
 
     @override
-    def set_aside(self, key: bytes, step: int, batch: bytes) -> Iterator[Any]:
-        self.too_late.inc()
-        return iter(())
-
-    @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Remembered) -> Stepped:
         files, watch = {**state[0], **{path: (name, step) for name, path in map(json.loads, batches)}}, state[1]
-        self._read = {path: self._read.get(path) or self._rows(path, name) for path, (name, _) in files.items()}
-        tables: dict[str, Table] = dict(self.tables)
-        before, found = None, None
+        self._read = {  # files never change
+            path: self._read[path] if path in self._read else read_plain(path, self.tables[name].row_type)
+            for path, (name, _) in files.items()
+        }
+        tables, before = dict[str, Table](), None
+        for name, table in self.tables.items():
+            known = [self._read[path] for path, (whose, _) in files.items() if whose == name]
+            rows = pa.concat_tables([table.rows, *known])
+            steps = self.steps.starting(rows["window_start"].to_numpy())
+            rows = rows.filter(pa.array((step - self.back[name] <= steps) & (steps <= step)))
+            tables[name] = replace(table, rows=rows, released=rows)
         for view in self.chain:
-            given = {source: tables[source] for _, source in view.sources}
-            back = view.back(given)
-            for name in given.keys() & self.tables.keys():
-                rows = (row for path, (whose, _) in files.items() if whose == name for row in self._read[path])
-                some = [row for window, row in rows if step - back <= window <= step]
-                given[name] = replace(given[name], rows=some)
-            found, before = view.follow(given, step, watch)
-            tables[view.name] = found
-        assert found is not None  # a chain ends with the view itself
+            tables[view.name], before = view.follow(tables, step, watch)
+        found = tables[self.chain[-1].name]
         kept = {path: each for path, each in files.items() if each[1] > step - self.back[each[0]]}
-        return Stepped((kept, before), found.rows)
-
-    def _rows(self, path: str, name: str) -> list[tuple[int, Any]]:
-        """Return the rows of a file with their windows; it never changes."""
-        make = self.tables[name].row_type._make
-        rows = map(make, read_row_file(path, self.row_types[name]))
-        return [(self.steps.ending(row.window_end), row) for row in rows]
+        return Stepped((kept, before), rows_of(found.row_type, found.rows))
 
     @override
     def snapshot(self, state: Remembered) -> bytes:
-        return pack(KIND, 1, {"state": json.dumps(state).encode()})
+        return pack("files of a view", 1, {"state": json.dumps(state).encode()})
 
     @override
     def restore(self, data: bytes) -> Remembered:
-        found: dict[str, Any] = unpack(KIND, 1, data)
+        found: dict[str, Any] = unpack("files of a view", 1, data)
         files, before = json.loads(found["state"])
         named = {path: (name, step) for path, (name, step) in files.items()}
         return named, None if before is None else Watch(*before)

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, BinaryIO, TypeVar, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.sinks.row_formats import (
@@ -323,6 +324,28 @@ def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table; times are timestamps in microseconds, UTC."""
     shape = shape_of(row_type)
     return pa.concat_tables([shape.schema.empty_table(), *shape.tables(rows)])
+
+
+def plain_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
+    """Return rows as a table with times in microseconds."""
+    table = arrow_table(row_type, rows)
+    return table.cast(plain_schema(table.schema))
+
+
+def read_plain(path: str, row_type: type) -> pa.Table:
+    """Return the rows of a file, with the columns of their type and times in microseconds."""
+    if path.lower().endswith(".parquet"):
+        with opened(path) as stream:
+            table = pq.read_table(stream)
+        if table.column_names == [*shape_of(row_type).fields]:
+            return table.cast(plain_schema(table.schema))
+    return plain_table(row_type, read_row_file(path, row_type))
+
+
+def sort_table(table: pa.Table, order: Sequence[str]) -> pa.Table:
+    """Sort a table as `sort_rows` sorts rows."""
+    by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
+    return table.take(pc.sort_indices(table, sort_keys=by)) if by else table
 
 
 def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:

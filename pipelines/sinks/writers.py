@@ -1,14 +1,13 @@
 """Writes the rows of a bounded run: one file that appears whole or not at all."""
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import AsIter
 from apache_beam.transforms.window import GlobalWindows
@@ -27,8 +26,6 @@ from typing_extensions import override
 MOST_TOGETHER = 1000
 """Rows in one element: a runner spends more on an element than a file on a row."""
 
-FinishTable = Callable[[pa.Table], pa.Table]
-
 
 class WriteRows(beam.PTransform[Any, Any]):
     """Writes all rows of a bounded collection as one file, also when there are none.
@@ -38,8 +35,8 @@ class WriteRows(beam.PTransform[Any, Any]):
 
     Args:
         order: fields to sort by, `-` before a name for falling numbers; empty keeps the order in which rows come.
-        finish_table: what is done to all rows where tables come in place of rows: pairs of an encoded `StepKey` and an
-            Arrow stream of tables, times in microseconds; None where rows come.
+        tables: whether tables come in place of rows: pairs of an encoded `StepKey` and an Arrow stream, times in
+            microseconds.
     """
 
     def __init__(
@@ -50,17 +47,15 @@ class WriteRows(beam.PTransform[Any, Any]):
         order: Sequence[str] = (),
         option: str = "--output",
         private: bool = False,
-        finish_table: FinishTable | None = None,
+        tables: bool = False,
     ) -> None:
         super().__init__()
-        self.path, self.format, self.of_tables = path, output_format(path, option), finish_table is not None
+        self.path, self.format, self.tables = path, output_format(path, option), tables
         unknown = {name.removeprefix("-") for name in order} - {*shape_of(row_type).fields}
         if unknown:
             raise ValueError(f"order must name fields of {row_type.__name__}, got {', '.join(sorted(unknown))}")
         check_destination(path, option)
-        self.write = partial(
-            _write, finish=finish_table, path=path, row_type=row_type, order=tuple(order), private=private
-        )
+        self.write = partial(_write, tables=tables, path=path, row_type=row_type, order=tuple(order), private=private)
 
     @override
     def expand(self, rows: Any) -> Any:
@@ -68,7 +63,7 @@ class WriteRows(beam.PTransform[Any, Any]):
             raise ValueError("WriteRows must get a bounded collection")
         if not rows.windowing.is_default():
             rows = rows | "Into one window" >> beam.WindowInto(GlobalWindows())
-        if not self.of_tables:  # without their schema, which Flink cannot hand to a side input in streaming mode
+        if not self.tables:  # without their schema, which Flink cannot hand to a side input in streaming mode
             rows = (
                 rows
                 | "Plain" >> beam.Map(tuple).with_output_types(Any)
@@ -86,7 +81,7 @@ def _write(
     impulse: bytes,
     parts: Iterable[Any],
     *,
-    finish: FinishTable | None,
+    tables: bool,
     path: str,
     row_type: Any,
     order: tuple[str, ...],
@@ -94,8 +89,9 @@ def _write(
 ) -> None:
     """Write the file; count that it is complete, and which of its names look like others."""
     item = shape_of(row_type).item
-    if finish is not None:
-        rows = _finished(parts, order, finish)
+    if tables:
+        found = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
+        rows: Any = pa.concat_tables(found, promote_options="default") if found else []
     else:
         rows = map(row_type._make, chain.from_iterable(map(pickle.loads, parts)))
         rows = sort_rows(rows, order) if order or item is not None else rows
@@ -104,15 +100,3 @@ def _write(
     if item is not None:
         names = rows[item].unique().to_pylist() if isinstance(rows, pa.Table) else {getattr(row, item) for row in rows}
         Metrics.counter("privstream", ALIKE).inc(number_alike(names))
-
-
-def _finished(parts: Iterable[tuple[bytes, bytes]], order: tuple[str, ...], finish: FinishTable) -> Any:
-    """Return the finished rows of tables, in order."""
-    tables = [pa.ipc.open_stream(data).read_all() for _, data in sorted(parts)]
-    if not tables:
-        return []
-    rows = pa.concat_tables(tables, promote_options="default")
-    tables.clear()  # each form of the rows goes when the next one is there
-    rows = finish(rows)
-    by = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in order]
-    return rows.take(pc.sort_indices(rows, sort_keys=by)) if by else rows

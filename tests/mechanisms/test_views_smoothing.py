@@ -28,24 +28,25 @@ def test_intervals_hold_and_errors_are_not_those_of_counts(kind, stddev, alike):
     true = simulated(kind, rng)
     noisy = np.rint(true + rng.normal(0, stddev, true.shape))
     found = smooth(noisy, stddev, alike)
-    assert np.mean((found.lower <= true) & (true <= found.upper)) > 0.9
-    error = np.sqrt(np.mean(np.square(found.estimates - true))) / stddev
+    assert np.mean((found[1] <= true) & (true <= found[2])) > 0.9
+    error = np.sqrt(np.mean(np.square(found[0] - true))) / stddev
     assert error < (0.3 if kind == "steady" else 0.95)
     last = smooth(noisy[:-1], stddev, alike)
-    assert np.mean((last.lower <= true[:-1]) & (true[:-1] <= last.upper)) > 0.9
+    assert np.mean((last[1] <= true[:-1]) & (true[:-1] <= last[2])) > 0.9
 
 
 def test_gaps_and_ends():
     noisy = np.array([[np.nan, 5.0], [100.0, np.nan], [110.0, -300.0]])
     found = smooth(noisy, 10.0)
-    assert np.array_equal(np.isnan(found.estimates), np.isnan(noisy))
+    estimates, lower, upper = found
+    assert np.array_equal(np.isnan(estimates), np.isnan(noisy))
     known = ~np.isnan(noisy)
-    assert np.all(found.lower[known] >= 0) and np.all(found.upper[known] >= found.lower[known])
-    reach = np.abs(found.estimates - noisy) + WITHOUT_MODEL * 10 + 0.1
-    assert np.all((found.upper - found.estimates)[known] <= reach[known] + 300)
-    assert smooth(np.zeros((3, 0)), 1.0).estimates.shape == (3, 0)
-    alone = [smooth(noisy[:, [i]], 10.0).estimates[2, 0] for i in (0, 1)]
-    assert alone == found.estimates[2].tolist(), "keys are independent"
+    assert np.all(lower[known] >= 0) and np.all(upper[known] >= lower[known])
+    reach = np.abs(estimates - noisy) + WITHOUT_MODEL * 10 + 0.1
+    assert np.all((upper - estimates)[known] <= reach[known] + 300)
+    assert smooth(np.zeros((3, 0)), 1.0).shape == (3, 3, 0)
+    alone = [smooth(noisy[:, [i]], 10.0)[0, 2, 0] for i in (0, 1)]
+    assert alone == estimates[2].tolist(), "keys are independent"
 
 
 @pytest.mark.parametrize("stddev", [13.0, 66.0])
@@ -57,10 +58,10 @@ def test_keys_that_move_unlike_the_others_keep_their_intervals(kind, stddev):
     true[:, few] = simulated(kind, rng)[:, few]
     noisy = np.rint(true + rng.normal(0, stddev, true.shape))
     found = smooth(noisy, stddev, alike=True)
-    inside = (found.lower <= true) & (true <= found.upper)
+    inside = (found[1] <= true) & (true <= found[2])
     assert np.mean(inside[:, few]) > (0.8 if kind == "weekly" else 0.9) and np.mean(inside) > 0.94
     alone = smooth(noisy, stddev)
-    widths = [np.median((one.upper - one.lower)[:, KEYS // 10 :]) for one in (found, alone)]
+    widths = [np.median((one[2] - one[1])[:, KEYS // 10 :]) for one in (found, alone)]
     assert widths[0] < 0.85 * widths[1], "steady keys gain by each other"
 
 
@@ -68,13 +69,13 @@ def test_rises_are_known_where_both_windows_are_and_hold_the_truth():
     rng = np.random.default_rng(1)
     true = simulated("jump", rng)
     noisy = np.rint(true + rng.normal(0, 20, true.shape))
-    found = rises(smooth(noisy, 20.0), noisy, 20.0, 3)
-    assert np.isnan(found.differences[:3]).all() and not np.isnan(found.differences[3:]).any()
+    found, lower, upper = rises(smooth(noisy, 20.0), noisy, 20.0, 3)
+    assert np.isnan(found[:3]).all() and not np.isnan(found[3:]).any()
     change = true[3:] - true[:-3]
-    assert np.mean((found.lower[3:] <= change) & (change <= found.upper[3:])) > 0.94
-    assert np.mean(found.lower[3:][change == 0] > 0) < 0.02
-    assert np.mean(found.lower[3:][change > 120] > 0) > 0.9
-    assert np.isnan(rises(smooth(noisy[:2], 20.0), noisy[:2], 20.0, 3).lower).all()
+    assert np.mean((lower[3:] <= change) & (change <= upper[3:])) > 0.94
+    assert np.mean(lower[3:][change == 0] > 0) < 0.02
+    assert np.mean(lower[3:][change > 120] > 0) > 0.9
+    assert np.isnan(rises(smooth(noisy[:2], 20.0), noisy[:2], 20.0, 3)[1]).all()
 
 
 @pytest.mark.parametrize(("period", "least"), [(24, 0.5), (0, 1.0)])
@@ -88,9 +89,9 @@ def test_one_number_of_each_window_keeps_its_days(period, least):
     for _ in range(20):
         noisy = true + rng.normal(0, 60, len(true))
         found = smooth_row(noisy, noisy - 60 * NORMAL, noisy + 60 * NORMAL, period)
-        off.append(np.sqrt(np.mean(np.square(found.estimates - true))) / 60)
-        held.append(np.mean((found.lower <= true) & (true <= found.upper)))
-        wider.append(np.max(found.upper - found.lower) / (2 * NORMAL * 60))
+        off.append(np.sqrt(np.mean(np.square(found[0] - true))) / 60)
+        held.append(np.mean((found[1] <= true) & (true <= found[2])))
+        wider.append(np.max(found[2] - found[1]) / (2 * NORMAL * 60))
     assert np.mean(off) < least
     assert np.mean(held) > 0.92
     assert np.max(wider) < 1 + 1e-9

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import apache_beam as beam
 import fastavro
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -23,8 +22,11 @@ from privstream.pipelines.model.counted import HeavyHitters
 from privstream.pipelines.sinks import row_files
 from privstream.pipelines.sinks.destination import Destination, UnreachableError
 from privstream.pipelines.sinks.row_files import (
+    plain_table,
+    read_plain,
     read_row_file,
     sort_rows,
+    sort_table,
     whole_file,
     with_item_columns,
     write_once,
@@ -206,9 +208,8 @@ def test_text_has_no_number_that_is_none(format, as_table, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_tables_are_put_together_finished_and_sorted(tmp_path):
+def test_tables_are_put_together_and_sorted(tmp_path):
     rows, table = counts_and_table()
-    order = ("-noisy", "item")
 
     def packed(part):
         stream = io.BytesIO()
@@ -218,14 +219,16 @@ def test_tables_are_put_together_finished_and_sorted(tmp_path):
 
     pipeline = beam.Pipeline(runner="FnApiRunner")
     parts = pipeline | beam.Create([(b"2", packed(table[2:])), (b"1", packed(table[:2]))])
-    finish = {"finish_table": lambda found: found.filter(pc.greater(found["noisy"], 0))}
-    parts | "Some" >> WriteRows(str(tmp_path / "some.csv"), KeyCount, order=order, **finish)
+    parts | "Some" >> WriteRows(str(tmp_path / "some.parquet"), KeyCount, tables=True)
     none = parts | beam.Filter(lambda part: not part)
-    none | "None" >> WriteRows(str(tmp_path / "none.csv"), KeyCount, order=order, **finish)
+    none | "None" >> WriteRows(str(tmp_path / "none.parquet"), KeyCount, tables=True)
     pipeline.run().wait_until_finish()
-    kept = [row for row in rows if row.noisy > 0]
-    assert read_row_file(str(tmp_path / "some.csv"), KeyCount) == sort_rows(kept, order) != kept
-    assert read_row_file(str(tmp_path / "none.csv"), KeyCount) == []
+    assert read_row_file(str(tmp_path / "some.parquet"), KeyCount) == rows
+    found = read_plain(str(tmp_path / "some.parquet"), KeyCount)
+    assert found == plain_table(KeyCount, rows)
+    order = ("-noisy", "item")
+    assert sort_table(found, order) == plain_table(KeyCount, sort_rows(rows, order)) != found
+    assert read_row_file(str(tmp_path / "none.parquet"), KeyCount) == []
 
 
 def test_dead_letters_are_written_as_json_lines(tmp_path):

@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import KeyedNoise, RowNoise
 from privstream.mechanisms.views.digits import meaningful
 from privstream.transforms import Domain
 from privstream.transforms.batches import CountBatch, decode
-from privstream.transforms.counts.finished import ShownCounts
+from privstream.transforms.counts.shown import read, rows_of
 from privstream.transforms.counts.transform import KeyedCounts
 from privstream.transforms.row_types import KeyCount
 from privstream.transforms.timing.clock import STEP
@@ -72,7 +73,7 @@ def transform(name: str, **changes) -> KeyedCounts:
     """The transform of a configuration; with random contributions as a command over files has it."""
     made = KeyedCounts(**{**COMMON, "noise": KeyedNoise(KEY), **CONFIGURATIONS[name], **changes})
     if "random" in name:
-        made = made.to_finish()
+        made = made.over_files()
     return made
 
 
@@ -170,10 +171,10 @@ def coder(made: KeyedCounts):
 
 def expected(made: KeyedCounts, events) -> list[KeyCount]:
     """Return the rows that the transform must give, sorted: the mechanism on exact counts, all keys in one shard, and
-    the view of all that is published until then."""
-    kept, code, rows, raw = contributions(made, events), coder(made), [], []
+    the view of the last windows, or, over files, what is released."""
+    kept, code, rows, tables = contributions(made, events), coder(made), [], {}
     mechanism = replace(made.mechanism, over="window") if made.mechanism.windows > 1 else made.mechanism
-    view = None if made._to_finish else made.finish
+    view = made.shown
     entries, lists = on_list(made, kept), getattr(made.mechanism, "listed", 0) > 0
     names = {code(item): item for _, item, _ in kept}
     by_step = defaultdict(list)
@@ -204,15 +205,33 @@ def expected(made: KeyedCounts, events) -> list[KeyCount]:
         noise = made.counting_noise
         drawn = RowNoise(noise, np.array(numbers, np.uint64)) if made.domain is None else noise
         state, found = mechanism.step(state, given, drawn)
-        before = len(raw)
+        raw = []
         for rows_of_step in (found, *found.earlier):
             keys = [numbers[number] for number in rows_of_step.keys.tolist()] if made.domain is None else None
             texts = [names[key] for key in keys or rows_of_step.keys.tolist()]
             raw += key_counts(made, step, found.step - rows_of_step.step, texts, rows_of_step)
-        rows += (raw if view is None else view(raw))[before:]
-    if made._to_finish:
-        return sorted(rows)
-    return sorted(ShownCounts(made.at_least, None, bool(made.rising))(rows))
+        if made.ended or not raw:
+            rows += raw
+            continue
+        before = [table for when, table in tables.items() if when > step - view.lookback]
+        tables[step] = table_of(raw)
+        rows += rows_of(
+            made.row_type, view.chosen(view.newest(before, tables[step], made.steps.bounds_micros(step)[0]))
+        )
+    return sorted(rows)
+
+
+def table_of(rows) -> pa.Table:
+    """Return rows as a table with times in microseconds."""
+    columns = dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True))
+    return pa.table({name: [getattr(one, "micros", one) for one in column] for name, column in columns.items()})
+
+
+def rows_in(made: KeyedCounts, elements):
+    """Return the rows of what a transform gives."""
+    if not made.ended:
+        return list(elements)
+    return [row for _, data in elements for row in rows_of(made.row_type, read(data))]
 
 
 def key_counts(made: KeyedCounts, step: int, back: int, texts: list[str], found: KeyedRows):

@@ -16,9 +16,7 @@ from privstream.transforms.counts.contributions import (
     CLOCK,
     CountContributions,
     CountRandomContributions,
-    PeopleLists,
     ReleaseDropped,
-    lists_of,
 )
 from privstream.transforms.people import bounding
 from privstream.transforms.people.bound import Bound
@@ -157,7 +155,7 @@ def test_another_key_samples_others_and_the_same_key_the_same():
     assert found[0] == found[1] != found[2]
 
 
-OPTIONS = [{}, {"per_window": 1}, {"distinct": True}, {"lists": PeopleLists(2, 9)}]
+OPTIONS = [{}, {"per_window": 1}, {"distinct": True}, {"lists": SimpleNamespace(listed=2, last_listed=9)}]
 
 
 @pytest.mark.parametrize("limits", OPTIONS)
@@ -193,7 +191,7 @@ def test_what_is_dropped_is_clipped_for_the_run_and_not_for_windows(sampled, lim
 @pytest.mark.parametrize("sampled", [False, True])
 def test_lists_have_so_many_different_keys_of_a_person_the_first_ones(sampled):
     for keys in (1, 2, 4):
-        fn = stage(sampled, in_run=20, lists=PeopleLists(keys, 9))
+        fn = stage(sampled, in_run=20, lists=SimpleNamespace(listed=keys, last_listed=9))
         for person in sorted({person for pairs in people().values() for person, _ in pairs}):
             own = {step: some for step, pairs in people().items() if (some := {p for p in pairs if p[0] == person})}
             counts, new, _ = sent(fn, own)
@@ -203,7 +201,7 @@ def test_lists_have_so_many_different_keys_of_a_person_the_first_ones(sampled):
             assert all(step < 9 for (step, _), number in new.items() if number)
 
 
-@pytest.mark.parametrize("given", [{"lists": PeopleLists(100, 9)}, {"distinct": True}])
+@pytest.mark.parametrize("given", [{"lists": SimpleNamespace(listed=100, last_listed=9)}, {"distinct": True}])
 def test_where_nobody_has_too_much_a_sample_is_as_if_counted_step_by_step(given):
     options = {"in_run": 1_000, "dropped": DroppedShare(1_000, 0.1)} | given
     for items in (9, 1_000):  # many of a person are the same, or hardly any
@@ -214,7 +212,7 @@ def test_where_nobody_has_too_much_a_sample_is_as_if_counted_step_by_step(given)
 def test_a_list_has_as_many_keys_as_it_pays_for():
     for limit in (3, 60):
         mechanism = FoundKeys(epsilon=1.0, delta=1e-6, contributions=limit, horizon=40)
-        assert lists_of(mechanism) == (min(32, limit), 40)
+        assert (mechanism.listed, mechanism.last_listed) == (min(32, limit), 40)
 
 
 def test_limits_start_afresh_with_a_period():

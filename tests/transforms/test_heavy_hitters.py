@@ -2,13 +2,14 @@
 
 import random
 
+import pyarrow as pa
 import pytest
 import slow_reference
 from event_forms import as_arrow, as_rows, of_elements, run_bounded
 from every_runner import one_job
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.transforms import KeyedCounts, ShiftingHeavyHitters
-from privstream.transforms.counts.counted import shown
+from privstream.transforms.counts.shown import read, rows_of
 from workloads import SECOND, START, random_events, transform
 
 FORMS = {
@@ -54,11 +55,13 @@ def published(made) -> list:
 @pytest.mark.parametrize("threshold", [None, 30])
 def test_by_counts_rows_are_those_counts_that_are_surely_above_the_threshold(threshold):
     """The same noise, and the same interval, as `KeyedCounts` with the same arguments."""
-    made = ShiftingHeavyHitters(**RUN, noise=NOISE, threshold=threshold).to_finish()
-    counts = KeyedCounts(**RUN, noise=NOISE).to_finish()
-    found = made.explained(made.counts.finish(published(made)))
-    counted = counts.finish(published(counts))
-    numbers = {(row.item, row.window_start): shown(row) for row in counted}
+    made = ShiftingHeavyHitters(**RUN, noise=NOISE, threshold=threshold).over_files()
+    counts = KeyedCounts(**RUN, noise=NOISE).over_files()
+    found, counted = (
+        rows_of(one.row_type, one.view(pa.concat_tables([read(data) for _, data in published(one)]), None))
+        for one in (made, counts)
+    )
+    numbers = {(row.item, row.window_start): (row.people, row.lower, row.upper) for row in counted}
     assert found and all((row.people, row.lower, row.upper) == numbers[row.item, row.window_start] for row in found)
     assert all(row.lower >= (threshold or 0) for row in found)
     starts = [(row.window_start.micros // SECOND - START) // 10 for row in found if row.item == "a"]

@@ -7,7 +7,6 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.utils.timestamp import Timestamp
 from counts_workloads import (
     BESIDE,
     CONFIGURATIONS,
@@ -19,6 +18,8 @@ from counts_workloads import (
     exact,
     expected,
     random_events,
+    rows_in,
+    table_of,
     transform,
 )
 from event_forms import as_arrow, as_rows, of_elements, run_bounded
@@ -27,7 +28,8 @@ from grids import some_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.transforms import Domain
-from tiny_runner import Chain, drive_at_once
+from privstream.transforms.counts.shown import read, rows_of
+from tiny_runner import drive_at_once
 from workloads import SECOND, START
 
 
@@ -48,10 +50,11 @@ def test_rows_are_those_of_the_reference(name):
     made = transform(name)
     results = yield of_elements(as_arrow(events) if "public" in name else as_rows(events), made)
     rows = expected(made, events)
-    assert sorted(results.elements("rows")) == rows
+    assert sorted(rows_in(made, results.elements("rows"))) == rows
     assert results.elements("dead") == []
     assert all((stamp + 1) % made.steps.size == 0 for _, stamp in results.outputs["rows"])
-    at_once = {row for row, stamp in results.outputs["rows"] if stamp + 1 == row.window_end.micros}
+    outputs = [(row, stamp) for one, stamp in results.outputs["rows"] for row in rows_in(made, [one])]
+    at_once = {row for row, stamp in outputs if stamp + 1 == row.window_end.micros}
     assert made.domain is None or at_once == {*rows}
     assert results.counters["privstream:events"] == len(events)
     assert results.counters["privstream:counts_published"] == len(rows)
@@ -63,18 +66,15 @@ def test_rows_are_those_of_the_reference(name):
         assert len(rows) > len(beside) and {*beside} <= at_once
 
 
-@pytest.mark.parametrize("name", ["found, more", "window, public"])
-def test_tables_over_files_have_the_rows_that_are_finished(name):
-    events, made = random_events(name, random.Random(5)), transform(name).to_finish()
-    rows = made.finish(results_of(events, made))
-    of_files = made.in_columns()
-    parts = [pa.ipc.open_stream(data).read_all() for _, data in results_of(events, of_files)]
-    table = of_files.finish_table(pa.concat_tables(parts, promote_options="default"))
-    assert table.column_names == list(type(rows[0])._fields) and len(parts) > 1
-    plain = [tuple(value.micros if isinstance(value, Timestamp) else value for value in row) for row in rows]
-    found = [*zip(*(column.to_pylist() for column in table.columns), strict=True)]
-    assert sorted(found, key=repr) == sorted(plain, key=repr)
-    assert transform(name).in_columns().finish_table is None, "unbounded input has rows"
+@pytest.mark.parametrize("name", ["found, more", "window, public", "found, several windows"])
+def test_over_files_the_view_is_that_of_all_tables(name):
+    events, made = random_events(name, random.Random(5)), transform(name, max_value=None).over_files()
+    parts = [read(data) for _, data in results_of(events, made)]
+    assert len(parts) > 1
+    table = made.view(pa.concat_tables(parts, promote_options="default"), None)
+    assert table.column_names == list(made.row_type._fields)
+    released = rows_of(made.row_type, made.shown.numbers(table_of(expected(made, events)), ended=True))
+    assert sorted(rows_of(made.row_type, table)) == sorted(released)
 
 
 def results_of(events, made):
@@ -88,7 +88,7 @@ def test_counts_are_within_their_bounds_whatever_the_mechanism_does(name):
     made = transform(name, epsilon=40.0)
     events = random_events(name, random.Random(7), 1500)
     found, rows = answers(made, events), expected(made, events)
-    assert sorted(drive_at_once(made, events, random.Random(1)).rows) == rows
+    assert sorted(rows_in(made, drive_at_once(made, events, random.Random(1)).rows)) == rows
     shown = {}
     for row in rows:
         number = row.window_start.micros // made.steps.size - START // 10
@@ -178,17 +178,6 @@ def test_sums_of_items_that_are_carried_over_go_on():
         assert 0 <= row.lower <= max(0, row.noisy) <= row.upper
         whole += window == 4 and windows == 3
     assert whole
-
-
-def test_names_are_kept_of_keys_that_may_be_published_alone():
-    made = transform("start", min_people=2, shards=1, max_contributions=100)
-    chain = Chain(made, random.Random(1))
-    events = [(f"user {i}", "a rare key " * 20 + str(i), (START + 1) * SECOND) for i in range(300)]
-    chain.arrive(events + [(f"user {i}", "twice", (START + 1) * SECOND) for i in range(2)])
-    chain.advance((START + 11) * SECOND)
-    log = b"".join(value for values in chain.stages[1].cells.states.values() for value in values)
-    assert b"twice" in log
-    assert b"a rare key" not in log
 
 
 def test_a_public_list_has_noise_of_its_own_and_changes_no_other_run():

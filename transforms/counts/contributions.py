@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.snapshots import pack, unpack
@@ -51,75 +50,41 @@ Held = dict[int, HolderBatch]
 """What people have in some steps, in order; the rows of these follow each other."""
 
 
-class PeopleLists(NamedTuple):
-    """What a list of different people needs: for how many keys each counts, the first ones, and until which step."""
-
-    keys: int
-    last: int
-
-
-def lists_of(mechanism: KeyedCounts) -> PeopleLists | None:
-    """Return what the list of different people of a mechanism needs, if it has one."""
-    if not isinstance(mechanism, FoundKeys) or not mechanism.listed:
-        return None
-    return PeopleLists(mechanism.listed, mechanism.last_listed)
-
-
 class Rows(NamedTuple):
-    """All rows of what people have, person by person, and of each the earlier steps first.
+    """All rows of what people have, person by person, and of each the earlier steps first."""
 
-    Attributes:
-        order: int64 (n,), where they are among the rows of all steps.
-        starts: the rows of the i-th step are starts[i] to starts[i + 1] of these.
-        people: uint64 (m,), increasing.
-        persons, steps: numbers of person and step, int32 (n,).
-    """
-
-    order: np.ndarray
-    starts: np.ndarray
-    people: np.ndarray
-    persons: np.ndarray
-    steps: np.ndarray
+    order: np.ndarray  # int64 (n,), where they are among the rows of all steps
+    starts: np.ndarray  # the rows of the i-th step are starts[i] to starts[i + 1] of these
+    people: np.ndarray  # uint64 (m,), increasing
+    persons: np.ndarray  # their numbers, int32 (n,)
+    steps: np.ndarray  # and those of steps
 
 
 class Chosen(NamedTuple):
-    """What counts of what people have.
+    """What counts of what people have."""
 
-    Attributes:
-        counts: bool (n,), the rows that count.
-        new: bool (n,), those that put a person on the list of a key; None without lists.
-        sums: what limits drop of these rows, int64; None if nobody asks.
-        dropped: each person as often as limits have dropped something of it now, as far as that is added up.
-    """
-
-    counts: np.ndarray
-    new: np.ndarray | None
-    sums: np.ndarray | None
-    dropped: np.ndarray
+    counts: np.ndarray  # bool (n,), the rows that count
+    new: np.ndarray | None  # bool (n,), those that put a person on the list of a key; None without lists
+    sums: np.ndarray | None  # what limits drop of these rows, int64; None if nobody asks
+    dropped: np.ndarray  # each person as often as limits have dropped something of it, as far as that is added up
 
 
 class CountContributions(BoundOverRun, state="count_contributions"):
     """Drop what is beyond a person's limits, and count the rest by shard of keys.
 
-    Args:
-        bound: of a person.
-        distinct: whether a person counts only once for each key in the whole run.
-        key_shards: shards of keys.
-        limits: least and largest value of a contribution, to which it is clipped.
-        lists: for how many keys a person counts on a list of different people, until when; None without one. Which they
-            are depends on that person's events alone: the first that count, those of one step in a random order.
-        dropped: how what limits drop is clipped; None if it is not added up.
+    Which keys a person is on the list of different people for depends on that person's events alone: the first that
+    count, those of one step in a random order.
     """
 
     kind = "contributed"
     # pairs of a person and a key, by the keyed hash of both; and keys for which a list counts people
     limit_names = ("times", "pairs", "listed", "dropped")
     bound: Bound
-    distinct = False
+    distinct = False  # whether a person counts only once for each key in the whole run
     key_shards: int
-    limits: tuple[int, int] = (0, 0)
-    lists: PeopleLists | None = None
-    dropped: DroppedShare | None = None
+    limits: tuple[int, int] = (0, 0)  # least and largest value of a contribution, to which it is clipped
+    lists: FoundKeys | None = None  # says for how many keys a person is on a list, and until when
+    dropped: DroppedShare | None = None  # how what limits drop is clipped, if it is added up
     clipped = ClippedCounter("contributions", again=True)
 
     @cached_property
@@ -137,7 +102,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
             charged["pairs"] = Charges.of(self._pairs(held, listed))
         elif self.distinct:
             charged["pairs"] = Charges.of(self._pairs(held, rows))
-        if self.lists is not None and self.steps.number(step) > self.lists.last:
+        if self.lists is not None and self.steps.number(step) > self.lists.last_listed:
             del charged["pairs"], charged["listed"]
         sent = [*by_shard(step, self._count(step, held, rows, chosen.new), self.key_shards)]
         if chosen.sums is not None:
@@ -205,17 +170,17 @@ class CountContributions(BoundOverRun, state="count_contributions"):
         """Return keyed hashes of person and key, uint64, for some rows."""
         return draws_of_pairs(self._order, held.users[rows], held.items[rows])
 
-    def _listed(self, lists: PeopleLists, held: Held, rows: Rows, some: np.ndarray, used: Used) -> np.ndarray:
+    def _listed(self, lists: FoundKeys, held: Held, rows: Rows, some: np.ndarray, used: Used) -> np.ndarray:
         """Return which rows of all steps put a person on the list of a key, bool; `some` are those that count."""
         marks = np.zeros(len(rows.order), bool)
-        in_time = np.array([self.steps.number(step) <= lists.last for step in held])
+        in_time = np.array([self.steps.number(step) <= lists.last_listed for step in held])
         some = some if in_time.all() else some[in_time[rows.steps[some]]]
         if not len(some):
             return marks
         keys = np.concatenate([each.items for each in held.values()])[rows.order[some]]
         order = sorted_in_groups(rows.persons[some], keys)  # of equal keys of a person the earliest comes first
         some = np.sort(some[order[first_of_run(rows.persons[some][order], keys[order])]])
-        left = lists.keys - used["listed"].charged(rows.people)
+        left = lists.listed - used["listed"].charged(rows.people)
         if not self.bound.sampled:  # keys of earlier steps are on the list
             some = some[left[rows.persons[some]] > 0]
             (each,) = held.values()
@@ -229,7 +194,7 @@ class CountContributions(BoundOverRun, state="count_contributions"):
 
     def _count(self, step: int, held: HolderBatch, rows: np.ndarray, new: np.ndarray | None) -> CountBatch:
         """Count some rows, increasing; `new` says of each row whether it puts a person on the list of its key."""
-        if new is not None and self.lists is not None and self.steps.number(step) > self.lists.last:
+        if new is not None and self.lists is not None and self.steps.number(step) > self.lists.last_listed:
             new = None
         if held.values is None:  # as `add_up` does, where nothing is added up: sorts without an order
             distinct, counts = np.unique(held.items[rows], return_counts=True)
@@ -379,18 +344,10 @@ class Waiting(NamedTuple):
 
 
 class ReleaseDropped(StepFn, state="release_dropped"):
-    """On a public clock: release what came until then at some steps of the run, or of each period.
-
-    What is released is in counters, and in no row.
-
-    Args:
-        mechanism: adds the noise, in as many readings.
-        noise: of the run.
-        readings: numbers of the steps, from 1 on, after which it is read.
-    """
+    """On a public clock: release what came until then at some steps of the run, or of each period, in counters."""
 
     mechanism: DroppedShare
-    readings: frozenset[int]
+    readings: frozenset[int]  # numbers of the steps, from 1 on, after which it is read
 
     @override
     def initial(self, key: bytes) -> Waiting:

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import copy
 import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from abc import abstractmethod
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.counters import counter
 from privstream.transforms.counts.keyed_counts import CountsParameters
-from privstream.transforms.parameters import Parameters
+from privstream.transforms.parameters import Parameters, View
 from privstream.transforms.row_types import CONTINUES
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from privstream.mechanisms.views.corrected import Dropped
+    from privstream.transforms.counts.shown import Follow
+
 ABOUT = 2
 """The place of the item, or the rule, in a report."""
-
-
-class Number(NamedTuple):
-    """The number that `counts` shows for an item in a window, and its interval of 95%."""
-
-    value: float
-    lower: float
-    upper: float
-
-
-def shown(row: Any) -> Number:
-    """Return the number of a row of counts."""
-    return Number(row.people, row.lower, row.upper)
 
 
 def with_streaks(rows: list[Any], before: list[Any]) -> list[Any]:
@@ -48,69 +38,25 @@ def with_streaks(rows: list[Any], before: list[Any]) -> list[Any]:
     return [row._replace(since=since[row[ABOUT]], status=CONTINUES) if row[ABOUT] in since else row for row in rows]
 
 
-class CountsView(ABC):
-    """What is published of the rows of counts, window by window.
-
-    Privacy: post-processing of published rows; a view has no noise, no key, and no state that is not public.
-    """
-
-    row_type: ClassVar[Any]
-    counter: ClassVar[str]
-
-    @abstractmethod
-    def of_row(self, row: Any) -> Iterable[Any]:
-        """Return what a row of counts gives by itself."""
-
-    def choose(self, rows: list[Any]) -> list[Any]:
-        """Return what is published of all these in a window."""
-        return rows
-
-    def follow(self, rows: list[Any], before: list[Any]) -> list[Any]:
-        """Return the same, given what was published in the window before."""
-        return rows
-
-    def publish(self, rows: list[Any], before: list[Any]) -> list[Any]:
-        """Return what is published of a window, and count it."""
-        found = self.follow(rows, before)
-        counter(self.counter).inc(len(found))
-        return found
-
-    def of_run(self, counts: Sequence[Any], steps: Steps) -> Iterator[Any]:
-        """Yield the rows of a run that has ended, from all rows of counts."""
-        last, before = None, list[Any]()
-        ordered = sorted(counts, key=_start)
-        for _, window in groupby(ordered, key=_start):
-            rows = [*window]
-            step = steps.ending(rows[0].window_end)
-            if last is None or step != last + 1 or steps.starts_afresh(last, step):
-                before = []
-            found = self.choose([given for row in rows for given in self.of_row(row)])
-            last, before = step, self.publish(found, before)
-            yield from before
-
-
-def _start(row: Any) -> int:
-    return int(row.window_start.micros)
-
-
 class CountedParameters(Parameters):
     """Parameters of a question that counts answer, unless another method is asked for.
 
     Attributes:
         counts: what answers; None where another method does.
-        view: what is published of its rows.
+        follow: what is made of its rows.
         steps: the windows.
     """
 
     counts_type: ClassVar[type[CountsParameters]] = CountsParameters
+    row_type: ClassVar[type]
+    counter: ClassVar[str]
     of_methods: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     """Arguments that only some methods have, and which."""
 
     method: str = "counts"
     counts: CountsParameters | None = None
-    view: CountsView
+    follow: Follow
     steps: Steps
-    _ended = False
 
     def _check_method(self, method: str, *methods: str) -> None:
         """Take a method; refuse arguments that it does not have.
@@ -131,32 +77,19 @@ class CountedParameters(Parameters):
         self.steps = self.counts.steps
 
     @override
-    def to_finish(self) -> Self:
-        if self.counts is None:
-            return self
+    def over_files(self) -> Self:
         made = copy.copy(self)
-        made.counts, made._ended = self.counts.to_finish(), True
-        return made
-
-    @override
-    def in_columns(self) -> Self:
-        made = copy.copy(self)
-        made.counts = self.counts.in_columns() if self.counts is not None and self._ended else self.counts
+        made.counts = self.counts and self.counts.over_files()
         return made
 
     @property
     @override
-    def finish_table(self) -> Callable[[Any], Any] | None:
-        return None if self.counts is None else self.counts.finish_table
+    def view(self) -> View | None:
+        return None if self.counts is None else self._viewed
 
-    @property
-    @override
-    def explained(self) -> Callable[[Sequence[Any]], list[Any]] | None:
-        return self._of_counts if self.counts is not None and self._ended else None
-
-    def _of_counts(self, rows: Sequence[Any]) -> list[Any]:
-        """Return the rows of a run that has ended, from all rows of counts."""
-        return list(self.view.of_run(rows, self.steps))
+    def _viewed(self, released: pa.Table, dropped: Dropped | None) -> pa.Table:
+        assert self.counts is not None
+        return self.follow(self.counts.view(released, dropped), None)
 
     @property
     @override

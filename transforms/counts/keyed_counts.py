@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
+import pyarrow as pa
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.keyed_counts.discovery import LENGTHS, list_steps
@@ -24,11 +25,13 @@ from privstream.mechanisms.privacy.guarantee import (
     PEOPLE_HASHED,
     PrivacyGuarantee,
 )
+from privstream.mechanisms.views.corrected import Dropped, corrected_table
+from privstream.mechanisms.views.counts import ShownCounts
 from privstream.mechanisms.views.smoothing import MOST_RISING
-from privstream.transforms.counts.finished import LargestCounts, ShownCounts, SmoothFinished
 from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
     Parameters,
+    View,
     check_limits,
     limits_of,
 )
@@ -134,7 +137,7 @@ class CountsParameters(Parameters):
             self.mechanism = self.mechanism.with_dropped_share(possible)
         _check_views(self.mechanism, rising, at_least, self.steps.count)
         self.top = None if top is None else checks.integer("top", top, minimum=1)
-        self.rising, self.at_least, self._to_finish, self._in_columns = rising, at_least, False, False
+        self.rising, self.at_least, self.ended = rising, at_least, False
 
     @property
     def promise(self) -> PrivacyGuarantee:
@@ -154,90 +157,62 @@ class CountsParameters(Parameters):
         proof = found.proof if self.public_items is None else "docs/proofs/keyed_counts.md, Theorem 6"
         return replace(found, public=public, adaptivity=adaptivity, caveats=tuple(caveats), proof=proof)
 
-    @property
-    def finish(self) -> SmoothFinished | None:
-        """Smooth counts of windows that follow each other, and add them up where they are to be about several."""
-        if self.mechanism.over == "start":
-            return None  # an item has no noisy count of each window, of which others can be made
-        return self._finished(self.mechanism.windows, self.rising or 0)
-
-    @property
-    @override
-    def explained(self) -> ShownCounts | None:
-        if self.finish is None or (self.at_least is None and self.top is None and not self.rising):
-            return None
-        return ShownCounts(self.at_least, self.top, bool(self.rising))
-
-    @property
-    def chosen(self) -> LargestCounts | None:
-        """What chooses the rows of a window that are shown; None for all."""
-        if self.top is None:
-            return None
-        return LargestCounts(self.top, ("rise" if self.rising else "people",))
-
-    def _finished(self, windows: int, rising: int) -> SmoothFinished:
-        """Return what makes rows, out of those about one window each."""
-        return SmoothFinished(
-            self.steps.size,
-            self.mechanism.stddev(1) if windows == 1 else 0.0,
-            rising,
-            windows=windows,
-            sums=self.mechanism if windows > 1 else None,
-            steps=self.steps,
-            ended=self._to_finish,
-        )
-
-    def view(self, *, windows: int = 1, rising: int = 0) -> Callable[[Sequence[Any]], list[Any]]:
-        """Return what adds published counts up over several windows, or compares them with earlier ones.
+    def counts_view(self, *, over: int = 1, rising: int = 0) -> ShownCounts:
+        """Return a view of what is released for single windows: sums over several, or what rose.
 
         Privacy: post-processing; it costs nothing.
 
         Args:
-            windows: of a sum, at least 1; an item that has had a count in fewer has a sum of these.
+            over: windows of a sum, at least 1; an item that has had a count in fewer has a sum of these.
             rising: number of windows to look back for what rose; 0 for none.
-
-        Returns:
-            A function of all rows that a run of this transform has published. Its rows are those of a run with `over`
-            or `rising`.
 
         Raises:
             ValueError: rows do not have every item in every window, are sums already, or a number is out of range.
         """
-        hidden = self.at_least or self.top or self.rising
-        if self.finish is None or hidden or self.mechanism.windows > 1:
+        if self.at_least or self.top or self.rising or self.mechanism.over != "window":
             raise ValueError("must be counts of single windows, without over, top, rising or at_least")
         if rising:
             _check_views(self.mechanism, rising, None, self.steps.count)
-        if checks.integer("windows", windows, minimum=1) > MOST_SUMMED:
-            raise ValueError(f"must be at most {MOST_SUMMED:,} windows, got {windows:,}")
-        if windows > 1 and (self.mechanism.max_value or 0) > (largest := LARGEST_SUMMED // windows):
-            raise ValueError(f"max_value must be at most {largest:,} for sums over {windows:,} windows")
-        finish = self._finished(windows, rising)
-        return (lambda rows: ShownCounts(None, None, True)(finish(rows))) if rising else finish
+        if checks.integer("windows", over, minimum=1) > MOST_SUMMED:
+            raise ValueError(f"must be at most {MOST_SUMMED:,} windows, got {over:,}")
+        if over > 1 and (self.mechanism.max_value or 0) > (largest := LARGEST_SUMMED // over):
+            raise ValueError(f"max_value must be at most {largest:,} for sums over {over:,} windows")
+        return replace(self._shown_of(over), rising=rising)
+
+    @property
+    def shown(self) -> ShownCounts:
+        """What is shown of the counts of single windows, or, as they are released, of those since the start."""
+        made = self._shown_of(self.mechanism.windows)
+        return replace(made, rising=self.rising or 0, at_least=self.at_least, top=self.top)
+
+    def _shown_of(self, over: int) -> ShownCounts:
+        made = self.mechanism
+        return ShownCounts(
+            windows=self.steps,
+            stddev=None if over > 1 or made.over == "start" else made.stddev(1),
+            over=over,
+            margins=made.margins_of_sums,
+            max_value=made.max_value,
+        )
+
+    @property
+    @override
+    def view(self) -> View:
+        return self._viewed
+
+    def _viewed(self, released: pa.Table, dropped: Dropped | None) -> pa.Table:
+        shown = self.shown
+        return shown.chosen(corrected_table(shown.numbers(released, ended=self.ended), dropped))
 
     @property
     def row_type(self) -> type:
         """What is published."""
         return KeyRise if self.rising else KeyCount if self.mechanism.max_value is None else KeySum
 
-    def to_finish(self) -> Self:
-        """Return this transform with all rows, about one window each: `finish` knows their final numbers and sums.
-
-        Random contributions of the whole run count then.
-        """
-        made = copy.copy(self)
-        made._to_finish = True
-        return made
-
-    @property
     @override
-    def finish_table(self) -> Callable[[Any], Any] | None:
-        return self.finish.in_columns if self._in_columns and self.finish is not None else None
-
-    @override
-    def in_columns(self) -> Self:
+    def over_files(self) -> Self:
         made = copy.copy(self)
-        made._in_columns = self._to_finish and self.finish is not None
+        made.ended = True
         return made
 
     @property
@@ -315,14 +290,19 @@ class CountsParameters(Parameters):
         """
         if (bound := self.bound) is None:
             return None
-        share = share_in(counters, self.dropped_share) if self._may_leave_out else Share(0.0, 0.0, 0.0)
+        made, readings, share = self.dropped_share, counters.get(READINGS, 0), None
+        if not self._may_leave_out:
+            share = Share(0.0, 0.0, 0.0)
+        elif made is not None and readings:
+            noisy = [counters.get(name, 0) for name, _ in zip(NUMBERS, made.laws, strict=False)]
+            share = made.share(np.array(noisy, np.int64), readings)  # None where noise hides it
         dropped = None if share is None else {name: end and round(end, 3) for name, end in share._asdict().items()}
         return {"max_contributions": bound.in_run, "max_per_window": bound.per_window, "dropped": dropped}
 
     @property
     def chooses_randomly(self) -> bool:
         """Whether random contributions of the whole run count."""
-        return self._to_finish and self._by_person and self._run_may_leave_out
+        return self.ended and self._by_person and self._run_may_leave_out
 
     @property
     def _may_leave_out(self) -> bool:
@@ -401,12 +381,3 @@ def _check_views(mechanism: Mechanism, rising: int | None, at_least: int | None,
             f"at_least must be >= {math.ceil(noise)}, one standard deviation of the noise of a count, got {at_least}: "
             "smaller numbers are noise"
         )
-
-
-def share_in(counters: Mapping[str, int], mechanism: DroppedShare | None) -> Share | None:
-    """Return the share that a run has released, from its counters; None where it has not, or noise hides it."""
-    readings = counters.get(READINGS, 0)
-    if mechanism is None or not readings:
-        return None
-    noisy = [counters.get(name, 0) for name, _ in zip(NUMBERS, mechanism.laws, strict=False)]
-    return mechanism.share(np.array(noisy, np.int64), readings)

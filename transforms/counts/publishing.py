@@ -1,23 +1,19 @@
-"""The last stages of counts: per shard of keys, tables of noisy counts, and rows that a view makes of the last ones."""
+"""The release of counts: per shard of keys, a table of noisy counts for each window."""
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.metrics.metric import Metrics
-from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.noise.sources import RowNoise
 from privstream.mechanisms.snapshots import pack, unpack
-from privstream.mechanisms.views.smoothing import LOOKBACK
+from privstream.mechanisms.views.counts import released_columns
 from privstream.transforms.batches import (
     CountBatch,
     Names,
@@ -27,17 +23,9 @@ from privstream.transforms.batches import (
     string_buffers,
 )
 from privstream.transforms.counts.contributions import add_up
-from privstream.transforms.counts.finished import (
-    NOISY,
-    LargestCounts,
-    ShownCounts,
-    SmoothFinished,
-    listed,
-    ranks,
-    unsmoothed_columns,
-)
+from privstream.transforms.counts.shown import written
 from privstream.transforms.reading.domain import Domain, PublicKeys
-from privstream.transforms.timing.clock import STEP, stepped
+from privstream.transforms.timing.clock import STEP, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped
 from typing_extensions import override
 
@@ -83,32 +71,15 @@ NO_KEYS = Keys.of(np.empty(0, np.uint64))
 
 
 class KnownKeys(NamedTuple):
-    """What a shard of keys remembers.
+    """What a shard of keys remembers."""
 
-    Attributes:
-        counts: state of the mechanism.
-        keys: all that it knows, by their numbers.
-        texts: of them.
-        named: numbers of the keys whose texts these are, in their order; None for all keys. Since the start a key that
-            waits for more people has none: when it is considered at last, new contributions bring it. Positions in a
-            public list have none.
-    """
-
-    counts: Any
+    counts: Any  # state of the mechanism
     keys: Keys
-    texts: pa.LargeStringArray = NO_TEXTS
-    named: np.ndarray | None = None
+    texts: pa.LargeStringArray = NO_TEXTS  # of these; none where keys are positions in a public list
 
     def only(self, counts: Any, numbers: np.ndarray) -> KnownKeys:
         """Return some keys, which get the numbers 0, 1, .. in this order, with another state of the mechanism."""
-        return KnownKeys(counts, Keys.of(self.keys.keys[numbers]), self.taken(numbers))
-
-    def taken(self, numbers: np.ndarray) -> pa.LargeStringArray:
-        """Return the texts of some keys, which have one."""
-        if self.named is not None:
-            order = np.argsort(self.named)
-            numbers = order[np.searchsorted(self.named[order], numbers)]
-        return self.texts.take(pa.array(numbers, pa.int64()))
+        return KnownKeys(counts, Keys.of(self.keys.keys[numbers]), self.texts.take(pa.array(numbers, pa.int64())))
 
 
 class PublishCounts(StepFn, state="publish_counts"):
@@ -116,22 +87,14 @@ class PublishCounts(StepFn, state="publish_counts"):
 
     The log has the whole state, and then what came in each step since: a state follows from these again. Keys that are
     not public and stay found are carried over to the periods that follow.
-
-    Attributes:
-        mechanism: counts keys by their numbers.
-        key_shards: how many shards of keys there are.
-        domain: the public list of keys, which are then positions in it, or None.
-        always: the keys that are published in every window, beside those that are found; None for none.
-        row_type: what rows are: `KeyCount`, `KeyRise` or `KeySum`.
-        counted: whether rows of tables are counted as published, by step and shard; else `ShowCounts` follows.
     """
 
-    mechanism: Any
+    mechanism: Any  # counts keys by their numbers
     key_shards: int
-    domain: Domain | None
-    always: PublicKeys | None
-    row_type: Any
-    counted: bool
+    domain: Domain | None  # the public list of keys, which are then positions in it
+    always: PublicKeys | None  # keys that are published in every window, beside those that are found
+    row_type: Any  # whose columns tables have
+    ended: bool  # whether tables come with step and shard, and rows count as published; else `ShowCounts` follows
     rows_published = Metrics.counter("privstream", "counts_published")
 
     @override
@@ -139,11 +102,9 @@ class PublishCounts(StepFn, state="publish_counts"):
         shard = StepKey.from_bytes(key).shard
         if self.domain is not None:
             keys = Keys.of(np.arange(shard, len(self.domain.texts), self.key_shards, dtype=np.uint64))
-            counts = self.mechanism.initial_state(np.arange(len(keys.keys), dtype=np.uint64))
-            return KnownKeys(counts, keys, named=NOTHING)
+            return KnownKeys(self.mechanism.initial_state(np.arange(len(keys.keys), dtype=np.uint64)), keys)
         if self.always is None:
-            named = None if isinstance(self.mechanism, FoundKeys) else NOTHING
-            return KnownKeys(self.mechanism.initial_state(), NO_KEYS, named=named)
+            return KnownKeys(self.mechanism.initial_state(), NO_KEYS)
         names = self.always.of_shard(shard, self.key_shards)
         counts = self.mechanism.initial_state(public=len(names.items))
         return KnownKeys(counts, Keys.of(names.items), names.to_arrow())
@@ -157,10 +118,9 @@ class PublishCounts(StepFn, state="publish_counts"):
 
     @override
     def snapshot(self, state: KnownKeys) -> bytes:
-        named = np.arange(len(state.keys.keys)) if state.named is None else state.named
-        offsets, text = string_buffers(state.taken(named))
+        offsets, text = string_buffers(state.texts)
         counts = self.mechanism.snapshot(state.counts)
-        columns = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys, "named": named}
+        columns = {"shards": self.key_shards, "counts": counts, "keys": state.keys.keys}
         return pack("known keys", 1, columns | {"offsets": offsets, "text": text})
 
     @override
@@ -175,8 +135,7 @@ class PublishCounts(StepFn, state="publish_counts"):
             raise SnapshotError(f"state must be of a run with as many shards, {self.key_shards}, got {shards}")
         numbers = np.arange(len(found["offsets"]) - 1, dtype=np.uint64)
         texts = Names(numbers, found["offsets"], found["text"]).to_arrow()
-        named = None if isinstance(self.mechanism, FoundKeys) else found["named"]
-        return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), texts, named)
+        return KnownKeys(self.mechanism.restore(found["counts"]), Keys.of(found["keys"]), texts)
 
     @override
     def decode(self, key: bytes, segments: list[bytes]) -> KnownKeys:
@@ -201,8 +160,9 @@ class PublishCounts(StepFn, state="publish_counts"):
         tables = []
         if len(found.keys):
             table = self._table(step, after, found)
-            to = StepKey(step, StepKey.from_bytes(key).shard).to_bytes()
-            tables = [(to, table) if self.counted else (key, stepped(step, table))]
+            to, data = StepKey(step, StepKey.from_bytes(key).shard).to_bytes(), written(table)
+            tables = [(to, data) if self.ended else on_clock(step, data)]
+            self.rows_published.inc(len(table) if self.ended else 0)
 
         def came() -> bytes:
             return stepped(step, batches[0] if len(batches) == 1 else encode(counted))
@@ -226,173 +186,28 @@ class PublishCounts(StepFn, state="publish_counts"):
             listed=(NOTHING if counted.new is None else counted.new) if mechanism.lists(number) else None,
         )
         counts, found = mechanism.step(state.counts, given, RowNoise(self.noise_of(step), keys.keys))
-        fresh, texts, named = np.arange(len(state.keys.keys), len(keys.keys)), state.texts, state.named
-        if named is not None and self.domain is None:
-            fresh = np.setdiff1d(counts.considered, state.counts.considered, assume_unique=True).astype(np.int64)
-            named = np.append(named, fresh)
+        texts, fresh = state.texts, keys.keys[len(state.keys.keys) :]
         if len(fresh) and self.domain is None:
-            texts = pa.concat_arrays([texts, counted.names.texts(keys.keys[fresh])])
-        return KnownKeys(counts, keys, texts, named), found
+            texts = pa.concat_arrays([texts, counted.names.texts(fresh)])
+        return KnownKeys(counts, keys, texts), found
 
-    def _table(self, step: int, state: KnownKeys, found: KeyedRows) -> bytes:
-        """Return the rows of a step of one shard of keys as an Arrow stream of tables, times in microseconds.
+    def _table(self, step: int, state: KnownKeys, found: KeyedRows) -> pa.Table:
+        """Return the rows of a step of one shard of keys, times in microseconds.
 
         They are in the order of keys, which tells which of them somebody had first: they must be sorted.
         """
-        batches, names = [], list(self.row_type._fields)
+        tables, names = [], list(self.row_type._fields)
         for one in (found, *found.earlier):
-            columns = dict.fromkeys(names) | unsmoothed_columns(one, self.mechanism.max_value)
+            number = len(one.keys)
+            answers = np.array([one.counts] if one.sums is None else [one.counts, one.sums])
+            margins = np.array(one.of_each("count_margin", "sum_margin"))
+            columns = dict.fromkeys(names, pa.nulls(number))
+            columns |= released_columns(answers, margins, self.mechanism.max_value)
             if self.domain is None:
-                columns["item"] = state.taken(one.keys)
+                columns["item"] = state.texts.take(pa.array(one.keys))
             else:
                 columns["item"] = self.domain.texts.take(state.keys.keys[one.keys]).cast(pa.large_string())
-            columns |= zip(TIMES, self.steps.bounds_micros(step - (found.step - one.step)), strict=True)
-            arrays = []
-            for column in map(columns.__getitem__, names):
-                several = isinstance(column, np.ndarray | pa.Array)
-                arrays.append(pa.array(column, from_pandas=True) if several else pa.repeat(column, len(one.keys)))
-            batches.append(pa.RecordBatch.from_arrays(arrays, names))
-        stream = io.BytesIO()
-        with pa.ipc.new_stream(stream, batches[0].schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        if self.counted:
-            self.rows_published.inc(sum(map(len, batches)))
-        return stream.getvalue()
-
-
-class Seen(NamedTuple):
-    """What was published in the last windows. All of it is public.
-
-    Attributes:
-        items: that have been published.
-        history: float64 (numbers, windows, items): of each item in the last windows, nan where there is none.
-    """
-
-    items: pa.LargeStringArray
-    history: np.ndarray
-
-
-class ShowCounts(StepFn, state="show_counts"):
-    """Per shard of keys: make rows of what is published, each from the last windows until then. It has no noise.
-
-    An item that is published for the first time comes with all its earlier windows: its rows are made of these.
-
-    Args:
-        row_type: of the rows.
-        view: what is made of the numbers of several windows; None for numbers as they are published.
-        shown: which rows are shown.
-        choose: of the rows of a window, those that may be among the chosen ones of all shards; None for all.
-        ordered: whether rows are in the order of items; else they are in that in which they were published.
-    """
-
-    row_type: Any
-    view: SmoothFinished | None
-    shown: ShownCounts
-    choose: LargestCounts | None
-    ordered: bool
-    rows_published = Metrics.counter("privstream", "counts_published")
-
-    @cached_property
-    def windows(self) -> int:
-        """How many windows a view looks at."""
-        return 0 if self.view is None else max(LOOKBACK if self.view.windows == 1 else 0, self.view.windows)
-
-    @cached_property
-    def numbers(self) -> int:
-        """How many numbers of each row it looks at."""
-        summed = self.view is not None and self.view.windows > 1
-        return len([name for name in NOISY if name in self.row_type._fields]) if summed else 1
-
-    @override
-    def initial(self, key: bytes) -> Seen:
-        return Seen(pa.array([], pa.large_string()), np.empty((self.numbers, self.windows, 0)))
-
-    @override
-    def afresh(self, key: bytes, state: Seen) -> Seen:
-        return state  # it is public, and items that stay found go on
-
-    @override
-    def snapshot(self, state: Seen) -> bytes:
-        offsets, text = string_buffers(state.items)
-        return pack("shown counts", 1, {"offsets": offsets, "text": text, "history": state.history})
-
-    @override
-    def restore(self, data: bytes) -> Seen:
-        found: dict[str, Any] = unpack("shown counts", 1, data)
-        names = Names(np.arange(len(found["offsets"]) - 1, dtype=np.uint64), found["offsets"], found["text"])
-        return Seen(names.to_arrow(), found["history"])
-
-    @override
-    def decode(self, key: bytes, segments: list[bytes]) -> Seen:
-        state: Seen = super().decode(key, segments[:1])
-        for segment in segments[1:]:
-            (step,), data = STEP.unpack_from(segment), segment[STEP.size :]
-            state, _ = self._seen(state, step, pa.ipc.open_stream(data).read_all() if data else None)
-        return state
-
-    @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: Seen) -> Stepped:
-        data = b"".join(batches)  # there is one, or none
-        table = pa.ipc.open_stream(data).read_all() if data else None
-        after, places = self._seen(state, step, table)
-        rows = [] if table is None else self._rows(step, table, after, places)
-        whole = self.windows == 0 or (step + 1) % REWRITTEN == 0
-        return Stepped(after, rows, None if whole else lambda: stepped(step, data))
-
-    def _seen(self, state: Seen, step: int, table: pa.Table | None) -> tuple[Seen, np.ndarray]:
-        """Return what is seen after a step, and the place of the item of each row."""
-        if not self.windows:
-            return state, np.empty(0, np.int64)
-        items = pa.array([], pa.large_string()) if table is None else table["item"].combine_chunks()
-        if self.steps.starts_afresh(step - 1, step):  # items that are not published any more are forgotten
-            kept = np.flatnonzero(pc.is_in(state.items, items).to_numpy(zero_copy_only=False))
-            state = Seen(state.items.take(pa.array(kept)), state.history[:, :, kept])
-        places = pc.index_in(items, state.items)
-        fresh = pc.unique(items.filter(pc.is_null(places)))
-        history = np.full((self.numbers, self.windows, len(state.items) + len(fresh)), np.nan)
-        history[:, :-1, : len(state.items)] = state.history[:, 1:]
-        after = Seen(pa.concat_arrays([state.items, fresh]), history)
-        if table is None:
-            return after, np.empty(0, np.int64)
-        at = pc.index_in(items, after.items).to_numpy()
-        back = step - self.steps.starting(table["window_start"].to_numpy())
-        inside = back < self.windows
-        for number, values in zip(history, published(table), strict=False):
-            number[self.windows - 1 - back[inside], at[inside]] = values[inside]
-        return after, at
-
-    def _rows(self, step: int, table: pa.Table, seen: Seen, places: np.ndarray) -> list[Any]:
-        """Return the rows that are shown of what is published at a step, or may be among those of all shards."""
-        columns: dict[str, Any] = {name: table[name].to_pylist() for name in self.row_type._fields}
-        for name in TIMES:
-            columns[name] = [Timestamp(micros=moment) for moment in columns[name]]
-        if self.view is not None:
-            columns |= {name: listed(column) for name, column in self._changed(step, table, seen, places).items()}
-        rows = list(map(self.row_type, *(columns[name] for name in self.row_type._fields)))
-        found = self.shown(rows)
-        if self.choose is not None:
-            start = Timestamp(micros=self.steps.bounds_micros(step)[0])
-            return self.choose.among([row for row in found if row.window_start == start])
-        self.rows_published.inc(len(found))
-        # Unless keys are public, their order tells which of them somebody had first.
-        return sorted(found, key=lambda row: (row.window_start, row.item)) if self.ordered else found
-
-    def _changed(self, step: int, table: pa.Table, seen: Seen, places: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns that the view makes: of items that come with earlier windows from these."""
-        assert self.view is not None
-        starts = table["window_start"].to_numpy()
-        now = starts == self.steps.bounds_micros(step)[0]
-        past = np.isin(places, places[~now])
-        found = {name: np.array(column) for name, column in self.view.last(seen.history[:, :, places], starts).items()}
-        if past.any():
-            items = ranks(table["item"].filter(pa.array(past)))
-            whole = self.view.changed(items, starts[past], published(table)[:, past])
-            for name, column in whole.items():
-                found[name][past] = column
-        return found
-
-
-def published(table: pa.Table) -> np.ndarray:
-    """Return the numbers that were published, int64 (numbers, rows)."""
-    return np.stack([table[name].to_numpy() for name in NOISY if name in table.column_names])
+            for name, moment in zip(TIMES, self.steps.bounds_micros(step - (found.step - one.step)), strict=True):
+                columns[name] = np.full(number, moment)
+            tables.append(pa.table([pa.array(columns[name], from_pandas=True) for name in names], names))
+        return pa.concat_tables(tables)

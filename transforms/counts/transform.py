@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.coders import Coder
 from apache_beam.coders.typecoders import registry
 from apache_beam.pvalue import PCollection
+from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.snapshots import pack, unpack
 from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.contributions import (
@@ -20,12 +20,11 @@ from privstream.transforms.counts.contributions import (
     CountEvents,
     CountRandomContributions,
     ReleaseDropped,
-    lists_of,
 )
-from privstream.transforms.counts.counted import CountedParameters, CountsView
-from privstream.transforms.counts.finished import ShownCounts
+from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.counts.keyed_counts import MOST_IN_WINDOW, CountsParameters
-from privstream.transforms.counts.publishing import PublishCounts, ShowCounts
+from privstream.transforms.counts.publishing import PublishCounts
+from privstream.transforms.counts.shown import Follow, ShowCounts
 from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
 from privstream.transforms.reading.domain import PublicKeys
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded
@@ -36,11 +35,14 @@ from typing_extensions import override
 
 
 class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
+    then: tuple[type, Follow, str] | None = None
+    """What is made of the counts that are shown: the type of its rows, how they are made, and their counter."""
+
     @property
     @override
     def segments(self) -> tuple[Segment, ...]:
         *shared, last = super().segments
-        return *shared, last._replace(gives=Keyed) if self._in_columns else last
+        return *shared, last._replace(gives=Keyed) if self.ended else last
 
     @override
     def _check(self, events: PCollection[Any]) -> None:
@@ -76,7 +78,7 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             distinct=self._distinct,
             key_shards=self.shards,
             limits=(0, self.mechanism.max_value or 0),
-            lists=lists_of(self.mechanism),
+            lists=self.mechanism if isinstance(self.mechanism, FoundKeys) and self.mechanism.listed else None,
             dropped=dropped,
         )
         held = apply_dofn(closed, in_window, Keyed)
@@ -96,30 +98,16 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
             domain=self.domain,
             always=None if self.public_items is None else PublicKeys(self.public_items, self.noise),
             row_type=self.row_type,
-            counted=self._in_columns,
+            ended=self.ended,
         )
         counts = self._without_sums(counted, apply_dofn)
         tables = apply_dofn(counts | "WithClock" >> WithClock(self.steps, self.item_shards), publish, Keyed)
-        return tables if self._in_columns else self._show(tables, apply_dofn)
-
-    def _show(self, tables: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages from tables to rows: as they are published where all of them are seen when the run has ended,
-        else as a view of the last windows has them."""
-        ended = self._to_finish and self.finish is not None
-        show = ShowCounts(
-            steps=self.steps,
-            timer_offset=3,
-            row_type=self.row_type,
-            view=None if ended else self.finish,
-            shown=ShownCounts(None, None, False) if ended else ShownCounts(self.at_least, None, bool(self.rising)),
-            choose=None if ended else self.chosen,
-            ordered=self.domain is None,
-        )
-        rows = apply_dofn(tables | "ShowClocks" >> WithClock(self.steps, self.item_shards), show, self.row_type)
-        if show.choose is None:
-            return rows
-        at_ends = AtWindowEnds(self.steps, self.row_type, timer_offset=4, choose=show.choose)
-        return cast(PCollection[Any], rows | "AtWindowEnds" >> at_ends)
+        if self.ended:
+            return tables
+        row_type, follow, counter = self.then or (self.row_type, None, "counts_published")
+        given = {"row_type": row_type, "view": self.shown, "follow": follow, "counter": counter}
+        show = ShowCounts(steps=self.steps, timer_offset=3, **given)
+        return apply_dofn(tables | "ShowClock" >> WithClock(self.steps), show, row_type)
 
     def _without_sums(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stage that releases what limits drop, in one process, and return the counts alone."""
@@ -141,40 +129,29 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
         )
 
 
-Choose = Callable[[list[Any]], list[Any]]
-Follow = Callable[[list[Any], list[Any]], list[Any]]
-
-
 class AtWindowEnds(beam.PTransform[Any, Any]):
-    """Choose, of all rows of a window, those that are published.
+    """Publish the rows of a window together, given those published for the window before.
 
     Args:
         steps: those of the rows.
         row_type: of the rows, with `window_end`.
         timer_offset: that of this stage, after the one that the rows come from.
-        choose: from all rows of a window, in any order, to those that are published.
-        follow: from the chosen rows, and the rows published for the window before, to those that are published.
+        follow: from all rows of a window, in any order, and those of the one before, to those that are published.
     """
 
     def __init__(
-        self, steps: Steps, row_type: type, *, timer_offset: int, choose: Choose = list, follow: Follow | None = None
+        self, steps: Steps, row_type: type, *, timer_offset: int, follow: Callable[[list[Any], list[Any]], list[Any]]
     ) -> None:
         super().__init__()
-        self.steps = steps
-        self.row_type = row_type
-        self.timer_offset = timer_offset
-        self.choose = choose
-        self.follow = follow
+        self.steps, self.row_type, self.timer_offset, self.follow = steps, row_type, timer_offset, follow
 
     @override
     def expand(self, rows: PCollection[Any]) -> PCollection[Any]:
         coder = registry.get_coder(self.row_type)
         encoded = rows | "Encode" >> beam.Map(under_one_key, coder, self.steps).with_output_types(Keyed)
-        clocked = encoded | "WithClock" >> WithClock(self.steps)
-        publish = PublishAtEnds(
-            steps=self.steps, timer_offset=self.timer_offset, coder=coder, choose=self.choose, follow=self.follow
-        )
-        return cast(PCollection[Any], clocked | beam.ParDo(publish).with_output_types(self.row_type))
+        publish = PublishAtEnds(steps=self.steps, timer_offset=self.timer_offset, coder=coder, follow=self.follow)
+        published = beam.ParDo(publish).with_output_types(self.row_type)
+        return cast(PCollection[Any], encoded | "WithClock" >> WithClock(self.steps) | published)
 
 
 def under_one_key(row: Any, coder: Coder, steps: Steps) -> Keyed:
@@ -183,11 +160,10 @@ def under_one_key(row: Any, coder: Coder, steps: Steps) -> Keyed:
 
 
 class PublishAtEnds(StepFn, state="window_ends"):
-    """Publish the rows of a window together. What is remembered are those of the last one, if others depend on them."""
+    """Publish the rows of a window together, which are remembered for the next one."""
 
     coder: Coder
-    choose: Choose
-    follow: Follow | None
+    follow: Callable[[list[Any], list[Any]], list[Any]]
 
     @override
     def initial(self, key: bytes) -> list[Any]:
@@ -204,15 +180,8 @@ class PublishAtEnds(StepFn, state="window_ends"):
 
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: list[Any]) -> tuple[list[Any], list[Any]]:
-        rows = self.choose([self.coder.decode(row) for row in batches])
-        if self.follow is None:
-            return state, rows
-        rows = self.follow(rows, state)
+        rows = self.follow([self.coder.decode(row) for row in batches], state)
         return rows, rows
-
-
-AFTER_COUNTS = 5
-"""How many stages have decided a window before its view does."""
 
 
 class CountedTransform(CountedParameters, PeopleTransform):
@@ -227,21 +196,5 @@ class CountedTransform(CountedParameters, PeopleTransform):
             return super().segments
         counts = cast(KeyedCounts, copy.copy(self.counts))
         counts._shared, counts._names = self._shared, self._names
-        *first, last = counts.segments
-        if not self._ended:  # else the view is one of the whole run
-            last = Segment(partial(self._viewed, last))
-        return *first, last
-
-    def _viewed(self, counts: Segment, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        """Add the stages that publish counts, and those that publish a view of each window when it is over."""
-        rows, view = counts.stages(counted, apply_dofn), self.view
-        given = rows | "View" >> beam.FlatMap(_of_its_window, view).with_output_types(view.row_type)
-        ends = AtWindowEnds(
-            self.steps, view.row_type, timer_offset=AFTER_COUNTS, choose=view.choose, follow=view.publish
-        )
-        return cast(PCollection[Any], given | "AtWindowEnds" >> ends)
-
-
-def _of_its_window(row: Any, view: CountsView, at: Any = beam.DoFn.TimestampParam) -> list[Any]:
-    """Return what a row of counts gives, if it is published after its own window, not after a later one."""
-    return list(view.of_row(row)) if at < row.window_end else []
+        counts.then = self.row_type, self.follow, self.counter
+        return counts.segments

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -16,12 +17,12 @@ from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
-from privstream.mechanisms.views.rules import Condition, Watch, watched
-from privstream.transforms.counts.counted import CountedParameters, CountsView, shown
+from privstream.mechanisms.views.rules import Condition, alerts
+from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.counts.keyed_counts import CountsParameters
 from privstream.transforms.parameters import within
 from privstream.transforms.reading.domain import Domain
-from privstream.transforms.row_types import CONTINUES, STARTED, Alert
+from privstream.transforms.row_types import Alert
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, check_moment
 from typing_extensions import Unpack, override
 
@@ -108,39 +109,6 @@ LATER = 1000
 """The number of windows for which accuracy is stated where there is no end."""
 
 
-@dataclass(frozen=True)
-class MetRules(CountsView):
-    """The rules, by name, that the number of people in a window meets, as counts show it."""
-
-    rules: Mapping[str, AlertRule]
-
-    row_type = Alert
-    counter: ClassVar[str] = "alerts_published"
-
-    @override
-    def of_row(self, row: Any) -> Iterator[Alert]:
-        rule = self.rules[row.item]
-        if row.upper is None and rule.sign < 0:  # of a lower bound it is not known whether the number is small
-            return
-        yield Alert(
-            *(row.window_start, row.window_end, rule.name, float(rule.threshold)),
-            *shown(row),
-            row.window_start,
-            STARTED,
-        )
-
-    @override
-    def follow(self, rows: list[Alert], before: list[Alert]) -> list[Alert]:
-        since = {row.rule: row.since for row in before}
-        found = []
-        for row in rows:
-            rule, first = self.rules[row.rule], since.get(row.rule)
-            condition = Condition(rule.sign, rule.threshold, rule.ends_at, reaching=True)
-            if watched(Watch(alert=first is not None), row.estimate, condition, 0).alert:
-                found.append(row if first is None else row._replace(since=first, status=CONTINUES))
-        return found
-
-
 class RuleCountsParameters(CountsParameters):
     """Counts of the people who meet each rule, in the order of names: it takes the place of an item."""
 
@@ -188,6 +156,7 @@ class AlertsParameters(CountedParameters):
     """
 
     counts_type: ClassVar[type[CountsParameters]] = RuleCountsParameters
+    row_type, counter = Alert, "alerts_published"
 
     of_methods = MappingProxyType(
         {
@@ -224,7 +193,6 @@ class AlertsParameters(CountedParameters):
         if not rules or len({rule.name for rule in rules}) < len(rules):
             raise ValueError("rules must have distinct names, and there must be at least one")
         self.rules = tuple(rules)
-        self.view = MetRules({rule.name: rule for rule in self.rules})
         self.sparse_vector: SparseVector | None = None
         self.monitor: RuleMonitor | None = None
         if method == "counts":
@@ -232,6 +200,10 @@ class AlertsParameters(CountedParameters):
             self._by_counts(noise=noise.derive("rules", json.dumps(counted_items(self.rules))), domain=listed)
             assert isinstance(self.counts, RuleCountsParameters)
             self.counts.rules = tuple(sorted(self.rules, key=lambda rule: rule.name))
+            conditions = {
+                rule.name: Condition(rule.sign, rule.threshold, rule.ends_at, reaching=True) for rule in self.rules
+            }
+            self.follow = partial(alerts, windows=self.steps, rules=conditions)
             return
         self.steps = Steps.of(start=start, end=end, **options)
         if method == "status":

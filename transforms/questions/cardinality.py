@@ -11,11 +11,12 @@ from privstream.mechanisms.continual import cardinality as mechanisms
 from privstream.mechanisms.continual.cardinality import BETA
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.counts.finished import SmoothWindows
+from privstream.mechanisms.views.smoothing import SmoothedWindows
 from privstream.transforms.parameters import (
     BEGIN,
     Actions,
     Parameters,
+    View,
     check_limits,
     limits_of,
     within,
@@ -118,8 +119,9 @@ class CardinalityParameters(Parameters):
 
     @property
     @override
-    def explained(self) -> SmoothWindows | None:
-        return SmoothWindows("people", length=self.steps.size) if self.method == "counts" else None
+    def view(self) -> View | None:
+        view = SmoothedWindows("people", length=self.steps.size)
+        return (lambda table, _: view(table)) if self.method == "counts" else None
 
     @property
     @override

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import RUN, Accuracy, Limit
 from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, PrivacyGuarantee
-from privstream.mechanisms.views.trending import surely_above
-from privstream.transforms.counts.counted import CountedParameters, CountsView, shown, with_streaks
+from privstream.mechanisms.views.trending import trending
+from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.parameters import limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
-from privstream.transforms.row_types import STARTED, HeavyHitter
+from privstream.transforms.row_types import HeavyHitter
 from privstream.transforms.timing.steps import Moment, Steps, WindowOptions
 from typing_extensions import Unpack, override
 
@@ -24,26 +24,6 @@ MONITORS = ("clock", "status")
 MAX_HITS = 4
 LATER = 1000
 """The window for which a threshold that rises is stated, beside the first."""
-
-
-@dataclass(frozen=True)
-class Trending(CountsView):
-    """The items of a window whose number of people is surely above a threshold."""
-
-    threshold: int
-
-    row_type = HeavyHitter
-    counter: ClassVar[str] = "hits_published"
-
-    @override
-    def of_row(self, row: Any) -> Iterator[HeavyHitter]:
-        number = shown(row)
-        if surely_above(*number, self.threshold):
-            yield HeavyHitter(row.window_start, row.window_end, row.item, *number, row.window_start, STARTED)
-
-    @override
-    def follow(self, rows: list[HeavyHitter], before: list[HeavyHitter]) -> list[HeavyHitter]:
-        return with_streaks(rows, before)
 
 
 class HeavyHittersParameters(CountedParameters):
@@ -72,6 +52,7 @@ class HeavyHittersParameters(CountedParameters):
     docs/proofs/status_monitor.md.
     """
 
+    row_type, counter = HeavyHitter, "hits_published"
     of_methods = MappingProxyType(
         dict.fromkeys(("threshold", "max_contributions", "public_items"), ("counts",)) | {"max_hits": tuple(MONITORS)}
     )
@@ -96,11 +77,12 @@ class HeavyHittersParameters(CountedParameters):
     ) -> None:
         super().__init__(noise, shards)
         self._check_method(method, "counts", *MONITORS)
-        self.view = Trending(0 if threshold is None else checks.integer("threshold", threshold, minimum=0))
+        least = 0 if threshold is None else checks.integer("threshold", threshold, minimum=0)
         self.domain = None if domain is None else Domain.of(domain)
         if method == "counts":
             checks.probability("delta", delta)
             self._by_counts(noise=noise)
+            self.follow = partial(trending, windows=self.steps, threshold=least)
             return
         if start is None:
             raise ValueError(f"start must be given with the method {method}")

@@ -9,10 +9,11 @@ from privstream.mechanisms.accuracy import Accuracy, Limit
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.numeric_quantiles import NumericQuantiles as Mechanism
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.counts.finished import SmoothWindows
+from privstream.mechanisms.views.smoothing import SmoothedWindows
 from privstream.transforms.parameters import (
     USUAL_CONTRIBUTIONS,
     Parameters,
+    View,
     check_limits,
     limits_of,
     within,
@@ -88,9 +89,10 @@ class QuantilesParameters(Parameters):
 
     @property
     @override
-    def explained(self) -> SmoothWindows:
+    def view(self) -> View:
         made = self.mechanism
-        return SmoothWindows("value", ("quantile",), made.scale == "log", self.steps.size, (made.low, made.high))
+        view = SmoothedWindows("value", "quantile", made.scale == "log", self.steps.size, (made.low, made.high))
+        return lambda table, _: view(table)
 
     @property
     @override

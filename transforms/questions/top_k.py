@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy, Limit
@@ -13,7 +12,7 @@ from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.selection.top_k import MeasuredTopK
 from privstream.mechanisms.views.rank import ranked
-from privstream.transforms.counts.counted import CountedParameters, CountsView, shown
+from privstream.transforms.counts.counted import CountedParameters
 from privstream.transforms.parameters import USUAL_CONTRIBUTIONS, limits_of, within
 from privstream.transforms.reading.domain import Domain, Items
 from privstream.transforms.row_types import RankedItem
@@ -21,31 +20,6 @@ from privstream.transforms.timing.steps import Moment, Steps, WindowOptions, che
 from typing_extensions import Unpack, override
 
 USUAL_TOP, USUAL_ITEMS = 10, 4
-UNRANKED = 0
-DIGITS = 1
-"""Of gaps between numbers."""
-
-
-@dataclass(frozen=True)
-class Ranks(CountsView):
-    """The `top` largest numbers of a window, as counts show them."""
-
-    top: int
-
-    row_type = RankedItem
-    counter: ClassVar[str] = "ranks_published"
-
-    @override
-    def of_row(self, row: Any) -> Iterator[RankedItem]:
-        yield RankedItem(row.window_start, row.window_end, UNRANKED, row.item, None, *shown(row))
-
-    @override
-    def choose(self, rows: list[RankedItem]) -> list[RankedItem]:
-        found = ranked([row.people for row in rows], [row.item for row in rows], self.top)
-        return [
-            rows[place]._replace(rank=rank, gap=None if lead is None else round(lead, DIGITS))
-            for rank, (place, lead) in enumerate(found, start=1)
-        ]
 
 
 class TopKParameters(CountedParameters):
@@ -75,6 +49,7 @@ class TopKParameters(CountedParameters):
     docs/proofs/top_k_windows.md.
     """
 
+    row_type, counter = RankedItem, "ranks_published"
     of_methods = MappingProxyType({"public_items": ("counts",)})
 
     def __init__(
@@ -105,9 +80,9 @@ class TopKParameters(CountedParameters):
         self.top = checks.integer("top", top, minimum=1)
         if self.domain is not None and top >= len(self.domain):
             raise ValueError(f"top must be < {len(self.domain)}, the number of items in domain, got {top}")
-        self.view = Ranks(top)
         if method == "counts":
             self._by_counts(noise=noise, top=None)
+            self.follow = lambda counts, _: ranked(counts, top)
             return
         if self.domain is None:
             raise ValueError("domain must be given with the method gaps")
