@@ -125,16 +125,18 @@ def rises(smoothed: Floats, counts: ArrayLike, stddev: float, back: int) -> Floa
 
     All are of shape (3, windows, keys), but for the counts of one number for each; nan where there is none.
     Errors of both ends are added as if independent: intervals are too wide rather than too narrow, but never wider
-    than the noise of the difference of both counts says.
+    than the noise of the difference of both counts says. No number is below 0, so that none rose by more than it has.
     """
     noisy = np.asarray(counts, np.float64)
     found = np.full((3, *noisy.shape), np.nan)
     if back < len(noisy):
-        (now, low, high), (past, past_low, past_high) = smoothed[:, back:], smoothed[:, :-back]
+        known = np.maximum(smoothed, 0.0)
+        (now, low, high), (past, past_low, past_high) = known[:, back:], known[:, :-back]
         difference = now - past
         most = np.abs(difference - (noisy[back:] - noisy[:-back])) + NORMAL * np.sqrt(2) * stddev
         down, up = np.hypot(now - low, past_high - past), np.hypot(high - now, past - past_low)
         found[:, back:] = difference, difference - np.minimum(down, most), difference + np.minimum(up, most)
+        found[1] = np.minimum(found[1], known[1])
     return np.asarray(np.round(found, DIGITS))
 
 

@@ -78,6 +78,15 @@ def test_rises_are_known_where_both_windows_are_and_hold_the_truth():
     assert np.isnan(rises(smooth(noisy[:2], 20.0), noisy[:2], 20.0, 3)[1]).all()
 
 
+def test_what_may_be_nothing_has_not_surely_risen():
+    """The noise of a window before may be far below 0, and no number is."""
+    noisy = np.rint(np.random.default_rng(2).normal(0, 20, (12, 20_000)))
+    known = smooth(noisy, 20.0)
+    lower = rises(known, noisy, 20.0, 1)[1]
+    assert np.all(lower[1:] <= np.maximum(known[1, 1:], 0))
+    assert np.mean(lower[1:] > 0) < 0.002
+
+
 @pytest.mark.parametrize(("period", "least"), [(24, 0.5), (0, 1.0)])
 def test_one_number_of_each_window_keeps_its_days(period, least):
     """Days of hours with a sharp rise, among them days on which nearly nobody comes."""
