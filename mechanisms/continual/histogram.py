@@ -177,7 +177,7 @@ class HistogramMechanism(Mechanism[HistogramState]):
             return self._published(after, ended=False)
         totals, memory = state.totals + counts, state.memory.copy()
         keys = np.arange(self.columns, dtype=np.uint64)
-        anchor = totals + self.partition.noise.advance(memory, interval + 1, keys, [totals], source.derive("sums"))
+        anchor = totals + self.partition.noise.advance(memory, interval + 1, keys, totals, source.derive("sums"))
         after = replace(
             state,
             step=step,

@@ -24,7 +24,7 @@ from privstream.mechanisms.noise.running import (
 )
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import sum_quantile, sum_spread
-from privstream.mechanisms.privacy.accounting import noise_curve, sensitivity_sigma
+from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift, noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
 from typing_extensions import override
@@ -323,7 +323,8 @@ class RangeCounter(PointMechanism[RangeState]):
                 scale = moved * tree_nodes(steps) / self.epsilon
                 return TreeNoise(steps, DiscreteLaplace(math.nextafter(scale, math.inf)))
             norm = math.sqrt(moved * steps.bit_length())
-            return CompleteTreeNoise(steps, DiscreteGaussian(sensitivity_sigma(self.epsilon, self.delta, norm)), 2)
+            sigma = gaussian_sigma(largest_shift(self.epsilon, self.delta), norm)
+            return CompleteTreeNoise(steps, DiscreteGaussian(sigma), 2)
 
         return EpochNoise.of(tree) if self.horizon is None else EpochNoise((tree(self.horizon),), (self.horizon,))
 

@@ -12,8 +12,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING
-from privstream.mechanisms.privacy.noisy_counts import rounded_up
+from privstream.mechanisms.privacy.accounting import gaussian_sigma
 
 DROPPED_SHARE = 1 / 10
 """Of the budget, a squared shift, that the share costs."""
@@ -96,8 +95,8 @@ class DroppedShare:
     def laws(self) -> tuple[DiscreteGaussian, ...]:
         """The noise of what counts, and of the people at each knot, in each reading."""
         moved = ((self.limit, _COUNTED_PART), *((WHOLE, 1 - _COUNTED_PART) for _ in self.knots))
-        squares = (most**2 * self.readings / (self.shift**2 * part) + SMOOTHING for most, part in moved)
-        return tuple(DiscreteGaussian(rounded_up(max(SMALLEST_SIGMA, math.sqrt(square)))) for square in squares)
+        shift = self.shift / math.sqrt(self.readings)
+        return tuple(DiscreteGaussian(gaussian_sigma(shift * math.sqrt(part), most)) for most, part in moved)
 
     def of_people(self, came: Integers, counted: Integers, before: Integers) -> tuple[Integers, Integers]:
         """Return what people add to the exact numbers, int64 (1 + knots,), and what each has dropped now.
