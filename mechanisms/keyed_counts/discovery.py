@@ -6,7 +6,6 @@ import functools
 import math
 from dataclasses import dataclass
 
-import numpy as np
 from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, laws
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.running import IndependentNoise
@@ -50,16 +49,9 @@ class Scale:
 
         `margin`: for a better one, how low the noise of a window may be with this probability.
         """
-        overlap = _overlap(self.windows, self.stride, lasting)
+        apart = abs(self.windows - lasting)
+        overlap = min(self.windows, lasting) - max(0, self.stride - apart) // 2  # at the worst place
         return (self.threshold + margin * math.sqrt(self.windows)) / overlap
-
-
-@functools.lru_cache(maxsize=1024)
-def _overlap(windows: int, stride: int, lasting: int) -> int:
-    """Return how many of so many windows lie in one of the blocks of a scale, wherever they lie."""
-    ends = 1 + np.arange(lasting + windows - 1)
-    inside = np.minimum(ends, lasting) - np.maximum(ends - windows, 0)
-    return min(int(inside[first::stride].max()) for first in range(stride))
 
 
 @dataclass(frozen=True)

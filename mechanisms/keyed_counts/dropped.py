@@ -19,7 +19,6 @@ DROPPED_SHARE = 1 / 10
 
 KNOTS = (1, 2, 5)
 """Limits at which people are counted by what they drop; more counts as the last."""
-
 WHOLE = 1024
 """A person at a knot, in the units that are added up: one between two knots is parted between them."""
 
@@ -49,7 +48,7 @@ class DroppedShare:
 
     What a person drops in the whole run, whichever windows it is in, is a point between two of the `knots`, and counts
     for each of these by how near it is: people at knots times these are all that is dropped, but for what is beyond the
-    last one. That people are there is seen too, so that a share that is too small is known to be that.
+    last one. That people are there is seen too.
 
     Privacy: the numbers of all readings are Gaussian, with a squared shift of `shift` ** 2 in all for what one person
     does: docs/proofs/limits_of_people.md, Theorem 3. Noise is a function of the key, the label of the reading and the

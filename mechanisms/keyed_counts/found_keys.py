@@ -37,13 +37,7 @@ _TOGETHER = 1 << 20  # numbers that are drawn in one call
 
 @dataclass(frozen=True, eq=False)
 class WindowCounts:
-    """What one window brought to keys that were not found. Private.
-
-    Attributes:
-        step: its number.
-        keys: int64 (n,), distinct.
-        values: int64 (answers, n): contributions, and perhaps their sums.
-    """
+    """What one window brought to keys that were not found, each once: int64 (answers, keys). Private."""
 
     step: int
     keys: Integers
@@ -141,8 +135,8 @@ class FoundKeys(KeyedCounts):
         """The last step at which the list of different people is tested; 0 without one."""
         return self.law.people.steps[-1] if self.law.people else 0
 
+    @override
     def lists(self, step: int) -> bool:
-        """Whether a step must state `listed`."""
         return step <= self.last_listed
 
     @cached_property
@@ -161,14 +155,14 @@ class FoundKeys(KeyedCounts):
         return min(MOST_KEPT, self.horizon)
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
         return replace(super().guarantee, proof=f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}")
 
     @property
+    @override
     def accuracy(self) -> Accuracy:
-        """What holds, from public parameters alone: as for `KeyedCounts`, and `people_needed` of some windows, and of
-        all, by name: with an even chance, and likely, with 95%; with a list, also where others have a key in each."""
+        # Also `people_needed` of some windows, and of all, with an even chance and with 95%.
         found, last = super().accuracy, self.horizon
         lasting = sorted({windows for windows in LENGTHS if windows <= last} | {last})
         needed = {
@@ -278,8 +272,7 @@ class FoundKeys(KeyedCounts):
     def compact(self, state: FoundState) -> tuple[FoundState, Integers]:
         """Return the state with keys numbered anew, and the old numbers of these.
 
-        Left out are keys that are not found and have no contribution in the windows that are kept. They have no effect
-        any more: one that comes again is like one that is new.
+        Keys that are not found, and have no contribution in the windows that are kept, go: they have no effect.
         """
         held = state.found_at != NOT_FOUND
         if len(state.listed):
@@ -295,10 +288,7 @@ class FoundKeys(KeyedCounts):
     def _newly_found(
         self, windows: tuple[WindowCounts, ...], found_at: Integers, step: int, source: NoiseSource
     ) -> Integers:
-        """Return the keys, increasing, that pass a test at this step.
-
-        Noise is drawn once for each key that is tested, for the longest of its blocks.
-        """
+        """Return the keys, increasing, that pass a test at this step; noise is that of their longest block."""
         due = [scale for scale in self.law.scales if scale.is_due(step)]
         if not windows:
             return np.zeros(0, np.int64)
@@ -324,10 +314,7 @@ class FoundKeys(KeyedCounts):
         return np.unique(np.concatenate(passed))
 
     def _found_on_list(self, listed: Integers, found_at: Integers, step: int, source: NoiseSource) -> Integers:
-        """Return the keys, increasing, that so many different people have had that the list finds them at this step.
-
-        Noise has the step of the test as its label, and is bound to the number of people.
-        """
+        """Return the keys, increasing, that so many different people have had that the list finds them at this step."""
         people = self.law.people
         if people is None or step not in people.steps:
             return np.zeros(0, np.int64)

@@ -102,10 +102,10 @@ class KeyedCounts(Mechanism[KeyedState]):
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
         checks.boolean("public_keys", self.public_keys)
-        if not self.public_keys and not 0 < checks.probability("delta", self.delta, zero=True) <= LARGEST_DELTA:
-            rule = f"delta must be > 0 and <= {LARGEST_DELTA} unless the list of items is public"
-            raise ValueError(f"{rule}, got {self.delta:g}")
-        checks.probability("delta", self.delta, zero=True)
+        if checks.probability("delta", self.delta, zero=True) == 0 and not self.public_keys:
+            raise ValueError("delta must be > 0 unless the list of items is public, got 0")
+        if self.delta > LARGEST_DELTA and not self.public_keys:
+            raise ValueError(f"delta must be <= {LARGEST_DELTA} unless the list of items is public, got {self.delta}")
         if isinstance(self.over, str):
             checks.one_of("over", self.over, ("window", "start"))
         else:
@@ -198,9 +198,12 @@ class KeyedCounts(Mechanism[KeyedState]):
         if self.max_value is not None:
             found.append(f"The value of a contribution is an integer from 0 to {self.max_value:,}.")
         if self.min_people > 1:
-            who = "events" if self.unit == "event" else "people"
-            found.append(f"An item needs {self.min_people:,} {who} to be published for the first time.")
+            found.append(f"An item needs {self.min_people:,} {self._units} to be published for the first time.")
         return tuple(found)
+
+    @property
+    def _units(self) -> str:
+        return "events" if self.unit == "event" else "people"
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -244,9 +247,12 @@ class KeyedCounts(Mechanism[KeyedState]):
             "detection_threshold": None if self.public_keys else self.detection(last, OUTSIDE),
             "margin": self._noise("count", self.windows).tail_bound(last, OUTSIDE / 2),
         }
-        found = float(numbers["detection_threshold"] or numbers["margin"])
-        claim = f"Counts have a standard deviation of {numbers['stddev']:,.4g}."
-        return Accuracy(error=found, failure_probability=OUTSIDE, claim=claim, numbers=numbers | sums)
+        deviation = numbers["stddev"]
+        claim = f"Counts have a standard deviation of {deviation:,{'.0f' if deviation >= 1000 else '.3g'}}."
+        if (found := numbers["detection_threshold"]) is not None:
+            claim += f" An item of {found:,} {self._units} in a window is published with a probability of 95%."
+        error = float(found or numbers["margin"])
+        return Accuracy(error=error, failure_probability=OUTSIDE, claim=claim, numbers=numbers | sums)
 
     def initial_state(self, keys: Words | None = None) -> KeyedState:
         """Return the state before the first step; of a shard of a public list, `keys`, uint64 (n,), distinct."""

@@ -397,10 +397,6 @@ def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> Priva
 
     Raises:
         ValueError: a slack is larger than what its curve leaves at epsilon 0.
-
-    Example:
-        >>> round(joint_curve([GaussianCurve(shift=0.3), GaussianCurve(shift=0.4)]).shift, 9)
-        0.5
     """
     shifts: list[float] = []
     lost: list[float] = []

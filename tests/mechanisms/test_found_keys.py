@@ -297,14 +297,6 @@ def test_keys_without_effect_may_be_left_out_at_any_time(short_memory, seed):
     assert expected == run(short_memory, inputs)[0]
 
 
-def test_the_numbers_of_keys_are_those_of_their_noise():
-    """To number keys anew, without a source that knows them by name, gives the noise of one key to another."""
-    mechanism = made(horizon=9)
-    one, other = ({0: (5000, 0)}, {0: (0, 0), 1: (5000, 0)})
-    first, second = (run(mechanism, [rows] * 9)[0] for rows in (one, other))
-    assert [first[i][i + 1, 0] for i in range(9)] != [second[i][i + 1, 1] for i in range(9)]
-
-
 class Watched(SeededNoise):
     """Notes for which keys and steps noise is drawn."""
 

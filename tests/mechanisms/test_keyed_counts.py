@@ -71,10 +71,7 @@ def plain(rows):
     ("windows", "sigma", "threshold", "detected"),
     [
         (7, 11.5, 62, 117),
-        (30, 23.9, 133, 247),
         (100, 43.7, 251, 459),
-        (365, 83.4, 497, 893),
-        (1000, 138, 844, 1500),
         (10_000, 437, 2824, 4899),
     ],
 )
@@ -121,11 +118,6 @@ def test_distinct_people_since_the_start_need_the_norm_of_one_column():
     levels = np.floor(norms[-1] / norms[::-1] * 32) / 32
     row = np.linalg.solve((linalg.toeplitz(root, np.zeros(1000)) * levels).T, np.ones(1000))
     assert mechanism.stddev(1000) == pytest.approx(4.2247 * math.sqrt(32) * norms[-1] * np.linalg.norm(row), rel=0.01)
-
-
-def test_a_person_in_every_window_gets_independent_noise():
-    daily = made(over=100, horizon=100, contributions=100, public_keys=True)
-    assert daily.stddev(100) == pytest.approx(4.2247 * 100, rel=0.01)
 
 
 @pytest.mark.parametrize("fields", OVER)
@@ -306,8 +298,8 @@ def test_sums_over_windows_have_the_noise_of_all_of_them():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"delta": 0.0}, "delta must be > 0 and <= 0.1 unless the list of items is public"),
-        ({"delta": 0.2}, "delta must be > 0 and <= 0.1 unless the list of items is public"),
+        ({"delta": 0.0}, "delta must be > 0 unless the list of items is public"),
+        ({"delta": 0.2}, "delta must be <= 0.1 unless the list of items is public"),
         ({"over": "window"}, "over must be start unless the list of items is public"),
         ({"over": "start", "horizon": 1 << 21}, "horizon must be <= 1048576"),
         ({"min_people": 2, "public_keys": True}, "min_people must be 1 if the list of items is public"),
