@@ -121,7 +121,8 @@ class FreshNoise(CardinalityAlgorithm):
     @cached_property
     def law(self) -> SymmetricNoise:
         """The noise of a step."""
-        return least_noise(self.epsilon, self.delta, self.contributions, math.sqrt(self.contributions))
+        most = self.contributions
+        return least_noise(self.epsilon, self.delta, most, math.sqrt(most), most)
 
     @property
     @override

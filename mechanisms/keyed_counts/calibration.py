@@ -159,7 +159,8 @@ def gaussian_noise(shift: float, largest: int, bounds: Bounds) -> RunningNoise:
     """Return the noise on one answer, of which a change of the data is seen as a shift of so many deviations."""
     norm = largest * math.sqrt(bounds.contributions)
     if bounds.steps == 1:
-        return IndependentNoise(DiscreteGaussian(gaussian_sigma(shift, norm)))
+        changes = bounds.contributions if largest == 1 else 1
+        return IndependentNoise(DiscreteGaussian(gaussian_sigma(shift, norm, changes)))
     if bounds.steps > LARGEST_HORIZON:
         raise ValueError(f"horizon must be <= {LARGEST_HORIZON}, got {bounds.steps}")
     try:

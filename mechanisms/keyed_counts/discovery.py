@@ -134,7 +134,8 @@ def _people_list(law: KeyLaw, tail: float) -> PeopleList:
     bounds, steps = law.bounds, list_steps(law.bounds.horizon)
     parts = (*[_EARLY] * (len(steps) - 1), 1 - _EARLY * (len(steps) - 1))
     shift, norm = law.curve.shift * math.sqrt(LIST_SHARE * bounds.of_counts), math.sqrt(bounds.listed)
-    noises = tuple(IndependentNoise(DiscreteGaussian(gaussian_sigma(shift * math.sqrt(part), norm))) for part in parts)
+    sigmas = (gaussian_sigma(shift * math.sqrt(part), norm, bounds.listed) for part in parts)
+    noises = tuple(IndependentNoise(DiscreteGaussian(sigma)) for sigma in sigmas)
     each = tail * bounds.contributions / (bounds.listed * len(steps))
     needed = [2 + noise.tail_bound(1, each) for noise in noises]
     least = tuple(max(int(_PRUNED * number) + 1, bounds.min_people or 1) for number in needed)

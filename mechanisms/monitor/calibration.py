@@ -243,7 +243,7 @@ class Calibration:
         """The privacy curve of everything published."""
         curve: PrivacyCurve = self.hits_curve
         if self.count_sigma is not None:
-            shift = shift_of_noise(self.count_sigma, math.sqrt(self.budget.max_hits))
+            shift = shift_of_noise(self.count_sigma, self.budget.max_hits)
             curve = beside(curve, shift, self.budget.epsilon)
         return SlackCurve(curve=curve, slack=self.budget.domain_delta) if self.budget.domain_delta else curve
 
@@ -311,7 +311,7 @@ def with_counts(calibration: AnyCalibration) -> AnyCalibration:
     if not budget.count_share:
         return calibration
     shift = shift_beside(calibration.hits_curve, budget.epsilon, budget.hits_delta)
-    return replace(calibration, count_sigma=gaussian_sigma(shift, math.sqrt(budget.max_hits)))
+    return replace(calibration, count_sigma=gaussian_sigma(shift, math.sqrt(budget.max_hits), budget.max_hits))
 
 
 def _solved(budget: MonitorBudget, up_steps: int | None) -> Calibration:

@@ -397,12 +397,12 @@ class EpochNoise(RunningNoise):
         return found or [[]]
 
 
-def least_noise(epsilon: float, delta: float, l1: float, l2: float) -> SymmetricNoise:
+def least_noise(epsilon: float, delta: float, l1: float, l2: float, changes: int = 1) -> SymmetricNoise:
     """Return the noise of less variance, of the kinds that delta allows, on integers that move by such norms."""
     laplace = DiscreteLaplace(math.nextafter(l1 / epsilon, math.inf))
     if delta == 0:
         return laplace
-    gaussian = DiscreteGaussian(gaussian_sigma(largest_shift(epsilon, delta), l2))
+    gaussian = DiscreteGaussian(gaussian_sigma(largest_shift(epsilon, delta), l2, changes))
     return gaussian if gaussian.variance < laplace.variance else laplace
 
 

@@ -364,20 +364,21 @@ def beside(other: PrivacyCurve, shift: float, epsilon: float) -> ComposedCurve:
     return ComposedCurve(curves=(other, GaussianCurve(shift=shift)), interval=min(1e-2, epsilon / 1000))
 
 
-def gaussian_sigma(shift: float, norm: float) -> float:
+def gaussian_sigma(shift: float, norm: float, changes: int = 1) -> float:
     """Return sigma for discrete Gaussian noise on integer vectors that move by this L2 norm at most.
 
-    It is rounded up to 16 bits. Processors compute exponentials with other last bits, from which searches make other
-    digits: noise of one label at two scales would differ in few counts, and show those.
+    Where at most so many integers change, by 1 each, less is enough (docs/proofs/keyed_counts.md, Theorem 1). It is
+    rounded up to 16 bits: processors compute exponentials with other last bits, from which searches make other digits,
+    and noise of one label at two scales would differ in few counts, and show those.
     """
-    sigma = math.sqrt((norm * (1 + FUNCTION_ERROR) / shift) ** 2 + SMOOTHING)
+    sigma = math.sqrt((norm * (1 + FUNCTION_ERROR) / shift) ** 2 + SMOOTHING / changes)
     fraction, exponent = math.frexp(max(SMALLEST_SIGMA, sigma))
     return math.ldexp(math.ceil(math.ldexp(fraction, _SIGMA_BITS)), exponent - _SIGMA_BITS)
 
 
-def shift_of_noise(sigma: float, norm: float) -> float:
-    """Return the shift that such noise shows, rounded up."""
-    return norm / math.sqrt(sigma**2 - SMOOTHING) * (1 + FUNCTION_ERROR)
+def shift_of_noise(sigma: float, changes: int) -> float:
+    """Return the shift that such noise shows where so many integers change by 1 each, rounded up."""
+    return math.sqrt(changes / (sigma**2 - SMOOTHING / changes)) * (1 + FUNCTION_ERROR)
 
 
 def noise_curve(epsilon: float, delta: float) -> PrivacyCurve:

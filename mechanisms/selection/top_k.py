@@ -266,7 +266,7 @@ class MeasuredTopK(QueryMechanism):
             return PureDp(self.epsilon)
         selections = self._selections(self.selection.epsilon)
         if isinstance(self.measurement, DiscreteGaussian):
-            return beside(selections, shift_of_noise(self.measurement.sigma, math.sqrt(self._charges)), self.epsilon)
+            return beside(selections, shift_of_noise(self.measurement.sigma, self._charges), self.epsilon)
         pure = PureDp(self.epsilon * self.measure_share)
         found = ComposedCurve(curves=(selections, pure), interval=min(1e-2, self.epsilon / 1000))
         if found.delta(self.epsilon) <= self.delta:
@@ -289,7 +289,7 @@ class MeasuredTopK(QueryMechanism):
             return self._laplace
         try:
             shift = shift_beside(self._selections(self.selection.epsilon), self.epsilon, self.delta)
-            gaussian = DiscreteGaussian(gaussian_sigma(shift, math.sqrt(self._charges)))
+            gaussian = DiscreteGaussian(gaussian_sigma(shift, math.sqrt(self._charges), self._charges))
         except ValueError:  # no sigma that the sampler draws is large enough
             return self._laplace
         return gaussian if gaussian.variance < self._laplace.variance else self._laplace

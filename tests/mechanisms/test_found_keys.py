@@ -197,9 +197,9 @@ def test_a_list_pays_for_its_noise_and_for_its_tests():
     people, curve = listed.law.people, listed.law.curve
     assert people.steps == (182, 365)
     shift = curve.shift
-    assert listed.law.noises[0].law.sigma ** 2 == pytest.approx(365 / (0.8 * shift**2) + 4, rel=1e-4)
+    assert listed.law.noises[0].law.sigma ** 2 == pytest.approx(365 / (0.8 * shift**2) + 4 / 365, rel=1e-4)
     for noise, part in zip(people.noises, (0.1, 0.9), strict=True):
-        assert noise.law.sigma**2 == pytest.approx(32 / (0.2 * part * shift**2) + 4, rel=1e-4)
+        assert noise.law.sigma**2 == pytest.approx(32 / (0.2 * part * shift**2) + 4 / 32, rel=1e-4)
     assert listed.law.whole_curve.delta(1.0) <= 1e-6 * (1 + 1e-9)
     spent = 32 * sum(
         stats.norm.sf((threshold - few - 0.5) / noise.law.sigma)

@@ -53,8 +53,8 @@ def test_gaussian_noise_takes_what_another_mechanism_leaves(others: PrivacyCurve
     shift = shift_beside(others, 1.0, 1e-6)
     assert 0.98e-6 < beside(others, shift, 1.0).delta(1.0) <= 1e-6
     assert 0.3 * largest_shift(1.0, 1e-6) < shift < largest_shift(1.0, 1e-6)
-    sigma = gaussian_sigma(shift, 2.0)
-    assert shift_of_noise(sigma, 2.0) == pytest.approx(shift, rel=1e-4) and shift_of_noise(sigma, 2.0) <= shift * (
+    sigma = gaussian_sigma(shift, 2.0, 4)
+    assert shift_of_noise(sigma, 4) == pytest.approx(shift, rel=1e-4) and shift_of_noise(sigma, 4) <= shift * (
         1 + 1e-11
     )
 
