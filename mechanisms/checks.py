@@ -1,8 +1,9 @@
 """Argument checks with one wording (name, rule, value), and errors of their own for what a caller may want to catch."""
 
 import sys
+from collections.abc import Callable
 from numbers import Integral, Real
-from typing import TypeGuard
+from typing import cast
 
 
 class BudgetSpent(RuntimeError):  # noqa: N818 (a state that the design foresees)
@@ -21,48 +22,42 @@ LEAST_EPSILON, LARGEST_EPSILON = 1e-9, 1e9
 MOST = sys.float_info.max  # whole numbers can be larger
 
 
-def real(name: str, value: object) -> float:
-    """Return `value` as a finite float."""
-    if not _is_number(value):
+def _number(name: str, value: object, rule: str, accepted: Callable[[float], bool]) -> float:
+    """Return `value` as a float if it is a number that is accepted."""
+    if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    if not abs(value) <= MOST:
-        raise ValueError(f"{name} must be finite, got {value}")
+    if not accepted(cast(float, value)):
+        raise ValueError(f"{name} must be {rule}, got {value}")
     return float(value)
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, Real) and not isinstance(value, bool)
+def real(name: str, value: object) -> float:
+    """Return `value` as a finite float."""
+    return _number(name, value, "finite", lambda number: abs(number) <= MOST)
 
 
 def positive(name: str, value: object) -> float:
     """Return `value` as a finite float above zero."""
-    if _is_number(value) and not 0 < value <= MOST:
-        raise ValueError(f"{name} must be finite and > 0, got {value}")
-    return real(name, value)
+    return _number(name, value, "finite and > 0", lambda number: 0 < number <= MOST)
 
 
 def non_negative(name: str, value: object) -> float:
     """Return `value` as a finite float of at least zero."""
-    if _is_number(value) and not 0 <= value <= MOST:
-        raise ValueError(f"{name} must be finite and >= 0, got {value}")
-    return real(name, value)
+    return _number(name, value, "finite and >= 0", lambda number: 0 <= number <= MOST)
 
 
 def probability(name: str, value: object, *, zero: bool = False) -> float:
     """Return `value` as a float in (0, 1), or in [0, 1) with `zero`."""
-    interval = "[0, 1)" if zero else "(0, 1)"
-    if _is_number(value):
-        inside = 0 <= value < 1 if zero else 0 < value < 1
-        if not inside:
-            raise ValueError(f"{name} must be in {interval}, got {value}")
-    return real(name, value)
+    if zero:
+        return _number(name, value, "in [0, 1)", lambda number: 0 <= number < 1)
+    return _number(name, value, "in (0, 1)", lambda number: 0 < number < 1)
 
 
 def epsilon(value: object, *, largest: float = LARGEST_EPSILON) -> float:
     """Return an epsilon that can be reckoned with: far below nothing is found, far above there is no noise left."""
-    if not LEAST_EPSILON <= positive("epsilon", value) <= largest:
+    if not LEAST_EPSILON <= (number := positive("epsilon", value)) <= largest:
         raise ValueError(f"epsilon must be in [{LEAST_EPSILON:g}, {largest:g}], got {value}")
-    return real("epsilon", value)
+    return number
 
 
 def integer(name: str, value: object, *, minimum: int, maximum: int | None = None) -> int:

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, cast
 
 from privstream.mechanisms.privacy.accounting import (
@@ -14,7 +14,6 @@ from privstream.mechanisms.privacy.accounting import (
     TAIL,
     ComposedCurve,
     GaussianCurve,
-    GaussianWithPoints,
     PointCurve,
     PrivacyCurve,
     PureComposition,
@@ -23,14 +22,13 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from privstream.mechanisms.privacy.clocks import ClockCurve, StatusCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 VERSION = 2
 """Of the records; goes up when what is written can no longer be read as before."""
 
-_CURVES = (PointCurve, PureDp, SlackCurve, ComposedCurve, GaussianCurve, GaussianWithPoints, CountCurve, ClockCurve)
-CURVES: Mapping[str, type] = {curve.__name__: curve for curve in (*_CURVES, StatusCurve, PureComposition)}
+_CURVES = (PointCurve, PureDp, SlackCurve, ComposedCurve, GaussianCurve, ClockCurve, StatusCurve, PureComposition)
+CURVES: Mapping[str, type] = {curve.__name__: curve for curve in _CURVES}
 """All curves that mechanisms have, by the names under which they are written: frozen records of plain numbers."""
 
 WRITTEN = tuple(each.name for each in fields(PrivacyGuarantee) if each.name not in ("unit", "curve", "step"))
@@ -44,8 +42,7 @@ def guarantee_record(guarantee: PrivacyGuarantee) -> dict[str, Any]:
         ValueError: its curve does not promise its epsilon and delta, so that nobody could read it again.
     """
     curve = None if guarantee.curve is None else _plain(guarantee.curve)
-    if guarantee.curve is not None:
-        _check_promise(guarantee.curve, guarantee.epsilon, guarantee.delta)
+    _check_promise(guarantee.curve, guarantee.epsilon, guarantee.delta)
     return {"version": VERSION} | guarantee.to_dict() | {"curve": curve}
 
 
@@ -56,9 +53,7 @@ def read_guarantee(record: Mapping[str, Any]) -> PrivacyGuarantee:
         ValueError, TypeError: it was written otherwise; the message names the field.
     """
     version = record.get("version")
-    if type(version) is not int:
-        raise TypeError(f"version of a guarantee must be an integer, got {type(version).__name__}")
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise ValueError(f"version of a guarantee must be {VERSION}, got {version!r}")
     unit = PrivacyUnit.from_dict(record.get("privacy_unit"))
     given = {name: record[name] for name in WRITTEN if name in record}
@@ -72,8 +67,7 @@ def read_guarantee(record: Mapping[str, Any]) -> PrivacyGuarantee:
             raise TypeError(f"{name} must be a text, got {type(given[name]).__name__}")
     curve = record.get("curve")
     found = PrivacyGuarantee(**given, unit=unit, curve=None if curve is None else _curve(curve))
-    if found.curve is not None:
-        _check_promise(found.curve, found.epsilon, found.delta)
+    _check_promise(found.curve, found.epsilon, found.delta)
     return found
 
 
@@ -101,8 +95,10 @@ def guarantee_of(promise: Mapping[str, Any]) -> PrivacyGuarantee:
 
 
 @functools.lru_cache(maxsize=4096)
-def _check_promise(curve: PrivacyCurve, epsilon: float, delta: float) -> None:
+def _check_promise(curve: PrivacyCurve | None, epsilon: float, delta: float) -> None:
     """Refuse a curve that is not of this promise: sums of budgets would believe the curve."""
+    if curve is None:
+        return
     try:
         at_epsilon = curve.delta(epsilon)
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError, AttributeError) as error:
@@ -113,31 +109,26 @@ def _check_promise(curve: PrivacyCurve, epsilon: float, delta: float) -> None:
 
 def _plain(value: Any) -> Any:
     """Return a curve, or a field of one, as plain values."""
-    if isinstance(value, str):
-        return value
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value)
-    name = type(value).__name__
-    if CURVES.get(name) is not type(value):
-        raise TypeError(f"curve must be one of {', '.join(CURVES)}, got {name}")
-    return {"type": name} | {field.name: _plain(getattr(value, field.name)) for field in fields(CURVES[name])}
+    if isinstance(value, PrivacyCurve):
+        name = type(value).__name__
+        if CURVES.get(name) is not type(value):
+            raise TypeError(f"curve must be one of {', '.join(CURVES)}, got {name}")
+        return {"type": name} | {field.name: _plain(getattr(value, field.name)) for field in fields(CURVES[name])}
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _curve(record: Any) -> PrivacyCurve:
     """Return the curve that a record describes, with all curves in it."""
     if not isinstance(record, dict) or record.get("type") not in CURVES:
         raise ValueError(f"curve must be a record with a type of {', '.join(CURVES)}")
-    curve = CURVES[record["type"]]
-    if set(record) - {"type"} != {field.name for field in fields(curve)}:
-        raise ValueError(f"curve must have all fields of {record['type']}, and no others, got {', '.join(record)}")
-    given: dict[str, Any] = {}
-    for name, value in record.items():
+    kind, given = CURVES[record["type"]], {name: value for name, value in record.items() if name != "type"}
+    if set(given) != {field.name for field in fields(kind)}:
+        raise ValueError(f"curve must have all fields of {kind.__name__}, and no others, got {', '.join(record)}")
+    for name, value in given.items():
         if isinstance(value, list):
             given[name] = tuple(map(_curve, value))
-        elif name != "type":
-            given[name] = _curve(value) if isinstance(value, dict) else value
-    return cast(PrivacyCurve, curve(**given))
+        elif isinstance(value, dict):
+            given[name] = _curve(value)
+    return cast(PrivacyCurve, kind(**given))

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import log_moment
-from privstream.mechanisms.privacy.accounting import PureDp, noise_curve, sensitivity_sigma
+from privstream.mechanisms.privacy.accounting import PureDp, least_noise, noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from scipy import special
@@ -25,6 +25,13 @@ from typing_extensions import override
 
 SCALES = ("linear", "log")
 LARGEST_RESOLUTION = 1 << 16
+LARGEST_CONTRIBUTIONS = 1 << 24
+BRANCHING = 16
+
+_START_SHARE = 0.1  # of the failure probability, for the edges from which on edges are tested one by one
+_RATES = 1 - np.geomspace(1e-4, 1, 200)[:-1]  # of Chernoff bounds, in parts of the largest one
+
+Number = TypeVar("Number", np.int64, np.float64)
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,6 @@ class Bins:
         values = low * (high / low) ** parts if self.scale == "log" else low + (high - low) * parts
         return np.where(parts >= 1, high, np.minimum(values, high))
 
-    def count(self, values: ArrayLike) -> Integers:
-        """Return how many values each bin has, int64 (resolution,); see `places`."""
-        return np.bincount(self.places(values), minlength=self.resolution)
-
     def places(self, values: ArrayLike) -> Integers:
         """Return the bin of each value; those below `low` are in the first one, those above `high` in the last one.
 
@@ -85,10 +88,9 @@ class Bins:
             raise ValueError("values must be numbers, got nan")
         return np.clip(np.searchsorted(self.edges, given, side="right") - 1, 0, self.resolution - 1)
 
-
-Number = TypeVar("Number", np.int64, np.float64)
-
-BRANCHING = 16
+    def count(self, values: ArrayLike) -> Integers:
+        """Return how many values each bin has, int64 (resolution,)."""
+        return np.bincount(self.places(values), minlength=self.resolution)
 
 
 @dataclass(frozen=True)
@@ -103,43 +105,33 @@ class BinTree:
     branching: int = BRANCHING
 
     @cached_property
-    def levels(self) -> int:
-        """Number of levels: a value is in one node of each."""
-        levels = 1
-        while self.bins > self.branching**levels:
-            levels += 1
-        return levels
-
-    @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of nodes of each level."""
-        return tuple(-(-self.bins // self.branching**level) for level in range(self.levels))
-
-    @property
-    def nodes(self) -> int:
-        """Number of all nodes."""
-        return sum(self.sizes)
+        """Number of nodes of each level: a value is in one node of each."""
+        sizes = [self.bins]
+        while sizes[-1] > self.branching:
+            sizes.append(-(-sizes[-1] // self.branching))
+        return tuple(sizes)
 
     def counts(self, counts: Integers) -> Integers:
         """Return the counts of all nodes, int64 (nodes,), from those of the bins."""
         found = [counts]
-        for _ in range(1, self.levels):
+        for _ in self.sizes[1:]:
             found.append(self._sums(found[-1]))
         return np.concatenate(found)
 
-    def estimates(self, noisy: Integers) -> list[Floats]:
-        """Return the least squares estimates of the counts of all nodes, by level: children add up to their parent."""
+    def estimates(self, noisy: Integers) -> Floats:
+        """Return the least squares estimates of the counts of the bins, children adding up to their parents."""
         given = np.split(noisy.astype(np.float64), np.cumsum(self.sizes)[:-1])
         combined, below = [given[0]], []
-        for level in range(1, self.levels):
+        for own, variances, children in zip(given[1:], self._variances[1:], self._below, strict=True):
             below.append(self._sums(combined[-1]))
-            combined.append(self._variances[level] * (given[level] + below[-1] / self._below[level - 1]))
-        for level in reversed(range(self.levels - 1)):
-            excess = (combined[level + 1] - below[level]) / self._below[level]
-            combined[level] = (
-                combined[level] + self._variances[level] * excess[np.arange(self.sizes[level]) // self.branching]
-            )
-        return combined
+            combined.append(variances * (own + below[-1] / children))
+        found = combined.pop()
+        while combined:
+            rest = (found - below.pop()) / self._below[len(combined) - 1]
+            own = combined.pop()
+            found = own + self._variances[len(combined)] * rest[np.arange(len(own)) // self.branching]
+        return found
 
     def norms(self, quantile: float) -> Floats:
         """Return how much noise there is in (count below an edge) - quantile (count of all), at all inner edges.
@@ -149,23 +141,23 @@ class BinTree:
         """
         node = np.arange(1, self.bins)
         weight, square = np.zeros(self.bins - 1), np.zeros(self.bins - 1)
-        for level in range(self.levels):
-            root, variances = level == self.levels - 1, self._variances[level]
+        for level, variances in enumerate(self._variances):
+            root = level == len(self.sizes) - 1
             family = np.zeros_like(node) if root else node // self.branching
-            first, sums = family * self.branching, np.concatenate([[0.0], np.cumsum(variances)])
+            first, sums = family * self.branching, np.append(0.0, np.cumsum(variances))
             after = np.minimum(len(variances) if root else first + self.branching, len(variances))
             left, own, right = sums[node] - sums[first], variances[node], sums[after] - sums[node + 1]
             # The part of the family's count that is below the edge, as its sum tells; above all, the quantile.
             whole = np.full(len(node), quantile) if root else (left + weight * own) / self._below[level][family]
             square += (1 - whole) ** 2 * left + (weight - whole) ** 2 * own + whole**2 * right
-            weight, node = np.broadcast_to(whole, node.shape), family
+            weight, node = whole, family
         return np.sqrt(square)
 
     @cached_property
     def _variances(self) -> list[Floats]:
         """By level, the variance of what a node's own noisy count and those below it say together of its count."""
         found = [np.ones(self.bins)]
-        for _ in range(1, self.levels):
+        for _ in self.sizes[1:]:
             below = self._sums(found[-1])
             found.append(below / (1 + below))
         return found
@@ -179,14 +171,6 @@ class BinTree:
         """Add up children."""
         sums: NDArray[Number] = np.add.reduceat(values, np.arange(0, len(values), self.branching))
         return sums
-
-
-LARGEST_CONTRIBUTIONS = 1 << 24
-BETA = 0.05
-"""Probability with which an interval may not contain its quantile."""
-
-_START_SHARE = 0.1  # of beta, for the edges from which on edges are tested one by one
-_RATES = 1 - np.geomspace(1e-4, 1, 200)[:-1]  # of Chernoff bounds, in parts of the largest one
 
 
 def _passed(rejected: NDArray[np.bool_], surely: NDArray[np.bool_]) -> int:
@@ -303,29 +287,22 @@ class NumericQuantiles(Mechanism[int]):
         return BinTree(self.resolution)
 
     @cached_property
-    def law(self) -> DiscreteLaplace | DiscreteGaussian:
+    def law(self) -> SymmetricNoise:
         """The noise of a node: docs/proofs/numeric_quantiles.md, Theorem 1."""
-        moved = self.contributions * self.tree.levels
-        laplace = DiscreteLaplace(math.nextafter(moved / self.epsilon, math.inf))
-        if self.delta == 0:
-            return laplace
-        norm = math.sqrt(moved * min(self.per_step, self.contributions)) * (1 + 1e-12)
-        gaussian = DiscreteGaussian(sensitivity_sigma(self.epsilon, self.delta, norm))
-        return gaussian if gaussian.variance < laplace.variance else laplace
+        moved = self.contributions * len(self.tree.sizes)
+        norm = math.sqrt(moved * min(self.per_step, self.contributions))
+        return least_noise(self.epsilon, self.delta, moved, norm)
 
     @property
     @override
     def guarantee(self) -> PrivacyGuarantee:
-        limit = "An event is one value."
-        if self.unit == "person":
-            values = f"{self.contributions:,} value{'s' * (self.contributions > 1)}"
-            limit = f"A person contributes at most {values} in the whole run, and at most {self.per_step:,} in a step."
+        limit = f"A person has at most {self.contributions:,} values in the run, and {self.per_step:,} in a step."
         pure = isinstance(self.law, DiscreteLaplace)
         return PrivacyGuarantee(
             unit=PrivacyUnit(what=self.unit),
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=(limit,),
+            limits=("An event is one value.",) if self.unit == "event" else (limit,),
             public=("all parameters", "the number of steps"),
             proof="docs/proofs/numeric_quantiles.md, Theorem 1",
             caveats=(KEYED_NOISE,),
@@ -333,26 +310,19 @@ class NumericQuantiles(Mechanism[int]):
             curve=PureDp(self.epsilon) if pure else noise_curve(self.epsilon, self.delta),
         )
 
-    @cached_property
-    def error(self) -> float:
-        """By how much a count below an edge is off at most, with probability 95%: of the worst edge and quantile.
-
-        That is the count of values below an inner edge, less a quantile's part of all values. Intervals reach about
-        that far to both sides of a quantile, in the order of values.
-        """
-        return max(float(each.max()) for each in self._bounds(BETA / 2))
-
     @property
     def accuracy(self) -> Accuracy:
-        """What holds in every step, from public parameters alone."""
-        error = math.ceil(self.error)
-        deviation = math.sqrt(self.law.variance) * max(float(norms.max()) for norms in self._norms)
+        """What holds in every step, from public parameters alone.
+
+        Its error, of 95%, is that of the number of values below an edge, less a quantile's part of all values, at the
+        worst edge and quantile. Intervals reach about that far to both sides of a quantile, in the order of values.
+        """
+        error = math.ceil(max(float(each.max()) for each in self._bounds(OUTSIDE / 2)))
         return Accuracy(
             error=float(error),
-            failure_probability=BETA,
-            claim=f"With probability {1 - BETA:g} an interval contains its quantile, and the number of values "
-            f"below an edge of a bin is off by at most {error:,}, each alone.",
-            numbers={"rank_error": error, "rank_stddev": deviation, "levels": self.tree.levels},
+            failure_probability=OUTSIDE,
+            claim=f"The number of values below an edge of a bin is within {error:,} with probability 95%.",
+            numbers={"rank_error": error},
         )
 
     def step(self, state: int, given: BinnedStep, noise: NoiseSource) -> tuple[int, QuantileRows]:
@@ -372,9 +342,9 @@ class NumericQuantiles(Mechanism[int]):
         labels[:, 0], labels[:, 1] = np.arange(len(true)), given.step
         source = self._source(noise)
         noisy = true + self.law.draw(source, source.bind(labels, true))
-        counts = self.tree.estimates(noisy)
-        lower, upper = self._intervals(counts[0])
-        below, quantiles = isotonic_regression(np.cumsum(counts[0])).x, np.array(self.quantiles)
+        counts, quantiles = self.tree.estimates(noisy), np.array(self.quantiles)
+        lower, upper = self._intervals(counts)
+        below = isotonic_regression(np.cumsum(counts)).x
         if below[-1] <= 0:  # nothing is known
             below = np.arange(1.0, self.resolution + 1)
         ranks = np.append(min(0.0, below[0]), below)
@@ -392,8 +362,8 @@ class NumericQuantiles(Mechanism[int]):
         """
         below, total = np.cumsum(counts)[:-1], float(counts.sum())
         lower, upper = [], []
-        alone = self._bounds(BETA / 2 * (1 - _START_SHARE))
-        together = self._bounds(BETA / 2 * _START_SHARE / (self.resolution - 1))
+        alone = self._bounds(OUTSIDE / 2 * (1 - _START_SHARE))
+        together = self._bounds(OUTSIDE / 2 * _START_SHARE / (self.resolution - 1))
         for quantile, each, every in zip(self.quantiles, alone, together, strict=True):
             ranks = below - quantile * total
             lower.append(_passed(ranks < -each, ranks < -every))

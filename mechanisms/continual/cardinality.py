@@ -13,10 +13,10 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
-from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp, counting_sigma, noise_curve
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp, least_noise, noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from typing_extensions import override
@@ -95,11 +95,8 @@ class FreshNoise:
     @cached_property
     def law(self) -> SymmetricNoise:
         """The noise of a step."""
-        laplace = DiscreteLaplace(math.nextafter(self.contributions / self.epsilon, math.inf))
-        if self.delta == 0:
-            return laplace
-        gaussian = DiscreteGaussian(counting_sigma(self.epsilon, self.delta, self.contributions))
-        return gaussian if gaussian.variance < laplace.variance else laplace
+        most = self.contributions
+        return least_noise(self.epsilon, self.delta, most, math.sqrt(most), most)
 
     @property
     def curve(self) -> PrivacyCurve:

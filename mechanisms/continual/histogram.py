@@ -275,7 +275,7 @@ class HistogramQueries(Mechanism[HistogramState]):
         if gap > partition.level(step, interval, gap, own):
             totals, memory = state.totals + counts, state.memory.copy()
             keys = np.arange(self.columns, dtype=np.uint64)
-            anchor = totals + partition.noise.advance(memory, interval + 1, keys, [totals], source.derive("sums"))
+            anchor = totals + partition.noise.advance(memory, interval + 1, keys, totals, source.derive("sums"))
             base = partition.next_base(state.base, values, self._values(anchor), step, interval, own)
             zeros = np.zeros_like(totals)
             state = replace(state, totals=totals, counts=zeros, anchor=anchor, memory=memory, base=base)

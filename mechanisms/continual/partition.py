@@ -4,51 +4,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.noise.correlated import DEVIATIONS, BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.running import (
+    EXACT,
     LENGTHS,
     CompleteTreeNoise,
     EpochNoise,
     RunningNoise,
     ToeplitzNoise,
     best_arity,
-    correlated_noise,
     plain_digits,
 )
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
-from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING, largest_shift, sensitivity_sigma
+from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 
 _TYPICAL_STEPS = 1 << 20  # for the split of the budget between the two noises
 _EARLY = 64.0  # intervals that may end before a query has grown, on average
 _SUMS, _ENDS, _TAU = 0.8, 0.1, 0.1  # shares of a failure probability
 _LONGEST = 1 << 14  # steps of correlated noise
-_SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
-_EXACT = 2.0**53  # whole floats below it are exact
 _SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
-_FLOATS = 0.5  # of a correction, in units of the grid
-
-
-@lru_cache(maxsize=64)
-def _correlated(steps: int, rows: int, touched: int, shift: float, opposite: bool) -> ToeplitzNoise:
-    """Return noise in which a person's rows are a shift of so many deviations: docs/proofs/counters.md, Theorem 4."""
-    factor = BufferedFactor(steps)
-    fraction = max(0, _SPARE_BITS + math.ceil(math.log2(steps / rows) / 2))  # coarser for many rows: floats are exact
-    length = (math.sqrt(rows) if opposite else rows) * math.sqrt(touched * factor.contribution_square(1))
-    rounded = 2 * math.sqrt(rows * touched * float(factor.levels @ factor.levels))
-    moved = math.ldexp(length, fraction) * (1 + 1e-12)
-    sigma = max(SMALLEST_SIGMA, math.sqrt(((moved + rounded) / shift) ** 2 + SMOOTHING))
-    largest = DEVIATIONS * 2 * sigma * math.sqrt(max(factor.squares(None)[-1], factor.inverse @ factor.inverse))
-    between = math.ldexp(rows * float(factor.levels[-1]), fraction)  # buffers of both worlds, at most
-    if largest >= _EXACT or factor.float_error(sigma + between) > _FLOATS:
-        raise ValueError("noise must be nearly exact in floating point")
-    return correlated_noise(factor, sigma, fraction)
 
 
 def sums_noise(
@@ -72,12 +52,16 @@ def sums_noise(
         base = best_arity(steps)
         height = len(plain_digits(base, steps))
         law = DiscreteLaplace(math.nextafter(height * touched * rows / epsilon, math.inf))
-        if law.scale * _SCALES * base * height > _EXACT:
+        if law.scale * _SCALES * base * height > EXACT:
             raise ValueError("sums of noise must be exact in floating point")
         return CompleteTreeNoise(steps, law, base)
 
     def correlated(steps: int) -> RunningNoise:
-        return _correlated(steps, rows, touched, largest_shift(epsilon, delta), opposite)
+        norm, shift = (
+            math.sqrt(rows * touched) if opposite else rows * math.sqrt(touched),
+            largest_shift(epsilon, delta),
+        )
+        return ToeplitzNoise.of(steps, shift, norm=norm, touched=rows * touched, largest=rows)
 
     try:
         if delta == 0:
@@ -245,7 +229,7 @@ class PaperPartition:
         spent = math.log(4 / self.delta) + 2 * self.epsilon / 3
         published = self.moves * math.sqrt(18 * self.queries * spent / self.epsilon**2)
         share = 1.25 * math.exp(-spent)  # of delta, for which that is the classic Gaussian mechanism
-        enough = sensitivity_sigma(self.epsilon / 3, share, self.moves * math.sqrt(self.queries) * (1 + 1e-12))
+        enough = gaussian_sigma(largest_shift(self.epsilon / 3, share), self.moves * math.sqrt(self.queries))
         return DiscreteGaussian(max(published, enough))
 
     def gamma_bound(self, number: int) -> float:

@@ -27,7 +27,7 @@ from privstream.mechanisms.continual.ranges import (
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.running import CompleteTreeNoise, EpochNoise, NodeNoise, plain_digits
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import noise_curve, sensitivity_sigma
+from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift, noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
 from typing_extensions import override
@@ -169,7 +169,8 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
 
         def tree(steps: int) -> NodeNoise:
             norm = math.sqrt(moved * len(plain_digits(_BASE, steps)))
-            return CompleteTreeNoise(steps, DiscreteGaussian(sensitivity_sigma(self.epsilon, self.delta, norm)), _BASE)
+            sigma = gaussian_sigma(largest_shift(self.epsilon, self.delta), norm)
+            return CompleteTreeNoise(steps, DiscreteGaussian(sigma), _BASE)
 
         return EpochNoise.of(tree) if self.horizon is None else EpochNoise((tree(self.horizon),), (self.horizon,))
 

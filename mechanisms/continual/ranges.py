@@ -16,7 +16,7 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.mechanism import Mechanism, State
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
-from privstream.mechanisms.noise.running import EpochNoise, TreeNoise, tree_nodes
+from privstream.mechanisms.noise.running import EXACT, EpochNoise, TreeNoise, tree_nodes
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import normal_spread
 from privstream.mechanisms.privacy.accounting import noise_curve
@@ -29,7 +29,6 @@ LARGEST_HORIZON = 1 << 40
 IMPULSES = 2  # an update moves the count of a set, and perhaps back, if it decides whether a later one counts
 DIGEST_BYTES = 16
 _MOST_NODES = 1 << 22  # of all ranges together, unless the tree is binary
-_EXACT = 2.0**53  # whole floats below it are exact
 _SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 
 
@@ -300,7 +299,7 @@ class RangeCounter(PointMechanism[RangeState]):
         if self.delta > 0:  # nodes of trees with subtraction are used before their data are there
             source = source.derive("history", digest)
         sums = below(points, nodes.ends) - below(points, nodes.starts)
-        sums += self.noise.advance(memory, step, np.arange(len(sums), dtype=np.uint64), [sums], source)
+        sums += self.noise.advance(memory, step, np.arange(len(sums), dtype=np.uint64), sums, source)
         counts = np.zeros(len(self.ranges), np.int64)
         np.add.at(counts, nodes.owners, sums[nodes.places])
         return RangeState(step=step, points=points, memory=memory, digest=digest), counts
@@ -345,7 +344,7 @@ def subtraction_trees(scale: float, horizon: int | None) -> EpochNoise:
 
     def tree(steps: int) -> TreeNoise:
         made = TreeNoise(steps, DiscreteLaplace(math.nextafter(scale * tree_nodes(steps), math.inf)))
-        if made.law.scale * _SCALES * made.most_nodes(steps) > _EXACT:
+        if made.law.scale * _SCALES * made.most_nodes(steps) > EXACT:
             raise ValueError("epsilon must be larger: sums of noise must be exact in floating point")
         return made
 

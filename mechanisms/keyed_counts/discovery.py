@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
-import numpy as np
-from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, best, gaussian_noise, laws
-from privstream.mechanisms.noise.correlated import BandedFactor
-from privstream.mechanisms.noise.running import ToeplitzNoise
-from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
+from privstream.mechanisms.keyed_counts.calibration import LIST_SHARE, Bounds, KeyLaw, laws
+from privstream.mechanisms.noise.discrete import DiscreteGaussian
+from privstream.mechanisms.noise.running import IndependentNoise
+from privstream.mechanisms.privacy.accounting import GaussianCurve, gaussian_sigma
 from scipy import special
 from typing_extensions import override
 
 LENGTHS = (1, 4, 16, 64)
 """Windows of blocks."""
 
-MOST_PURE = 16
-"""Contributions up to which discrete Laplace noise is tried: with more, Gaussian noise is smaller."""
-
 MOST_LISTED = 32
 """Keys of a person on the list of different people."""
 
-_LIST_TIMES = (2, 1)  # the list is read after this part of the steps
 _EARLY = 0.1  # of its budget that each reading but the last has
 _OVERLAP = 4  # parts of a block by which the next one of its length begins later
 _PRUNED = 0.02  # of the noise that a test allows for: a key with less in a block is not tested, and costs no noise
@@ -56,16 +49,9 @@ class Scale:
 
         `margin`: for a better one, how low the noise of a window may be with this probability.
         """
-        overlap = _overlap(self.windows, self.stride, lasting)
+        apart = abs(self.windows - lasting)
+        overlap = min(self.windows, lasting) - max(0, self.stride - apart) // 2  # at the worst place
         return (self.threshold + margin * math.sqrt(self.windows)) / overlap
-
-
-@functools.lru_cache(maxsize=1024)
-def _overlap(windows: int, stride: int, lasting: int) -> int:
-    """Return how many of so many windows lie in one of the blocks of a scale, wherever they lie."""
-    ends = 1 + np.arange(lasting + windows - 1)
-    inside = np.minimum(ends, lasting) - np.maximum(ends - windows, 0)
-    return min(int(inside[first::stride].max()) for first in range(stride))
 
 
 @dataclass(frozen=True)
@@ -73,15 +59,13 @@ class PeopleList:
     """How many different people have a key is tested at some steps; a person counts for so many keys at most.
 
     Attributes:
-        keys: of a person.
         noises: of each test, independent, on the number of all people until then.
         steps: increasing.
         least: people without whom a key is not tested at these steps.
         thresholds: the least noisy numbers of people with which a key is found then.
     """
 
-    keys: int
-    noises: tuple[ToeplitzNoise, ...]
+    noises: tuple[IndependentNoise, ...]
     steps: tuple[int, ...]
     least: tuple[int, ...]
     thresholds: tuple[int, ...]
@@ -111,46 +95,34 @@ class DiscoveryLaw(KeyLaw):
         return self.scales[0].threshold
 
 
-def scales_of(horizon: int | None) -> tuple[int, ...]:
-    """Return the lengths of blocks in a run of so many windows."""
-    return tuple(windows for windows in LENGTHS if horizon is None or windows <= horizon)
-
-
 @functools.lru_cache(maxsize=64)
-def calibrate_discovery(epsilon: float, delta: float, bounds: Bounds, lengths: tuple[int, ...]) -> DiscoveryLaw:
-    """Return the law whose thresholds, of blocks of these lengths, have the least product.
+def calibrate_discovery(epsilon: float, delta: float, bounds: Bounds) -> DiscoveryLaw:
+    """Return the law whose thresholds have the least product: docs/proofs/keyed_counts.md, section 9.
 
     Raises:
         ValueError: no noise that can be drawn is enough.
     """
-    makers = (partial(_with_scales, made, lengths) for made in laws(epsilon, delta, bounds))
-    return best(makers, lambda law: math.prod(scale.threshold for scale in law.scales))
+    found = [_with_tests(law) for law in laws(epsilon, delta, bounds)]
+    return min(found, key=lambda law: math.prod(scale.threshold for scale in law.scales))
 
 
-def _with_scales(made: Callable[[], KeyLaw], lengths: tuple[int, ...]) -> DiscoveryLaw:
-    """Return a law with the thresholds of its scales: docs/proofs/keyed_counts.md, section 9.
-
-    Raises:
-        ValueError: it is not tried.
-    """
-    law = made()
-    noise = law.noises[0]
-    assert isinstance(noise, ToeplitzNoise) and law.tail is not None
-    if noise.is_laplace and law.bounds.contributions > MOST_PURE:
-        raise ValueError("max_contributions must be smaller for discrete Laplace noise")
-    number = len(lengths)
-    share = law.tail * (number / (number + 1) if law.bounds.listed else 1.0)  # a list has as much as one scale
-    scales = tuple(_scale(noise, share / number, law.bounds, windows) for windows in lengths)
-    people = _people_list(law, law.bounds, law.tail - share) if law.bounds.listed else None
-    return DiscoveryLaw(law.noises, law.curve, law.tail, law.bounds, scales, people)
+def _with_tests(law: KeyLaw) -> DiscoveryLaw:
+    """Return a law with the thresholds of its scales and its list, which has as much of delta as one scale."""
+    noise, bounds = law.noises[0], law.bounds
+    assert isinstance(noise, IndependentNoise)
+    lengths = [windows for windows in LENGTHS if windows <= bounds.horizon]
+    share = law.tail / (len(lengths) + (1 if bounds.listed else 0))
+    scales = tuple(_scale(noise, share, bounds, windows) for windows in lengths)
+    people = _people_list(law, share) if bounds.listed else None
+    return DiscoveryLaw(law.noises, law.curve, law.slack, bounds, scales, people)
 
 
 def list_steps(horizon: int) -> tuple[int, ...]:
     """Return the steps after which a list is read, in a run of so many: the last one is one of them."""
-    return tuple(sorted({max(1, round(horizon / part)) for part in _LIST_TIMES}))
+    return tuple(sorted({max(1, round(horizon / 2)), horizon}))
 
 
-def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
+def _people_list(law: KeyLaw, tail: float) -> PeopleList:
     """Return the list of a run: docs/proofs/keyed_counts.md, section 10.
 
     `tail` is what a contribution to blocks would cost: all of them together have this part of delta.
@@ -158,22 +130,20 @@ def _people_list(law: KeyLaw, bounds: Bounds, tail: float) -> PeopleList:
     Raises:
         ValueError: its noise cannot be drawn.
     """
-    assert isinstance(law.curve, SlackCurve) and isinstance(law.curve.curve, GaussianCurve)
-    steps = list_steps(bounds.horizon or 1)
-    of_keys = replace(bounds, contributions=bounds.listed, largest=None, listed=0)
-    early = [_EARLY] * (len(steps) - 1)
-    shift = law.curve.curve.shift * math.sqrt(LIST_SHARE * bounds.of_counts)
-    noises = tuple(
-        gaussian_noise(shift * math.sqrt(part), BandedFactor(1, 1), 1, of_keys) for part in (*early, 1 - sum(early))
-    )
+    assert isinstance(law.curve, GaussianCurve)
+    bounds, steps = law.bounds, list_steps(law.bounds.horizon)
+    parts = (*[_EARLY] * (len(steps) - 1), 1 - _EARLY * (len(steps) - 1))
+    shift, norm = law.curve.shift * math.sqrt(LIST_SHARE * bounds.of_counts), math.sqrt(bounds.listed)
+    sigmas = (gaussian_sigma(shift * math.sqrt(part), norm, bounds.listed) for part in parts)
+    noises = tuple(IndependentNoise(DiscreteGaussian(sigma)) for sigma in sigmas)
     each = tail * bounds.contributions / (bounds.listed * len(steps))
     needed = [2 + noise.tail_bound(1, each) for noise in noises]
     least = tuple(max(int(_PRUNED * number) + 1, bounds.min_people or 1) for number in needed)
     thresholds = tuple(few - 1 + number for few, number in zip(least, needed, strict=True))
-    return PeopleList(bounds.listed, noises, steps, least, thresholds)
+    return PeopleList(noises, steps, least, thresholds)
 
 
-def _scale(noise: ToeplitzNoise, tail: float, bounds: Bounds, windows: int) -> Scale:
+def _scale(noise: IndependentNoise, tail: float, bounds: Bounds, windows: int) -> Scale:
     """Return the blocks of one length; `tail` is what a contribution may cost at this scale."""
     stride = max(1, windows // _OVERLAP)
     blocks = windows // stride  # in which a contribution lies

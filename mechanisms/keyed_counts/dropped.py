@@ -12,15 +12,13 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import SMALLEST_SIGMA, SMOOTHING
-from privstream.mechanisms.privacy.noisy_counts import rounded_up
+from privstream.mechanisms.privacy.accounting import gaussian_sigma
 
 DROPPED_SHARE = 1 / 10
 """Of the budget, a squared shift, that the share costs."""
 
 KNOTS = (1, 2, 5)
 """Limits at which people are counted by what they drop; more counts as the last."""
-
 WHOLE = 1024
 """A person at a knot, in the units that are added up: one between two knots is parted between them."""
 
@@ -50,7 +48,7 @@ class DroppedShare:
 
     What a person drops in the whole run, whichever windows it is in, is a point between two of the `knots`, and counts
     for each of these by how near it is: people at knots times these are all that is dropped, but for what is beyond the
-    last one. That people are there is seen too, so that a share that is too small is known to be that.
+    last one. That people are there is seen too.
 
     Privacy: the numbers of all readings are Gaussian, with a squared shift of `shift` ** 2 in all for what one person
     does: docs/proofs/limits_of_people.md, Theorem 3. Noise is a function of the key, the label of the reading and the
@@ -96,8 +94,8 @@ class DroppedShare:
     def laws(self) -> tuple[DiscreteGaussian, ...]:
         """The noise of what counts, and of the people at each knot, in each reading."""
         moved = ((self.limit, _COUNTED_PART), *((WHOLE, 1 - _COUNTED_PART) for _ in self.knots))
-        squares = (most**2 * self.readings / (self.shift**2 * part) + SMOOTHING for most, part in moved)
-        return tuple(DiscreteGaussian(rounded_up(max(SMALLEST_SIGMA, math.sqrt(square)))) for square in squares)
+        shift = self.shift / math.sqrt(self.readings)
+        return tuple(DiscreteGaussian(gaussian_sigma(shift * math.sqrt(part), most)) for most, part in moved)
 
     def of_people(self, came: Integers, counted: Integers, before: Integers) -> tuple[Integers, Integers]:
         """Return what people add to the exact numbers, int64 (1 + knots,), and what each has dropped now.

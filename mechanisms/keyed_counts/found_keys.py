@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -14,26 +13,19 @@ import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.keyed_counts.calibration import Bounds, limits_told
-from privstream.mechanisms.keyed_counts.discovery import (
-    MOST_LISTED,
-    DiscoveryLaw,
-    calibrate_discovery,
-    scales_of,
-)
+from privstream.mechanisms.keyed_counts.calibration import Bounds
+from privstream.mechanisms.keyed_counts.discovery import LENGTHS, MOST_LISTED, DiscoveryLaw, calibrate_discovery
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import ANSWERS, KeyedCounts
 from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.running import ToeplitzNoise
+from privstream.mechanisms.noise.running import IndependentNoise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import special
+from typing_extensions import override
 
 MOST_KEPT = 1024
 """Windows of which a key that is found has rows, the one in which it is found among them."""
-
-LASTING = (1, 4, 16, 64)
-"""Windows for which it is said how many people are needed."""
 
 NOT_FOUND = -1
 CARRIED = 0
@@ -45,13 +37,7 @@ _TOGETHER = 1 << 20  # numbers that are drawn in one call
 
 @dataclass(frozen=True, eq=False)
 class WindowCounts:
-    """What one window brought to keys that were not found. Private.
-
-    Attributes:
-        step: its number.
-        keys: int64 (n,), distinct.
-        values: int64 (answers, n): contributions, and perhaps their sums.
-    """
+    """What one window brought to keys that were not found, each once: int64 (answers, keys). Private."""
 
     step: int
     keys: Integers
@@ -129,66 +115,56 @@ class FoundKeys(KeyedCounts):
     noise_label = "counts of found keys"
     state_type = FoundState
 
-    def __post_init__(self) -> None:
-        if self.over == "start" or self.public_keys is True:
+    @override
+    def _check_keys(self) -> None:
+        if self.over == "start" or self.public_keys:
             raise ValueError("over must not be start, and public_keys must be false: keys are found by their windows")
-        super().__post_init__()
 
     @cached_property
+    @override
     def bounds(self) -> Bounds:
-        """All that noise depends on beside epsilon and delta."""
         return replace(super().bounds, listed=self.listed)
 
     @property
     def listed(self) -> int:
         """Keys for which a person counts on the list of different people; 0 for events, and in a single window."""
-        return 0 if self.unit == "event" or (self.horizon or 1) == 1 else min(MOST_LISTED, self.contributions)
+        return 0 if self.unit == "event" or self.horizon == 1 else min(MOST_LISTED, self.contributions)
 
     @property
     def last_listed(self) -> int:
         """The last step at which the list of different people is tested; 0 without one."""
         return self.law.people.steps[-1] if self.law.people else 0
 
+    @override
     def lists(self, step: int) -> bool:
-        """Whether a step must state `listed`."""
         return step <= self.last_listed
 
     @cached_property
     def law(self) -> DiscoveryLaw:
         """Noise, and the thresholds of all scales."""
-        return calibrate_discovery(float(self.epsilon), float(self.delta), self.bounds, scales_of(self.horizon))
+        return calibrate_discovery(float(self.epsilon), float(self.delta), self.bounds)
 
+    @override
     def _described(self) -> Any:
-        """Return the parameters, and what they come to: tests of other scales must not meet the same noise."""
-        deviations = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in self.law.noises]  # alike on every machine
-        scales = [[float(number) for number in dataclasses.astuple(scale)] for scale in self.law.scales]
-        kind, values = super()._described()
-        noisy = {name: value for name, value in values.items() if name != "over"}
-        described = [kind, noisy, deviations, scales, float(MOST_KEPT)]
-        if (people := self.law.people) is not None:
-            tests = [people.steps, people.least, people.thresholds]
-            stddevs = [f"{math.sqrt(noise.variance(1)):.6g}" for noise in people.noises]
-            described.append([stddevs, *([*map(float, part)] for part in tests)])
-        return described
+        people = self.law.people
+        return [super()._described(), [] if people is None else [repr(noise.law) for noise in people.noises]]
 
     @property
     def kept(self) -> int:
         """Windows of which a key that is found has rows."""
-        return min(MOST_KEPT, self.horizon or MOST_KEPT)
+        return min(MOST_KEPT, self.horizon)
 
     @property
+    @override
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
-        limits = limits_told(self.bounds, self.unit, lasting=True)
-        proof = f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}"
-        return replace(super().guarantee, limits=limits, proof=proof)
+        return replace(super().guarantee, proof=f"docs/proofs/keyed_counts.md, Theorem {4 if self.listed else 3}")
 
     @property
+    @override
     def accuracy(self) -> Accuracy:
-        """What holds, from public parameters alone: as for `KeyedCounts`, and `people_needed` of some windows, and of
-        all, by name: with an even chance, and likely, with 95%; with a list, also where others have a key in each."""
-        found, last = super().accuracy, self.horizon or 1
-        lasting = sorted({windows for windows in LASTING if windows <= (self.horizon or windows)} | {last})
+        # Also `people_needed` of some windows, and of all, with an even chance and with 95%.
+        found, last = super().accuracy, self.horizon
+        lasting = sorted({windows for windows in LENGTHS if windows <= last} | {last})
         needed = {
             f"{name}_in_{windows}": round(self.people_needed(windows, probability))
             for name, probability in (("needed", 0.5), ("likely", 0.95))
@@ -296,8 +272,7 @@ class FoundKeys(KeyedCounts):
     def compact(self, state: FoundState) -> tuple[FoundState, Integers]:
         """Return the state with keys numbered anew, and the old numbers of these.
 
-        Left out are keys that are not found and have no contribution in the windows that are kept. They have no effect
-        any more: one that comes again is like one that is new.
+        Keys that are not found, and have no contribution in the windows that are kept, go: they have no effect.
         """
         held = state.found_at != NOT_FOUND
         if len(state.listed):
@@ -313,10 +288,7 @@ class FoundKeys(KeyedCounts):
     def _newly_found(
         self, windows: tuple[WindowCounts, ...], found_at: Integers, step: int, source: NoiseSource
     ) -> Integers:
-        """Return the keys, increasing, that pass a test at this step.
-
-        Noise is drawn once for each key that is tested, for the longest of its blocks.
-        """
+        """Return the keys, increasing, that pass a test at this step; noise is that of their longest block."""
         due = [scale for scale in self.law.scales if scale.is_due(step)]
         if not windows:
             return np.zeros(0, np.int64)
@@ -342,17 +314,13 @@ class FoundKeys(KeyedCounts):
         return np.unique(np.concatenate(passed))
 
     def _found_on_list(self, listed: Integers, found_at: Integers, step: int, source: NoiseSource) -> Integers:
-        """Return the keys, increasing, that so many different people have had that the list finds them at this step.
-
-        Noise has the step of the test as its label, and is bound to the number of people.
-        """
+        """Return the keys, increasing, that so many different people have had that the list finds them at this step."""
         people = self.law.people
         if people is None or step not in people.steps:
             return np.zeros(0, np.int64)
         test = people.steps.index(step)
         tested = np.flatnonzero((listed >= people.least[test]) & (found_at == NOT_FOUND))
-        steps, own = np.full(len(tested), step, np.uint64), source.derive("people")
-        noise = people.noises[test].independent(tested.astype(np.uint64), steps, [listed[tested]], own)
+        noise = people.noises[test].draw(tested.astype(np.uint64), step, listed[tested], source.derive("people"))
         found: Integers = tested[listed[tested] + noise >= people.thresholds[test]]
         return found
 
@@ -389,8 +357,8 @@ class FoundKeys(KeyedCounts):
         noisy, steps = true.copy(), first + np.arange(true.shape[1], dtype=np.uint64)
         labels, at = np.tile(keys.astype(np.uint64), len(steps)), np.repeat(steps, len(keys))
         for answer, noise, numbers in zip(ANSWERS, self.law.noises, noisy, strict=False):
-            assert isinstance(noise, ToeplitzNoise)
-            drawn = noise.independent(labels, at, [numbers.ravel()], source.derive(answer))
+            assert isinstance(noise, IndependentNoise)
+            drawn = noise.draw(labels, at, numbers.ravel(), source.derive(answer))
             numbers[:] += drawn.reshape(numbers.shape)
         return noisy
 

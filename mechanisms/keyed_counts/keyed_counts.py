@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate, limits_told, plural
-from privstream.mechanisms.keyed_counts.dropped import DroppedShare
+from privstream.mechanisms.keyed_counts.calibration import Bounds, KeyLaw, calibrate
+from privstream.mechanisms.keyed_counts.dropped import KNOTS, DroppedShare
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedState, KeyedStep
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.prf import Words
-from privstream.mechanisms.noise.running import RunningNoise, ToeplitzNoise, TreeNoise
+from privstream.mechanisms.noise.running import IndependentNoise, RunningNoise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import GaussianCurve, SlackCurve
+from privstream.mechanisms.privacy.accounting import GaussianCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
@@ -43,10 +42,10 @@ LARGEST_SUMMED = 1 << 29
 class KeyedCounts(Mechanism[KeyedState]):
     """Publishes after every step, for each key, how many people contributed to it; and perhaps a sum.
 
-    Keys are a public list, or whatever the people name: then a key is considered as soon as `min_people` people have
-    contributed to it, and published where its noisy count reaches a threshold. Keys that are not considered cost no
-    noise. Keys are numbers that the caller gives, from 0 on; the source of noise must know what they stand for (see
-    `RowNoise`). Shards of keys are independent: each has a state of its own.
+    Keys are a public list; or, since the start, whatever the people name: then a key is considered as soon as
+    `min_people` people have contributed to it, and published from where its noisy count reaches a threshold on. Keys
+    that are not considered cost no noise. Keys are numbers that the caller gives, from 0 on; the source of noise must
+    know what they stand for (see `RowNoise`). Shards of keys are independent: each has a state of its own.
 
     Privacy:
         Unit: one person over the whole run, who contributes at most `contributions` times in all and at most once to a
@@ -54,19 +53,18 @@ class KeyedCounts(Mechanism[KeyedState]):
         inputs. Public: the parameters, the steps, and the list of keys if it is public.
 
     Accuracy:
-        `stddev(step)` is exact. `detection(step, beta, tests)`: a key with at least so many people is published with
-        probability 1 - beta, in so many tests at once.
+        `stddev(step)` is exact. `detection(step, beta)`: a key with at least so many people is published with
+        probability 1 - beta.
 
     Attributes:
-        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace; since the start, of many
-            steps, in a k-ary tree, whose noise is not bound to data: such a run must not be repeated on other data.
+        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace.
         over: "window": each step alone; "start": all steps, in which a person contributes to a key once; or n >= 2, at
             most 1024: errors are stated of sums of the last n windows, which a view makes of what is published.
-        horizon: steps of the run, up to 2^20; may be None for "window" alone.
+        horizon: steps of the run, up to 2^20 since the start.
         contributions: of one person in the whole run at most, >= 1.
         contributions_per_window: of one person in one step at most; None: as many. It makes no noise smaller.
         public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
-        min_people: people that a key must have to be considered, >= 1: since the start, or in the window.
+        min_people: that a key must have to be considered, >= 1.
         max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
             and half of the budget is for their sums.
         unit: "person" or "event"; with "event", `contributions` is 1.
@@ -76,12 +74,10 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
-        >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, contributions=7)
-        >>> round(counts.stddev(1), 1), counts.threshold(1)
-        (11.3, 63)
+        >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, over="start", horizon=24, contributions=7)
         >>> given = KeyedStep(step=1, keys=np.array([7, 9], np.uint64), counts=np.array([500, 3]))
         >>> state, rows = counts.step(counts.initial_state(), given, SeededNoise(1))
-        >>> rows.keys.tolist(), bool(abs(rows.counts[0] - 500) < 60)
+        >>> rows.keys.tolist(), bool(abs(rows.counts[0] - 500) < 100)
         ([7], True)
 
     Source: derived here, docs/proofs/keyed_counts.md; thresholds on unknown keys: Korolova et al. (2009).
@@ -90,7 +86,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     epsilon: float
     delta: float = 0.0
     over: str | int = "window"
-    horizon: int | None = None
+    horizon: int = 1
     contributions: int = 1
     contributions_per_window: int | None = None
     public_keys: bool = False
@@ -110,46 +106,37 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError("delta must be > 0 unless the list of items is public, got 0")
         if self.delta > LARGEST_DELTA and not self.public_keys:
             raise ValueError(f"delta must be <= {LARGEST_DELTA} unless the list of items is public, got {self.delta}")
-        self._check_over()
-        self._check_limits()
+        if isinstance(self.over, str):
+            checks.one_of("over", self.over, ("window", "start"))
+        else:
+            checks.integer("over", self.over, minimum=2, maximum=MOST_SUMMED)
+        self._check_keys()
+        checks.integer("horizon", self.horizon, minimum=1)
+        checks.one_of("unit", self.unit, ("person", "event"))
+        checks.integer("contributions", self.contributions, minimum=1, maximum=LARGEST_CONTRIBUTIONS)
+        largest = LARGEST_VALUE if self.windows == 1 else LARGEST_SUMMED // self.windows
+        limits = {"contributions_per_window": self.contributions, "max_value": largest, "possible": None}
+        for name, most in limits.items():
+            if (value := getattr(self, name)) is not None:
+                checks.integer(name, value, minimum=1, maximum=most)
+        if self.unit == "event" and (self.contributions != 1 or self.contributions_per_window is not None):
+            raise ValueError(f"contributions must be 1 for the unit of an event, got {self.contributions}")
+        if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
+            raise ValueError(f"min_people must be 1 if the list of items is public, got {self.min_people}")
         checks.boolean("dropped", self.dropped)
         if self.dropped and (self.delta == 0 or self.unit == "event" or self.over == "start"):
             raise ValueError("dropped must be false without delta, since the start, or for the unit of an event")
         _ = self.law  # noise that cannot be drawn is refused now, not in mid-stream
 
-    def _check_over(self) -> None:
-        if isinstance(self.over, str):
-            checks.one_of("over", self.over, ("window", "start"))
-        else:
-            checks.integer("over", self.over, minimum=2, maximum=MOST_SUMMED)
-        if self.horizon is not None:
-            checks.integer("horizon", self.horizon, minimum=1)
-        elif self.over != "window":
-            raise ValueError(f"horizon must be given for counts over {self.over}, got None")
-        if self.windows > 1 and (self.max_value or 0) > (largest := LARGEST_SUMMED // self.windows):
-            raise ValueError(
-                f"max_value must be at most {largest:,} for sums over {self.windows:,} windows, got {self.max_value}"
-            )
-
-    def _check_limits(self) -> None:
-        checks.one_of("unit", self.unit, ("person", "event"))
-        checks.integer("contributions", self.contributions, minimum=1, maximum=LARGEST_CONTRIBUTIONS)
-        for name, largest in (
-            ("contributions_per_window", self.contributions),
-            ("max_value", LARGEST_VALUE),
-            ("possible", None),
-        ):
-            if (value := getattr(self, name)) is not None:
-                checks.integer(name, value, minimum=1, maximum=largest)
-        if self.unit == "event" and (self.contributions != 1 or self.contributions_per_window is not None):
-            raise ValueError(f"contributions must be 1 for the unit of an event, got {self.contributions}")
-        if checks.integer("min_people", self.min_people, minimum=1) > 1 and self.public_keys:
-            raise ValueError(f"min_people must be 1 if the list of items is public, got {self.min_people}")
+    def _check_keys(self) -> None:
+        """Refuse a kind of keys that this mechanism does not have."""
+        if not self.public_keys and self.over != "start":
+            raise ValueError(f"over must be start unless the list of items is public, got {self.over}: see FoundKeys")
 
     def _described(self) -> Any:
         kind, values = super()._described()
         over = "start" if self.over == "start" else "window"  # sums shape no noise
-        return [kind, values | {"over": over, "contributions_per_key": 1.0 if over == "start" else None}]
+        return [kind, values | {"over": over}, [repr(noise.law) for noise in self.law.noises]]
 
     @property
     def windows(self) -> int:
@@ -165,18 +152,12 @@ class KeyedCounts(Mechanism[KeyedState]):
             contributions=self.contributions,
             largest=self.max_value,
             min_people=None if self.public_keys else self.min_people,
-            per_window=self.contributions_per_window,
             dropped=self.dropped,
         )
 
     def lists(self, step: int) -> bool:
         """Whether a step must state `listed`: how many people a list of different people counts from this step on."""
         return False
-
-    @property
-    def keeps_noise_from_data(self) -> bool:
-        """Whether noise is not bound to the data, so that a run must not be repeated on other data."""
-        return any(isinstance(noise, TreeNoise) for noise in self.law.noises)
 
     @cached_property
     def law(self) -> KeyLaw:
@@ -186,11 +167,9 @@ class KeyedCounts(Mechanism[KeyedState]):
     @cached_property
     def dropped_share(self) -> DroppedShare | None:
         """What releases the share of contributions that limits drop; None where nothing is released."""
-        curve = self.law.curve
-        gaussian = curve.curve if isinstance(curve, SlackCurve) else curve
-        if not self.dropped or not isinstance(gaussian, GaussianCurve):
+        if not self.dropped or not isinstance(self.law.curve, GaussianCurve):
             return None
-        return DroppedShare.of(self.contributions, gaussian.shift, self.possible)
+        return DroppedShare.of(self.contributions, self.law.curve.shift, self.possible)
 
     def with_dropped_share(self, possible: float) -> Self:
         """Return this mechanism with that release, where its noise is Gaussian: noise of counts is 5% larger then.
@@ -200,9 +179,31 @@ class KeyedCounts(Mechanism[KeyedState]):
         Args:
             possible: as the field, or `math.inf`.
         """
-        if isinstance(self.law.noises[0].law, DiscreteLaplace):
+        if not isinstance(self.law.curve, GaussianCurve):
             return self
         return replace(self, dropped=True, possible=None if math.isinf(possible) else int(possible))
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Sentences that say what a unit is limited to, and which items are published."""
+        window = f", {self.contributions_per_window:,} in a window" if self.contributions_per_window else ""
+        once = "in it" if self.over == "start" else "in a window"
+        found = [f"A person has at most {self.contributions:,} contributions in the run{window}, 1 to an item {once}."]
+        if self.unit == "event":
+            found = ["An event counts for one item in one window."]
+        if self.bounds.listed:
+            found.append(f"On the list of different people a person has at most {self.bounds.listed:,} items in all.")
+        if self.dropped:
+            found.append(f"At most {KNOTS[-1] * self.contributions:,} contributions of a person count as dropped.")
+        if self.max_value is not None:
+            found.append(f"The value of a contribution is an integer from 0 to {self.max_value:,}.")
+        if self.min_people > 1:
+            found.append(f"An item needs {self.min_people:,} {self._units} to be published for the first time.")
+        return tuple(found)
+
+    @property
+    def _units(self) -> str:
+        return "events" if self.unit == "event" else "people"
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -212,26 +213,25 @@ class KeyedCounts(Mechanism[KeyedState]):
             unit=PrivacyUnit(what=self.unit),
             epsilon=self.epsilon,
             delta=self.delta,
-            limits=limits_told(self.bounds, self.unit),
+            limits=self.limits,
             public=("all parameters", "the number of windows", *(("the list of items",) if self.public_keys else ())),
             proof=f"docs/proofs/keyed_counts.md, Theorem {theorem}",
             caveats=(KEYED_NOISE, GIVEN_NUMBERS),
             horizon=self.horizon,
-            curve=self.law.curve,
+            curve=self.law.whole_curve,
         )
 
     def stddev(self, step: int, answer: str = "count") -> float:
         """Return the standard deviation of the noise on counts, or on answers "sum", at `step`."""
-        return math.sqrt(self._noise(answer).variance(checks.step(step, self.horizon or step)))
+        return math.sqrt(self._noise(answer, self.windows).variance(checks.step(step, self.horizon)))
 
     def threshold(self, step: int) -> int | None:
         """Return the least noisy count with which a key is published at `step`; None if the list of keys is public."""
-        return self.law.threshold(checks.step(step, self.horizon or step))
+        return self.law.threshold(checks.step(step, self.horizon))
 
-    def detection(self, step: int, beta: float, tests: int = 1) -> int:
-        """Return the least count that is published, in so many tests at once, with probability 1 - beta."""
-        tail = checks.probability("beta", beta) / checks.integer("tests", tests, minimum=1)
-        return (self.threshold(step) or 0) + self.law.noises[0].tail_bound(step, tail)
+    def detection(self, step: int, beta: float) -> int:
+        """Return the least count that is published with probability 1 - beta."""
+        return (self.threshold(step) or 0) + self.law.noises[0].tail_bound(step, checks.probability("beta", beta))
 
     @property
     def accuracy(self) -> Accuracy:
@@ -240,23 +240,19 @@ class KeyedCounts(Mechanism[KeyedState]):
         Its numbers are `stddev`, `threshold`, `detection_threshold`, with which a key is published in 95 of 100 cases,
         and `margin`, half of the 95% interval of a count, at the last step; `sum_stddev` if there are sums.
         """
-        last = self.horizon or 1
+        last, sums = self.horizon, {} if self.max_value is None else {"sum_stddev": self.stddev(self.horizon, "sum")}
         numbers: dict[str, Any] = {
             "stddev": self.stddev(last),
             "threshold": self.threshold(last),
             "detection_threshold": None if self.public_keys else self.detection(last, OUTSIDE),
-            "margin": self._noise("count").tail_bound(last, OUTSIDE / 2),
+            "margin": self._noise("count", self.windows).tail_bound(last, OUTSIDE / 2),
         }
-        text = f"Counts have a standard deviation of {_written(numbers['stddev'])}"
-        if self.max_value is not None:
-            numbers["sum_stddev"] = deviation = self.stddev(last, "sum")
-            text += f", and sums of values, clipped to 0 and {self.max_value:,}, one of {_written(deviation)}"
+        deviation = numbers["stddev"]
+        claim = f"Counts have a standard deviation of {deviation:,{'.0f' if deviation >= 1000 else '.3g'}}."
         if (found := numbers["detection_threshold"]) is not None:
-            people = plural(self.unit)
-            text += f". An item of {found:,} {people} in a window is published with a probability of 95%"
-        return Accuracy(
-            error=float(found or numbers["margin"]), failure_probability=OUTSIDE, claim=f"{text}.", numbers=numbers
-        )
+            claim += f" An item of {found:,} {self._units} in a window is published with a probability of 95%."
+        error = float(found or numbers["margin"])
+        return Accuracy(error=error, failure_probability=OUTSIDE, claim=claim, numbers=numbers | sums)
 
     def initial_state(self, keys: Words | None = None) -> KeyedState:
         """Return the state before the first step; of a shard of a public list, `keys`, uint64 (n,), distinct."""
@@ -272,8 +268,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     def step(self, state: KeyedState, given: KeyedStep, noise: NoiseSource) -> tuple[KeyedState, KeyedRows]:
         """Add what one step brought to a shard of keys, and return what is published about it.
 
-        Every shard must have its step whenever one of its keys may be published: without new contributions too, unless
-        answers are about one window and keys are not public.
+        Every shard must have its step whenever one of its keys may be published, without new contributions too.
 
         A key waits, without noise, until enough people have it; then it is counted for good. Its noise is that of all
         steps since the start: what it would remember of the steps before is drawn when it starts to be counted.
@@ -283,7 +278,7 @@ class KeyedCounts(Mechanism[KeyedState]):
             ValueError: steps do not increase, sums are beyond their limits, a key has more than 2^62 / max_value
                 contributions in all, or it is not on the public list.
         """
-        values, source, lasting = self._checked(state, given), self._source(noise), self.bounds.since_start
+        values, source = self._checked(state, given), self._source(noise)
         keys = given.keys.astype(np.int64)
         after = state.grown(1 + int(keys.max(initial=-1)))
         totals, counted = after.totals, after.counted
@@ -291,19 +286,18 @@ class KeyedCounts(Mechanism[KeyedState]):
             raise ValueError("keys must be on the public list that the state was made with")
         for step in range(state.step + 1, given.step if len(after.memory) else 0):
             self._noises(after, step, source)
-        if not lasting:
+        if self.over != "start":
             totals[:] = 0
         totals[:, keys] += values
         self._check_sums_fit(totals[0])
-        ready = totals[0] >= (self.bounds.min_people or 1)  # a contribution each
+        ready = totals[0] >= self.min_people  # a contribution each
         self._remember(after, np.flatnonzero(ready & ~counted), given.step, source)
         counted |= ready
         some = after.considered
         answers = totals[:, some] + self._noises(after, given.step, source)
-        chosen = self._chosen(answers[0], after.published[some], given.step)
-        after.published[some] |= chosen
-        if not (lasting or self.public_keys):  # nothing outlives a step
-            after = self.initial_state()
+        threshold = self.law.threshold(given.step)
+        after.published[some] |= True if threshold is None else answers[0] >= threshold
+        chosen = after.published[some]
         return replace(after, step=given.step), self._rows(
             given.step, some[chosen].astype(np.uint64), answers[:, chosen]
         )
@@ -320,7 +314,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         keys, noises = state.considered, []
         for (answer, noise, rows), totals in zip(self._memories(state), state.totals, strict=True):
             memory = rows[:, keys]
-            noises.append(noise.advance(memory, step, keys.astype(np.uint64), [totals[keys]], source.derive(answer)))
+            noises.append(noise.advance(memory, step, keys.astype(np.uint64), totals[keys], source.derive(answer)))
             rows[:, keys] = memory
         return np.stack(noises)
 
@@ -330,14 +324,6 @@ class KeyedCounts(Mechanism[KeyedState]):
         for answer, noise in zip(ANSWERS, self.law.noises, strict=False):
             yield answer, noise, state.memory[first : first + noise.rows]
             first += noise.rows
-
-    def _chosen(self, counts: Integers, before: NDArray[np.bool_], step: int) -> NDArray[np.bool_]:
-        """Return which keys are published: since the start, for good."""
-        threshold = self.law.threshold(step)
-        if threshold is None:
-            return np.ones(len(counts), np.bool_)
-        found = counts >= threshold
-        return found | before if self.bounds.since_start else found
 
     def _check_sums_fit(self, counts: Integers) -> None:
         """Refuse more contributions to a key than can be added up: before sums of 64 bits could be wrong."""
@@ -349,7 +335,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         """Return what came, int64 (answers, n), if it can be right. Messages quote no number of it."""
         if given.step <= state.step:
             raise ValueError(f"step must be > {state.step}, got {given.step}")
-        checks.step(given.step, self.horizon or given.step)
+        checks.step(given.step, self.horizon)
         if (given.listed is None) == self.lists(given.step):
             must = "must" if given.listed is None else "must not"
             raise ValueError(f"listed {must} be given at step {given.step}: what a list of different people counts")
@@ -384,16 +370,10 @@ class KeyedCounts(Mechanism[KeyedState]):
             ]
         )
 
-    def _noise(self, answer: str, windows: int | None = None) -> RunningNoise:
-        """Return the noise of an answer, of a sum of so many windows, or, in the first ones, of all."""
+    def _noise(self, answer: str, windows: int) -> RunningNoise:
+        """Return the noise of an answer, of a sum of so many windows."""
         noise = self.law.noises[ANSWERS.index(checks.one_of("answer", answer, ANSWERS[: len(self.law.noises)]))]
-        windows = windows or self.windows
         if windows == 1:
             return noise
-        assert isinstance(noise, ToeplitzNoise)
+        assert isinstance(noise, IndependentNoise)
         return noise.summed(windows)
-
-
-def _written(stddev: float) -> str:
-    """Write a standard deviation without an exponent where it is large."""
-    return f"{stddev:.3g}" if stddev < 1000 else f"{stddev:,.0f}"

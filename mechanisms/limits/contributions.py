@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms import checks
+from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -24,9 +25,6 @@ WHOLE_NUMBERS = tuple(sorted({2**power for power in range(17)} | {3 * 2**power f
 
 MOST_DROPPED = 0.1
 """A limit that is suggested drops at most such a part of all contributions."""
-
-BETA = 0.05
-"""Probability with which an interval may be wrong, each alone."""
 
 _FALSE_ALARM = 0.001  # with which noise alone is taken for people, in all cells together
 _TOGETHER = (1, 2, 4)  # people are looked for in so many cells side by side
@@ -146,12 +144,10 @@ class NoisyHistogram:
         """The cells with people, from the first one on; empty if nobody can be seen."""
         last = -1
         for width in _TOGETHER:
-            if width <= len(self.counts):
-                sums = np.convolve(self.counts, np.ones(width, np.int64), "valid")
-                tests = len(_TOGETHER) * len(self.counts)
-                exceeded = NoiseSum.laplace([(self.scale, width)]).quantile(math.log(_FALSE_ALARM / tests))
-                found = np.flatnonzero(sums > exceeded)
-                last = max(last, int(found[-1]) if len(found) else -1)
+            sums = np.convolve(self.counts, np.ones(width, np.int64), "valid")
+            tests = len(_TOGETHER) * len(self.counts)
+            exceeded = NoiseSum.laplace([(self.scale, width)]).quantile(math.log(_FALSE_ALARM / tests))
+            last = max(last, int(np.flatnonzero(sums > exceeded).max(initial=-1)))
         while 0 <= last < len(self.counts) - 1 and self.counts[last + 1] > _CONTINUES * self.scale:
             last += 1
         return range(last + 1)
@@ -160,9 +156,10 @@ class NoisyHistogram:
     def people(self) -> Floats:
         """Estimated people in each cell: sums from the last cell on grow towards the first."""
         found = np.zeros(len(self.counts))
-        sums = np.cumsum(self.counts[: self.seen.stop][::-1].astype(np.float64))
-        rising = np.maximum(optimize.isotonic_regression(sums).x if len(sums) else sums, 0.0)
-        found[: self.seen.stop] = np.diff(rising, prepend=0.0)[::-1]
+        if self.seen:
+            sums = np.cumsum(self.counts[: self.seen.stop][::-1].astype(np.float64))
+            rising = np.maximum(optimize.isotonic_regression(sums).x, 0.0)
+            found[: self.seen.stop] = np.diff(rising, prepend=0.0)[::-1]
         return found
 
     def in_cells(self, cells: range) -> Interval:
@@ -171,7 +168,7 @@ class NoisyHistogram:
         The upper end of a sum below 0 is that of 0: by the law of Laplace all such sums say the same of people.
         """
         total = int(self.counts[cells.start : cells.stop].sum())
-        reach = math.ceil(_DEVIATIONS * self._stddev(math.sqrt(len(cells))))
+        reach = math.ceil(self._reach * math.sqrt(len(cells)))
         return Interval(max(0, total), max(0, total - reach), max(0, total) + reach)
 
     def kept(self, cell: int) -> Part:
@@ -185,8 +182,8 @@ class NoisyHistogram:
         limit, places = float(self.edges[cell]), np.arange(len(self.counts))
         above, inside = places > cell, places < self.seen.stop
         estimated = 1.0 - self.dropped(limit)
-        lower, _ = self._interval(np.where(above, limit, lowest), np.where(above, top, lowest), places >= 0)
-        _, upper = self._interval(np.where(above, limit, top), np.where(above, lowest, top), inside)
+        lower, _ = self._ends(np.where(above, limit, lowest), np.where(above, top, lowest))
+        _, upper = self._ends(np.where(above, limit, top) * inside, np.where(above, lowest, top) * inside)
         return Part(estimated, min(estimated, lower), max(estimated, upper))
 
     def dropped(self, limit: float) -> float:
@@ -202,23 +199,24 @@ class NoisyHistogram:
         first, last, number = np.interp(begin, starts, more), np.interp(end, starts, more), end - begin
         return float((number * first - (first - last) * np.maximum(number - 1, 0) / 2).sum())
 
-    def _interval(self, part: Floats, whole: Floats, cells: NDArray[np.bool_]) -> tuple[float, float]:
+    def _ends(self, part: Floats, whole: Floats) -> tuple[float, float]:
         """Return the ends of the interval of a share r of sums over people: sum(part - r whole) is 0 but for noise.
 
         A cell that is not seen, and has fewer than nobody, counts as empty where that makes the share smaller.
         """
-        each = part * cells - _SHARES[:, None] * (whole * cells)
+        each = part - _SHARES[:, None] * whole
         hidden = (np.arange(len(self.counts)) >= self.seen.stop) & (self.counts < 0)
         sums = np.where(hidden & (each < 0), 0.0, each) @ self.counts
-        reach = _DEVIATIONS * self._stddev(1.0) * np.sqrt(np.square(each).sum(axis=1))
+        reach = self._reach * np.sqrt(np.square(each).sum(axis=1))
         least, most = np.flatnonzero(sums <= reach), np.flatnonzero(sums >= -reach)
         lower = _SHARES[least[0]] - _STEP if len(least) else 1.0 - _STEP
         upper = _SHARES[most[-1]] + _STEP if len(most) else 1.0
         return max(0.0, float(lower)), min(1.0, float(upper))
 
-    def _stddev(self, norm: float) -> float:
-        """Return the standard deviation of a weighted sum of noises whose weights have this L2 norm."""
-        return norm * math.sqrt(DiscreteLaplace(self.scale).variance)
+    @property
+    def _reach(self) -> float:
+        """How far noise of one cell reaches to either side."""
+        return _DEVIATIONS * math.sqrt(DiscreteLaplace(self.scale).variance)
 
     def best_limit(self, stddev: Callable[[int], float]) -> int | None:
         """Return the limit that keeps most of a count in relation to its noise, and drops at most `MOST_DROPPED`.
@@ -238,5 +236,5 @@ class NoisyHistogram:
 _STEP = 0.001
 _SHARES = np.arange(0.0, 1.0 + _STEP / 2, _STEP)
 
-_DEVIATIONS = max(math.log(1 / BETA) / math.sqrt(2), float(special.ndtri(1 - BETA / 2)))
+_DEVIATIONS = max(math.log(1 / OUTSIDE) / math.sqrt(2), float(special.ndtri(1 - OUTSIDE / 2)))
 """Standard deviations to the ends of an interval: of one Laplace number, or of a normal one if that is more."""

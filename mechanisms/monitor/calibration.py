@@ -14,15 +14,17 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.discrete import LARGEST_TABLE, PRECISE, WORD_BITS, IntegerLaw
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
-from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import (
     LARGEST_EPSILON,
     LARGEST_EXPONENT,
     ROUNDING,
-    ComposedCurve,
     PrivacyCurve,
     SlackCurve,
+    beside,
+    gaussian_sigma,
     largest,
+    shift_beside,
+    shift_of_noise,
 )
 from privstream.mechanisms.privacy.clocks import LARGEST_CHARGES, ClockCurve, StatusCurve
 from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
@@ -241,9 +243,8 @@ class Calibration:
         """The privacy curve of everything published."""
         curve: PrivacyCurve = self.hits_curve
         if self.count_sigma is not None:
-            counts = noisy_counts.CountCurve(sigma=self.count_sigma, releases=self.budget.max_hits)
-            interval = noisy_counts.grid(self.budget.epsilon, counts.releases)
-            curve = ComposedCurve(curves=(curve, counts), interval=interval)
+            shift = shift_of_noise(self.count_sigma, self.budget.max_hits)
+            curve = beside(curve, shift, self.budget.epsilon)
         return SlackCurve(curve=curve, slack=self.budget.domain_delta) if self.budget.domain_delta else curve
 
     @functools.cached_property
@@ -309,10 +310,8 @@ def with_counts(calibration: AnyCalibration) -> AnyCalibration:
     budget = calibration.budget
     if not budget.count_share:
         return calibration
-    sigma = noisy_counts.solve_sigma(
-        hits=calibration.hits_curve, charges=budget.max_hits, epsilon=budget.epsilon, delta=budget.hits_delta
-    )
-    return replace(calibration, count_sigma=sigma)
+    shift = shift_beside(calibration.hits_curve, budget.epsilon, budget.hits_delta)
+    return replace(calibration, count_sigma=gaussian_sigma(shift, math.sqrt(budget.max_hits), budget.max_hits))
 
 
 def _solved(budget: MonitorBudget, up_steps: int | None) -> Calibration:

@@ -7,7 +7,6 @@ means exactly the value of the float.
 
 import math
 import operator
-import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -31,8 +30,6 @@ WORD_BITS = 128
 ONE = 1 << WORD_BITS
 FIXED = 320  # fractional bits of the arithmetic that makes tables
 LARGEST_TABLE = 1 << 20
-_mpmath_lock = threading.Lock()  # mpmath's working precision is global
-
 # A context of our own, never changed, that threads can share.
 PRECISE: Any = mpmath.MPContext()
 PRECISE.prec = FIXED + 80
@@ -69,18 +66,16 @@ class IntegerLaw:
     def from_survival(cls, first: int, survival: Callable[[int], Any]) -> "IntegerLaw":
         """Make the law on first, first + 1, .. with Pr[X > k] = survival(k), an mpf or a Fraction.
 
-        `survival` is called for k = first, first + 1, .. with mpmath at 320 bits, until it rounds to zero at 128 bits.
+        `survival` is called for k = first, first + 1, .., until it rounds to zero at 128 bits.
         """
         cumulative: list[int] = []
-        with _mpmath_lock, mpmath.workprec(FIXED):
-            while True:
-                value = mpmath.mpmathify(survival(first + len(cumulative)))
-                rest = int(mpmath.nint(mpmath.ldexp(value, WORD_BITS)))
-                if rest <= 0:
-                    return cls.from_cumulative(first, cumulative)
-                cumulative.append(ONE - min(rest, ONE))
-                if len(cumulative) > LARGEST_TABLE:
-                    raise ValueError(f"survival must vanish within {LARGEST_TABLE} integers")
+        while len(cumulative) <= LARGEST_TABLE:
+            value = PRECISE.convert(survival(first + len(cumulative)))
+            rest = int(PRECISE.nint(PRECISE.ldexp(value, WORD_BITS)))
+            if rest <= 0:
+                return cls.from_cumulative(first, cumulative)
+            cumulative.append(ONE - min(rest, ONE))
+        raise ValueError(f"survival must vanish within {LARGEST_TABLE} integers")
 
     def __repr__(self) -> str:
         return f"IntegerLaw({self.first}..{self.first + len(self.high)})"

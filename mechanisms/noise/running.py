@@ -12,29 +12,35 @@ from typing import Self
 
 import numpy as np
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.noise.correlated import ROUNDING_VARIANCE, BandedFactor, Factor, whole_counts
+from privstream.mechanisms.noise.correlated import BUFFERS, DEVIATIONS, BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import NoiseSum, sum_quantile
-from privstream.mechanisms.privacy.accounting import SMOOTHING
+from privstream.mechanisms.privacy.accounting import SMOOTHING, gaussian_sigma
 from scipy import special
 from typing_extensions import override
 
+EXACT = 2.0**53
+"""Whole floats below it are exact."""
+
+LARGEST_HORIZON = 1 << 20
+"""Steps of correlated noise."""
+
+_ROUNDING_VARIANCE = 1 / 12  # of rounding to whole counts
 _TOGETHER = 1 << 18  # numbers that are drawn in one call
+_SPARE_BITS = 9  # of the grid beyond sqrt(horizon)
+_CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2 by rounding, and what floats round off
+_FLOATS = 0.5
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
+_LARGEST_TAIL = 0.1  # up to which normal tails bound discrete ones: docs/proofs/keyed_counts.md, Lemma 3
 
 
 class RunningNoise(ABC):
     """Noise on the answers about keys, at steps 1, 2, .. of the run, whenever a key was first seen."""
 
-    law: DiscreteGaussian | DiscreteLaplace
-
-    @property
-    def is_laplace(self) -> bool:
-        """Whether numbers are drawn from a discrete Laplace law, and not from a Gaussian one."""
-        return isinstance(self.law, DiscreteLaplace)
+    law: SymmetricNoise
 
     @property
     @abstractmethod
@@ -42,18 +48,17 @@ class RunningNoise(ABC):
         """Numbers that a key has to remember from one step to the next."""
 
     @abstractmethod
-    def advance(
-        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
-    ) -> Integers:
+    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
         """Return the noise of `keys` at `step`, int64 (keys,), and bring `memory` (rows, keys) up to date in place.
 
-        The noise that is first used at this step is bound to facts about the keys, each int64 (keys,), so that a
-        repetition in which one of them is another draws it afresh.
+        The noise that is first used at this step is bound to the true totals, int64 (keys,), so that a repetition in
+        which one of them is another draws it afresh.
         """
 
     def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
         """Bring empty `memory` to where it is before step `before`, for keys to which nobody has contributed yet."""
-        assert not self.rows
+        for step in range(1, before if self.rows else 1):
+            self.advance(memory, step, keys, np.zeros(len(keys), np.int64), source)
 
     @abstractmethod
     def variance(self, step: int) -> float:
@@ -68,110 +73,144 @@ class RunningNoise(ABC):
 
 
 @dataclass(frozen=True)
-class ToeplitzNoise(RunningNoise):
-    """Sums of w = R^-1 z over the last `span` steps, or over all, z independent on a grid of 2^-fraction.
+class IndependentNoise(RunningNoise):
+    """Each step has noise of its own; where several are added up, variance and tails are those of the sum.
 
     Attributes:
-        factor: R.
-        law: of z where its level is 1, in units of the grid; discrete Laplace only with R the identity.
-        fraction: fractional bits of the grid.
-        span: number of steps, or None for all.
+        law: of one step.
+        windows: steps that are added up.
     """
 
-    factor: Factor
-    law: DiscreteGaussian | DiscreteLaplace
+    law: SymmetricNoise
+    windows: int = 1
+
+    rows = 0
+
+    @override
+    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+        return self.draw(keys, step, totals, source)
+
+    def draw(self, keys: Words, steps: int | Words, totals: Integers, source: NoiseSource) -> Integers:
+        """Return the noise of one step, for pairs of a key and a step, int64 (pairs,), bound to true totals."""
+        return self.law.draw(source, source.bind(_labels(keys, steps), totals))
+
+    def summed(self, windows: int) -> IndependentNoise:
+        """Return the noise of sums over so many steps."""
+        return replace(self, windows=windows)
+
+    @override
+    def variance(self, step: int) -> float:
+        return self.windows * self.law.variance
+
+    @override
+    def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
+        drawn = self.windows * number
+        if isinstance(self.law, DiscreteLaplace):
+            return _laplace_quantile(self.law, drawn, tail)
+        # A sum of discrete Gaussians is one: docs/proofs/keyed_counts.md, Lemma 3.
+        return math.ceil(_normal(min(tail, _LARGEST_TAIL)) * self.law.sigma * math.sqrt(drawn) - 0.5)
+
+
+@dataclass(frozen=True)
+class ToeplitzNoise(RunningNoise):
+    """Sums of w = D^-1 R^-1 z over all steps, z independent Gaussian numbers on a grid of 2^-fraction.
+
+    Attributes:
+        factor: R D.
+        law: of z where its level is 1, in units of the grid.
+        fraction: fractional bits of the grid.
+    """
+
+    factor: BufferedFactor
+    law: DiscreteGaussian
     fraction: int
-    span: int | None
 
-    @property
-    def rows(self) -> int:
-        """Those of the factor, the last w in a ring where they are to be subtracted again, and the sum of w."""
-        if self.span == 1:
-            return self.factor.rows
-        return self.factor.rows + 1 + (self.span or 0)
+    rows = BUFFERS + 1  # those of the factor, and the sum of w
 
-    def advance(
-        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
-    ) -> Integers:
-        """Return the noise of one step."""
-        return self._correlated(self._law(step).draw(source, _bound(source, _labels(keys, step), facts)), memory, step)
+    @classmethod
+    @functools.lru_cache(maxsize=64)
+    def of(cls, steps: int, shift: float, *, norm: float, touched: int, largest: int) -> Self:
+        """Return the least noise in which one person is seen as a shift of so many deviations.
 
-    def independent(self, keys: Words, steps: Words, facts: Sequence[Integers], source: NoiseSource) -> Integers:
-        """Return what `advance` returns for pairs of a key and a step, int64 (pairs,), where nothing is remembered."""
-        assert not self.rows
-        return self.law.draw(source, _bound(source, _labels(keys, steps), facts))
+        Proof: docs/proofs/counters.md, Theorem 4.
 
-    def summed(self, steps: int) -> ToeplitzNoise:
-        """Return the noise of sums of the answers of so many steps, each about one; R must be the identity."""
-        assert self.factor.exact and self.span == 1
-        return replace(self, factor=BandedFactor(steps, 1), span=steps)
+        Args:
+            steps: of the run.
+            shift: in standard deviations, of all steps together.
+            norm: of what the person adds, over columns, as if all of it came at one step.
+            touched: columns that the person may move, counted with each contribution.
+            largest: what one column moves by, at most.
 
+        Raises:
+            ValueError: floats could not add it up exactly.
+        """
+        factor = BufferedFactor(steps)
+        fraction = max(0, math.ceil(_SPARE_BITS + math.log2(steps * touched / norm**2) / 2))
+        moved = math.ldexp(norm * math.sqrt(factor.square), fraction)
+        corrected = 2 * _CORRECTION * math.sqrt(touched * float(factor.levels @ factor.levels))
+        sigma = gaussian_sigma(shift, moved + corrected)
+        sums = DEVIATIONS * 2 * sigma * math.sqrt(max(factor.squares.max(), factor.inverse @ factor.inverse))
+        between = math.ldexp(largest * float(factor.levels[-1]), fraction)  # buffers of both worlds, at most
+        if sums >= EXACT or factor.float_error(sigma + between) > _FLOATS:
+            raise ValueError("noise must be nearly exact in floating point")
+        return cls(factor, DiscreteGaussian(sigma), fraction)
+
+    @override
+    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+        drawn = self.law_at(step).draw(source, source.bind(_labels(keys, step), totals))
+        self._add(drawn.astype(np.float64), memory, step)
+        unit = math.ldexp(1.0, self.fraction)
+        return np.asarray(np.floor((memory[BUFFERS] + unit / 2) / unit), np.int64)
+
+    @override
     def remember(self, memory: Floats, before: int, keys: Words, source: NoiseSource) -> None:
-        """Draw what is remembered, for many steps at once, bound to totals of zero."""
-        assert self.span in (1, None)  # keys of several windows are public, and never late
         start, together = 1, max(1, _TOGETHER // max(1, len(keys)))
-        while self.rows and len(keys) and start < before:
+        while len(keys) and start < before:  # many steps at once, bound to totals of zero
             same_law = int(np.searchsorted(self.factor.levels, self.factor.levels[start - 1], side="right"))
             steps = np.arange(start, 1 + min(start - 1 + together, before - 1, same_law))
             labels = _labels(np.tile(keys, len(steps)), np.repeat(steps, len(keys)).astype(np.uint64))
-            drawn = self._law(start).draw(source, _bound(source, labels, [np.zeros(len(labels), np.int64)]))
-            for step, values in zip(steps.tolist(), drawn.reshape(len(steps), len(keys)), strict=True):
-                self._correlated(values, memory, step)
+            drawn = self.law_at(start).draw(source, source.bind(labels, np.zeros(len(labels), np.int64)))
+            for step, values in zip(steps.tolist(), drawn.astype(float).reshape(len(steps), len(keys)), strict=True):
+                self._add(values, memory, step)
             start += len(steps)
 
-    def _correlated(self, drawn: Integers, memory: Floats, step: int) -> Integers:
-        """Return the noise of a step of which z has been drawn."""
-        if not self.rows:
-            return drawn
-        values = drawn.astype(np.float64)
-        self.factor.correct(values, memory[: self.factor.rows], step)
-        if self.span != 1:
-            values = self._summed(values, memory[self.factor.rows :], step)
-        return whole_counts(values, self.fraction)
+    def _add(self, values: Floats, memory: Floats, step: int) -> None:
+        """Turn z into w, and add it to the sum of all w: whole numbers below `EXACT`."""
+        self.factor.correct(values, memory[:BUFFERS], step)
+        memory[BUFFERS] += values
 
-    def _summed(self, values: Floats, memory: Floats, step: int) -> Floats:
-        memory[0] += values  # whole numbers below 2^53, see `calibration`: exact
-        if self.span is not None:
-            oldest = memory[1 + step % self.span]
-            memory[0] -= oldest
-            oldest[:] = values
-        total: Floats = memory[0]
-        return total
+    @property
+    def horizon(self) -> int:
+        """Steps of the run."""
+        return self.factor.horizon
 
-    def _law(self, step: int) -> DiscreteGaussian | DiscreteLaplace:
-        level = 1.0 if self.span == 1 else float(self.factor.levels[step - 1])
-        return self.law if isinstance(self.law, DiscreteLaplace) or level == 1 else _levelled(self.law.sigma, level)
+    def law_at(self, step: int) -> DiscreteGaussian:
+        """Return the law of z at a step."""
+        return _levelled(self.law.sigma, float(self.factor.levels[step - 1]))
+
+    def shifts(self, totals: Floats) -> Floats:
+        """Return by how much the z of all steps hide a change of the totals by so much after each step."""
+        came = np.diff(totals, prepend=0.0) * self.factor.levels[: len(totals)]
+        return np.asarray(np.convolve(came, self.factor.coefficients)[: len(came)])
+
+    @override
+    def variance(self, step: int) -> float:
+        found = math.ldexp(self.law.variance, -2 * self.fraction) * self._square(step)
+        return found + (_ROUNDING_VARIANCE if self.fraction else 0.0)
+
+    @override
+    def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
+        # docs/proofs/keyed_counts.md, Lemma 3.
+        norm = math.sqrt(self._square(step) * number)
+        rounded = _ROUNDED_SIGMA * math.sqrt(-2 * math.log(tail * _SMALL_PART))
+        moved = norm * float(self.factor.levels[-1]) * (rounded + math.sqrt(step * number))
+        bound = math.ldexp(_normal(tail) * self.law.sigma * norm + moved, -self.fraction)
+        return max(0, math.ceil(bound + number / 2 - 1))
 
     def _square(self, step: int) -> float:
         """Return the variance of the noise at `step` for sigma 1."""
-        squares = _squares(self.factor, self.span)
+        squares = self.factor.squares
         return float(squares[min(step, len(squares)) - 1])
-
-    def variance(self, step: int) -> float:
-        """Return the variance of the noise on counts at `step`, with that of rounding to whole counts."""
-        rounding = ROUNDING_VARIANCE if self.fraction else 0.0
-        return math.ldexp(self.law.variance, -2 * self.fraction) * self._square(step) + rounding
-
-    def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
-        """Return z with Pr[noise > z] <= tail: docs/proofs/keyed_counts.md, Lemma 3."""
-        square = self._square(step)
-        if isinstance(self.law, DiscreteLaplace):
-            return _laplace_quantile(self.law, round(square) * number, tail)
-        norm = math.sqrt(square * number)
-        normal = -self.law.sigma * norm * float(special.ndtri(tail * (1 - _SMALL_PART)))
-        if math.isinf(normal):
-            raise ValueError(f"delta must be larger: no threshold is exceeded by noise with a probability of {tail}")
-        if self.factor.exact and normal >= self.law.sigma * norm:  # a sum of discrete Gaussians is one
-            return math.ceil(normal - 0.5)
-        moved = norm * float(self.factor.levels[-1])
-        corrections = 0.0 if self.factor.exact else moved * math.sqrt(step * number)
-        rounded = moved * _rounded(tail)
-        return max(0, math.ceil(math.ldexp(normal + rounded + corrections, -self.fraction) + number / 2 - 1))
-
-
-def correlated_noise(factor: Factor, sigma: float, fraction: int) -> ToeplitzNoise:
-    """Return noise of sums over all steps, from Gaussian z of that sigma on a grid of 2^-fraction."""
-    return ToeplitzNoise(factor, _levelled(sigma, 1.0), fraction, None)
 
 
 @dataclass(frozen=True)
@@ -193,10 +232,6 @@ class NodeNoise(RunningNoise):
     @abstractmethod
     def most_nodes(self, step: int) -> int:
         """Return how many nodes a prefix of at most `step` steps has at most."""
-
-    def walks(self, step: int) -> int:
-        """Return how many times as likely one of the steps 1 .. `step` is beyond a bound as the worst one, at most."""
-        return step
 
     @override
     def variance(self, step: int) -> float:
@@ -223,9 +258,7 @@ class TreeNoise(NodeNoise):
         return list(prefix_nodes(best_base(self.horizon), step))
 
     @override
-    def advance(
-        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
-    ) -> Integers:
+    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
         noise = np.zeros(len(keys), np.int64)
         for height, node, sign in self.nodes(step):
             noise += sign * self.law.draw(source, _labels(keys, height << 48 | node))
@@ -235,10 +268,6 @@ class TreeNoise(NodeNoise):
     def most_nodes(self, step: int) -> int:
         base = best_base(self.horizon)
         return base // 2 * tree_height(base, step)
-
-    @override
-    def tail_bound(self, step: int, tail: float, number: int = 1) -> int:  # at any step: few quantiles are computed
-        return _laplace_quantile(self.law, _few(self.most_nodes(self.horizon) * number), tail)
 
 
 @dataclass(frozen=True)
@@ -266,21 +295,29 @@ class CompleteTreeNoise(NodeNoise):
         return found
 
     @override
-    def advance(
-        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
-    ) -> Integers:
-        height = next(h for h in itertools.count() if step % self.base ** (h + 1))  # of the node that ends here
-        noise = memory[height] + self.law.draw(source, _bound(source, _labels(keys, step), facts))
+    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
+        height = self._height(step)
+        noise = memory[height] + self.law.draw(source, source.bind(_labels(keys, step), totals))
         memory[: height + 1] = noise  # whole numbers: the caller keeps them below 2^53
         return np.asarray(noise, np.int64)
+
+    def law_at(self, step: int) -> SymmetricNoise:
+        """Return the law of a node that ends at a step."""
+        return self.law
+
+    def shifts(self, totals: Floats) -> Floats:
+        """Return by how much the nodes that end at all steps hide a change of the totals by so much after each step."""
+        steps = np.arange(1, len(totals) + 1)
+        before = steps - [self.base ** self._height(step) for step in steps.tolist()]
+        return np.asarray(totals - np.append(0.0, totals)[before])
+
+    def _height(self, step: int) -> int:
+        """Return the height of the node that ends at a step."""
+        return next(h for h in itertools.count() if step % self.base ** (h + 1))
 
     @override
     def most_nodes(self, step: int) -> int:
         return _most_digits(self.base, step)
-
-    @override
-    def walks(self, step: int) -> int:
-        return min(step, 2 * (step // self.base + 1))  # steps that differ in their last digit count twice: Levy
 
 
 LENGTHS = (10, 147, 2_916, 171_366, 5_315_625, 1 << 40)
@@ -323,12 +360,10 @@ class EpochNoise(RunningNoise):
         return 1 + max(epoch.rows for epoch in self.epochs)
 
     @override
-    def advance(
-        self, memory: Floats, step: int, keys: Words, facts: Sequence[Integers], source: NoiseSource
-    ) -> Integers:
+    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
         *_, (number, epoch, _, done) = self.begun(step)
         own = memory[1 : 1 + epoch.rows]
-        noise = epoch.advance(own, done, keys, facts, source.derive("epoch", number)) + memory[0].astype(np.int64)
+        noise = epoch.advance(own, done, keys, totals, source.derive("epoch", number)) + memory[0].astype(np.int64)
         if done == self.lengths[min(number, len(self.lengths) - 1)]:
             memory[0], memory[1:] = noise, 0.0
         return np.asarray(noise)
@@ -349,11 +384,10 @@ class EpochNoise(RunningNoise):
     def tail_up_to(self, step: int, tail: float) -> int:
         """Return z with Pr[noise at any of the steps 1 .. `step` > z] <= tail; it grows with the step."""
         begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
-        log_share = math.log(2 * tail / len(begun))
+        shares = [tail / len(begun) / done for _, done in begun]
         if any(most := self.laws(step, largest=True)):
-            walks = [epoch.walks(done) for epoch, done in begun if isinstance(epoch, NodeNoise)]
-            return max(sum_quantile(laws, log_share - math.log(each)) for laws, each in zip(most, walks, strict=True))
-        return sum(epoch.tail_bound(done, tail / len(begun) / done) for epoch, done in begun)
+            return max(sum_quantile(laws, math.log(2 * share)) for laws, share in zip(most, shares, strict=True))
+        return sum(epoch.tail_bound(done, share) for (epoch, done), share in zip(begun, shares, strict=True))
 
     def laws(self, step: int, *, largest: bool = False) -> list[list[tuple[SymmetricNoise, int]]]:
         """Return of how many nodes of each law the noise is, up to each epoch; nothing where it is not of nodes.
@@ -375,15 +409,10 @@ def tree_nodes(horizon: int) -> int:
     return tree_height(best_base(horizon), horizon)
 
 
-@functools.lru_cache(maxsize=64)
-def _squares(factor: Factor, span: int | None) -> Floats:
-    return factor.squares(span)
-
-
 @functools.lru_cache(maxsize=256)
 def _levelled(sigma: float, level: float) -> DiscreteGaussian:
     """Return the law of z at a level: docs/proofs/keyed_counts.md, section 2."""
-    return DiscreteGaussian(math.sqrt((sigma**2 - SMOOTHING) / level**2 + SMOOTHING))
+    return DiscreteGaussian(sigma if level == 1 else math.sqrt((sigma**2 - SMOOTHING) / level**2 + SMOOTHING))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -400,16 +429,11 @@ def _few(number: int) -> int:
     return -(-number >> rest) << rest
 
 
-def _rounded(tail: float) -> float:
-    """Return what noise that is rounded to integers may add to continuous noise, per unit of the L2 norm."""
-    return _ROUNDED_SIGMA * math.sqrt(-2 * math.log(tail * _SMALL_PART))
-
-
-def _bound(source: NoiseSource, labels: Words, facts: Sequence[Integers]) -> Words:
-    """Return labels that depend on all facts."""
-    for fact in facts:
-        labels = source.bind(labels, fact)
-    return labels
+def _normal(tail: float) -> float:
+    """Return what a normal number exceeds with this probability, but for the part that rounding needs."""
+    if math.isinf(found := -float(special.ndtri(tail * (1 - _SMALL_PART)))):
+        raise ValueError(f"delta must be larger: no threshold is exceeded by noise with a probability of {tail}")
+    return found
 
 
 def _labels(keys: Words, low: int | Words) -> Words:
@@ -439,12 +463,9 @@ def best_arity(horizon: int) -> int:
     """Return the number of children with the least variance at the worst step, among the least of each height."""
     bases: list[int] = []
     for height in range(1, horizon.bit_length() + 1):
-        base = max(2, round(horizon ** (1 / height)) - 1)
-        bases.append(next(base for base in itertools.count(base) if base**height > horizon))
+        least = itertools.count(max(2, round(horizon ** (1 / height)) - 1))
+        bases.append(next(base for base in least if base**height > horizon))
     return min(bases, key=lambda base: len(plain_digits(base, horizon)) ** 2 * _most_digits(base, horizon))
-
-
-_LARGEST_BASE = 99
 
 
 def tree_height(base: int, horizon: int) -> int:
@@ -452,45 +473,23 @@ def tree_height(base: int, horizon: int) -> int:
     return next(h for h in itertools.count(1) if (base**h - 1) // 2 >= horizon)
 
 
-def digits(base: int, step: int) -> list[int]:
-    """Return the balanced digits of a step, lowest first."""
-    found = []
-    while step:
-        digit = (step + base // 2) % base - base // 2
-        found.append(digit)
-        step = (step - digit) // base
-    return found
+@functools.lru_cache(maxsize=256)
+def best_base(horizon: int) -> int:
+    """Return the odd base with the least mean variance, in about: height^2 times height base / 4 nodes."""
+    return min(range(3, _LARGEST_BASE + 1, 2), key=lambda base: tree_height(base, horizon) ** 3 * base)
+
+
+_LARGEST_BASE = 99
 
 
 def prefix_nodes(base: int, step: int) -> Iterator[tuple[int, int, int]]:
-    """Return height, position and sign of the nodes that add up to the first `step` steps: balanced digits."""
-    numbers, position = digits(base, step), 0
+    """Return height, position and sign of the nodes that add up to the first `step` steps: by balanced digits."""
+    numbers, position = [], 0
+    while step:
+        numbers.append((step + base // 2) % base - base // 2)
+        step = (step - numbers[-1]) // base
     for height in reversed(range(len(numbers))):
         position, number = position * base, numbers[height]
         for node in range(min(position, position + number), max(position, position + number)):
             yield height, node, 1 if number > 0 else -1
         position += number
-
-
-def total_digits(base: int, horizon: int) -> int:
-    """Return the sum over steps 1 .. horizon of the absolute values of their balanced digits."""
-    side, total = base // 2, 0
-    period = side * (side + 1)
-    for level in range(tree_height(base, horizon)):
-        unit = base**level
-        quotients, rest = divmod(horizon + unit // 2 + 1, unit)  # steps -unit//2 .. horizon share digits in runs
-
-        def below(count: int) -> int:
-            """Return the sum of |digit| of the quotients 0 .. count - 1."""
-            cycles, part = divmod(count, base)
-            return cycles * period + sum(abs((q + side) % base - side) for q in range(part))
-
-        total += unit * below(quotients) + rest * (below(quotients + 1) - below(quotients))
-    return total
-
-
-@functools.lru_cache(maxsize=256)
-def best_base(horizon: int) -> int:
-    """Return the odd base with the least mean variance over the horizon."""
-    bases = range(3, _LARGEST_BASE + 1, 2)
-    return min(bases, key=lambda base: tree_height(base, horizon) ** 2 * total_digits(base, horizon))

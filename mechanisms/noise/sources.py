@@ -109,9 +109,7 @@ class PrfNoise:
     def hash_bytes(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Words:
         """Return keyed 64-bit hashes of byte strings, the same for a string whatever stands around it.
 
-        Args:
-            data: uint8, the bytes of all strings one after the other.
-            offsets: int64 (n + 1), nondecreasing; string i is data[offsets[i]:offsets[i + 1]].
+        `data`, uint8, has all strings one after the other; string i is data[offsets[i]:offsets[i + 1]], int64 (n + 1).
         """
         data, offsets = np.asarray(data), np.asarray(offsets)
         if data.dtype != np.uint8 or offsets.dtype != np.int64:
@@ -273,19 +271,15 @@ def _strip_newline(content: bytes) -> bytes:
 
 def _blocks(labels: Labels) -> Words:
     """Return labels of any allowed form as uint64 (n, 2)."""
-    if isinstance(labels, np.ndarray):
-        if labels.dtype != np.uint64:
-            raise TypeError(f"labels must be uint64, got {labels.dtype}")
-        if labels.ndim == 2 and labels.shape[1] == 2:
-            return labels
-        if labels.ndim != 1:
-            raise ValueError(f"labels must have shape (n,) or (n, 2), got {labels.shape}")
-        high = labels
-    else:
-        high = np.arange(checks.integer("labels", labels, minimum=0), dtype=np.uint64)
-    blocks = np.zeros((len(high), 2), dtype=np.uint64)
-    blocks[:, 0] = high
-    return blocks
+    if not isinstance(labels, np.ndarray):
+        labels = np.arange(checks.integer("labels", labels, minimum=0), dtype=np.uint64)
+    if labels.dtype != np.uint64:
+        raise TypeError(f"labels must be uint64, got {labels.dtype}")
+    if labels.ndim == 1:
+        return np.stack([labels, np.zeros_like(labels)], axis=1)
+    if labels.ndim != 2 or labels.shape[1] != 2:
+        raise ValueError(f"labels must have shape (n,) or (n, 2), got {labels.shape}")
+    return labels
 
 
 _ROW = 2  # the third column of labels that are bound

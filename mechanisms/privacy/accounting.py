@@ -1,4 +1,4 @@
-"""Privacy curves: delta as a function of epsilon, how curves compose, and that of Gaussian noise."""
+"""Privacy curves: delta as a function of epsilon, how curves compose, and the scale of Gaussian noise."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
+from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from scipy import special
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from dp_accounting.pld.pld_pmf import PLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-Divergences = Callable[[Floats], tuple[Floats, ...]]
 
 TAIL = 1e-15  # privacy losses less likely than this are counted as infinite
 LARGEST_EPSILON = 1e4
@@ -30,11 +28,14 @@ LARGEST_EXPONENT = 600.0  # e^600 is still a float
 ROUNDING = 1e-9  # relative; solvers stay so far below their goal, for rounded parameters
 SUM_ERROR = 1e-6  # relative, of delta summed over a privacy loss distribution
 FUNCTION_ERROR = 1e-12  # relative, of tail probabilities from scipy; tested against mpmath
+SMALLEST_SIGMA = 3.0
+SMOOTHING = 4.0  # variance that turns continuous Gaussian noise into discrete (docs/proofs/counters.md, Lemma 1)
+LEAST_DELTA = 1e-13  # what compositions cut off, and their rounding, is far below
 
-
-def losses(module: str = "privacy_loss_distribution") -> Any:
-    """Return a module of `dp_accounting.pld`, which takes long to load: plans do without."""
-    return importlib.import_module(f"dp_accounting.pld.{module}")
+_SIGMA_BITS = 16
+_SHIFT_PRECISION = 1e-3
+_SMALLEST_SHIFT, _LARGEST_SHIFT = 1e-9, 1e3
+_NEAR = 1e-12  # relative; losses within it of the largest one count as the largest
 
 
 class PrivacyCurve(ABC):
@@ -49,7 +50,7 @@ class PrivacyCurve(ABC):
         return least_epsilon(self.delta, delta)
 
     @abstractmethod
-    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
+    def to_pld(self, interval: float) -> PrivacyLossDistribution:
         """Return a pessimistic privacy loss distribution on multiples of `interval`."""
 
 
@@ -66,15 +67,31 @@ class DivergenceCurve(PrivacyCurve):
         return float(min(1.0, max(0.0, *(side[0] for side in self.one_way(at)))))
 
     @override
-    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        return losses().PrivacyLossDistribution(*connect_dots(self.one_way, interval))
+    def to_pld(self, interval: float) -> PrivacyLossDistribution:
+        # Divergences on the grid are joined by chords (Doroshenko et al. 2022).
+        checks.positive("interval", interval)
+        reach = 1.0
+        while max(side[0] for side in self.one_way(np.array([reach]))) > TAIL and reach < LARGEST_EPSILON:
+            reach *= 1.25
+        steps = math.ceil(reach / interval)
+        if steps > MAX_GRID:
+            raise ValueError(f"interval must be >= {reach / MAX_GRID:g} for this curve, got {interval}")
+        connected = _losses("pld_pmf").create_pmf_pessimistic_connect_dots_fixed_gap
+        sides = self.one_way(np.linspace(-steps * interval, steps * interval, 2 * steps + 1))
+        falling = (np.minimum.accumulate(np.clip(side, 0.0, 1.0)) for side in sides)
+        return _losses().PrivacyLossDistribution(*(connected(interval, -steps, steps, side) for side in falling))
 
 
-def largest(accept: Callable[[float], bool], low: float, high: float) -> float:
-    """Return a point of [low, high] that `accept` accepts, within 1e-12 of the last one; needs accept(low)."""
+def _losses(module: str = "privacy_loss_distribution") -> Any:
+    """Return a module of `dp_accounting.pld`, which takes long to load: plans do without."""
+    return importlib.import_module(f"dp_accounting.pld.{module}")
+
+
+def largest(accept: Callable[[float], bool], low: float, high: float, precision: float = 1e-12) -> float:
+    """Return a point of [low, high] that `accept` accepts, near the last one; needs accept(low)."""
     if accept(high):
         return high
-    while high - low > 1e-12 * high:
+    while high - low > precision * high:
         middle = math.sqrt(low * high) if high > 4 * low > 0 else (low + high) / 2
         if not low < middle < high:
             break
@@ -100,22 +117,6 @@ def least_epsilon(curve: Callable[[float], float], delta: float) -> float:
     if curve(LARGEST_EPSILON) > delta:
         return math.inf
     return smallest(lambda epsilon: curve(epsilon) <= delta, 0.0, LARGEST_EPSILON)
-
-
-def connect_dots(divergences: Divergences, interval: float) -> tuple[PLDPmf, ...]:
-    """Return the laws of the privacy losses on multiples of `interval` (Doroshenko et al. 2022)."""
-    checks.positive("interval", interval)
-    reach = 1.0
-    while max(side[0] for side in divergences(np.array([reach]))) > TAIL and reach < LARGEST_EPSILON:
-        reach *= 1.25
-    steps = math.ceil(reach / interval)
-    if steps > MAX_GRID:
-        raise ValueError(f"interval must be >= {reach / MAX_GRID:g} for this curve, got {interval}")
-    connected = losses("pld_pmf").create_pmf_pessimistic_connect_dots_fixed_gap
-    return tuple(
-        connected(interval, -steps, steps, np.minimum.accumulate(np.clip(side, 0.0, 1.0)))
-        for side in divergences(np.linspace(-steps * interval, steps * interval, 2 * steps + 1))
-    )
 
 
 def excess(likely: Floats, epsilon: Floats, unlikely: Floats) -> Floats:
@@ -146,10 +147,10 @@ class PointCurve(PrivacyCurve):
         return self.at_epsilon if delta == self.at_delta else least_epsilon(self.delta, delta)
 
     @override
-    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return the privacy loss distribution of randomised response that fails with `at_delta`, rounded up."""
-        parameters = losses("common").DifferentialPrivacyParameters(self.at_epsilon, self.at_delta)
-        return losses().from_privacy_parameters(parameters, value_discretization_interval=interval)
+    def to_pld(self, interval: float) -> PrivacyLossDistribution:
+        # Randomised response that fails with `at_delta`, rounded up.
+        parameters = _losses("common").DifferentialPrivacyParameters(self.at_epsilon, self.at_delta)
+        return _losses().from_privacy_parameters(parameters, value_discretization_interval=interval)
 
 
 class PureDp(PointCurve):
@@ -157,88 +158,20 @@ class PureDp(PointCurve):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlackCurve(PrivacyCurve):
-    """Another curve, with `slack` added to every delta."""
+class GaussianCurve(DivergenceCurve):
+    """Telling N(0, 1) from N(shift, 1), in one look or in any number of adaptive ones (Balle and Wang 2018)."""
 
-    curve: PrivacyCurve
-    slack: float
-
-    def __post_init__(self) -> None:
-        _check_curve(self.curve)
-        checks.probability("slack", self.slack, zero=True)
-
-    @override
-    def delta(self, epsilon: float) -> float:
-        return min(1.0, self.curve.delta(epsilon) + self.slack)
-
-    @override
-    def epsilon(self, delta: float) -> float:
-        checks.probability("delta", delta)
-        return self.curve.epsilon(delta - self.slack) if delta > self.slack else math.inf
-
-    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return a distribution with at least these deltas: that of the other curve, composed with a catastrophe.
-
-        A catastrophe of probability p makes p + (1 - p) delta of a delta. That is at least delta + slack for p =
-        slack / (1 - delta), and no delta is larger than the one at epsilon 0. A point needs no more than `slack`: it
-        is one at which delta is larger by that.
-
-        Raises:
-            ValueError: the curve leaves nothing for the slack at epsilon 0.
-        """
-        if isinstance(self.curve, PointCurve):
-            point = PointCurve(at_epsilon=self.curve.at_epsilon, at_delta=self.curve.at_delta + self.slack)
-            return point.to_pld(interval)
-        rest = 1 - self.curve.delta(0.0)
-        if self.slack >= rest:
-            raise ValueError(f"slack must be < {rest:g}, which the curve leaves at epsilon 0, got {self.slack:g}")
-        lost = PointCurve(at_epsilon=0.0, at_delta=self.slack / rest)
-        return self.curve.to_pld(interval).compose(lost.to_pld(interval))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComposedCurve(PrivacyCurve):
-    """The adaptive composition of several curves, through pessimistic privacy loss distributions."""
-
-    curves: tuple[PrivacyCurve, ...]
-    interval: float = 1e-4
+    shift: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.curves, tuple) or not self.curves:
-            raise TypeError("curves must be a tuple of privacy curves, at least one")
-        for curve in self.curves:
-            _check_curve(curve)
-        checks.positive("interval", self.interval)
-
-    @functools.cached_property
-    def _pld(self) -> PrivacyLossDistribution:
-        return self.to_pld(self.interval)
+        checks.positive("shift", self.shift)
 
     @override
-    def delta(self, epsilon: float) -> float:
-        return float(min(1.0, self._pld.get_delta_for_epsilon(checks.non_negative("epsilon", epsilon))))
-
-    @override
-    def epsilon(self, delta: float) -> float:
-        return float(self._pld.get_epsilon_for_delta(checks.probability("delta", delta) * (1 - SUM_ERROR)))
-
-    @override
-    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """Return the convolution of all distributions: of equal ones at once, of small ones before large ones."""
-        times = Counter(self.curves)
-        parts = [
-            curve.to_pld(interval) if many == 1 else curve.to_pld(interval).self_compose(many)
-            for curve, many in times.items()
-        ]
-        while len(parts) > 1:
-            parts = [
-                functools.reduce(losses().PrivacyLossDistribution.compose, parts[i : i + 2])
-                for i in range(0, len(parts), 2)
-            ]
-        return parts[0]
-
-
-_NEAR = 1e-12  # relative; losses within it of the largest one count as the largest
+    def one_way(self, epsilon: Floats) -> tuple[Floats, ...]:
+        half, middle = self.shift / 2, epsilon / self.shift
+        unlikely = np.exp(epsilon + special.log_ndtr(-half - middle))
+        found = special.ndtr(half - middle) * (1 + FUNCTION_ERROR) - unlikely * (1 - FUNCTION_ERROR)
+        return (np.maximum(0.0, found),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +206,87 @@ class PureComposition(DivergenceCurve):
         return (np.where(epsilon >= largest, 0.0, difference),)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SlackCurve(PrivacyCurve):
+    """Another curve, with `slack` added to every delta."""
+
+    curve: PrivacyCurve
+    slack: float
+
+    def __post_init__(self) -> None:
+        _check_curve(self.curve)
+        checks.probability("slack", self.slack, zero=True)
+
+    @override
+    def delta(self, epsilon: float) -> float:
+        return min(1.0, self.curve.delta(epsilon) + self.slack)
+
+    @override
+    def epsilon(self, delta: float) -> float:
+        checks.probability("delta", delta)
+        return self.curve.epsilon(delta - self.slack) if delta > self.slack else math.inf
+
+    @property
+    def catastrophe(self) -> float:
+        """The probability of a catastrophe that, beside the other curve, covers the slack.
+
+        One of probability p makes p + (1 - p) delta of a delta. That is at least delta + slack for p = slack /
+        (1 - delta), and no delta is larger than the one at epsilon 0.
+
+        Raises:
+            ValueError: the curve leaves nothing for the slack at epsilon 0.
+        """
+        rest = 1 - self.curve.delta(0.0)
+        if self.slack >= rest:
+            raise ValueError(f"slack must be < {rest:g}, which the curve leaves at epsilon 0, got {self.slack:g}")
+        return self.slack / rest
+
+    @override
+    def to_pld(self, interval: float) -> PrivacyLossDistribution:
+        if (point := point_of(self)) is not None:
+            return point.to_pld(interval)
+        lost = PointCurve(at_epsilon=0.0, at_delta=self.catastrophe)
+        return self.curve.to_pld(interval).compose(lost.to_pld(interval))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComposedCurve(PrivacyCurve):
+    """The adaptive composition of several curves, through pessimistic privacy loss distributions."""
+
+    curves: tuple[PrivacyCurve, ...]
+    interval: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.curves, tuple) or not self.curves:
+            raise TypeError("curves must be a tuple of privacy curves, at least one")
+        for curve in self.curves:
+            _check_curve(curve)
+        checks.positive("interval", self.interval)
+
+    @functools.cached_property
+    def _pld(self) -> PrivacyLossDistribution:
+        return self.to_pld(self.interval)
+
+    @override
+    def delta(self, epsilon: float) -> float:
+        return float(min(1.0, self._pld.get_delta_for_epsilon(checks.non_negative("epsilon", epsilon))))
+
+    @override
+    def epsilon(self, delta: float) -> float:
+        return float(self._pld.get_epsilon_for_delta(checks.probability("delta", delta) * (1 - SUM_ERROR)))
+
+    @override
+    def to_pld(self, interval: float) -> PrivacyLossDistribution:
+        parts = [_of_each(curve, interval, times) for curve, times in Counter(self.curves).items()]
+        return functools.reduce(lambda one, other: one.compose(other), parts)
+
+
+@functools.lru_cache(maxsize=16)
+def _of_each(curve: PrivacyCurve, interval: float, times: int) -> PrivacyLossDistribution:
+    found = curve.to_pld(interval)
+    return found if times == 1 else found.self_compose(times)
+
+
 def point_of(curve: PrivacyCurve) -> PointCurve | None:
     """Return what is known of one point alone; None of other curves."""
     if isinstance(curve, SlackCurve) and isinstance(curve.curve, PointCurve):
@@ -281,7 +295,6 @@ def point_of(curve: PrivacyCurve) -> PointCurve | None:
 
 
 def _check_curve(curve: object) -> None:
-    """Refuse what cannot be a privacy curve."""
     if not isinstance(curve, PrivacyCurve):
         raise TypeError(f"curve must be a privacy curve, got {type(curve).__name__}")
 
@@ -311,35 +324,6 @@ def group_point(curve: PrivacyCurve, epsilon: float, delta: float, changes: int)
     return PointCurve(at_epsilon=changes * epsilon, at_delta=delta) if delta < 1 else None
 
 
-SMALLEST_SIGMA = 3.0
-SMOOTHING = 4.0  # variance that turns continuous Gaussian noise into discrete (docs/proofs/counters.md, Lemma 1)
-_SMALLEST_SHIFT, _LARGEST_SHIFT = 1e-9, 1e3
-
-
-@dataclass(frozen=True, kw_only=True)
-class GaussianCurve(PrivacyCurve):
-    """Telling N(0, 1) from N(shift, 1), in one look or in any number of adaptive ones (Balle and Wang 2018)."""
-
-    shift: float
-
-    def __post_init__(self) -> None:
-        checks.positive("shift", self.shift)
-
-    @override
-    def delta(self, epsilon: float) -> float:
-        middle = checks.non_negative("epsilon", epsilon) / self.shift
-        likely = float(special.log_ndtr(self.shift / 2 - middle))
-        unlikely = float(special.log_ndtr(-self.shift / 2 - middle))
-        rounded = math.exp(likely) * (1 + FUNCTION_ERROR) - math.exp(epsilon + unlikely) * (1 - FUNCTION_ERROR)
-        return min(1.0, max(0.0, rounded))
-
-    @override
-    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        return losses().from_gaussian_mechanism(
-            1 / self.shift, value_discretization_interval=interval, use_connect_dots=True
-        )
-
-
 @functools.lru_cache(maxsize=256)
 def largest_shift(epsilon: float, delta: float) -> float:
     """Return the largest shift, rounded down, that is (epsilon, delta)-differentially private.
@@ -358,73 +342,58 @@ def largest_shift(epsilon: float, delta: float) -> float:
     return largest(accept, _SMALLEST_SHIFT, _LARGEST_SHIFT)
 
 
-def counting_sigma(epsilon: float, delta: float, changes: int) -> float:
-    """Return sigma for discrete Gaussian noise on integers of which at most `changes` change, by 1 each."""
-    shift = largest_shift(epsilon, delta)
-    return max(SMALLEST_SIGMA, math.sqrt(changes / shift**2 + SMOOTHING / changes))
+def shift_beside(other: PrivacyCurve, epsilon: float, delta: float) -> float:
+    """Return the largest shift (within 0.1%) of Gaussian noise that fits into a budget beside another mechanism.
+
+    Raises:
+        ValueError: the other one leaves nothing; or delta is smaller than what accounts can resolve.
+    """
+    if delta < LEAST_DELTA:
+        raise ValueError(f"delta must leave at least {LEAST_DELTA:g} for noisy counts, got {delta:g}")
+
+    def accept(shift: float) -> bool:
+        return beside(other, shift, epsilon).delta(epsilon) <= delta * (1 - ROUNDING)
+
+    high = largest_shift(epsilon, delta)
+    if other.delta(epsilon) >= delta or not accept(low := high / 1e4):
+        raise ValueError("count_share must leave enough for noisy counts at this budget")
+    return largest(accept, low, high, _SHIFT_PRECISION)
+
+
+def beside(other: PrivacyCurve, shift: float, epsilon: float) -> ComposedCurve:
+    """Return the curve of a mechanism together with a Gaussian shift, with losses on a grid that suits this epsilon."""
+    return ComposedCurve(curves=(other, GaussianCurve(shift=shift)), interval=min(1e-2, epsilon / 1000))
+
+
+def gaussian_sigma(shift: float, norm: float, changes: int = 1) -> float:
+    """Return sigma for discrete Gaussian noise on integer vectors that move by this L2 norm at most.
+
+    Where at most so many integers change, by 1 each, less is enough (docs/proofs/keyed_counts.md, Theorem 1). It is
+    rounded up to 16 bits: processors compute exponentials with other last bits, from which searches make other digits,
+    and noise of one label at two scales would differ in few counts, and show those.
+    """
+    sigma = math.sqrt((norm * (1 + FUNCTION_ERROR) / shift) ** 2 + SMOOTHING / changes)
+    fraction, exponent = math.frexp(max(SMALLEST_SIGMA, sigma))
+    return math.ldexp(math.ceil(math.ldexp(fraction, _SIGMA_BITS)), exponent - _SIGMA_BITS)
+
+
+def least_noise(epsilon: float, delta: float, l1: float, l2: float, changes: int = 1) -> SymmetricNoise:
+    """Return the noise of less variance, of the kinds that delta allows, on integers that move by such norms."""
+    laplace = DiscreteLaplace(math.nextafter(l1 / epsilon, math.inf))
+    if delta == 0:
+        return laplace
+    gaussian = DiscreteGaussian(gaussian_sigma(largest_shift(epsilon, delta), l2, changes))
+    return gaussian if gaussian.variance < laplace.variance else laplace
+
+
+def shift_of_noise(sigma: float, changes: int) -> float:
+    """Return the shift that such noise shows where so many integers change by 1 each, rounded up."""
+    return math.sqrt(changes / (sigma**2 - SMOOTHING / changes)) * (1 + FUNCTION_ERROR)
 
 
 def noise_curve(epsilon: float, delta: float) -> PrivacyCurve:
     """Return the curve of noise that just meets a budget: pure with delta = 0, Gaussian otherwise."""
     return PureDp(epsilon) if delta == 0 else GaussianCurve(shift=largest_shift(epsilon, delta))
-
-
-def sensitivity_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
-    """Return sigma for discrete Gaussian noise on integer vectors of that L2 sensitivity."""
-    return max(SMALLEST_SIGMA, math.sqrt((sensitivity / largest_shift(epsilon, delta)) ** 2 + SMOOTHING))
-
-
-MOST_POINTS = 10
-"""Of more points the composition is by privacy loss distributions: its terms double with each."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GaussianWithPoints(PrivacyCurve):
-    """A Gaussian pair composed with mechanisms of each of which one point (epsilon, delta) is known, in closed form.
-
-    Privacy: docs/proofs/monitor.md, Theorem 2.
-
-    Attributes:
-        shift: of the Gaussian pair, >= 0; 0 for none.
-        points: 1 to `MOST_POINTS`.
-    """
-
-    shift: float
-    points: tuple[PointCurve, ...]
-
-    def __post_init__(self) -> None:
-        checks.non_negative("shift", self.shift)
-        if not isinstance(self.points, tuple) or not 1 <= len(self.points) <= MOST_POINTS:
-            raise TypeError(f"points must be a tuple of 1 to {MOST_POINTS} points")
-        if not all(isinstance(point, PointCurve) for point in self.points):
-            raise TypeError("points must be PointCurve objects")
-
-    @override
-    def delta(self, epsilon: float) -> float:
-        rest = checks.non_negative("epsilon", epsilon) - self._responses[0]
-        if self.shift == 0:
-            of_noise = -np.expm1(np.minimum(rest, 0.0))
-        else:
-            half, middle = self.shift / 2, rest / self.shift
-            of_noise = np.minimum(1.0, excess(special.ndtr(half - middle), rest, special.ndtr(-half - middle)))
-        shown = -math.expm1(math.fsum(math.log1p(-point.at_delta) for point in self.points))
-        found = shown + (1 - shown) * math.fsum((self._responses[1] * of_noise).tolist())
-        return min(1.0, found * (1 + FUNCTION_ERROR))
-
-    @override
-    def to_pld(self, interval: float = 1e-4) -> PrivacyLossDistribution:
-        noise = [GaussianCurve(shift=self.shift)] if self.shift else []
-        return ComposedCurve(curves=(*noise, *self.points), interval=interval).to_pld(interval)
-
-    @functools.cached_property
-    def _responses(self) -> tuple[Floats, Floats]:
-        """The loss of all randomised responses together, of each of their answers, and how probable each is."""
-        lost, chances = np.zeros(1), np.ones(1)
-        for point in self.points:
-            right = 1 / (1 + math.exp(-point.at_epsilon))
-            lost = np.concatenate([lost + point.at_epsilon, lost - point.at_epsilon])
-            chances = np.concatenate([chances * right, chances * (1 - right)])
-        return lost, chances
 
 
 def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> PrivacyCurve:
@@ -439,31 +408,20 @@ def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> Priva
 
     Raises:
         ValueError: a slack is larger than what its curve leaves at epsilon 0.
-
-    Example:
-        >>> joint_curve([GaussianCurve(shift=0.3), GaussianCurve(shift=0.4)]).shift
-        0.5000000000005
     """
-    squares: list[float] = []
+    shifts: list[float] = []
     lost: list[float] = []
     parts: list[PrivacyCurve] = []
     for curve in curves:
-        inner, slack = (curve.curve, curve.slack) if isinstance(curve, SlackCurve) else (curve, 0.0)
+        inner = curve.curve if isinstance(curve, SlackCurve) else curve
         if not isinstance(inner, GaussianCurve):
             parts.append(curve)
             continue
-        rest = 1 - inner.delta(0.0)
-        if slack >= rest:
-            raise ValueError(f"slack must be < {rest:g}, which the curve leaves at epsilon 0, got {slack:g}")
-        squares.append(inner.shift**2)
-        lost.append(slack / rest)
-    shift = math.sqrt(math.fsum(squares)) * (1 + FUNCTION_ERROR)
-    points = tuple(point for part in parts if (point := point_of(part)) is not None)
-    together: PrivacyCurve
-    if len(points) == len(parts) and 1 <= len(points) <= MOST_POINTS and len(parts) + len(squares) > 1:
-        together = GaussianWithPoints(shift=shift, points=points)
-    else:
-        parts = [GaussianCurve(shift=shift), *parts] if squares else parts
-        together = parts[0] if len(parts) == 1 else ComposedCurve(curves=tuple(parts), interval=interval)
+        shifts.append(inner.shift)
+        if isinstance(curve, SlackCurve):
+            lost.append(curve.catastrophe)
+    if shifts:
+        parts.insert(0, GaussianCurve(shift=math.hypot(*shifts) * (1 + FUNCTION_ERROR)))
+    together = parts[0] if len(parts) == 1 else ComposedCurve(curves=tuple(parts), interval=interval)
     slack = math.fsum(lost) * (1 + FUNCTION_ERROR)
     return SlackCurve(curve=together, slack=slack) if slack else together

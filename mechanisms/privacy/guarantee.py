@@ -22,21 +22,17 @@ GIVEN_NUMBERS = (
     "to delta."
 )
 GIVEN_FUNCTIONS = "The guarantee rests on what the caller's own `Monotone` functions promise."
-
-
 PEOPLE_HASHED = "People are told apart by keyed 64-bit hashes: with n people add n / 2^64 to delta."
-"""The caveat where limits and counts tell people apart by hashes (docs/proofs/clock.md, section 4)."""
-
+"""Where limits and counts tell people apart by hashes (docs/proofs/clock.md, section 4)."""
 ITEMS_HASHED = (
     "Items are told apart by keyed 64-bit hashes: with m of them in all, add m / 2^64 to delta for each one that a "
     "person sends."
 )
-"""The caveat where items that are not on a list are published by their hashes."""
-
+"""Where items that are not on a list are published by their hashes."""
 CONTRIBUTIONS_HASHED = (
     "So are pairs of a person and an item: with p of them in all, add p / 2^64 for each one of a person."
 )
-"""The caveat where it is by a hash that a person's second contribution to an item is told from a first."""
+"""Where it is by a hash that a person's second contribution to an item is told from a first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +54,8 @@ class PrivacyGuarantee:
 
     Example:
         >>> from privstream.mechanisms.privacy.units import EVENT
-        >>> print(PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0).paragraph())
-        (epsilon = 1, delta = 0)-differential privacy for one event, between inputs that differ by adding or removing \
-the unit. The inputs of each step may depend on everything published before it.
+        >>> PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0).paragraph()[:60]
+        '(epsilon = 1, delta = 0)-differential privacy for one event,'
     """
 
     unit: PrivacyUnit

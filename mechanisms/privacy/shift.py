@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.privacy.accounting import (
     FUNCTION_ERROR,
     SUM_ERROR,
     TAIL,
     ComposedCurve,
     GaussianCurve,
-    GaussianWithPoints,
     PrivacyCurve,
     SlackCurve,
     point_of,
@@ -23,14 +21,9 @@ from privstream.mechanisms.privacy.accounting import (
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from scipy import special
 
-GRID = 400
-"""Points at which curves without a known shift are compared with a Gaussian one."""
-
-SLACK = 0.1
-"""Share of its delta that a release without a known shift may have as slack: less hardly costs any shift."""
-
-UP = 1 + 1e-9
-"""Relative: shifts are rounded up by so much."""
+GRID = 400  # points at which curves without a known shift are compared with a Gaussian one
+SLACK = 0.1  # of its delta, that a release without a known shift may have as slack: less hardly costs any shift
+UP = 1 + 1e-9  # shifts are rounded up by so much
 
 
 class Shift(NamedTuple):
@@ -78,9 +71,6 @@ def _of_curve(curve: PrivacyCurve, slack: float) -> Shift:
         return Shift(inner.mu, inner.slack + curve.slack / rest * UP) if rest else Shift(math.inf, 1.0)
     if isinstance(curve, ComposedCurve):
         return added(_of_curve(part, slack / len(curve.curves)) for part in curve.curves)
-    if isinstance(curve, GaussianWithPoints):
-        points = [shift_of_point(point.at_epsilon, point.at_delta) for point in curve.points]
-        return added([Shift(curve.shift * UP, 0.0), *points])
     return Shift(_least_shift(curve, slack), slack)
 
 
@@ -91,18 +81,18 @@ def added(shifts: Iterable[Shift]) -> Shift:
 
 
 def _least_shift(curve: PrivacyCurve, slack: float) -> float:
-    """Return a shift near the least one of which the Gaussian curve, with a slack, is nowhere below another curve.
-
-    Both curves fall, so that it is enough to compare each point of a grid with the next one.
-    """
+    """Return a shift near the least one of which the Gaussian curve, with a slack, is nowhere below another curve."""
     top = curve.epsilon(slack) if slack > 0 else math.inf
     if not 0 < top < math.inf:
         return math.inf if top else 0.0
     epsilon = np.linspace(0.0, top, GRID)
+    # Both curves fall, so that it is enough to compare each point of a grid with the next one.
     needed = (np.array([curve.delta(float(one)) for one in epsilon[:-1]]) - slack) / (1 - slack)
 
     def dominates(mu: float) -> bool:
-        return bool(np.all(needed <= _gaussian_below(mu, epsilon[1:])))
+        likely, unlikely = special.ndtr(mu / 2 - epsilon / mu), special.log_ndtr(-mu / 2 - epsilon / mu)
+        below = likely * (1 - FUNCTION_ERROR) - np.exp(epsilon + unlikely) * (1 + FUNCTION_ERROR)
+        return bool(np.all(needed <= below[1:]))
 
     high = 1.0
     while not dominates(high):
@@ -110,9 +100,3 @@ def _least_shift(curve: PrivacyCurve, slack: float) -> float:
         if high > 1e3:
             return math.inf
     return smallest(dominates, 0.0, high, 1e-9)
-
-
-def _gaussian_below(mu: float, epsilon: Floats) -> Floats:
-    """Return the curve of a Gaussian shift, rounded down."""
-    likely, unlikely = special.ndtr(mu / 2 - epsilon / mu), special.log_ndtr(-mu / 2 - epsilon / mu)
-    return likely * (1 - FUNCTION_ERROR) - np.exp(epsilon + unlikely) * (1 + FUNCTION_ERROR)

@@ -26,11 +26,7 @@ def in_words(micros: int) -> str:
 
 
 def _moment(micros: int) -> str:
-    """Return a moment, in microseconds since 1970 UTC, in words: days without a time where that is midnight.
-
-    >>> _moment(4 * 86_400 * SECOND), _moment(1_800 * SECOND)
-    ('1970-01-05 UTC', '1970-01-01 00:30:00 UTC')
-    """
+    """Return a moment, in microseconds since 1970 UTC, in words: days without a time where that is midnight."""
     moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
     return f"{moment.replace(tzinfo=None).isoformat(' ').removesuffix(' 00:00:00')} UTC"
 
@@ -46,13 +42,12 @@ class PrivacyUnit:
 
     Attributes:
         what: "person": all that one person sends. "event": one event (a record, or an update of a point), whenever it
-            occurs. "query" or "utility": a
-            change of the data that moves none of these by more than `bound`, whatever it is.
+            occurs. "query" or "utility": a change of the data that moves none of these by more than `bound`.
         window: length in microseconds of the fixed windows of which the unit is what a person sends in one; None for
             the whole run.
         origin: start of such a window in microseconds since 1970 UTC, in [0, window).
-        calendar: in words, the windows of a calendar of which the unit is what a person sends in one; each of them is
-            made of whole windows as `window` and `origin` say. Empty for windows of one length.
+        calendar: in words, the windows of a calendar of which the unit is what a person sends in one, each made of
+            whole windows as `window` and `origin` say. Empty for windows of one length.
         bound: how far a change moves any query or utility at most.
         same_direction: a change moves all of them in the same direction.
 
@@ -121,14 +116,10 @@ class PrivacyUnit:
         """
         if self == other:
             return 1
-        if self.what in CHANGES or other.what in CHANGES:
-            return 1 if self._covers_change(other) else None
+        if self.what in CHANGES or other.what in CHANGES:  # does it cover each change that is the other unit?
+            alike = self.what == other.what and other.bound <= self.bound
+            return 1 if alike and (other.same_direction or not self.same_direction) else None
         return 2 if self._contains(other) else None  # what else the person sends goes, and comes back
-
-    def _covers_change(self, other: PrivacyUnit) -> bool:
-        """Return whether each change that is the other unit is one that this unit is."""
-        alike = self.what == other.what and other.bound <= self.bound
-        return alike and (other.same_direction or not self.same_direction)
 
     def _contains(self, other: PrivacyUnit) -> bool:
         """Return whether the other unit is always a part of what one person sends, in one window if this has them."""

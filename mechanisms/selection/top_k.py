@@ -17,14 +17,17 @@ from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLapla
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.postprocess import blue_from_gaps
-from privstream.mechanisms.privacy import noisy_counts
 from privstream.mechanisms.privacy.accounting import (
     ComposedCurve,
     PointCurve,
     PrivacyCurve,
     PureComposition,
     PureDp,
+    beside,
+    gaussian_sigma,
     largest,
+    shift_beside,
+    shift_of_noise,
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
@@ -261,12 +264,12 @@ class MeasuredTopK(QueryMechanism):
         """All (epsilon, delta) of all releases together."""
         if self.delta == 0:
             return PureDp(self.epsilon)
-        measures: PrivacyCurve = PureDp(self.epsilon * self.measure_share)
+        selections = self._selections(self.selection.epsilon)
         if isinstance(self.measurement, DiscreteGaussian):
-            measures = noisy_counts.CountCurve(sigma=self.measurement.sigma, releases=self._charges)
-        interval = noisy_counts.grid(self.epsilon, self._charges)  # that sigma was solved on
-        found = ComposedCurve(curves=(self._selections(self.selection.epsilon), measures), interval=interval)
-        if isinstance(self.measurement, DiscreteGaussian) or found.delta(self.epsilon) <= self.delta:
+            return beside(selections, shift_of_noise(self.measurement.sigma, self._charges), self.epsilon)
+        pure = PureDp(self.epsilon * self.measure_share)
+        found = ComposedCurve(curves=(selections, pure), interval=min(1e-2, self.epsilon / 1000))
+        if found.delta(self.epsilon) <= self.delta:
             return found
         return PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)  # the grid rounds pure losses up
 
@@ -285,13 +288,8 @@ class MeasuredTopK(QueryMechanism):
         if self.delta == 0 or self._charges == 1:
             return self._laplace
         try:
-            sigma = noisy_counts.solve_sigma(
-                hits=self._selections(self.selection.epsilon),
-                charges=self._charges,
-                epsilon=self.epsilon,
-                delta=self.delta,
-            )
-            gaussian = DiscreteGaussian(sigma)
+            shift = shift_beside(self._selections(self.selection.epsilon), self.epsilon, self.delta)
+            gaussian = DiscreteGaussian(gaussian_sigma(shift, math.sqrt(self._charges), self._charges))
         except ValueError:  # no sigma that the sampler draws is large enough
             return self._laplace
         return gaussian if gaussian.variance < self._laplace.variance else self._laplace

@@ -25,7 +25,7 @@ import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
-from privstream.mechanisms.noise.running import ToeplitzNoise
+from privstream.mechanisms.noise.running import CompleteTreeNoise, ToeplitzNoise
 from privstream.mechanisms.noise.sources import PrfNoise
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PointCurve, PrivacyCurve, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -183,7 +183,7 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
             else:
                 squares += sum(each**2 for each in moved) / here.law.sigma**2
     for (whose, _), totals in running.items():
-        seen, law = _correlated(noises[whose], totals), noises[whose].law
+        seen, law = _shifts(noises[whose], totals), noises[whose].law
         if isinstance(law, DiscreteLaplace):
             epsilon += float(np.abs(seen).sum()) / law.scale
         else:
@@ -201,25 +201,21 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
 def running_noises(transform: Any) -> list[Any]:
     """Return the noise of running sums of a transform; none where each window has its own."""
     law = getattr(getattr(transform, "mechanism", None), "law", None)
-    return [each for each in getattr(law, "noises", ()) if isinstance(each, ToeplitzNoise) and each.span is None]
+    return [each for each in getattr(law, "noises", ()) if isinstance(each, CompleteTreeNoise | ToeplitzNoise)]
 
 
 def _running(noises: Sequence[Any], law: Any) -> list[int]:
     """Return which of these draw from a law, at one of their steps."""
-    found = (
-        (number, {noise.law, *map(noise._law, range(1, noise.factor.horizon + 1))})
-        for number, noise in enumerate(noises)
-    )
+    found = ((number, {*map(noise.law_at, range(1, noise.horizon + 1))}) for number, noise in enumerate(noises))
     return [number for number, laws in found if law in laws]
 
 
-def _correlated(noise: Any, moved: dict[int, int]) -> Floats:
-    """Return R x of running totals of a key that differ so much, by step, x being what is new at each."""
-    totals = np.zeros(noise.factor.horizon + 1)
+def _shifts(noise: Any, moved: dict[int, int]) -> Floats:
+    """Return what the noise of each step hides of running totals of a key that differ so much, by step."""
+    totals = np.zeros(noise.horizon + 1)
     for step in range(1, len(totals)):
         totals[step] = moved.get(step, totals[step - 1])
-    came = np.diff(totals) * noise.factor.levels[: len(totals) - 1]
-    return np.asarray(np.convolve(came, noise.factor.coefficients)[: len(came)])
+    return np.asarray(noise.shifts(totals[1:]))
 
 
 class Claim(NamedTuple):

@@ -25,14 +25,11 @@ NOBODY = (
     "alike numbers; with --epsilon {epsilon:g} it would take 100."
 )
 MEANS = (
-    "kept: of all contributions (items in windows), at most 65,536 per person; {beyond} may have more than is in this "
-    "table. noise: standard deviation of a count. in one, in all: people of an item who must count in one window, or "
-    "in each, for an even chance."
+    "kept: share of all contributions (items in windows); {beyond} may have more than is in this table. noise: "
+    "standard deviation of a count. in one, in all: people that an item needs in one window, or in each, to be found "
+    "with an even chance."
 )
-CHOSEN = (
-    "Of the limits that drop at most {most:.0%} of what people with at most {seen:,.0f} contributions have, it keeps "
-    "most in relation to noise."
-)
+CHOSEN = "Of the limits that drop at most {most:.0%}, it keeps most in relation to noise."
 NOT_KNOWN, WIDE = "not known", 0.5  # an interval that is wider says nothing
 
 
@@ -79,7 +76,7 @@ def suggestions(rows: Sequence[LimitShare], promise: Promise, monitor: Monitor) 
     kept = kept_in_words(found) or f"a share of all contributions that is not known ({beyond})"
     yield Text(
         f"  keeps {kept}; finds items of {found.found_in_one:,} people in one window, or {found.found_in_all:,} in "
-        f"each of all. {CHOSEN.format(most=MOST_DROPPED, seen=seen)}"
+        f"each of all. {CHOSEN.format(most=MOST_DROPPED)}"
     )
     yield Text(f"Then: {printable(command_line(found, monitor, for_epsilon))}")
 

@@ -15,8 +15,7 @@ from laws import FALSE_ALARM
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.calibration import KeyLaw
-from privstream.mechanisms.noise.correlated import BandedFactor
-from privstream.mechanisms.noise.running import ToeplitzNoise
+from privstream.mechanisms.noise.running import IndependentNoise
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.pipelines.audit.evidence import at_least
 from small_runs import Unbound
@@ -65,12 +64,12 @@ def drawn_vectors(law):
     return law.vectors(WINDOWS)
 
 
-class ExactTails(ToeplitzNoise):
+class ExactTails(IndependentNoise):
     """Sums of the small law, of which tails are known."""
 
     def tail_bound(self, step, tail):
         masses, summed = self.law.masses, np.ones(1)
-        for _ in range(step if self.span is None else min(step, self.span)):
+        for _ in range(self.windows):
             summed = np.convolve(summed, masses)
         above = 1 - np.cumsum(summed)
         return int(np.argmax(above <= tail)) - len(summed) // 2
@@ -91,15 +90,13 @@ def made(*, kind=FoundKeys, scale=None, pruned=True, **fields):
     mechanism = kind(**{"epsilon": 1.0, "delta": 1e-2, "contributions": 2, "horizon": WINDOWS} | fields)
     bounds = vars(mechanism)["bounds"] = replace(mechanism.bounds, listed=0)  # another audit is about lists
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(discovery, "ToeplitzNoise", ExactTails)
+        patch.setattr(discovery, "LENGTHS", tuple(1 << level for level in range(WINDOWS.bit_length())))
         if not pruned:
             patch.setattr(discovery, "_PRUNED", 0)
         if scale is not None:
             patch.setattr(discovery, "_scale", functools.partial(scale, discovery._scale))
-        noise = ExactTails(BandedFactor(1, 1), LAW, 0, 1)
-        law = KeyLaw((noise,), PureDp(1.0), DELTA / bounds.contributions, bounds)
-        lengths = tuple(1 << level for level in range(WINDOWS.bit_length()))
-        vars(mechanism)["law"] = discovery._with_scales(lambda: law, lengths)
+        law = KeyLaw((ExactTails(LAW),), PureDp(1.0), DELTA, bounds)
+        vars(mechanism)["law"] = discovery._with_tests(law)
     return mechanism
 
 
@@ -235,7 +232,7 @@ def test_keys_of_one_person_are_found_as_seldom_as_stated(fields):
     """Noise and thresholds as they are, with a large delta; other windows than those of the person have nobody."""
     mechanism, keys = FoundKeys(epsilon=1.0, delta=0.1, **fields), 30_000
     found, times = found_of_one_person(mechanism, keys)
-    allowed = mechanism.law.curve.slack * times / mechanism.contributions * keys
+    allowed = mechanism.law.slack * times / mechanism.contributions * keys
     print(f"\nfound {found}, allowed {allowed:.0f}")
     assert 0.1 * allowed < found
     assert at_least(found, keys, FALSE_ALARM) * keys < allowed

@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 from privstream.mechanisms import KeyedCounts
-from privstream.mechanisms.keyed_counts.calibration import best_factor, l2_norm
-from privstream.mechanisms.noise.correlated import BandedFactor, BufferedFactor
+from privstream.mechanisms.noise.correlated import BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
-from privstream.mechanisms.privacy.accounting import largest_shift
+from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 
 EPSILON, DELTA = 1.0, 1e-3
 
@@ -66,7 +65,8 @@ def kinds_of(law, threshold, people):
 @pytest.mark.parametrize("people", [1, 3])
 @pytest.mark.parametrize("contributions", [1, 3, 6])
 def test_adaptive_contributions_per_window_stay_within_delta(contributions, people):
-    mechanism = KeyedCounts(epsilon=EPSILON, delta=DELTA, contributions=contributions, min_people=people)
+    fields = {"over": "start", "contributions": contributions, "min_people": people}
+    mechanism = KeyedCounts(epsilon=EPSILON, delta=DELTA, **fields)
     kinds = kinds_of(mechanism.law.noises[0].law, mechanism.threshold(1), people)
     forwards, backwards = (value(kinds, contributions, swapped=swapped) for swapped in (False, True))
     assert max(forwards, backwards) <= DELTA * 1.001
@@ -76,8 +76,7 @@ def test_adaptive_contributions_per_window_stay_within_delta(contributions, peop
 @pytest.mark.parametrize("contributions", [3, 6])
 def test_bare_keys_that_are_not_charged_are_seen(contributions):
     """Negative control: all of delta is for the Gaussian noise, and thresholds are where noise hides nothing."""
-    sigma = math.sqrt(contributions / largest_shift(EPSILON, DELTA) ** 2 + 4 / contributions)
-    law = DiscreteGaussian(sigma)
+    law = DiscreteGaussian(gaussian_sigma(largest_shift(EPSILON, DELTA), math.sqrt(contributions), contributions))
     free = kinds_of(law, 1 + law.tail_quantile(0.01) + 1, 1)
     assert value(free, contributions) > 10 * DELTA
     assert value(free[1:], contributions) <= DELTA * 1.001
@@ -86,13 +85,12 @@ def test_bare_keys_that_are_not_charged_are_seen(contributions):
 def test_no_choice_of_steps_moves_answers_further_than_stated():
     """Three people are counted for three keys, each at any of 7 steps."""
     mechanism = KeyedCounts(epsilon=EPSILON, delta=1e-6, over="start", horizon=7, contributions=3, public_keys=True)
-    for factor in {best_factor(mechanism.bounds), BufferedFactor(7), BandedFactor(7, 3)}:
-        column = factor.coefficients
-        shifted = [np.concatenate([np.zeros(s), column[: 7 - s]]) * factor.levels[s] for s in range(7)]
-        most = 3 * max(float(one @ one) for one in shifted)
-        stated = l2_norm(factor, mechanism.bounds) ** 2
-        assert most <= stated * (1 + 1e-9)
-        assert stated <= 3 * float(column @ column) * (1 + 1e-6)
+    noise = mechanism.law.noises[0]
+    shift = largest_shift(EPSILON, 1e-6)
+    moved = [noise.shifts(np.where(np.arange(7) >= start, 1.0, 0.0)) for start in range(7)]
+    most = math.sqrt(3 * max(float(one @ one) for one in moved))
+    deviation = math.sqrt(noise.law.sigma**2 - 4) / 2**noise.fraction
+    assert 0.97 * shift < most / deviation <= shift
 
 
 @pytest.mark.parametrize("horizon", [2, 9, 64, 500])

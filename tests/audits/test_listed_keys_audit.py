@@ -20,9 +20,9 @@ class Redrawn(FoundKeys):
             return np.zeros(0, np.int64)
         test = people.steps.index(step)
         tested = np.flatnonzero((listed > 0) & (found_at == -1))
-        steps, noise = np.full(len(tested), step, np.uint64), people.noises[test]
-        drawn = noise.independent(tested.astype(np.uint64), steps, [listed[tested]], source.derive("again"))
-        tail = self.law.curve.slack / (len(self.law.scales) + 1) / self.listed
+        noise = people.noises[test]
+        drawn = noise.draw(tested.astype(np.uint64), step, listed[tested], source.derive("again"))
+        tail = self.law.slack / (len(self.law.scales) + 1) / self.listed
         return tested[listed[tested] + drawn >= 2 + noise.tail_bound(1, tail)]
 
 
@@ -42,7 +42,7 @@ def found_of_one_person(mechanism, keys):
 
 def without_blocks(law):
     return DiscoveryLaw(
-        law.noises, law.curve, law.tail, law.bounds,
+        law.noises, law.curve, law.slack, law.bounds,
         tuple(Scale(scale.windows, scale.stride, 1 << 30, 1 << 30) for scale in law.scales), law.people,
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_keys_of_one_person_are_listed_as_seldom_as_stated(kind, monkeypatch):
     monkeypatch.setattr(discovery, "_PRUNED", 0)
     monkeypatch.setattr(found_keys, "calibrate_discovery", discovery.calibrate_discovery.__wrapped__)
     mechanism, keys = kind(epsilon=1.0, delta=0.1, contributions=40, horizon=TESTS), 60_000
-    share = mechanism.law.curve.slack / (len(mechanism.law.scales) + 1) / mechanism.listed
+    share = mechanism.law.slack / (len(mechanism.law.scales) + 1) / mechanism.listed
     found = found_of_one_person(mechanism, keys)
     print(f"\n{kind.__name__}: {found / keys:.5f} of {share:.5f}")
     if kind is Redrawn:

@@ -95,7 +95,7 @@ class Sums:
     def publish(self, counts):
         self.totals, self.number = self.totals + counts, self.number + 1
         keys = np.arange(len(counts), dtype=np.uint64)
-        return self.totals + self.noise.advance(self.memory, self.number, keys, [self.totals], self.source)
+        return self.totals + self.noise.advance(self.memory, self.number, keys, self.totals, self.source)
 
 
 def stream(steps, columns=6, seed=0, most=12):

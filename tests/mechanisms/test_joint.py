@@ -1,22 +1,20 @@
 """What several mechanisms cost together."""
 
-import itertools
-import math
-
-import numpy as np
 import pytest
 from privstream.mechanisms.privacy.accounting import (
     ComposedCurve,
     GaussianCurve,
-    GaussianWithPoints,
-    PointCurve,
     PrivacyCurve,
     PureDp,
     SlackCurve,
+    beside,
+    gaussian_sigma,
     joint_curve,
     largest_shift,
+    shift_beside,
+    shift_of_noise,
 )
-from scipy import stats
+from privstream.mechanisms.privacy.clocks import ClockCurve
 
 
 def test_gaussian_parts_add_up_by_squares() -> None:
@@ -49,34 +47,21 @@ def test_other_parts_are_composed() -> None:
     assert max(part.epsilon(1e-6) for part in parts) < found <= sum(part.epsilon(5e-7) for part in parts) + 1e-3
 
 
-POINTS = (PointCurve(at_epsilon=0.8, at_delta=3e-3), PureDp(0.3), PureDp(0.3))
+@pytest.mark.parametrize("others", [PureDp(0.3), ClockCurve(eta=0.05, clocks=4)])
+def test_gaussian_noise_takes_what_another_mechanism_leaves(others: PrivacyCurve) -> None:
+    """Both together keep the budget, and use nearly all of it."""
+    shift = shift_beside(others, 1.0, 1e-6)
+    assert 0.98e-6 < beside(others, shift, 1.0).delta(1.0) <= 1e-6
+    assert 0.3 * largest_shift(1.0, 1e-6) < shift < largest_shift(1.0, 1e-6)
+    sigma = gaussian_sigma(shift, 2.0, 4)
+    assert shift_of_noise(sigma, 4) == pytest.approx(shift, rel=1e-4) and shift_of_noise(sigma, 4) <= shift * (
+        1 + 1e-11
+    )
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.2, 1.5])
-@pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0, 3.0])
-def test_points_beside_gaussian_noise_have_a_closed_form(shift: float, epsilon: float) -> None:
-    """It is what a numerical integral over both laws says, and what a fine grid rounds up."""
-    found = GaussianWithPoints(shift=shift, points=POINTS)
-    noise = [GaussianCurve(shift=shift)] if shift else []
-    grid = ComposedCurve(curves=(*noise, *POINTS), interval=1e-4).delta(epsilon)
-    assert found.delta(epsilon) * (1 - 1e-9) <= grid <= found.delta(epsilon) * 1.01 + 2e-4 * math.exp(-epsilon)
-
-    outcomes = np.linspace(-12, 12 + shift, 200_001) if shift else np.zeros(1)
-    one = stats.norm.pdf(outcomes - shift) * (outcomes[1] - outcomes[0]) if shift else np.ones(1)
-    other = stats.norm.pdf(outcomes) * (outcomes[1] - outcomes[0]) if shift else np.ones(1)
-    total, shown = 0.0, 1 - math.prod(1 - point.at_delta for point in POINTS)
-    for signs in itertools.product((1, -1), repeat=len(POINTS)):
-        chance = [1 / (1 + math.exp(-sign * point.at_epsilon)) for sign, point in zip(signs, POINTS, strict=True)]
-        same, swapped = math.prod(chance), math.prod(1 - each for each in chance)
-        total += np.maximum(0.0, same * one - math.exp(epsilon) * swapped * other).sum()
-    assert found.delta(epsilon) == pytest.approx(shown + (1 - shown) * total, rel=1e-5, abs=1e-12)
-
-
-def test_a_monitor_of_points_and_noise_needs_no_distributions() -> None:
-    """The least epsilon is at most what each adds by itself; a slack of a point is a part of its delta."""
-    parts = [GaussianCurve(shift=0.2), SlackCurve(curve=PureDp(0.5), slack=1e-8)]
-    found = joint_curve(parts)
-    assert found == GaussianWithPoints(shift=found.shift, points=(PointCurve(at_epsilon=0.5, at_delta=1e-8),))
-    assert isinstance(joint_curve([PureDp(0.1)] * 11), ComposedCurve)
-    with pytest.raises(TypeError, match="points must be a tuple of 1 to 10 points"):
-        GaussianWithPoints(shift=0.1, points=())
+def test_gaussian_noise_is_refused_where_nothing_is_left() -> None:
+    """The other mechanism spends all, or delta is below what accounts resolve."""
+    with pytest.raises(ValueError, match="must leave enough for noisy counts"):
+        shift_beside(PureDp(1.5), 1.0, 1e-6)
+    with pytest.raises(ValueError, match="delta must leave at least 1e-13"):
+        shift_beside(PureDp(0.1), 1.0, 1e-14)

@@ -105,7 +105,7 @@ class TestRuns:
                 digest = history(digest, new, gone)
                 own = source.derive("history", digest) if delta else source
                 true = np.array([np.count_nonzero((held >= start) & (held < end))])
-                noisy = true + noise.advance(memory, step, np.array([place], np.uint64), [true], own)
+                noisy = true + noise.advance(memory, step, np.array([place], np.uint64), true, own)
                 total[step - 1, nodes.owners[nodes.places == place]] += noisy
         assert np.array_equal(answers, total)
 

@@ -23,7 +23,7 @@ def sums(step: int, delta: float, expected: int | None = None) -> Found:
     noise = sums_noise(1.0, delta, 1, 1, expected)
     memory, keys = np.zeros((noise.rows, DRAWS)), np.arange(DRAWS, dtype=np.uint64)
     for number in range(1, step + 1):
-        drawn = noise.advance(memory, number, keys, [np.zeros(DRAWS, np.int64)], SeededNoise(3))
+        drawn = noise.advance(memory, number, keys, np.zeros(DRAWS, np.int64), SeededNoise(3))
     return drawn, noise.tail_bound(step, OUTSIDE / 2)
 
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.noise.correlated import BufferedFactor
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
@@ -17,8 +18,7 @@ from privstream.mechanisms.noise.running import (
     tree_nodes,
 )
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.privacy.accounting import counting_sigma, largest_shift
-from privstream.mechanisms.privacy.noisy_counts import CountCurve
+from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 from scipy import linalg, stats
 
 FALSE_ALARM = 1e-10
@@ -30,7 +30,7 @@ def run(noise, totals, seed=1):
     """Return the noise of all steps, (steps, keys), for true totals of that shape."""
     memory, keys = np.zeros((noise.rows, totals.shape[1])), np.arange(totals.shape[1], dtype=np.uint64)
     source = SeededNoise(seed)
-    return np.array([noise.advance(memory, t, keys, [row], source) for t, row in enumerate(totals, start=1)])
+    return np.array([noise.advance(memory, t, keys, row, source) for t, row in enumerate(totals, start=1)])
 
 
 class TestTrees:
@@ -148,8 +148,8 @@ def test_buffers_round_less_than_the_noise_pays_for(horizon, rows):
     assert isinstance(noise, ToeplitzNoise) and isinstance(noise.factor, BufferedFactor)
     memory, sums = np.zeros((noise.rows, 1)), [0.0]
     for t in range(1, noise.factor.horizon + 1):
-        noise.advance(memory, t, np.zeros(1, np.uint64), [np.zeros(1, np.int64)], SeededNoise(5))
-        sums.append(memory[noise.factor.rows, 0])
+        noise.advance(memory, t, np.zeros(1, np.uint64), np.zeros(1, np.int64), SeededNoise(5))
+        sums.append(memory[-1, 0])
     w = np.diff(sums)
     levels = noise.factor.levels
     norm = math.sqrt(noise.law.sigma**2 - 4) * largest_shift(1.0, 1e-6)
@@ -193,7 +193,14 @@ class TestVariance:
 @pytest.mark.parametrize("changes", [1, 10, 300])
 def test_discrete_gaussians_meet_the_curve(epsilon, changes):
     """An accountant that knows nothing of our lemmas agrees, and little is wasted."""
-    sigma = counting_sigma(epsilon, 1e-6, changes)
-    assert CountCurve(sigma=sigma, releases=changes).delta(epsilon) <= 1.03e-6  # its grid rounds up
+    sigma = gaussian_sigma(largest_shift(epsilon, 1e-6), math.sqrt(changes), changes)
+
+    def delta(sigma):
+        one = privacy_loss_distribution.from_discrete_gaussian_mechanism(
+            sigma, value_discretization_interval=epsilon / (100 * math.sqrt(changes)), use_connect_dots=True
+        )
+        return one.self_compose(changes).get_delta_for_epsilon(epsilon)
+
+    assert delta(sigma) <= 1.03e-6  # its grid rounds up
     if sigma > 3:
-        assert CountCurve(sigma=sigma * (0.93 if changes > 5 else 0.7), releases=changes).delta(epsilon) > 1e-6
+        assert delta(sigma * (0.93 if changes > 5 else 0.7)) > 1e-6

@@ -5,7 +5,6 @@ import pytest
 from privstream.mechanisms.privacy.accounting import (
     ComposedCurve,
     GaussianCurve,
-    GaussianWithPoints,
     PointCurve,
     PureComposition,
     PureDp,
@@ -14,7 +13,6 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from privstream.mechanisms.privacy.clocks import ClockCurve, StatusCurve
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from privstream.mechanisms.privacy.shift import shift_of, shift_of_point
 from privstream.mechanisms.privacy.units import PERSON
 from scipy import stats
@@ -33,11 +31,9 @@ def promise(epsilon, delta, curve=None) -> PrivacyGuarantee:
         (SlackCurve(curve=NOISE, slack=5e-7), 1.1),
         (PointCurve(at_epsilon=0.5, at_delta=5e-7), None),
         (PureDp(0.5), None),
-        (GaussianWithPoints(shift=0.25, points=(PureDp(0.1), PointCurve(at_epsilon=0.2, at_delta=1e-7))), 1.3),
         (ComposedCurve(curves=(NOISE, CLOCK, PureDp(0.1))), 1.1),
         (CLOCK, 1.02),
         (StatusCurve(eta=0.1, charges=20), 1.02),
-        (CountCurve(sigma=20.0, releases=16), 1.02),
         (PureComposition(rounds=20, round_epsilon=0.1), 1.2),
     ],
     ids=lambda curve: type(curve).__name__,

@@ -1,15 +1,12 @@
 """What is kept of a person's events, by window, by run and of their values, depends on that person's events alone."""
 
-import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.testing import test_stream
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import KeyedNoise
-from privstream.transforms import Domain, KeyedCounts
+from privstream.transforms import Domain
 from privstream.transforms.batches import CountBatch, EventBatch, HolderBatch, Names, StepKey, decode, encode
 from privstream.transforms.counts.contributions import CountContributions
 from privstream.transforms.people.bound import Bound, bound_people, draws_of_pairs
@@ -166,22 +163,3 @@ def test_values_of_what_counts_are_clipped(distinct):
 
 
 RUN = {"epsilon": 1.0, "window": 10, "start": 0, "end": 40, "noise": NOISE, "domain": Domain(["a", "b"])}
-
-
-@pytest.mark.parametrize(
-    ("over", "delta", "windows", "refused"),
-    [("start", 0.0, 1000, True), ("start", 0.0, 4, False), ("start", 1e-6, 1000, False), (20, 0.0, 4, False)],
-)
-def test_noise_that_is_not_bound_to_the_data_is_refused_without_an_end(over, delta, windows, refused):
-    """Noise in a tree, which is the smallest where there are many windows."""
-    made = KeyedCounts(**RUN | {"end": 10 * windows}, unit="event", over=over, delta=delta)
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=PrismRunner", "--streaming"]))
-    events = pipeline | test_stream.TestStream().advance_watermark_to_infinity()
-    assert not events.is_bounded
-    if refused:
-        with pytest.raises(
-            ValueError, match="delta must be > 0 when the input is unbounded and counts are since the start"
-        ):
-            _ = events | made
-    else:
-        _ = events | made

@@ -124,7 +124,7 @@ class CountsParameters(Parameters):
             epsilon=epsilon,
             delta=delta,
             over=span,
-            horizon=self.steps.count,
+            horizon=self.steps.count or 1,
             contributions=most,
             contributions_per_window=in_window,
             public_keys=domain is not None,

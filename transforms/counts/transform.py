@@ -27,7 +27,7 @@ from privstream.transforms.counts.publishing import PublishCounts
 from privstream.transforms.counts.shown import Follow, ShowCounts
 from privstream.transforms.people.bounding import BoundPerWindow, SplitEvents
 from privstream.transforms.reading.domain import PublicKeys
-from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment, refuse_unbounded
+from privstream.transforms.stages import ApplyDoFn, PeopleTransform, Segment
 from privstream.transforms.timing.clock import WithClock, on_clock
 from privstream.transforms.timing.step_fn import StepFn
 from privstream.transforms.timing.steps import Steps
@@ -43,12 +43,6 @@ class KeyedCounts(CountsParameters, PeopleTransform):  # noqa: D101 - its docstr
     def segments(self) -> tuple[Segment, ...]:
         *shared, last = super().segments
         return *shared, last._replace(gives=Keyed) if self.ended else last
-
-    @override
-    def _check(self, events: PCollection[Any]) -> None:
-        if self.mechanism.keeps_noise_from_data:
-            rule = "delta must be > 0 when the input is unbounded and counts are since the start"
-            refuse_unbounded(events, rule)
 
     @override
     def _splitter(self) -> SplitEvents:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 from privstream.mechanisms import checks
-from privstream.mechanisms.accuracy import Accuracy
+from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
-from privstream.mechanisms.limits.contributions import BETA, ContributionHistogram, NoisyHistogram
+from privstream.mechanisms.limits.contributions import ContributionHistogram, NoisyHistogram
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.transforms.batches import EventBatch, StepKey, decode, first_of_run
@@ -121,11 +121,8 @@ class SuggestLimits(Parameters):
     @override
     def accuracy(self) -> Accuracy:
         scale = self.mechanism.law.scale
-        claim = (
-            f"Each interval alone holds the truth with probability {1 - BETA:g}. The noise of a number of people "
-            f"has the scale {scale:,.1f}; fewer people side by side than some {8 * scale:,.0f} cannot be seen."
-        )
-        return Accuracy(error=scale, failure_probability=BETA, claim=claim, numbers={"noise_scale": scale})
+        claim = f"Fewer people with alike numbers than some {8 * scale:,.0f} cannot be seen."
+        return Accuracy(error=scale, failure_probability=OUTSIDE, claim=claim, numbers={"noise_scale": scale})
 
     def publish(
         self, read: Iterable[pa.RecordBatch | DeadLetter], aside: Callable[[DeadLetter], None]
@@ -170,6 +167,6 @@ class SuggestLimits(Parameters):
             upper,
             stddev=round(run.stddev(1), 1),
             found_in_one=round(run.people_needed(1)),
-            found_in_all=round(run.people_needed(run.horizon or 1)),
+            found_in_all=round(run.people_needed(run.horizon)),
             suggested=f"--max-contributions {limit}" if limit == best else "",
         )
