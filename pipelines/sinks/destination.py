@@ -10,7 +10,8 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from privstream.pipelines.sinks.row_files import read_row_file, shape_of
+from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, shape_of
+from privstream.pipelines.sinks.row_formats import json_objects
 from privstream.pipelines.terminal import json_text
 from typing_extensions import override
 
@@ -76,8 +77,7 @@ class Destination(ABC):
         Rows that nothing distinguishes, such as answers to two queries of one name and time, are numbered.
         """
         seen: Counter[str] = Counter()
-        for row in rows:
-            values = shape_of(self.row_type).json(row)
+        for values in json_objects(arrow_table(self.row_type, rows)):
             named = {RUN: self.run_id} | {name: values[name] for name in self.key}
             seen[plain := json_text(named)] += 1
             yield plain if seen[plain] == 1 else json_text(named | {"number": seen[plain]}), values

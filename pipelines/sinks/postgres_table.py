@@ -102,7 +102,7 @@ class PostgresTable(Destination):
 
     def create_statement(self) -> str:
         """Return the statement that creates the table."""
-        rules = {ROW_KEY: " PRIMARY KEY"} | dict.fromkeys(shape_of(self.row_type).optional, "")
+        rules = {ROW_KEY: " PRIMARY KEY"} | {each.name: "" for each in shape_of(self.row_type).schema if each.nullable}
         lines = [f"{_quoted(name)} {kind}{rules.get(name, ' NOT NULL')}" for name, kind in self.columns.items()]
         return f"CREATE TABLE IF NOT EXISTS {'.'.join(map(_quoted, self.table))} ({', '.join(lines)})"
 

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
-from privstream.pipelines.sinks.row_files import shape_of, write_once
+from privstream.pipelines.sinks.row_files import arrow_table, write_once
+from privstream.pipelines.sinks.row_formats import json_objects
 from privstream.pipelines.stores import exists, join
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.row_types import ENDED
@@ -54,10 +55,9 @@ class Webhook(Destination):
 
     @override
     def send(self, rows: Sequence[Any]) -> int:
-        for row in rows:
-            if getattr(row, "state", ALERT) != ALERT or getattr(row, "status", "") == ENDED:
+        for values in json_objects(arrow_table(self.row_type, rows)):
+            if values.get("state", ALERT) != ALERT or values.get("status") == ENDED:
                 continue
-            values = shape_of(self.row_type).json(row)
             about = {name: values[name] for name in self.key if name != "window_start"}
             key = json_text(self.named | {"since": values["since"]} | about)
             digest = blake2b(key.encode(), digest_size=16).hexdigest()
