@@ -16,7 +16,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks
-from privstream.pipelines.locations import LAUNCH_SECONDS, SCHEME, parse_url
+from privstream.pipelines import kafka
+from privstream.pipelines.kafka import LAUNCH_SECONDS, parse_url, topic_at
+from privstream.pipelines.locations import SCHEME
 from privstream.pipelines.sources.event_files import Damage, RawEvents, places, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
@@ -38,20 +40,19 @@ TICK = 250_000
 STAMPS, BY_BROKER = "message.timestamp.type", "LogAppendTime"
 OURS = {"group.id": "privstream", "enable.auto.commit": False, "enable.partition.eof": True}
 OURS |= {"auto.offset.reset": "earliest"}
-"""Settings of a consumer that neither commits nor chooses, and says where a partition ends."""
 
 
 class ReadKafka(beam.PTransform[Any, Any]):
-    """Reads the records of a topic, each a JSON object in UTF-8, from its beginning on.
+    """Reads the records of a topic, each a JSON object in UTF-8 of at most 1 MiB, from its beginning on.
 
-    Where to go on in each partition is kept with the state of the pipeline; no consumer group is asked. Partitions that
-    are added while the run goes on are not read.
+    Where to go on is kept with the state of the pipeline; no consumer group is asked. Partitions that are added while
+    the run goes on are not read.
 
     The watermark of a partition is the greatest time, in quarters of a second, at which the broker has appended a
     record; at the end of the partition, the time of day less one second, so that an idle one holds nothing back.
-
     Topics whose producers stamp the records are refused; where the settings of a topic may not be read, such a record
-    counts as arrived at the time that its partition had reached. Records of more than 1 MiB are dead letters.
+    counts as arrived at the time that its partition had reached.
+
     Counters as `ReadEvents`, and `kafka_records_lost`: gone from the broker before they were read.
 
     *Privacy*: the times at which records arrive must not depend on single persons. No time that a producer sets moves
@@ -82,9 +83,6 @@ class ReadKafka(beam.PTransform[Any, Any]):
         self.brokers, self.topic = parse_url(url, "--input")
         self.fields = fields or FieldMapping()
         self.settings = dict(settings or {})
-        for name in self.settings:
-            if name in OURS or name == "bootstrap.servers":
-                raise ValueError(f"kafka_setting must not set {name}, which the reader needs")
         self.partitions = self._partitions()
         self._check_stamps()
 
@@ -102,22 +100,17 @@ class ReadKafka(beam.PTransform[Any, Any]):
         """Ask the brokers for the topic."""
         asked = new_consumer(self.brokers, self.settings)
         try:
-            topic = asked.list_topics(self.topic, timeout=LAUNCH_SECONDS).topics[self.topic]
-        except KafkaException as error:
-            reason = error.args[0].str()
-            raise ValueError(f"--input must be on a Kafka broker that answers, got {self.brokers}: {reason}") from None
+            topic = topic_at(asked, self.brokers, self.topic, "--input")
         finally:
             asked.close()
-        if topic.error is not None or not topic.partitions:
-            raise ValueError(f"--input must be a topic of {self.brokers}: there is none called {self.topic}")
         return sorted(topic.partitions)
 
     def _check_stamps(self) -> None:
         """Refuse a topic whose producers stamp its records; go on if who asks may not know."""
         asked = ConfigResource(ResourceType.TOPIC, self.topic)
-        client = AdminClient({"log_level": 0, **self.settings, "bootstrap.servers": self.brokers})
+        admin = kafka.client(AdminClient, self.brokers, self.settings, {})
         try:
-            (answer,) = client.describe_configs([asked], request_timeout=LAUNCH_SECONDS).values()
+            (answer,) = admin.describe_configs([asked], request_timeout=LAUNCH_SECONDS).values()
             stamped = answer.result()[STAMPS].value
         except (KafkaException, KeyError):
             return
@@ -225,11 +218,8 @@ class AskKafka(PolledSource):
 
 
 def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
-    """Return a consumer, or say which setting is wrong."""
-    try:
-        return Consumer({"log_level": 0, **settings, **OURS, "bootstrap.servers": brokers})
-    except KafkaException as error:
-        raise ValueError(f"kafka_setting must be one that librdkafka knows: {error.args[0].str()}") from None
+    """Return a consumer that neither commits nor chooses, and says where a partition ends."""
+    return kafka.client(Consumer, brokers, settings, OURS)
 
 
 RECORD_BYTES = 1 << 20

@@ -40,8 +40,8 @@ class ReadEvents(beam.PTransform[Any, Any]):
     microseconds, UTC) and `value` (float64) that `fields` names; `dead_letters` has a `DeadLetter` for every
     record that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
 
-    The files are listed and looked at when the transform is made, as by `files_with`. A file that cannot be read to its
-    end, or lacks a field, ends the run with an error that names it; a malformed record does not.
+    The files are listed and looked at when the transform is made. A file that cannot be read to its end, or lacks a
+    field, ends the run with an error that names it.
 
     *Privacy*: what one person's record looks like decides only about that record. Errors and logs name files and
     fields, never values.
@@ -66,14 +66,10 @@ class ReadEvents(beam.PTransform[Any, Any]):
         return read
 
     def parts(self) -> list[EventFile]:
-        """Return the parts of all files."""
-
-        def parts(file: EventFile) -> list[EventFile]:
-            check_unchanged(file)
-            return parts_of(file)
-
+        """Return the parts of all files, which are as they were found."""
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            return list(chain.from_iterable(pool.map(parts, self.files)))
+            list(pool.map(check_unchanged, self.files))
+            return list(chain.from_iterable(pool.map(parts_of, self.files)))
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
@@ -81,7 +77,7 @@ class ReadEvents(beam.PTransform[Any, Any]):
 
 
 class ReadSome(beam.PTransform[Any, Any]):
-    """Reads parts of files side by side, in any order; the watermark stays at the beginning until all are read."""
+    """Reads parts of files side by side, in any order."""
 
     def __init__(self, parts: Sequence[EventFile], fields: AnyFields) -> None:
         super().__init__()

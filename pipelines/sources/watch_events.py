@@ -52,8 +52,8 @@ class Answer(NamedTuple):
 class PolledSource(beam.DoFn):
     """Asks for new elements every few seconds; its input is one pair of bytes for each part of the source.
 
-    Output and position of one question are kept together, or neither. While the timer is set, its time holds the
-    watermark. Flink's runner would keep a piece of state, for ever, for each time that a splittable DoFn pauses.
+    Output and position of one question are kept together, or neither. Flink's runner would keep a piece of state, for
+    ever, for each time that a splittable DoFn pauses.
     """
 
     POSITION = ReadModifyWriteStateSpec("polled_source_position", BytesCoder())
@@ -119,11 +119,11 @@ UNREADABLE = (InputFileError, ValueError, TypeError, OSError, pa.ArrowException)
 class WatchEvents(beam.PTransform[Any, Any]):
     """Reads files that come into a folder, each once, as `ReadEvents` does.
 
-    What has been taken, as `FolderPolls` has it, is kept with the state of the pipeline: remove old files now and then,
-    when the run can no longer have to go back to them. A name must not be used again while its file is there.
+    What has been taken is kept with the state of the pipeline: remove old files when the run can no longer have to go
+    back to them. A name must not be used again while its file is there.
 
-    The watermark is, with `arrival`, the time of day, held back by files that came and have not
-    been taken; with `marks`, the time in the name of an empty file `_UNTIL_20300101T120000Z`. `_END` ends the stream.
+    The watermark is, with `arrival`, the time of day, held back by files that came and have not been taken; with
+    `marks`, the time in the name of an empty file `_UNTIL_20300101T120000Z`. `_END` ends the stream.
 
     A file that cannot be read, is gone or has grown when its turn comes, or lacks a field is one dead letter.
     Counters as `ReadEvents`, `files_taken`, `files_unreadable`, `files_changed`, `listings_failed`.
