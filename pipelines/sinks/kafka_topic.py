@@ -21,9 +21,8 @@ class KafkaTopic(Destination):
     """Sends each row as one message: its value is the row's line of JSON, its key a JSON object.
 
     The key has the run id and the fields that distinguish rows, so that a topic that is compacted keeps all rows of all
-    runs, each once. A message counts as sent when all replicas that are in sync have it; in one process each is sent
-    once, in the order of the file. A run that goes back to a checkpoint, or is started again, sends rows again, with
-    the same key and value.
+    runs, each once. A message counts as sent when all replicas that are in sync have it. A run that is started again
+    sends rows again, with the same key and value.
 
     Args:
         url: `kafka://host:port/topic`; several brokers are set apart by commas.

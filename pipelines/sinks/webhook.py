@@ -31,9 +31,8 @@ def has_alerts(row_type: Any) -> bool:
 class Webhook(Destination):
     """Posts the public row with which an alert begins, as JSON, and no later row of the same alert.
 
-    An alert is known by its run, its rule or item, and since when it lasts. What has been posted is marked by a file
-    beside the rows, so that a run that comes again posts it no second time; where a run ends between the answer and the
-    mark, the header `Idempotency-Key` tells the receiver that it knows the alert.
+    An alert is known by its run, its rule or item, and since when it lasts. A file beside the rows marks what has been
+    posted; where a run ends between the answer and the mark, the header `Idempotency-Key` tells the receiver.
 
     Args:
         url: of `http://` or `https://`; it may be a secret, so only its host is ever told.

@@ -142,13 +142,11 @@ def _of_duckdb(path: str, query: str) -> Generator[pa.RecordBatch]:
 EPOCH = 946_684_800_000_000  # 2000-01-01, from which PostgreSQL counts, in microseconds since 1970
 FARTHEST = 1 << 62  # microseconds from 1970 that a time can be away; infinity is further
 
-ABOUT_THE_QUERY = ("08", "25", "28", "3D", "42", "53", "57")
-"""Classes of errors of a query that has not begun, whose words are about the connection, rights, names or syntax."""
-
 WHATEVER_ROWS_HAVE = ("08", "25", "53", "57")
-"""Those of them whose words quote no value once rows are reckoned: there a row may name what does not exist, as in
-`page::regclass` or `current_setting(page)`.
-"""
+"""Classes of errors whose words quote no value."""
+
+ABOUT_THE_QUERY = (*WHATEVER_ROWS_HAVE, "28", "3D", "42")
+"""Likewise before rows are reckoned, which may name what does not exist, as in `page::regclass`."""
 
 KINDS: dict[str, tuple[pa.DataType, Callable[[Any], Any] | None]] = {
     **dict.fromkeys(("text", "varchar", "bpchar", "name"), (pa.string(), None)),

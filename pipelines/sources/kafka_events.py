@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import Timestamp
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -19,13 +18,14 @@ from privstream.mechanisms import checks
 from privstream.pipelines import kafka
 from privstream.pipelines.kafka import LAUNCH_SECONDS, parse_url, topic_at
 from privstream.pipelines.locations import SCHEME
-from privstream.pipelines.sources.event_files import Damage, RawEvents, places, quote
+from privstream.pipelines.sources.event_files import Damage, places, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import usable
-from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
+from privstream.pipelines.sources.readers import EventsRead, read_by
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.sources.watch_events import Answer, PolledSource, poll_parts
+from privstream.transforms.reading.fields import DeadLetter
 
 RECORDS, RECORDS_AT_ONCE, QUESTION_BYTES = 20_000, 1000, 1 << 26
 """Of one question, of one call, and the bytes after which a question ends."""
@@ -35,7 +35,10 @@ MARGIN = 1_000_000
 """Microseconds: a record has its time from the broker, and can be read so much later at most, by the reader's clock."""
 
 TICK = 250_000
-"""Microseconds: how exact the time is that a record gets. Records of one tick are one element."""
+"""Microseconds: how exact the time is that a record gets."""
+
+RECORD_BYTES = 1 << 20
+"""Of a record, at most. Records of one tick are one element, or several of about so many bytes."""
 
 STAMPS, BY_BROKER = "message.timestamp.type", "LogAppendTime"
 OURS = {"group.id": "privstream", "enable.auto.commit": False, "enable.partition.eof": True}
@@ -90,7 +93,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
         """Ask for records, and parse them where they arrive."""
         parts = [str(partition).encode() for partition in self.partitions]
         source = AskKafka(self.brokers, self.topic, self.settings, self.seconds)
-        return read_by(ParseRecords(self.fields), poll_parts(pbegin, parts, source, Records), "Parse")
+        return read_by(parse_records, poll_parts(pbegin, parts, source, Records), "Parse", self.fields)
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
@@ -162,15 +165,18 @@ class AskKafka(PolledSource):
         messages, offset = self._consume(consumer, offset, end)
         self._consumers[part] = consumer, offset
         found: list[tuple[Records, int]] = []
+        size = 0
         arrived, place = reached // TICK * TICK, f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
         for message in messages:
             kind, millis = message.timestamp()
             if kind == TIMESTAMP_LOG_APPEND_TIME:  # a producer may say 2100, and make all others late
                 arrived = max(arrived, millis * 1000 // TICK * TICK)
-            if not found or found[-1][1] != arrived:
+            if not found or found[-1][1] != arrived or size > RECORD_BYTES:
                 found.append((Records(place, [], []), arrived))
+                size = 0
             found[-1][0].offsets.append(message.offset() or 0)
             found[-1][0].values.append(message.value() or b"")
+            size += len(message.value() or b"")
         if found:
             reached = max(reached, arrived)
         if offset >= end:
@@ -222,31 +228,16 @@ def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
     return kafka.client(Consumer, brokers, settings, OURS)
 
 
-RECORD_BYTES = 1 << 20
-"""Of a record, at most; and of the records that are parsed at once."""
-
-
-class ParseRecords(beam.DoFn):
-    """Makes an Arrow batch of records."""
-
-    def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-
-    def process(self, element: Records) -> Iterator[Any]:
-        """Give batches of events, and tagged dead letters."""
-        for found in self._parse(element):
-            yield from tagged(usable(found, element.place, self.fields))
-
-    def _parse(self, element: Records) -> Iterator[RawEvents | Damage]:
-        """Parse records, about `RECORD_BYTES` at a time."""
-        fitting, size = [], 0
-        for offset, value in zip(element.offsets, element.values, strict=True):
-            if len(value) > RECORD_BYTES:
-                reason = f"record must be at most {RECORD_BYTES:,} bytes"
-                yield Damage("malformed_record", reason, f"offset {offset}", quote(value))
-            else:
-                fitting.append((size // RECORD_BYTES, offset, value))
-                size += len(value)
-        for _, some in groupby(fitting, key=itemgetter(0)):
-            _, offsets, texts = zip(*some, strict=True)
-            yield from read_objects(texts, self.fields.names, places("offset", offsets), "record")
+def parse_records(element: Records, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
+    """Yield batches of events, and what cannot be used."""
+    offsets, texts = [], []
+    for offset, value in zip(element.offsets, element.values, strict=True):
+        if len(value) <= RECORD_BYTES:
+            offsets.append(offset)
+            texts.append(value)
+        else:
+            reason = f"record must be at most {RECORD_BYTES:,} bytes"
+            long = Damage("malformed_record", reason, f"offset {offset}", quote(value))
+            yield from usable(long, element.place, fields)
+    for found in read_objects(texts, fields.names, places("offset", offsets), "record"):
+        yield from usable(found, element.place, fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, NamedTuple
@@ -26,11 +26,20 @@ class EventsRead(NamedTuple):
     dead_letters: PCollection[Any]
 
 
-def read_by(reader: beam.DoFn, found: Any, label: str) -> EventsRead:
-    """Return what a reader makes of elements."""
-    typed = beam.ParDo(reader).with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
-    read = found | label >> typed.with_outputs(DEAD_LETTERS, main=EVENTS)
-    return EventsRead(read[EVENTS], read[DEAD_LETTERS])
+def read_by(
+    read: Callable[..., Iterable[pa.RecordBatch | DeadLetter]], found: Any, label: str, fields: AnyFields
+) -> EventsRead:
+    """Return what a function makes of elements and the fields that are read: batches, and dead letters apart."""
+    typed = beam.FlatMap(_tagged, read, fields).with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
+    made = found | label >> typed.with_outputs(DEAD_LETTERS, main=EVENTS)
+    return EventsRead(made[EVENTS], made[DEAD_LETTERS])
+
+
+def _tagged(
+    element: Any, read: Callable[..., Iterable[pa.RecordBatch | DeadLetter]], fields: AnyFields
+) -> Iterator[Any]:
+    for each in read(element, fields):
+        yield TaggedOutput(DEAD_LETTERS, each) if isinstance(each, DeadLetter) else each
 
 
 class ReadEvents(beam.PTransform[Any, Any]):
@@ -84,23 +93,6 @@ class ReadSome(beam.PTransform[Any, Any]):
         self.parts, self.fields = parts, fields
 
     def expand(self, pbegin: Any) -> EventsRead:
-        """Read the parts."""
+        """Read the parts, each of which is refused if it is no longer as it was found."""
         parts = pbegin | "List parts" >> beam.Create(self.parts).with_output_types(EventFile)
-        return read_by(ReadPart(self.fields), parts | "Spread parts" >> beam.Reshuffle(), "Read parts")
-
-
-class ReadPart(beam.DoFn):
-    """Reads a file or a row group of it, which is refused if it is no longer as it was found."""
-
-    def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-
-    def process(self, element: EventFile) -> Iterator[Any]:
-        """Give batches of events, and tagged dead letters."""
-        yield from tagged(read_file(element, self.fields))
-
-
-def tagged(found: Iterable[pa.RecordBatch | DeadLetter]) -> Iterator[Any]:
-    """Give batches, and dead letters with their tag."""
-    for each in found:
-        yield TaggedOutput(DEAD_LETTERS, each) if isinstance(each, DeadLetter) else each
+        return read_by(read_file, parts | "Spread parts" >> beam.Reshuffle(), "Read parts", self.fields)
