@@ -108,8 +108,7 @@ def ask(
     check_account(keywords)
     if isinstance(question, Question):
         keywords = {name: getattr(question, name) for name in question.model_fields_set - {"question"}} | keywords
-    word = kind.info.word
-    (found,) = _asked(lambda folder: {word: _run(kind, frame, output, keywords, folder)}).values()
+    (found,) = _asked(lambda folder: _run(kind, frame, output, keywords, folder)).values()
     return found  # type: ignore[no-any-return]
 
 
@@ -172,7 +171,7 @@ OF_FRAMES = frozenset({"input", "wide", *OF_FILES})
 """Options that a frame does not have."""
 
 
-def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, Any], folder: str) -> str:
+def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, Any], folder: str) -> dict[str, str]:
     events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows.parquet")
     path = rows if output is None else os.fspath(output)
     if path == "-":
@@ -182,8 +181,7 @@ def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, A
             raise TypeError(f"{kind.info.word} has no option `{name}` for frames")
     given = in_python(kind, keywords, {"data": {"input": events}, "output": {"path": path}})
     with given.errors():
-        _execute(given.monitor(), frame, events)
-    return path
+        return _execute(given.monitor(), frame, events)
 
 
 def _run_monitor(

@@ -106,7 +106,8 @@ def _kind_of(kind: Any, named: dict[str, tuple[pa.DataType, bool]]) -> tuple[pa.
     """
     if isinstance(kind, list):  # a union, of which each value has a number
         kinds = [_kind_of(branch, named)[0] for branch in kind if branch != "null"]
-        if len(kinds) > 1 and any(map(pa.types.is_timestamp, kinds)):  # of a number it is not known what it is
+        told = [each for each in kinds if pa.types.is_temporal(each) or pa.types.is_decimal(each)]
+        if len(kinds) > 1 and told:  # of a number it is not known what it is
             return pa.dense_union([pa.field(str(place), each) for place, each in enumerate(kinds)]), True
         return (kinds[0] if len(kinds) == 1 else pa.string() if kinds else pa.null()), True
     if isinstance(kind, str):

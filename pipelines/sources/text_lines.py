@@ -114,7 +114,7 @@ def _read(raw: BinaryIO, path: str) -> Iterator[bytes]:
 
 def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse compressed text that cannot be decompressed to its end."""
-    for _ in read_pieces(path):
+    for _ in read_pieces(path) if path.endswith(tuple(COMPRESSED)) else ():
         pass
 
 
