@@ -238,8 +238,8 @@ def read_columns(stream: BinaryIO, format: str, first: str) -> dict[str, Any]:
     _check_end(stream, format)
     if format == "jsonl":
         objects = map(json.loads, stream)
-        start = [*islice(objects, 1)]
-        return _columns([*chain(*start)], (row.values() for row in chain(start, objects)))
+        names = [*chain(*(start := [*islice(objects, 1)]))]
+        return _columns(names, ([row[name] for name in names] for row in chain(start, objects)))
     lines = map(bytes.decode, stream)
     header = next(lines)
     found = re.match(rf'"?{re.escape(first)}"?(.)', header)  # what follows the first name

@@ -22,7 +22,7 @@ from privstream.pipelines.sources.event_files import Damage, places, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import usable
-from privstream.pipelines.sources.readers import EventsRead, read_by
+from privstream.pipelines.sources.readers import read_by
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.sources.watch_events import Answer, PolledSource, poll_parts
 from privstream.transforms.reading.fields import DeadLetter
@@ -89,7 +89,7 @@ class ReadKafka(beam.PTransform[Any, Any]):
         self.partitions = self._partitions()
         self._check_stamps()
 
-    def expand(self, pbegin: Any) -> EventsRead:
+    def expand(self, pbegin: Any) -> Any:
         """Ask for records, and parse them where they arrive."""
         parts = [str(partition).encode() for partition in self.partitions]
         source = AskKafka(self.brokers, self.topic, self.settings, self.seconds)

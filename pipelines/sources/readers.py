@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.pvalue import PCollection, TaggedOutput
+from apache_beam.pvalue import TaggedOutput
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile, check_unchanged, files_with, parts_of
 from privstream.pipelines.sources.normalise import read_file
@@ -19,20 +19,12 @@ EVENTS = "events"
 FILES_AT_ONCE = 16  # whose footers are read, at launch
 
 
-class EventsRead(NamedTuple):
-    """What a reader gives: Arrow record batches, and records and whole files that could not be read."""
-
-    events: PCollection[Any]
-    dead_letters: PCollection[Any]
-
-
 def read_by(
     read: Callable[..., Iterable[pa.RecordBatch | DeadLetter]], found: Any, label: str, fields: AnyFields
-) -> EventsRead:
-    """Return what a function makes of elements and the fields that are read: batches, and dead letters apart."""
+) -> Any:
+    """Return what a function makes of elements and fields: `events`, Arrow record batches, and `dead_letters`."""
     typed = beam.FlatMap(_tagged, read, fields).with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
-    made = found | label >> typed.with_outputs(DEAD_LETTERS, main=EVENTS)
-    return EventsRead(made[EVENTS], made[DEAD_LETTERS])
+    return found | label >> typed.with_outputs(DEAD_LETTERS, main=EVENTS)
 
 
 def _tagged(
@@ -69,10 +61,9 @@ class ReadEvents(beam.PTransform[Any, Any]):
         self.pattern, self.fields = pattern, fields or FieldMapping()
         self.files = files_with(self.fields, pattern, format)
 
-    def expand(self, pbegin: Any) -> EventsRead:
+    def expand(self, pbegin: Any) -> Any:
         """Read the parts of all files."""
-        read: EventsRead = pbegin | "Parts of files" >> ReadSome(self.parts(), self.fields)
-        return read
+        return pbegin | "Parts of files" >> ReadSome(self.parts(), self.fields)
 
     def parts(self) -> list[EventFile]:
         """Return the parts of all files, which are as they were found."""
@@ -92,7 +83,7 @@ class ReadSome(beam.PTransform[Any, Any]):
         super().__init__()
         self.parts, self.fields = parts, fields
 
-    def expand(self, pbegin: Any) -> EventsRead:
+    def expand(self, pbegin: Any) -> Any:
         """Read the parts, each of which is refused if it is no longer as it was found."""
         parts = pbegin | "List parts" >> beam.Create(self.parts).with_output_types(EventFile)
         return read_by(read_file, parts | "Spread parts" >> beam.Reshuffle(), "Read parts", self.fields)

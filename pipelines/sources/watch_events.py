@@ -28,7 +28,7 @@ from privstream.pipelines.sources.found_files import (
     marked,
 )
 from privstream.pipelines.sources.normalise import dead_letter, read_file
-from privstream.pipelines.sources.readers import EventsRead, read_by
+from privstream.pipelines.sources.readers import read_by
 from privstream.transforms.counters import counter
 from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
@@ -156,7 +156,7 @@ class WatchEvents(beam.PTransform[Any, Any]):
         self.pattern, self.format, self.fields = pattern, format, fields or FieldMapping()
         self.files = self._there()
 
-    def expand(self, pbegin: Any) -> EventsRead:
+    def expand(self, pbegin: Any) -> Any:
         """Poll the folder, and read files side by side."""
         folder = PollFolder(self.pattern, self.format, self.seconds, self.watermark)
         found = poll_parts(pbegin, [FOLDER], folder, EventFile)
