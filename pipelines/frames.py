@@ -11,7 +11,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from privstream.pipelines.command import NothingUsableError, RunError, UsageError, without_dashes
 from privstream.pipelines.model.base import meant
@@ -52,19 +52,6 @@ ONE_AT_A_TIME = threading.Lock()
 """Standard error is the process's."""
 
 
-@dataclasses.dataclass(frozen=True)
-class DryRun:
-    """What `ask` returns where `dry_run=True`: its log says how much can be used, in exact numbers to be guarded."""
-
-    log: str = dataclasses.field(default="", repr=False)
-
-
-@overload
-def ask(
-    question: str | Question, frame: Any, *, output: StrPath | None = None, dry_run: Literal[True], **keywords: Any
-) -> DryRun: ...
-
-
 @overload
 def ask(question: str | Question, frame: Any, *, output: StrPath | None = None, **keywords: Any) -> Result: ...
 
@@ -80,9 +67,8 @@ def ask(
     frame: Any,
     *,
     output: StrPath | None = None,
-    dry_run: bool = False,
     **keywords: Any,
-) -> Result | DryRun | dict[str, Result]:
+) -> Result | dict[str, Result]:
     """Answer a question about the events of a frame, as its command does about those of a file.
 
     The columns that are read are written into a temporary Parquet file, which its owner alone can read, and which is
@@ -99,13 +85,12 @@ def ask(
         frame: events, one in each row: of pandas (2.2 or newer), Polars, pyarrow or DuckDB, or anything else with
             `__arrow_c_stream__`.
         output: a file for the rows, with the guarantee beside it; of a monitor, a folder. None for none.
-        dry_run: whether the frame is read only to say how much of it can be used.
         **keywords: options of the command by their names, such as `epsilon=1, window="1d", user="who"`. Public
             lists of items (`domain`) and of rules may be lists; `timedelta` and `datetime` are understood.
 
     Returns:
         The result: `table` (a pyarrow.Table), `guarantee`, `accuracy`, `chart()`, `log`; of a monitor one for each of
-        its questions, by name; with `dry_run=True` a `DryRun`, which has a `log` alone.
+        its questions, by name.
 
     Raises:
         ValueError, TypeError: an option, the frame or a column breaks a rule, or no event can be used.
@@ -123,8 +108,7 @@ def ask(
     check_account(keywords)
     if isinstance(question, Question):
         keywords = {name: getattr(question, name) for name in question.model_fields_set - {"question"}} | keywords
-    word = kind.info.word
-    (found,) = _asked(lambda folder: {word: _run(kind, frame, output, keywords, dry_run, folder)}).values()
+    (found,) = _asked(lambda folder: _run(kind, frame, output, keywords, folder)).values()
     return found  # type: ignore[no-any-return]
 
 
@@ -141,7 +125,7 @@ def check_account(given: Mapping[str, Any]) -> None:
 
 
 def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
-    """Run what gets a temporary folder and returns paths of results by name, empty ones of a dry run; read these.
+    """Run what gets a temporary folder and returns paths of results by name; read these.
 
     Errors and warnings are those of Python.
     """
@@ -156,7 +140,7 @@ def _asked(run: Callable[[str], Mapping[str, str]]) -> dict[str, Any]:
             raise kind(without_dashes(str(error))) from None
         except RunError as error:
             raise RuntimeError(str(error)) from None
-        results: dict[str, Any] = {name: read(path) if path else DryRun() for name, path in paths.items()}
+        results = {name: read(path) for name, path in paths.items()}
     lines = [line for line in said.getvalue().splitlines() if folder not in line]  # what was there is deleted
     for line in lines:
         if line.startswith(NOTE):  # advice by public parameters alone
@@ -187,7 +171,7 @@ OF_FRAMES = frozenset({"input", "wide", *OF_FILES})
 """Options that a frame does not have."""
 
 
-def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, Any], dry_run: bool, folder: str) -> str:
+def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, Any], folder: str) -> dict[str, str]:
     events, rows = os.path.join(folder, "events.parquet"), os.path.join(folder, "rows.parquet")
     path = rows if output is None else os.fspath(output)
     if path == "-":
@@ -197,8 +181,7 @@ def _run(kind: type[Question], frame: Any, output: Any, keywords: Mapping[str, A
             raise TypeError(f"{kind.info.word} has no option `{name}` for frames")
     given = in_python(kind, keywords, {"data": {"input": events}, "output": {"path": path}})
     with given.errors():
-        _execute(given.monitor(), frame, events, dry_run=dry_run)
-    return "" if dry_run else path
+        return _execute(given.monitor(), frame, events)
 
 
 def _run_monitor(
@@ -216,13 +199,13 @@ def _run_monitor(
     return _execute(monitor.model_copy(update={"account": account, **parts}), frame, events)
 
 
-def _execute(monitor: Monitor, frame: Any, path: str, *, dry_run: bool = False) -> dict[str, str]:
+def _execute(monitor: Monitor, frame: Any, path: str) -> dict[str, str]:
     """Write the columns of a frame that are read into a file, and run; return the paths of rows by name."""
     table = loaded("sources.frame_files.as_table")(frame)
     read = {name: monitor.data.fields(question) for name, question in monitor.questions.items()}
     fields = loaded("run.run.shared_fields")(read)
     fields.check(table.schema, "the frame")
     loaded("sources.frame_files.write_events")([table], fields.names, path)
-    with loaded("run.run.Run").prepare(monitor, Execution(workers=1, dry_run=dry_run)) as run:
+    with loaded("run.run.Run").prepare(monitor, Execution(workers=1)) as run:
         run.execute()
         return {name: run.places.rows(name) for name in monitor.questions}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 READ = ("avro", "parquet", "jsonl", "csv", "xlsx")
 WINDOW_FORMATS = ("avro", "parquet", "jsonl", "csv")
 """Formats of files of windows: equal rows give equal bytes."""
@@ -23,8 +21,6 @@ DEFAULT_DATASET = "default"
 """What the data are called whose budget a run spends that names none."""
 
 SCHEME = "kafka"
-LAUNCH_SECONDS = 10
-"""So long a broker may take to answer at launch."""
 
 GUARANTEE = "_guarantee.json"
 """The guarantee file of a folder; its name begins with `_`, so that who watches the folder passes over it."""
@@ -40,12 +36,3 @@ DATABASE = "postgresql://user@host:port/database"
 
 TABLE = "postgresql://user@host:port/database/table"
 """How a table is named."""
-
-
-def parse_url(url: str, option: str) -> tuple[str, str]:
-    """Return brokers and topic of `kafka://host:port/topic`."""
-    parts = urlsplit(url)
-    topic = parts.path.strip("/")
-    if parts.scheme != SCHEME or not parts.netloc or not topic or "/" in topic:
-        raise ValueError(f"{option} must be of the form kafka://host:port/topic, got {url}")
-    return parts.netloc, topic

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import psycopg
-from privstream.pipelines.locations import TABLE
+from privstream.pipelines.locations import DATABASE, TABLE
 
 CONNECT_SECONDS = 10
 
@@ -17,32 +17,36 @@ def parse_url(url: str, option: str = "--output") -> tuple[dict[str, Any], tuple
     Raises:
         ValueError: never with the URL, which may have a password.
     """
-    parts = _split(url, option, TABLE)
-    database, slash, table = parts.path.removeprefix("/").partition("/")
+    where, table = _parts(url, option, TABLE)
     names = tuple(unquote(name) for name in table.split("."))
-    if not (parts.hostname and database and slash and all(names)) or "/" in table or len(names) > 2:
+    if not all(names) or "/" in table or len(names) > 2:
         raise ValueError(f"{option} must be of the form {TABLE}")
-    return _where(parts, database), names
+    return where, names
 
 
 def database_of(url: str, option: str) -> dict[str, Any]:
-    """Return where to connect to, in the driver's words.
+    """Return where to connect to, in the driver's words; raises as `parse_url`."""
+    where, table = _parts(url, option, DATABASE)
+    if table:
+        raise ValueError(f"{option} must be of the form {DATABASE}")
+    return where
 
-    Raises:
-        ValueError: never with the URL, which may have a password.
-    """
-    form = TABLE.removesuffix("/table")
-    parts = _split(url, option, form)
-    database = parts.path.removeprefix("/")
-    if not (parts.hostname and database) or "/" in database:
+
+def _parts(url: str, option: str, form: str) -> tuple[dict[str, Any], str]:
+    """Return where to connect to, without what the URL leaves open, and what follows the database."""
+    try:
+        parts = urlsplit(url)
+        database, _, table = parts.path.removeprefix("/").partition("/")
+        where = {"host": parts.hostname, "port": parts.port, "user": parts.username, "dbname": database}
+    except ValueError:  # the port is no number
+        raise ValueError(f"{option} must be of the form {form}") from None
+    if parts.password is not None or parts.query or parts.fragment:
+        raise ValueError(
+            f"{option} must be of the form {form} without a password or settings: set PGPASSWORD, or write ~/.pgpass"
+        )
+    if not (parts.hostname and database):
         raise ValueError(f"{option} must be of the form {form}")
-    return _where(parts, database)
-
-
-def _where(parts: SplitResult, database: str) -> dict[str, Any]:
-    """Return where to connect to, without what the URL leaves open."""
-    where = {"host": parts.hostname, "port": parts.port, "user": parts.username, "dbname": database}
-    return {name: unquote(value) if isinstance(value, str) else value for name, value in where.items() if value}
+    return {name: unquote(value) if isinstance(value, str) else value for name, value in where.items() if value}, table
 
 
 def reason(error: psycopg.Error) -> str:
@@ -51,20 +55,6 @@ def reason(error: psycopg.Error) -> str:
         return error.diag.message_primary
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in lines if "FATAL" in line), lines[0] if lines else type(error).__name__)
-
-
-def _split(url: str, option: str, form: str) -> SplitResult:
-    """Split a URL whose port is a number, and that has no secrets."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        raise ValueError(f"{option} must be of the form {form}") from None
-    if parts.password is not None or parts.query or parts.fragment:
-        raise ValueError(
-            f"{option} must be of the form {form} without a password or settings: set PGPASSWORD, or write ~/.pgpass"
-        )
-    return parts
 
 
 def connect(where: dict[str, Any]) -> psycopg.Connection[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import re
@@ -52,8 +51,8 @@ def join(folder: str, name: str) -> str:
 class FileFacts(NamedTuple):
     """A file: its path, its size in bytes, and marks that show that it has changed.
 
-    Marks begin with the time of its last change. On a disk they go on with which machine this is, and with what
-    programs cannot set: the time of the last change of its description, and its number there.
+    Marks begin with the time of its last change. On a disk they go on with what programs cannot set: the time of the
+    last change of its description, and its number there.
     """
 
     path: str
@@ -61,24 +60,12 @@ class FileFacts(NamedTuple):
     marks: tuple[float, ...]
 
 
-BOOT = "/proc/sys/kernel/random/boot_id"  # differs between machines, and from one start to the next
-
-
-@functools.cache
-def _machine() -> int:
-    try:
-        with open(BOOT, encoding="ascii") as file:
-            return int(file.read(8), 16)
-    except (OSError, ValueError):
-        return 0
-
-
 def facts_of(path: str) -> FileFacts:
     """Return what the filesystem says of a file."""
     if scheme_of(path) is None:
         found = os.stat(path)
         on_disk = os.major(found.st_dev) > 0  # on Linux; what servers and memory hold is on no device
-        more = (_machine(), found.st_ctime_ns, found.st_ino) if on_disk else ()
+        more = (found.st_ctime_ns, found.st_ino) if on_disk else ()
         return FileFacts(path, found.st_size, (found.st_mtime_ns, *more))
     return _described(filesystems().get_filesystem(path).metadata(path))
 
@@ -164,16 +151,12 @@ def check_store(path: str, option: str) -> None:
 
 def upload(stream: BinaryIO, path: str) -> None:
     """Write what is in a file of this machine as a new one beyond it."""
-    if not stream.seek(0, os.SEEK_END) and scheme_of(path) == "s3":
-        return _put_empty(path)
+    if not stream.seek(0, os.SEEK_END) and scheme_of(path) == "s3":  # Beam would upload no part, which S3 refuses
+        s3 = importlib.import_module("apache_beam.io.aws.s3io")
+        bucket, key = s3.parse_s3_path(path)
+        store: Any = filesystems().get_filesystem(path)
+        s3.S3IO(options=store._options).client.client.put_object(Bucket=bucket, Key=key, Body=b"")
+        return
     stream.seek(0)
     with filesystems().create(path, compression_type="uncompressed") as remote:
         shutil.copyfileobj(stream, remote)
-
-
-def _put_empty(path: str) -> None:
-    """Make an object without bytes: Beam would complete an upload that has no part, which S3 refuses."""
-    s3 = importlib.import_module("apache_beam.io.aws.s3io")
-    bucket, key = s3.parse_s3_path(path)
-    store: Any = filesystems().get_filesystem(path)
-    s3.S3IO(options=store._options).client.client.put_object(Bucket=bucket, Key=key, Body=b"")

@@ -66,7 +66,7 @@ def _fields(input: str, input_format: str | None, encoding: str | None, delimite
     names = [field.name for field in schema] if schema is not None else []
     if file.format == "jsonl":
         lines = next(iter(read_lines(file.path, form.encoding)), None)
-        names = list((None if lines is None or isinstance(lines, Damage) else parse_line(lines.texts[0])) or ())
+        names = list((None if lines is None or isinstance(lines, Damage) else parse_line(lines[0][1])) or ())
     if not names:
         raise InputFileError(f"INPUT must have fields: {file.path} has none")
     usual = all(len(name) <= LONGEST_NAME and not NO_NAME.fullmatch(name) and name.isprintable() for name in names)

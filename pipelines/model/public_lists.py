@@ -51,13 +51,13 @@ def json_lines(option: str, path: str, parse: Callable[[dict[str, Any]], Read]) 
         for lines in read_lines(path):
             if isinstance(lines, Damage):
                 raise ValueError(f"--{option}, {lines.position} of {path}: {lines.reason}")
-            for row, text in enumerate(lines.texts):
+            for number, text in lines:
                 try:
                     if (given := parse_line(text)) is None:
                         raise ValueError(REASON)
                     found.append(parse(given))
                 except (TypeError, ValueError) as error:
-                    raise ValueError(f"--{option}, {lines.position(row)} of {path}: {error}") from None
+                    raise ValueError(f"--{option}, line {number} of {path}: {error}") from None
     except InputFileError as error:
         raise ValueError(f"--{option} must be a readable file: {error}") from None
     return found

@@ -31,8 +31,8 @@ CHECKPOINT_TIMEOUT_MILLIS = 120_000
 """A checkpoint that hangs restarts the job after so long; Flink's own default is ten minutes."""
 
 CHECKPOINT_PAUSE_MILLIS = 1_000
-"""Without a pause a checkpoint may overtake the notice that the last one is complete; an incremental one of RocksDB
-then refers to files that are deleted by now ("Attempt to reference unknown state" in the job manager's log), and hangs.
+"""Without a pause a checkpoint may overtake the notice that the last one is complete, refer to files that are gone
+("Attempt to reference unknown state" in the job manager's log), and hang.
 """
 
 BUNDLE_MILLIS = 100
@@ -72,7 +72,7 @@ def prepare_for_checkpoints(options: PipelineOptions) -> None:
     """Turn on what makes checkpoints lose nothing, outlive their job, and fit another parallelism, and short bundles.
 
     Otherwise a bundle that a checkpoint cuts short keeps its output back while the watermark goes on, so that events
-    become late. And steps that Flink chains, which depends on parallelism, go by other names in a savepoint.
+    become late; and steps that Flink chains go by other names in a savepoint of another parallelism.
     """
     flink = options.view_as(FlinkJobOptions)
     if flink.checkpointing_interval is None:
@@ -166,11 +166,11 @@ def submitted_job(
 ) -> Iterator[Callable[[], str] | None]:
     """Give what cancels the job that is submitted to a cluster meanwhile, and do so at Ctrl-C; None elsewhere.
 
-    *Privacy*: a job whose command is gone goes on. So what a stream writes is in its name, as eight digits of a digest,
-    and while it runs no second one is submitted that writes the same; see `window_files.alone_in`.
+    *Privacy*: a job whose command is gone goes on. So a digest of what a stream writes is in its name, and while it
+    runs no second one is submitted that writes the same; see `window_files.alone_in`.
 
-    Eight random digits are added to the name, since other jobs may have it. A job server of
-    `deploy/get_flink_job_server.sh` ends with this process. At Ctrl-C `tell` gets a line on what became of the job.
+    A job server of `deploy/get_flink_job_server.sh` ends with this process. At Ctrl-C `tell` gets a line on what became
+    of the job.
     """
     os.environ["PRIVSTREAM_JOB_SERVER_OWNER"] = str(os.getpid())
     if not on_cluster(options):

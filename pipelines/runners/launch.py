@@ -86,8 +86,8 @@ class LoopbackWorkers(worker_pool_main.BeamFnExternalWorkerPoolServicer):
 def beam_as_needed(options: PipelineOptions) -> Iterator[None]:
     """Let pipelines that are started meanwhile do what no option of Beam says.
 
-    Workers listen on loopback alone. Those of FnApiRunner cache no state by default: to weigh a value Beam goes through
-    all modules of the process. And the folder with lists of packages to install, which Beam would leave, goes.
+    Workers listen on loopback alone. Those of FnApiRunner cache no state by default: Beam is slow to weigh values. And
+    the folder with lists of packages to install, which Beam would leave, goes.
     """
     cache = options.view_as(WorkerOptions).max_cache_memory_usage_mb
     packages: Any = environments.python_sdk_dependencies

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.metrics.metric import Metrics
-from privstream.pipelines.sinks.row_files import read_row_file, shape_of
+from privstream.pipelines.sinks.row_files import arrow_table, read_row_file, shape_of
+from privstream.pipelines.sinks.row_formats import json_objects
 from privstream.pipelines.terminal import json_text
+from privstream.transforms.counters import counter
 from typing_extensions import override
 
 RUN = "run_id"
@@ -76,8 +76,7 @@ class Destination(ABC):
         Rows that nothing distinguishes, such as answers to two queries of one name and time, are numbered.
         """
         seen: Counter[str] = Counter()
-        for row in rows:
-            values = shape_of(self.row_type).json(row)
+        for values in json_objects(arrow_table(self.row_type, rows)):
             named = {RUN: self.run_id} | {name: values[name] for name in self.key}
             seen[plain := json_text(named)] += 1
             yield plain if seen[plain] == 1 else json_text(named | {"number": seen[plain]}), values
@@ -105,25 +104,13 @@ class Several(Destination):
         return " and ".join(each.name() for each in self.destinations)
 
 
-class SendFiles(beam.DoFn):
-    """Sends the rows of files, named by their paths, and passes each path on when its rows are there.
+def send_file(path: str, to: Destination) -> str:
+    """Send the rows of a file, and return its path when they are there.
 
-    Counters: `rows_sent`, again those that are sent again, and `rows_too_large`, which are in the files alone.
+    Counters: `rows_sent`, again those that are sent again, and `rows_too_large`, which are in the file alone.
     """
-
-    def __init__(self, destination: Destination) -> None:
-        self.destination = destination
-        self.sent = Metrics.counter("privstream", SENT)
-        self.too_large = Metrics.counter("privstream", TOO_LARGE)
-
-    @override
-    def process(self, path: str) -> Iterator[str]:
-        rows = read_row_file(path, self.destination.row_type)
-        left = self.destination.send(rows)
-        self.sent.inc(len(rows) - left)
-        self.too_large.inc(left)
-        yield path
-
-    @override
-    def display_data(self) -> dict[str, Any]:
-        return {"destination": self.destination.name()}
+    rows = read_row_file(path, to.row_type)
+    left = to.send(rows)
+    counter(SENT).inc(len(rows) - left)
+    counter(TOO_LARGE).inc(left)
+    return path

@@ -36,12 +36,11 @@ class PostgresTable(Destination):
     """Puts each row into a table once: a row whose key is there already changes nothing.
 
     The columns are `row_key` (the primary key: a digest of the run id and of the fields that distinguish rows),
-    `run_id`, and the fields of the row; times are `timestamp with time zone`. A table that is missing is created, one
-    with other columns is refused. The rows of a file, which are those of one window, are one transaction.
+    `run_id`, and the fields of the row. A table that is missing is created, one with other columns is refused. The rows
+    of a file, which are those of one window, are one transaction.
 
-    The password, and settings such as `sslmode`, come from where the driver looks for them: the environment
-    (`PGPASSWORD`, `PGSSLMODE`), `~/.pgpass`; on a cluster, those of the workers. PostgreSQL has no NUL character in a
-    text; `U+2400` stands for it.
+    The password, and settings such as `sslmode`, come from where the driver looks for them: `PGPASSWORD`, `~/.pgpass`;
+    on a cluster, those of the workers. PostgreSQL has no NUL character in a text; `U+2400` stands for it.
 
     Args:
         url: `postgresql://user@host:port/database/table`, perhaps with `schema.table`, each percent-encoded.
@@ -102,7 +101,7 @@ class PostgresTable(Destination):
 
     def create_statement(self) -> str:
         """Return the statement that creates the table."""
-        rules = {ROW_KEY: " PRIMARY KEY"} | dict.fromkeys(shape_of(self.row_type).optional, "")
+        rules = {ROW_KEY: " PRIMARY KEY"} | {each.name: "" for each in shape_of(self.row_type).schema if each.nullable}
         lines = [f"{_quoted(name)} {kind}{rules.get(name, ' NOT NULL')}" for name, kind in self.columns.items()]
         return f"CREATE TABLE IF NOT EXISTS {'.'.join(map(_quoted, self.table))} ({', '.join(lines)})"
 

@@ -8,28 +8,22 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import Any, BinaryIO, TypeVar, get_args
+from typing import Any, BinaryIO, TypeAlias, TypeVar, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from privstream.pipelines.locations import WRITTEN
 from privstream.pipelines.sinks.row_formats import (
     ARROW_TYPES,
-    MOST_ROWS,
     PLAIN,
     Layout,
     arrow_schema,
-    check_number,
-    iso_8601,
-    moment_of,
+    in_micros,
     openpyxl,
-    plain_number,
-    plain_schema,
-    read_records,
+    read_columns,
     restored,
     write_tables,
 )
@@ -111,23 +105,22 @@ def write_once(path: str, data: bytes, *, private: bool = False) -> str:
     Returns:
         `written`; or `repeated` if there is one with the same bytes, `refused` if there is one with others.
     """
-    if exists(path):
-        return _compare(path, data)
-    partial = _partial(path, secrets.token_hex(8))
-    try:
-        with _create(partial, private) as stream:
-            stream.write(data)
-        if scheme_of(path) is not None:
-            filesystems().rename([partial], [path])
-            return "written"
+    if not exists(path):
+        partial = _partial(path, secrets.token_hex(8))
         try:
-            os.link(partial, path)  # unlike a rename, it fails if another worker has just been here
-        except FileExistsError:
-            return _compare(path, data)
-        return "written"
-    finally:
-        with suppress(OSError):
-            delete(partial)
+            with _create(partial, private) as stream:
+                stream.write(data)
+            if scheme_of(path) is not None:
+                filesystems().rename([partial], [path])
+                return "written"
+            with suppress(FileExistsError):  # unlike a rename, it fails if another worker has just been here
+                os.link(partial, path)
+                return "written"
+        finally:
+            with suppress(OSError):
+                delete(partial)
+    with opened(path) as stream:
+        return "repeated" if stream.read() == data else "refused"
 
 
 def write_json(path: str, value: Any) -> None:
@@ -168,12 +161,6 @@ def _partial(path: str, token: str) -> str:
     return join(folder, f".{name}.{token}{PARTIAL}")
 
 
-def _compare(path: str, data: bytes) -> str:
-    """Say how a file that is there compares."""
-    with opened(path) as stream:
-        return "repeated" if stream.read() == data else "refused"
-
-
 def move_file(partial: str, path: str) -> None:
     """Give a complete file its name, in place of what has that name.
 
@@ -201,6 +188,9 @@ ALIKE = "names_alike"
 TAKEN = ("run_id", "row_key")
 """Columns that destinations add."""
 
+Rows: TypeAlias = Iterable[Any] | pa.Table
+"""NamedTuples; or a table of their fields with times in microseconds since 1970."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -209,17 +199,15 @@ class Shape:
     Attributes:
         name: of the type.
         fields: of a row, and their types: `Time` for times, that of the number where there may be none.
-        optional: fields that may have no number.
         item: the field with the item; None if there is none.
         parts: columns that are written in place of it; none where it is one column.
         columns: that are written, and their types.
-        schema: the same as Arrow has it.
+        schema: the same as Arrow has it; fields that may have no number are nullable.
         layout: for people.
     """
 
     name: str
     fields: dict[str, type]
-    optional: frozenset[str]
     item: str | None
     parts: tuple[str, ...]
     columns: dict[str, type]
@@ -233,39 +221,42 @@ class Shape:
         place = [*self.fields].index(str(self.item))
         return (*row[:place], *split_item(row[place], len(self.parts)), *row[place + 1 :])
 
-    def json(self, row: Any) -> dict[str, Any]:
-        """Return a row as JSON says it: times are ISO 8601, numbers without what binary fractions add."""
-        texts = (iso_8601(value.micros) if is_time(value) else plain_number(value) for value in self.values(row))
-        return dict(zip(self.columns, texts, strict=True))
+    def tables(self, rows: Rows) -> Iterator[pa.Table]:
+        """Yield rows as pieces of a table with the columns that are written."""
+        for columns in self._pieces(rows):
+            if self.parts:
+                texts = (split_item(each, len(self.parts)) for each in columns[str(self.item)].to_pylist())
+                columns |= dict(zip(self.parts, map(pa.array, zip(*texts, strict=True)), strict=True))
+            arrays = [columns[each.name].cast(each.type) for each in self.schema]
+            yield pa.table(arrays, schema=self.schema)
 
-    def tables(self, rows: Iterable[Any] | pa.Table) -> Iterator[pa.Table]:
-        """Yield rows, or a table of them with times in microseconds, as pieces of a table."""
-        plain = plain_schema(self.schema)
-        for piece in self._pieces(rows):
-            texts = (split_item(each, len(self.parts)) for each in piece[str(self.item)]) if self.parts else ()
-            arrays = piece | dict(zip(self.parts, zip(*texts, strict=True), strict=True))
-            yield pa.table({name: arrays[name] for name in self.columns}, plain).cast(self.schema)
-
-    def _pieces(self, rows: Iterable[Any] | pa.Table) -> Iterator[dict[str, Any]]:
-        """Yield the columns of some rows after another."""
+    def _pieces(self, rows: Rows) -> Iterator[dict[str, Any]]:
+        """Yield the columns of some rows after another, with times in microseconds."""
         if isinstance(rows, pa.Table):
             for start in range(0, rows.num_rows, CHUNK_ROWS):
-                piece = rows.slice(start, CHUNK_ROWS)
-                items = {self.item: piece[self.item].to_pylist()} if self.parts else {}
-                yield dict(zip(piece.column_names, piece.columns, strict=True)) | items
+                yield dict(zip(rows.column_names, rows.slice(start, CHUNK_ROWS).columns, strict=True))
             return
         left = iter(rows)
         while chunk := [*islice(left, CHUNK_ROWS)]:
-            columns = dict(zip(self.fields, zip(*chunk, strict=True), strict=True))
-            times = (name for name, kind in self.fields.items() if kind is Time)
-            yield columns | {name: [time.micros for time in columns[name]] for name in times}
+            columns = zip(self.fields.items(), zip(*chunk, strict=True), strict=True)
+            yield {name: _column(kind, values) for (name, kind), values in columns}
+
+
+def _column(kind: type, values: Sequence[Any]) -> pa.Array:
+    """Return values of a field as a column; of text that no file may have, as of dead letters, what it is escaped."""
+    if kind is Time:
+        return pa.array([value.micros for value in values], pa.int64())
+    try:
+        return pa.array(values, ARROW_TYPES[kind])
+    except UnicodeEncodeError:
+        return pa.array([value.encode("utf-8", "backslashreplace") for value in values]).cast(pa.string())
 
 
 @cache
 def shape_of(row_type: Any) -> Shape:
     """Return how rows of a NamedTuple are written."""
     hints = {name: (hint, get_args(hint)) for name, hint in types_of(row_type).items()}
-    optional = frozenset(name for name, (_, kinds) in hints.items() if kinds in OPTIONAL_NUMBERS)
+    optional = {name for name, (_, kinds) in hints.items() if kinds in OPTIONAL_NUMBERS}
     fields = {name: kinds[0] if name in optional else hint for name, (hint, kinds) in hints.items()}
     for name, kind in fields.items():
         if kind not in ARROW_TYPES:
@@ -276,8 +267,7 @@ def shape_of(row_type: Any) -> Shape:
     item = next((name for name in ITEM_FIELDS if name in fields), None)
     parts, layout = getattr(row_type, "item_columns", ()), getattr(row_type, "layout", PLAIN)
     columns = {column: kind for name, kind in fields.items() for column in (parts if name == item else ()) or (name,)}
-    schema = arrow_schema(columns, layout, optional)
-    return Shape(row_type.__name__, fields, optional, item, parts, columns, schema, layout)
+    return Shape(row_type.__name__, fields, item, parts, columns, arrow_schema(columns, layout, optional), layout)
 
 
 def with_item_columns(row_type: type, names: Sequence[str], layout: Layout = PLAIN) -> type:
@@ -305,22 +295,20 @@ def output_format(path: str, option: str = "--output") -> str:
     return ending
 
 
-def write_row_file(path: str, row_type: type, rows: Iterable[Any] | pa.Table, *, private: bool = False) -> None:
-    """Write rows, or a table of them with times in microseconds, as one file, whole or not at all."""
+def write_row_file(path: str, row_type: type, rows: Rows, *, private: bool = False) -> None:
+    """Write rows as one file, whole or not at all."""
     format = output_format(path)
     with whole_file(path, private=private) as stream:
         write_rows(stream, row_type, rows, format)
 
 
-def write_rows(stream: BinaryIO, row_type: type, rows: Iterable[Any] | pa.Table, format: str) -> None:
-    """Write rows, or a table of them, into an open file; equal rows give equal bytes."""
+def write_rows(stream: BinaryIO, row_type: type, rows: Rows, format: str) -> None:
+    """Write rows into an open file; equal rows give equal bytes, but for workbooks."""
     shape = shape_of(row_type)
-    if format == "jsonl" and not isinstance(rows, pa.Table):  # dead letters may have what Arrow takes for no text
-        return stream.writelines(json_text(shape.json(row)).encode() + b"\n" for row in rows)
     write_tables(stream, shape.name, shape.schema, shape.tables(rows), format, shape.layout)
 
 
-def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
+def arrow_table(row_type: type, rows: Rows) -> pa.Table:
     """Return rows as a table; times are timestamps in microseconds, UTC."""
     shape = shape_of(row_type)
     return pa.concat_tables([shape.schema.empty_table(), *shape.tables(rows)])
@@ -328,17 +316,14 @@ def arrow_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
 
 def plain_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
     """Return rows as a table with times in microseconds."""
-    table = arrow_table(row_type, rows)
-    return table.cast(plain_schema(table.schema))
+    return in_micros(arrow_table(row_type, rows))
 
 
 def read_plain(path: str, row_type: type) -> pa.Table:
     """Return the rows of a file, with the columns of their type and times in microseconds."""
-    if path.lower().endswith(".parquet"):
-        with opened(path) as stream:
-            table = pq.read_table(stream)
-        if table.column_names == [*shape_of(row_type).fields]:
-            return table.cast(plain_schema(table.schema))
+    table = read_table(path, row_type)
+    if table.column_names == [*shape_of(row_type).fields]:
+        return in_micros(table)
     return plain_table(row_type, read_row_file(path, row_type))
 
 
@@ -360,45 +345,46 @@ def sort_rows(rows: Iterable[Any], order: Sequence[str]) -> list[Any]:
     return sorted(rows, key=place) if fields else list(rows)
 
 
-def read_table(path: str, row_type: type) -> pa.Table:
-    """Return the rows of a file, times as timestamps in UTC."""
-    if path.lower().endswith(".parquet"):
-        with opened(path) as stream:
-            return pq.read_table(stream)
-    return arrow_table(row_type, read_row_file(path, row_type))
+def read_table(path: str, row_type: Any) -> pa.Table:
+    """Return the rows of a file that `write_row_file` wrote, with the columns of an item, times as timestamps in UTC.
+
+    Raises:
+        ValueError, TypeError: it has not all of their columns or too many rows, a value has another type, or its last
+            line has no end: it was cut short.
+    """
+    shape, format = shape_of(row_type), output_format(path, "path")
+    with opened(path) as stream:
+        stored = read_columns(stream, format, next(iter(shape.fields)))
+    stored = stored or dict.fromkeys(shape.fields, ())  # JSON lines without any
+    columns, optional = dict[str, Any](), [each.name for each in shape.schema if each.nullable]
+    for place, (field, kind) in enumerate(shape.fields.items()):
+        parts = [field]
+        if field == shape.item:
+            parts = [*takewhile(lambda name: name == shape.item or name not in shape.fields, [*stored][place:])]
+        for name in parts if len(parts) > 1 else [field]:
+            if name not in stored:
+                raise ValueError(f"rows must have a column {name}")
+            columns[name] = restored(stored[name], ARROW_TYPES[kind], format)
+            if columns[name].null_count and name not in optional:
+                raise TypeError(f"column {name} must have a value in each row")
+    return pa.table(columns)
 
 
 def read_row_file(path: str, row_type: Any, time: Callable[[int], Any] = timestamp) -> list[Any]:
-    """Read the rows of a file that `write_row_file` wrote; columns in place of the item are joined.
+    """Read the rows of a file as `read_table` does; columns in place of the item are joined.
 
     Args:
         time: makes times of microseconds since 1970: those of Beam, or `Time`, for which Beam is not loaded.
-
-    Raises:
-        ValueError: it has not all of their columns or too many rows, or its last line has no end: it was cut short.
     """
-    shape, kind = shape_of(row_type), output_format(path, "path")
-    with opened(path) as stream:
-        records = list(islice(read_records(stream, kind, shape.fields), MOST_ROWS + 1))
-    check_number(len(records))
-    stored = [*records[0]] if records else [*shape.fields]
-    if shape.item is not None:
-        after = stored[[*shape.fields].index(shape.item) :]
-        parts = [*takewhile(lambda name: name == shape.item or name not in shape.fields, after)]
-        for record in records if len(parts) > 1 else ():
-            record[shape.item] = join_item([record[name] for name in parts])
-        stored = [*records[0]] if records else stored
-    if missing := [name for name in shape.fields if name not in stored]:
-        raise ValueError(f"rows must have a column {missing[0]}")
-    moments = cache(partial(moment_of, make=time))  # the same ones come again and again
-    none = "" if kind == "csv" else None
-
-    def value(name: str, found: Any) -> Any:
-        if found == none and name in shape.optional:
-            return None
-        return moments(found) if shape.fields[name] is Time else restored(found, shape.fields[name], kind)
-
-    return [row_type(*(value(name, record[name]) for name in shape.fields)) for record in records]
+    shape, table, times = shape_of(row_type), in_micros(read_table(path, row_type)), cache(time)
+    columns = table.to_pydict()
+    parts = [values for name, values in columns.items() if name == shape.item or name not in shape.fields]
+    if len(parts) > 1:
+        columns[str(shape.item)] = [*map(join_item, zip(*parts, strict=True))]
+    for name, kind in shape.fields.items():
+        if kind is Time:
+            columns[name] = [*map(times, columns[name])]  # the same ones come again and again
+    return [row_type(*values) for values in zip(*(columns[name] for name in shape.fields), strict=True)]
 
 
 def read_rows(option: str, path: str, row_type: type[AnyRow], time: Callable[[int], Any] = timestamp) -> list[AnyRow]:

@@ -1,4 +1,4 @@
-"""The formats of files of rows: how tables are written in each, and how their values come back."""
+"""The formats of files of rows: how tables are written in each, and how they come back."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from itertools import chain, islice
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 import fastavro
 import pyarrow as pa
@@ -28,7 +28,7 @@ DIGITS = 12
 """So many digits of a number are written as text: what binary fractions add is left out."""
 
 MOST_ROWS = 5_000_000
-"""Rows that are read from a file at once."""
+"""Rows that are read from a file at once: a small compressed file may have any number."""
 
 COMMA, SEMICOLON = ",", ";"
 
@@ -43,12 +43,6 @@ ARROW_TYPES: dict[type, pa.DataType] = {
 
 MOMENT_OF_AVRO = {"type": "long", "logicalType": "timestamp-micros"}
 AVRO_TYPES: dict[Any, Any] = {pa.string(): "string", pa.int64(): "long", pa.float64(): "double", pa.bool_(): "boolean"}
-
-Fields: TypeAlias = dict[str, type]
-"""Columns and the types of their values."""
-
-Tables: TypeAlias = Iterable[pa.Table]
-"""Pieces of a table, all of one schema."""
 
 
 @dataclass(frozen=True)
@@ -94,21 +88,34 @@ def iso_8601(micros: int) -> str:
     return (EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
 
 
-def arrow_schema(fields: Fields, layout: Layout = PLAIN, optional: Container[str] = ()) -> pa.Schema:
+def plain_number(value: Any) -> Any:
+    """Return a number without what binary fractions add; whole ones are written without a fraction."""
+    if not isinstance(value, float):
+        return value
+    number = float(f"{value:.{DIGITS}g}")
+    return int(number) if number.is_integer() and abs(number) < 10**DIGITS else number
+
+
+def arrow_schema(fields: Mapping[str, type], layout: Layout = PLAIN, optional: Container[str] = ()) -> pa.Schema:
     """Return fields and their types as Arrow has them; those that may have no number have nulls."""
     types = ARROW_TYPES | {Time: pa.timestamp("us", layout.zone)}
     return pa.schema([pa.field(name, types[kind], nullable=name in optional) for name, kind in fields.items()])
 
 
-def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with times in microseconds."""
-    return pa.schema([each.with_type(pa.int64()) if pa.types.is_timestamp(each.type) else each for each in schema])
+def in_micros(table: pa.Table) -> pa.Table:
+    """Return a table with its times as numbers: microseconds since 1970."""
+    types = [pa.int64() if pa.types.is_timestamp(each) else each for each in table.schema.types]
+    return table.cast(pa.schema(map(pa.Field.with_type, table.schema, types)))
 
 
 def write_tables(
-    stream: BinaryIO, name: str, schema: pa.Schema, tables: Tables, format: str, layout: Layout = PLAIN
+    stream: BinaryIO, name: str, schema: pa.Schema, tables: Iterable[pa.Table], format: str, layout: Layout = PLAIN
 ) -> None:
-    """Write pieces of a table into an open file; a format that has names for what rows are gets a `name`."""
+    """Write pieces of a table into an open file; equal rows give equal bytes, but for workbooks.
+
+    Args:
+        name: of a row, for a format that has one.
+    """
     if format == "avro":
         _write_avro(stream, name, schema, tables)
     elif format == "parquet":
@@ -121,19 +128,18 @@ def write_tables(
         _write_text(stream, schema, tables, layout if format == "csv" else None)
 
 
-def _write_avro(stream: BinaryIO, name: str, schema: pa.Schema, tables: Tables) -> None:
-    """Write an Avro container."""
+def _write_avro(stream: BinaryIO, name: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
     fields = []
     for each in schema:
         type = AVRO_TYPES.get(each.type, MOMENT_OF_AVRO)
         fields.append({"name": each.name, "type": ["null", type] if each.nullable else type})
     described = {"type": "record", "name": name, "namespace": "privstream", "fields": fields}
     marker = blake2b(json.dumps(described).encode(), digest_size=16).digest()  # a random one is the custom
-    records = (record for table in tables for record in table.cast(plain_schema(schema)).to_pylist())
+    records = (record for table in tables for record in in_micros(table).to_pylist())
     fastavro.writer(stream, described, records, codec="deflate", sync_marker=marker)
 
 
-def _write_text(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Layout | None) -> None:
+def _write_text(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table], layout: Layout | None) -> None:
     """Write a line for each row: an object with times in UTC; or, with a layout, cells of CSV below a header."""
     cell: Callable[[Any], str] = json_text
     if layout is None:
@@ -141,28 +147,25 @@ def _write_text(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Lay
     else:
         line, cell = layout.delimiter.join(["%s"] * len(schema)) + "\n", layout.cell
         stream.write((line % (*map(cell, schema.names),)).encode())
-    time = PLAIN.time if layout is None else layout.time
     for table in tables:
-        texts = [_texts(column, cell, time) for column in table.columns]
+        texts = [_mapped(column, layout or PLAIN, cell) for column in table.columns]
         stream.write("".join([line % row for row in zip(*texts, strict=True)]).encode())
 
 
-def _texts(column: pa.ChunkedArray, write: Callable[[Any], str], time: Callable[[int], str]) -> list[str]:
+def _mapped(column: pa.ChunkedArray, layout: Layout, cell: Callable[[Any], Any]) -> list[Any]:
     """Return what is written for the values of a column, made once for those that are the same."""
     say: Callable[[Any], Any] = plain_number
     if pa.types.is_timestamp(column.type):
-        column, say = column.cast(pa.int64()), time
+        column, say = column.cast(pa.int64()), layout.time
     found = column.combine_chunks().dictionary_encode("encode")  # by bits: 0.0 and -0.0 are two values
-    different = [write(say(value)) for value in found.dictionary.to_pylist()]
+    different = [cell(say(value)) for value in found.dictionary.to_pylist()]
     return [different[place] for place in found.indices.to_pylist()]
 
 
-def plain_number(value: Any) -> Any:
-    """Return a number without what binary fractions add; whole ones are written without a fraction."""
-    if not isinstance(value, float):
-        return value
-    number = float(f"{value:.{DIGITS}g}")
-    return int(number) if number.is_integer() and abs(number) < 10**DIGITS else number
+def json_objects(table: pa.Table) -> list[dict[str, Any]]:
+    """Return rows as JSON says them: times are ISO 8601 in UTC, numbers without what binary fractions add."""
+    columns = [_mapped(column, PLAIN, lambda value: value) for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 SHEET_ROWS = 1_000_000
@@ -185,7 +188,7 @@ def openpyxl() -> Any:
         raise ValueError("--output of .xlsx needs an extra: pip install 'privstream[xlsx]'") from None
 
 
-def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Layout) -> None:
+def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table], layout: Layout) -> None:
     """Write a workbook whose times are dates by the clocks of the layout; no text of it is a formula."""
     library, clocks = openpyxl(), Clocks(layout.zone)
     make = importlib.import_module("openpyxl.cell").WriteOnlyCell
@@ -203,8 +206,8 @@ def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Lay
             made.value = plain_number(value)
         return made
 
-    plain, times = plain_schema(schema), [pa.types.is_timestamp(type) for type in schema.types]
-    rows = (row for table in tables for row in zip(*table.cast(plain).to_pydict().values(), strict=True))
+    times = [pa.types.is_timestamp(type) for type in schema.types]
+    rows = (row for table in tables for row in zip(*in_micros(table).to_pydict().values(), strict=True))
     first: list[Any] = [*islice(rows, 1)]
     while first or not book.worksheets:
         sheet = book.create_sheet()
@@ -215,45 +218,54 @@ def _write_xlsx(stream: BinaryIO, schema: pa.Schema, tables: Tables, layout: Lay
     book.save(stream)
 
 
-def read_records(stream: BinaryIO, format: str, fields: Fields) -> Iterable[dict[str, Any]]:
-    """Read what `write_tables` wrote; times are moments, or texts.
+def read_columns(stream: BinaryIO, format: str, first: str) -> dict[str, Any]:
+    """Read the columns that `write_tables` wrote, of which the first one is called `first`.
 
     Raises:
-        ValueError: the last line has no end: the file was cut short.
+        ValueError: there are too many rows; or the last line has no end: the file was cut short.
     """
-    if format == "avro":
-        records: Iterable[Any] = fastavro.reader(stream)
-        return records
     if format == "parquet":
         file = pq.ParquetFile(stream)
-        check_number(file.metadata.num_rows)
-        types = [MOMENT if pa.types.is_timestamp(type) else type for type in file.schema_arrow.types]
-        records = file.read().cast(pa.schema(zip(file.schema_arrow.names, types, strict=True))).to_pylist()
-        return records
+        _check_number(file.metadata.num_rows)
+        table = file.read()
+        return dict(zip(table.column_names, table.columns, strict=True))
+    if format == "avro":
+        reader: Any = fastavro.reader(stream)
+        return _columns([each["name"] for each in reader.writer_schema["fields"]], map(dict.values, reader))
     if format == "xlsx":
-        return _read_xlsx(stream, fields)
+        rows = _rows_of(stream)
+        return _columns(next(rows), rows)
     _check_end(stream, format)
     if format == "jsonl":
-        return map(json.loads, stream)
-    lines = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-    header = lines.readline()
-    found = re.match(rf'"?{re.escape(next(iter(fields)))}"?(.)', header)  # what follows the first name
-    return csv.DictReader(chain([header], lines), delimiter=found[1] if found else COMMA, strict=True)
+        objects = map(json.loads, stream)
+        names = [*chain(*(start := [*islice(objects, 1)]))]
+        return _columns(names, ([row[name] for name in names] for row in chain(start, objects)))
+    lines = map(bytes.decode, stream)
+    header = next(lines)
+    found = re.match(rf'"?{re.escape(first)}"?(.)', header)  # what follows the first name
+    cells = csv.reader(chain([header], lines), delimiter=found[1] if found else COMMA, strict=True)
+    return _columns(next(cells), cells)
 
 
-def _read_xlsx(stream: BinaryIO, fields: Fields) -> Iterator[dict[str, Any]]:
-    """Read a workbook; a cell without a text is an empty one."""
-    for sheet in openpyxl().load_workbook(io.BytesIO(stream.read()), read_only=True).worksheets:
-        rows = sheet.iter_rows()
-        names = [str(_of_cell(cell)) for cell in next(rows, ())]
-        for row in rows:
-            values = dict(zip(names, map(_of_cell, row), strict=False))
-            missing = {name: "" if fields.get(name, str) is str else None for name in names if values.get(name) is None}
-            yield values | missing
+def _columns(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> dict[str, Any]:
+    found = [*islice(rows, MOST_ROWS + 1)]
+    _check_number(len(found))
+    return dict(zip(names, zip(*found, strict=True), strict=True)) if found else dict.fromkeys(names, ())
+
+
+def _check_number(rows: int) -> None:
+    if rows > MOST_ROWS:
+        raise ValueError(f"rows must be at most {MOST_ROWS:,} in a file that is read whole")
+
+
+def _rows_of(stream: BinaryIO) -> Iterator[list[Any]]:
+    """Give the names and then the rows of a workbook."""
+    for number, sheet in enumerate(openpyxl().load_workbook(io.BytesIO(stream.read()), read_only=True).worksheets):
+        for row in islice(sheet.iter_rows(), int(number > 0), None):
+            yield [_of_cell(cell) for cell in row]
 
 
 def _of_cell(cell: Any) -> Any:
-    """Return the value of a cell."""
     if isinstance(cell.value, str):
         return SHOWN.sub(lambda found: chr(int(found[1], 16)), cell.value)
     if isinstance(cell.value, datetime):
@@ -273,24 +285,14 @@ def _check_end(stream: BinaryIO, kind: str) -> None:
     stream.seek(0)
 
 
-def moment_of(value: str | datetime, make: Callable[[int], Any]) -> Any:
-    """Give a time back its type, made of microseconds since 1970."""
-    time = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return make((time - EPOCH) // timedelta(microseconds=1))
-
-
-def restored(value: Any, kind: type, format: str) -> Any:
-    """Give a value back its type, which only CSV does not have."""
-    if format == "csv" and kind is not str:
-        value = kind(json.loads(value.replace(",", ".")))  # no number has a comma but before its decimals
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise TypeError(f"value must be {kind.__name__}, got {type(value).__name__}")
-    return value
-
-
-def check_number(rows: int) -> None:
-    """Refuse what would not fit into memory: a small compressed file may have any number of rows."""
-    if rows > MOST_ROWS:
-        raise ValueError(f"rows must be at most {MOST_ROWS:,} in a file that is read whole")
+def restored(values: Any, kind: pa.DataType, format: str) -> Any:
+    """Give a column back its type, which CSV does not have, nor JSON for times."""
+    if isinstance(values, pa.ChunkedArray):
+        return values.cast(kind)
+    if kind == pa.string():
+        return pa.array([value or "" for value in values] if format == "xlsx" else values, kind)
+    if format == "csv":  # no number has a comma but before its decimals
+        values = [value.replace(",", ".") or None for value in values]
+    if format == "csv" or (format == "jsonl" and kind == MOMENT):
+        return pa.array(values, pa.string()).cast(kind)
+    return pa.array(values, kind)

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from privstream.mechanisms.views.rules import ALERT
 from privstream.pipelines.sinks.destination import RUN, Destination, UnreachableError
-from privstream.pipelines.sinks.row_files import shape_of, write_once
+from privstream.pipelines.sinks.row_files import arrow_table, write_once
+from privstream.pipelines.sinks.row_formats import json_objects
 from privstream.pipelines.stores import exists, join
 from privstream.pipelines.terminal import json_text
 from privstream.transforms.row_types import ENDED
@@ -30,9 +31,8 @@ def has_alerts(row_type: Any) -> bool:
 class Webhook(Destination):
     """Posts the public row with which an alert begins, as JSON, and no later row of the same alert.
 
-    An alert is known by its run, its rule or item, and since when it lasts. What has been posted is marked by a file
-    beside the rows, so that a run that comes again posts it no second time; where a run ends between the answer and the
-    mark, the header `Idempotency-Key` tells the receiver that it knows the alert.
+    An alert is known by its run, its rule or item, and since when it lasts. A file beside the rows marks what has been
+    posted; where a run ends between the answer and the mark, the header `Idempotency-Key` tells the receiver.
 
     Args:
         url: of `http://` or `https://`; it may be a secret, so only its host is ever told.
@@ -54,10 +54,9 @@ class Webhook(Destination):
 
     @override
     def send(self, rows: Sequence[Any]) -> int:
-        for row in rows:
-            if getattr(row, "state", ALERT) != ALERT or getattr(row, "status", "") == ENDED:
+        for values in json_objects(arrow_table(self.row_type, rows)):
+            if values.get("state", ALERT) != ALERT or values.get("status") == ENDED:
                 continue
-            values = shape_of(self.row_type).json(row)
             about = {name: values[name] for name in self.key if name != "window_start"}
             key = json_text(self.named | {"since": values["since"]} | about)
             digest = blake2b(key.encode(), digest_size=16).hexdigest()

@@ -21,7 +21,7 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows
 from apache_beam.utils.timestamp import Duration, Timestamp
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import END, WINDOW_FORMATS
-from privstream.pipelines.sinks.destination import Destination, SendFiles
+from privstream.pipelines.sinks.destination import Destination, send_file
 from privstream.pipelines.sinks.row_files import (
     COMPLETE,
     check_destination,
@@ -45,15 +45,13 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
     Rows that are published after a later window than their own, as their timestamps say, are in the file of that one.
     Rows without a window go by the moment at which they are published, their timestamp: `20300101T120000.05Z.jsonl`.
 
-    All rows of a window must have the same timestamp, as those that one timer publishes have; they are
-    gathered, sorted, and written by one call. A file gets its name when it is complete. If there is one of that name
-    already, it stays as it is: a run that goes back to a checkpoint and comes to a window again publishes no second
-    answer for it. Windows without rows have no file. When the input has ended, an empty file `_END` says that nothing
-    will follow. Gives the paths of files, once they are written and their rows are sent.
+    All rows of a window must have the same timestamp, as those that one timer publishes have. A file gets its name when
+    it is complete. If there is one of that name already, it stays as it is: a run that goes back to a checkpoint
+    publishes no second answer. Windows without rows have no file. When the input has ended, an empty file `_END` says
+    that nothing will follow. Gives the paths of files, once they are written and their rows are sent.
 
-    Metrics: `window_latency_ms`, from the end of a window, or from its moment, to the file that was written last; and
-    counters: `window_files_written`, `window_files_repeated` (there already, with the same bytes) and
-    `window_files_refused` (there already, with others).
+    Metrics: `window_latency_ms`, from the end of a window, or from its moment, to its file; and counters:
+    `window_files_written`, `.._repeated` (there already, with the same bytes), `.._refused` (with others).
 
     Args:
         row_type: a NamedTuple as `WriteRows` takes, perhaps with `window_start` and `window_end`.
@@ -90,10 +88,10 @@ class WriteWindowFiles(beam.PTransform[Any, Any]):
                 accumulation_mode=AccumulationMode.DISCARDING,
             )
             | "Gather" >> beam.GroupByKey()
-            | "Write file" >> beam.ParDo(_WriteWindow(self.folder, self.row_type, self.format, self.order))
+            | "Write file" >> beam.Map(_write_window, self.folder, self.row_type, self.format, self.order)
         )
         if self.destination is not None:  # what is in the files is final: a run that comes again sends the same rows
-            written = written | "Send" >> beam.ParDo(SendFiles(self.destination))
+            written = written | "Send" >> beam.Map(send_file, self.destination)
         say_end(written, self.folder)
         return written
 
@@ -119,26 +117,24 @@ def say_end(written: Any, folder: str) -> Any:
     )
 
 
-class _WriteWindow(beam.DoFn):
-    """Writes one file."""
-
-    def __init__(self, folder: str, row_type: Any, format: str, order: tuple[str, ...]) -> None:
-        self.folder, self.row_type, self.format, self.order = folder, row_type, format, order
-        self.latency = Metrics.gauge("privstream", "window_latency_ms")
-
-    @override
-    def process(self, element: tuple[tuple[int, int], Iterable[tuple[Any, ...]]]) -> Iterator[str]:
-        (start, end), plain = element
-        path = FileSystems.join(self.folder, file_name(start, end, self.format))
-        rows, data = [self.row_type(*row) for row in plain], BytesIO()
-        named = {name.removeprefix("-") for name in self.order}
-        order = [*self.order, *(name for name in self.row_type._fields if name not in named)]
-        write_rows(data, self.row_type, sort_rows(rows, order), self.format)  # equal rows give equal bytes
-        outcome = write_once(path, data.getvalue())
-        Metrics.counter("privstream", f"window_files_{outcome}").inc()
-        if outcome == "written":
-            self.latency.set((Timestamp.now().micros - end) // MILLISECOND)
-        yield path
+def _write_window(
+    element: tuple[tuple[int, int], Iterable[tuple[Any, ...]]],
+    folder: str,
+    row_type: Any,
+    format: str,
+    order: tuple[str, ...],
+) -> str:
+    """Write one file."""
+    (start, end), plain = element
+    path, data = FileSystems.join(folder, file_name(start, end, format)), BytesIO()
+    named = {name.removeprefix("-") for name in order}
+    order += tuple(name for name in row_type._fields if name not in named)  # equal rows give equal bytes
+    write_rows(data, row_type, sort_rows(map(row_type._make, plain), order), format)
+    outcome = write_once(path, data.getvalue())
+    Metrics.counter("privstream", f"window_files_{outcome}").inc()
+    if outcome == "written":
+        Metrics.gauge("privstream", "window_latency_ms").set((Timestamp.now().micros - end) // MILLISECOND)
+    return path
 
 
 def file_name(start: int, end: int, format: str) -> str:
@@ -177,10 +173,10 @@ LET_GO_SECONDS = 30
 
 @contextmanager
 def alone_in(folders: Iterable[str]) -> Iterator[None]:
-    """Let no other run on this machine write into the same folders meanwhile, until the process ends at the latest.
+    """Let no other run on this machine write into the same folders meanwhile.
 
-    *Privacy*: two runs of one run id have the same noise and the same folder. At once they could take other events for
-    late or other contributions for those within limits, and windows of both would be published.
+    *Privacy*: two runs of one run id have the same noise. At once they could take other events for late or other
+    contributions for those within limits, and windows of both would be published.
 
     Raises:
         UsageError: another run writes there, and goes on to.
@@ -235,9 +231,8 @@ DIGEST_BYTES = 8
 class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
     """Writes dead letters into a folder: a file a minute after its first letter, or as soon as it has 5,000.
 
-    The minute is one of the worker's clock: letters about late events have old times, and wait for nothing. A file's
-    name is the time at which it was written, and a digest of what is in it, so that nothing is ever replaced. A run
-    that goes back to a checkpoint may set the same record aside twice, in files of different names.
+    The minute is one of the worker's clock. A file's name is the time at which it was written, and a digest of what is
+    in it, so that nothing is ever replaced. A run that goes back to a checkpoint may set the same record aside twice.
 
     *Privacy*: dead letters are records of people. On this machine's file system the files are for their owner alone.
     Guard the folder like the input.
@@ -261,7 +256,7 @@ class WriteDeadLetterFiles(beam.PTransform[Any, Any]):
 
 def _line(letter: DeadLetter) -> tuple[bytes, bytes]:
     """Write a letter as a line, under the one key of all."""
-    return b"", json_text(shape_of(DeadLetter).json(letter)).encode() + b"\n"
+    return b"", json_text(letter._asdict()).encode() + b"\n"
 
 
 def _write_letters(letters: tuple[bytes, Iterable[bytes]], folder: str) -> str:

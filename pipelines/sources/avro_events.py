@@ -106,12 +106,10 @@ def _kind_of(kind: Any, named: dict[str, tuple[pa.DataType, bool]]) -> tuple[pa.
     """
     if isinstance(kind, list):  # a union, of which each value has a number
         kinds = [_kind_of(branch, named)[0] for branch in kind if branch != "null"]
-        if len(kinds) < 2:
-            return kinds[0] if kinds else pa.null(), True
-        plain = any(each in (pa.string(), pa.binary()) or pa.types.is_integer(each) for each in kinds)
-        if plain and not any(map(pa.types.is_timestamp, kinds)):
-            return pa.string(), True  # each record is taken as it comes
-        return pa.dense_union([pa.field(str(place), each) for place, each in enumerate(kinds)]), True
+        told = [each for each in kinds if pa.types.is_temporal(each) or pa.types.is_decimal(each)]
+        if len(kinds) > 1 and told:  # of a number it is not known what it is
+            return pa.dense_union([pa.field(str(place), each) for place, each in enumerate(kinds)]), True
+        return (kinds[0] if len(kinds) == 1 else pa.string() if kinds else pa.null()), True
     if isinstance(kind, str):
         if kind not in PRIMITIVES and kind not in named:
             raise UnfitError("a record must not be within a record of its own type")
@@ -179,7 +177,7 @@ def _groups(blocks: Iterator[Any]) -> Iterator[list[Any]]:
 
 @contextmanager
 def _opened(path: str) -> Iterator[tuple[pa.Schema, Iterator[Any]]]:
-    """Open a file: give the types of its fields, and its blocks; what goes wrong inside is an error of the file."""
+    """Give the types of a file's fields, and its blocks."""
     with opened_as(path, "is not an Avro file, or is damaged or cut short") as stream:
         blocks = fastavro.block_reader(stream, handle_unicode_errors="surrogateescape")
         if blocks.codec not in CODECS:

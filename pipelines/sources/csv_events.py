@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -45,9 +44,13 @@ class Header(NamedTuple):
     quote: bool
 
     @property
-    def quoted(self) -> re.Pattern[bytes]:
+    def field(self) -> re.Pattern[bytes]:
         """What finds quoted fields, one after the other; one that is not closed goes on to the end of the text."""
         return re.compile(rb'(?:^|(?<=[\n%s]))"(?:[^"]++|"")*+(?P<end>"?)' % re.escape(self.delimiter))
+
+    def quoted(self, text: bytes) -> Iterator[re.Match[bytes]]:
+        """Find quoted fields."""
+        return self.field.finditer(text) if self.quote and b'"' in text else iter(())
 
     def options(self, **more: object) -> pa_csv.ParseOptions:
         """Return how pyarrow cuts fields."""
@@ -58,25 +61,19 @@ class Header(NamedTuple):
 
     def has_bare_return(self, text: bytes) -> bool:
         """Tell whether a carriage return outside of quotes has no line feed behind it."""
-        return RETURN.search(self.quoted.sub(b"", text) if self.quote else text) is not None
-
-    def is_misquoted(self, record: bytes) -> bool:
-        """Tell whether a record has a closing quote that is not the end of a field."""
-        ends = (found.end() for found in self.quoted.finditer(record))
-        return any(record[end : end + 1] not in (self.delimiter, b"\r", b"\n", b"") for end in ends)
+        return RETURN.search(self.field.sub(b"", text) if self.quote else text) is not None
 
 
-@dataclass(frozen=True, eq=False)
-class Records:
-    """Records in a block of text: where each starts and ends, its line feed included, and the line it begins on."""
+class Records(NamedTuple):
+    """Records one behind the other: their text, where each ends behind its line feed, and the line it begins on."""
 
     text: bytes
-    starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
     lines: npt.NDArray[np.int64]
 
-    def __getitem__(self, row: int) -> bytes:
-        return self.text[self.starts[row] : self.ends[row]]
+    def bytes_of(self, row: int) -> bytes:
+        """Return the text of a record."""
+        return self.text[self.ends[row - 1] if row else 0 : self.ends[row]]
 
     def position(self, row: int) -> str:
         """Say where a record begins."""
@@ -84,16 +81,20 @@ class Records:
 
     def record(self, row: int) -> str:
         """Quote a record for its dead letter."""
-        return quote(self[row].removesuffix(b"\n").removesuffix(b"\r"))
+        return quote(self.bytes_of(row).removesuffix(b"\n").removesuffix(b"\r"))
+
+    def damages(self, rows: list[int], code: str, rule: str) -> Iterator[Damage]:
+        """Say of records, but for blank ones, that they break a rule."""
+        found = (row for row in rows if self.bytes_of(row).strip())
+        return (Damage(code, rule, self.position(row), self.record(row)) for row in found)
 
     def but(self, rows: list[int]) -> Records:
         """Return all but some of the records."""
         if not rows:
             return self
         kept = np.delete(np.arange(len(self.ends)), rows)
-        texts = [self[row] for row in kept.tolist()]
-        ends = np.cumsum([0, *map(len, texts)])
-        return Records(b"".join(texts), ends[:-1], ends[1:], self.lines[kept])
+        texts = [self.bytes_of(row) for row in kept.tolist()]
+        return Records(b"".join(texts), np.cumsum([*map(len, texts)], dtype=np.int64), self.lines[kept])
 
 
 def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
@@ -106,50 +107,45 @@ def schema(path: str, form: TextForm = PLAIN) -> pa.Schema | None:
 
 def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse compressed text without its end, a quote that is not closed, and one that makes a record of several."""
-    if not any([b'"' in piece for piece in read_pieces(path, form.encoding)]) or not form.quote:
-        return
-    for _ in _blocks(path, form):
-        pass
+    if any([b'"' in piece for piece in read_pieces(path, form.encoding)]) and form.quote:
+        for _ in _blocks(path, form):
+            pass
 
 
 def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 0) -> Iterator[RawEvents | Damage]:
     """Read some fields; what is no record with the header's number of fields is reported with its line."""
     for records, header in _blocks(path, form):
-        yield from _parse(records, header, fields, path)
+        yield from _parse(records, header, fields)
 
 
 def _blocks(path: str, form: TextForm) -> Iterator[tuple[Records, Header]]:
-    """Give the records of a file, block by block, with its header."""
+    """Give the records of a file in their order, block by block, with its header."""
     pieces = read_pieces(path, form.encoding)
-    if (found := _header(pieces, path, form)) is not None:
-        header, line, rest = found
-        for records in _cut(pieces, rest, line, header, path):
-            yield records, header
-
-
-def _cut(pieces: Iterator[bytes], text: bytes, line: int, header: Header, path: str) -> Iterator[Records]:
-    """Give the records in their order, block by block; a quote that is open, or joins several, refuses the file."""
-    quoted, many, enough = header.quoted, counter("records_of_many_lines"), 0
+    if (found := _header(pieces, path, form)) is None:
+        return
+    (header, line, text), many, enough = found, counter("records_of_many_lines"), 0
     for piece in chain(pieces, [b""]):
         text = _ended(text + piece, piece)
         if not text or (piece and len(text) < enough):
             continue
         feeds = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
         ends = np.ones(len(feeds), np.bool_)
-        for found in quoted.finditer(text) if header.quote and b'"' in text else ():
-            if b"\n" in found[0]:
-                ends[slice(*np.searchsorted(feeds, found.span()))] = False
+        for quoted in header.quoted(text):
+            if b"\n" in quoted[0]:
+                ends[slice(*np.searchsorted(feeds, quoted.span()))] = False
         lasts = np.flatnonzero(ends) + 1  # the line of the block that a record ends with
         feeds = feeds[ends] + 1
         if len(feeds):
             counts = np.diff(lasts, prepend=0)
             many.inc(int(np.count_nonzero(counts > MANY_LINES)))
-            records = Records(text[: feeds[-1]], np.append(0, feeds[:-1]), feeds, line + lasts - counts)
+            records = Records(text[: feeds[-1]], feeds, line + lasts - counts)
             for row in np.flatnonzero(counts > 1).tolist():
-                if header.is_misquoted(records[row]):
+                record = records.bytes_of(row)
+                follow = (record[found.end() :][:1] for found in header.quoted(record))
+                if any(sign not in (header.delimiter, b"\r", b"\n", b"") for sign in follow):
                     rule = "must have quotes around fields, for one makes a record of several lines"
                     raise InputFileError(f"{path}: {records.position(row)} {rule}; --quote none if quotes are text")
-            yield records
+            yield records, header
             text, line = text[feeds[-1] :], line + int(lasts[-1])
         enough = 2 * len(text)  # so that a long record is not looked through again and again
         if text and not piece:
@@ -164,23 +160,18 @@ def _ended(text: bytes, piece: bytes) -> bytes:
     return text if piece or not text or text.endswith(b"\n") else text + b"\n"
 
 
-def _parse(records: Records, header: Header, fields: Sequence[str], path: str) -> Iterator[RawEvents | Damage]:
-    """Parse records at once, but for those with a carriage return."""
-    short = np.flatnonzero(records.ends - records.starts <= len(b"\r\n")).tolist()
-    records = records.but([row for row in short if not records[row].strip()])
+def _parse(records: Records, header: Header, fields: Sequence[str]) -> Iterator[RawEvents | Damage]:
+    """Parse records together, but for those that break a rule."""
     if b"\r" in records.text and RETURN.search(records.text):
-        bare = [row for row in range(len(records.ends)) if header.has_bare_return(records[row])]
-        for row in bare:
-            yield Damage("carriage_return", NO_RETURN, records.position(row), records.record(row))
+        bare = [row for row in range(len(records.ends)) if header.has_bare_return(records.bytes_of(row))]
+        yield from records.damages(bare, "carriage_return", NO_RETURN)
         records = records.but(bare)
     try:
         table = _table(records.text, header, fields)
     except pa.ArrowInvalid:
         wrong = _misshapen(records.text, header)
-        for row in wrong:
-            if records[row].strip():
-                rule = f"line must be one CSV record with {len(header.names)} fields"
-                yield Damage("malformed_line", rule, records.position(row), records.record(row))
+        rule = f"line must be one CSV record with {len(header.names)} fields"
+        yield from records.damages(wrong, "malformed_line", rule)
         records = records.but(wrong)
         table = _table(records.text, header, fields)
     if table.num_rows != len(records.ends):
@@ -238,7 +229,7 @@ def _header(pieces: Iterator[bytes], path: str, form: TextForm) -> tuple[Header,
         record = re.match(rb"(?:%s[^\n])*+\n" % quoted, text)  # what is not closed is text here
         if record is None or len(record[0]) > HEADER_BYTES or header.has_bare_return(record[0]):
             continue
-        closed = not form.quote or all(each["end"] for each in header.quoted.finditer(record[0]))
+        closed = all(each["end"] for each in header.quoted(record[0]))
         if closed and (delimiter in record[0] or delimiter in (COMMA, form.delimiter)):
             with suppress(pa.ArrowInvalid, UnicodeDecodeError):
                 read = pa_csv.read_csv(pa.BufferReader(record[0]), parse_options=header.options())

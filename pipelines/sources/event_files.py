@@ -81,10 +81,7 @@ HELD: dict[type, pa.DataType] = {
 
 
 def column_of(values: Sequence[Any]) -> pa.Array:
-    """Return Python values as a column: those of several kinds as a union of a column for each.
-
-    So no value decides how another one is read. Text that is no Unicode becomes bytes that are no UTF-8.
-    """
+    """Return Python values as a column: a union where they are of several kinds, so that none decides for another."""
     kinds = set(map(type, values)) - {NoneType}
     if len(kinds) < 2 and list not in kinds:
         with suppress(KeyError, OverflowError, UnicodeEncodeError):
@@ -100,7 +97,7 @@ def column_of(values: Sequence[Any]) -> pa.Array:
 
 
 def _held(value: Any) -> Any:
-    """Return a value of one of the kinds of `HELD` that Arrow has room for."""
+    """Return a value of one of the kinds of `HELD` that Arrow has room for; of text that is no Unicode, bytes."""
     if type(value) is int and not -(1 << 63) <= value < 1 << 63:
         return str(value)
     if type(value) is str:
@@ -115,7 +112,7 @@ class EventFormat(Protocol):
     """Reads one file format; a module's functions under one name."""
 
     def schema(self, path: str, form: TextForm = PLAIN) -> pa.Schema | None:
-        """Return the types of a file's fields as its producer states them, or None if the file does not say."""
+        """Return the types of a file's fields; None if they are said record by record, or the file is empty."""
 
     def check(self, path: str, form: TextForm = PLAIN) -> None:
         """Refuse a file that is cut short or damaged, as far as that shows without decoding its records."""
@@ -153,10 +150,7 @@ def open_file(path: str) -> BinaryIO:
 
 @contextmanager
 def opened_as(path: str, rule: str) -> Iterator[BinaryIO]:
-    """Open a file; what goes wrong with its bytes in the block is an error that names it, by the rule or its own words.
-
-    Libraries have many errors of damaged bytes, and these may quote what is in them.
-    """
+    """Open a file; errors of libraries in the block, which may quote its bytes, become one that says the rule."""
     with open_file(path) as stream:
         try:
             yield stream

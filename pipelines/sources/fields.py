@@ -36,18 +36,15 @@ NAMES_MAY_BE_DATA = b"names_may_be_data"
 class FieldMapping:
     """Names and rules by which a file's fields become events.
 
-    Users and items are text or integers (5 and "5" are one person). Times are timestamps, text or epoch numbers; one
-    that does not say how far it is from UTC is by the clocks of a stated zone, without which it is refused. Of an hour
-    that these clocks show twice it is in the first; in an hour that they skip it is no time.
+    Users and items are text or integers (5 and "5" are one person). Of an hour that clocks show twice a time is in the
+    first; in an hour that they skip it is no time.
 
     Attributes:
         user, item, time, value: names of fields; "" for none. Several names for an item, as in a line of CSV: it is
             what all of them say together. The value is a number that an event has beside its item.
         whole: whether that is rounded to a whole number of `value_unit`, of two as near to the even one.
         optional_value: whether an event without a number counts, with 0.
-        time_unit: unit of plain numbers that stand for times: s, ms, us or ns.
-        time_format: form of times that are text, as `strptime` reads it, or several with `|` between; ISO 8601 if None.
-        time_zone: IANA zone of times that do not say how far they are from UTC.
+        time_unit, time_format, time_zone: see `TimeForm`.
         decimal: what stands before decimals in text, a point or a comma. The other one, a space or an apostrophe may
             then stand between thousands; without it there is a point, and nothing between thousands.
         null, trim, normalize, fold_case: see `Spelling`.

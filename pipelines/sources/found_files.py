@@ -67,7 +67,7 @@ def match_files(pattern: str, format: str | None = None) -> list[EventFile]:
 
 
 def _found(pattern: str) -> list[FileFacts]:
-    """Return what matches: a file whatever signs of a pattern are in its name, the files of a folder, or of a glob."""
+    """Return what matches: a file of just that name, the files of a folder, or of a glob."""
     if os.path.exists(pattern):
         paths = [pattern]
         if os.path.isdir(pattern):
@@ -92,7 +92,7 @@ def _found(pattern: str) -> list[FileFacts]:
 
 
 def _of_store(path: str) -> list[FileFacts]:
-    """Return a file that is not of this machine or, if it is none, the files of a folder, as of a local one."""
+    """Return a file beyond this machine or, if it is none, the files of a folder."""
     if not path.endswith("/") and (found := matching(path)):
         return found
     if has_folders(path) and not exists(path):
@@ -107,8 +107,8 @@ def check_unchanged(file: EventFile) -> None:
         now = facts_of(file.path)
     except OSError:
         raise InputFileError(f"{file.path} must stay until it has been read") from None
-    marks = file.marks if now.marks[1:2] == file.marks[1:2] else file.marks[:1]  # other machines have other ones
-    if (now.size, now.marks[: len(marks)]) != (file.size, marks):
+    marks = zip(now.marks, file.marks, strict=False)  # a server of files has fewer than its disk
+    if now.size != file.size or any(one != other for one, other in marks):
         raise InputFileError(f"{file.path} must not change while a run reads it")
 
 
@@ -212,8 +212,7 @@ class FolderPolls:
         """Take what has come, by a listing that began at `now`, in microseconds since 1970.
 
         Returns:
-            The files to read, in order, and until when everything that came has been taken: the time at which the
-            first file came that has not been, or `now`; None at the end.
+            The files to read, in order, and until when everything that came has been taken; None at the end.
         """
         there = {_hashed(seen.name): seen for seen in listing}
         self._forget(there, now // MICROS)
@@ -294,8 +293,7 @@ def split_pattern(pattern: str, option: str = "--input") -> tuple[str, str]:
 def _seen(path: str, size: int, changed: float) -> Seen | None:
     """Describe a file or a mark; None for other names, and if it has just gone.
 
-    On a local disk a file came when it was last written, renamed or linked, whatever its time of change says; elsewhere
-    it came when it was last changed.
+    On a local disk a file came when it was last written, renamed or linked; elsewhere when it was last changed.
     """
     name = path.rpartition("/")[2]
     if name.startswith((".", "_")) and name != END and UNTIL.fullmatch(name) is None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from privstream.pipelines.locations import POSTGRESQL
 from privstream.pipelines.sources.event_files import InputFileError
@@ -23,6 +25,9 @@ COLUMN = re.compile(r"Conversion failed for column (.+) with type ")
 MOST_SECONDS = (1 << 63) // 1000 - 1
 ROWS = 1 << 17
 """So many rows are in memory at once, and in a row group of the file."""
+
+BLOCK_BYTES = 1 << 24
+"""A row of PostgreSQL may have about so many bytes."""
 
 
 def as_table(frame: Any) -> pa.Table:
@@ -89,9 +94,8 @@ def save_rows(input: str, query: str, fields: AnyFields, path: str) -> None:
     """
     batches = _of_postgresql(input, query) if input.startswith(POSTGRESQL) else _of_duckdb(input, query)
     with closing(batches):
-        first = next(batches)
-        fields.check(first.schema, "the query")
-        write_events(_tables(chain([first], batches)), fields.names, path)
+        fields.check(next(batches).schema, "the query")
+        write_events(_tables(batches), fields.names, path)
 
 
 def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -128,8 +132,8 @@ def _of_duckdb(path: str, query: str) -> Generator[pa.RecordBatch]:
                 raise InputFileError("query must be one SELECT")
             connection.execute("SET TimeZone = 'UTC'")  # whatever that of this machine is
             reader = connection.sql(query).to_arrow_reader(ROWS)
-            yield pa.RecordBatch.from_pylist([], reader.schema)
-            yield from reader
+            columns = pa.RecordBatch.from_pylist([], reader.schema)
+            yield from chain([columns, columns], reader)
     except asked as error:  # about the query, which is public, and not about rows; the first line has no picture of it
         rule = next(iter(str(error).splitlines()), type(error).__name__).strip()
         raise InputFileError(f"query must be one that DuckDB can answer: {rule}") from None
@@ -139,86 +143,71 @@ def _of_duckdb(path: str, query: str) -> Generator[pa.RecordBatch]:
         raise InputFileError(f"query must have an answer in {path}: DuckDB has a {type(error).__name__}") from None
 
 
-EPOCH = 946_684_800_000_000  # 2000-01-01, from which PostgreSQL counts, in microseconds since 1970
-FARTHEST = 1 << 62  # microseconds from 1970 that a time can be away; infinity is further
-
-ABOUT_THE_QUERY = ("08", "25", "28", "3D", "42", "53", "57")
-"""Classes of errors of a query that has not begun, whose words are about the connection, rights, names or syntax."""
-
 WHATEVER_ROWS_HAVE = ("08", "25", "53", "57")
-"""Those of them whose words quote no value once rows are reckoned: there a row may name what does not exist, as in
-`page::regclass` or `current_setting(page)`.
-"""
+"""Classes of errors whose words quote no value."""
 
-KINDS: dict[str, tuple[pa.DataType, Callable[[Any], Any] | None]] = {
-    **dict.fromkeys(("text", "varchar", "bpchar", "name"), (pa.string(), None)),
-    **dict.fromkeys(("int2", "int4", "int8"), (pa.int64(), None)),
-    **dict.fromkeys(("float4", "float8"), (pa.float64(), None)),
-    **{"uuid": (pa.string(), str), "numeric": (pa.float64(), float), "bool": (pa.bool_(), None)},
-    **{"timestamp": (pa.timestamp("us"), None), "timestamptz": (pa.timestamp("us", "UTC"), None)},
+ABOUT_THE_QUERY = (*WHATEVER_ROWS_HAVE, "28", "3D", "42")
+"""Likewise before rows are reckoned, which may name what does not exist, as in `page::regclass`."""
+
+KINDS = {
+    **dict.fromkeys(("int2", "int4", "int8"), pa.int64()),
+    **dict.fromkeys(("float4", "float8", "numeric"), pa.float64()),
+    **{"bool": pa.bool_(), "timestamp": pa.timestamp("us"), "timestamptz": pa.timestamp("us", "UTC")},
 }
-"""Types of columns of PostgreSQL: what they become, and what makes that of a value."""
+"""Types of columns of PostgreSQL that are no text; any other one is read as its text."""
+
+ROWS_AS_CSV = "COPY ({}\n) TO STDOUT (FORMAT csv, HEADER, FORCE_QUOTE *, ENCODING 'UTF8')"
 
 
 def _of_postgresql(url: str, query: str) -> Generator[pa.RecordBatch]:
-    """Give the rows of a query, which can change nothing, from a cursor of the server; the first may be without rows.
+    """Give the rows of a query, which can change nothing; the first batch tells the columns, and has no rows.
 
-    The password comes from where the driver looks for it: the environment (`PGPASSWORD`), `~/.pgpass`. A time that is
-    infinite is none.
+    The password comes from where the driver looks for it: the environment (`PGPASSWORD`), `~/.pgpass`. Times come as
+    texts, so that one that Arrow does not have costs its own row alone.
     """
     server = _imported("privstream.pipelines.postgresql", "postgresql")
     psycopg = _imported("psycopg", "postgresql")
-    where = server.database_of(url, "--input")
-
-    class Micros(psycopg.adapt.Loader):  # type: ignore[misc, name-defined]
-        """Reads a time as microseconds since 1970."""
-
-        format = psycopg.pq.Format.BINARY
-
-        def load(self, data: Any) -> int | None:
-            micros = int.from_bytes(data, "big", signed=True) + EPOCH
-            return micros if abs(micros) < FARTHEST else None
-
-    rule = "--input must be a database that answers"
+    where, rule = server.database_of(url, "--input"), "--input must be a database that answers"
     told: tuple[str, ...] = ABOUT_THE_QUERY
-    try:
-        with server.connect(where) as connection:
-            rule, connection.read_only = "query must be one that the database answers", True
-            for name in ("timestamp", "timestamptz"):
-                connection.adapters.register_loader(name, Micros)
-            with connection.cursor("privstream", binary=True) as cursor:
-                cursor.execute(query.encode())
-                columns, told = _columns(cursor), WHATEVER_ROWS_HAVE
-                found = [()] * ROWS
-                while len(found) == ROWS:
-                    found = cursor.fetchmany(ROWS)
-                    yield _batch(columns, found)
-    except psycopg.Error as error:
-        quoted = error.sqlstate is not None and not error.sqlstate.startswith(told)  # may quote values
-        why = f"SQLSTATE {error.sqlstate} ({type(error).__name__})" if quoted else server.reason(error)
-        raise InputFileError(f"{rule}: {why}") from None
+    with tempfile.TemporaryFile() as file:  # of its owner alone, and without a name
+        try:
+            with server.connect(where) as connection:
+                rule, connection.read_only = "query must be one that the database answers", True
+                connection.execute("SET TimeZone = 'UTC'; SET DateStyle = 'ISO'")
+                asked = connection.execute(f"SELECT * FROM ({query}\n) AS asked LIMIT 0".encode(), binary=True)
+                types = {column.name: _kind_of(asked, column.type_code) for column in asked.description}
+                if len(types) < len(asked.description):
+                    raise InputFileError("query must give columns of different names")
+                yield pa.RecordBatch.from_pylist([], pa.schema(list(types.items())))
+                told = WHATEVER_ROWS_HAVE
+                with connection.cursor().copy(ROWS_AS_CSV.format(query).encode()) as rows:
+                    file.writelines(rows)
+        except psycopg.Error as error:
+            quoted = error.sqlstate is not None and not error.sqlstate.startswith(told)  # may quote values
+            why = f"SQLSTATE {error.sqlstate} ({type(error).__name__})" if quoted else server.reason(error)
+            raise InputFileError(f"{rule}: {why}") from None
+        file.seek(0)
+        types |= {name: pa.string() for name, kind in types.items() if pa.types.is_timestamp(kind)}
+        reader = pa_csv.open_csv(
+            file,
+            pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
+            pa_csv.ParseOptions(newlines_in_values=True),
+            pa_csv.ConvertOptions(column_types=types, check_utf8=False, **AS_COPIED),
+        )
+        try:
+            yield from chain([pa.RecordBatch.from_pylist([], reader.schema)], reader)
+        except pa.ArrowException as error:  # its words may quote values
+            rule = f"query must have rows of at most {BLOCK_BYTES >> 20} MiB each"
+            raise InputFileError(f"{rule} ({type(error).__name__})") from None
 
 
-def _columns(cursor: Any) -> dict[str, str]:
-    """Return the types of columns by their names, which must differ."""
-    found: dict[str, str] = {}
-    for column in cursor.description or ():
-        known = cursor.adapters.types.get(column.type_code)
-        kind = known.name if known and column.type_code == known.oid else ""
-        if kind not in KINDS:
-            rule = f"query must give texts, numbers and times: cast `{column.name}` to text, or leave it out"
-            raise InputFileError(rule)
-        if column.name in found:
-            raise InputFileError(f"query must give columns of different names: there are two called `{column.name}`")
-        found[column.name] = kind
-    return found
+AS_COPIED: dict[str, Any] = {
+    **{"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False},
+    **{"true_values": ["t"], "false_values": ["f"]},
+}
 
 
-def _batch(columns: dict[str, str], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Return rows as columns."""
-    arrays = []
-    for place, name in enumerate(columns.values()):
-        kind, make = KINDS[name]
-        values = (row[place] for row in rows)
-        arrays.append(pa.array([make(each) if make and each is not None else each for each in values], kind))
-    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+def _kind_of(asked: Any, code: int) -> pa.DataType:
+    """Return what a type of PostgreSQL is in Arrow."""
+    known = asked.adapters.types.get(code)
+    return KINDS.get(known.name, pa.string()) if known and code == known.oid else pa.string()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import Timestamp
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -16,14 +15,17 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from privstream.mechanisms import checks
-from privstream.pipelines.locations import LAUNCH_SECONDS, SCHEME, parse_url
-from privstream.pipelines.sources.event_files import Damage, RawEvents, places, quote
+from privstream.pipelines import kafka
+from privstream.pipelines.kafka import LAUNCH_SECONDS, parse_url, topic_at
+from privstream.pipelines.locations import SCHEME
+from privstream.pipelines.sources.event_files import Damage, places, quote
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
 from privstream.pipelines.sources.normalise import usable
-from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
+from privstream.pipelines.sources.readers import read_by
 from privstream.pipelines.sources.text_lines import read_objects
 from privstream.pipelines.sources.watch_events import Answer, PolledSource, poll_parts
+from privstream.transforms.reading.fields import DeadLetter
 
 RECORDS, RECORDS_AT_ONCE, QUESTION_BYTES = 20_000, 1000, 1 << 26
 """Of one question, of one call, and the bytes after which a question ends."""
@@ -33,25 +35,27 @@ MARGIN = 1_000_000
 """Microseconds: a record has its time from the broker, and can be read so much later at most, by the reader's clock."""
 
 TICK = 250_000
-"""Microseconds: how exact the time is that a record gets. Records of one tick are one element."""
+"""Microseconds: how exact the time is that a record gets."""
+
+RECORD_BYTES = 1 << 20
+"""Of a record, at most. Records of one tick are one element, or several of about so many bytes."""
 
 STAMPS, BY_BROKER = "message.timestamp.type", "LogAppendTime"
 OURS = {"group.id": "privstream", "enable.auto.commit": False, "enable.partition.eof": True}
 OURS |= {"auto.offset.reset": "earliest"}
-"""Settings of a consumer that neither commits nor chooses, and says where a partition ends."""
 
 
 class ReadKafka(beam.PTransform[Any, Any]):
-    """Reads the records of a topic, each a JSON object in UTF-8, from its beginning on.
+    """Reads the records of a topic, each a JSON object in UTF-8 of at most 1 MiB, from its beginning on.
 
-    Where to go on in each partition is kept with the state of the pipeline; no consumer group is asked. Partitions that
-    are added while the run goes on are not read.
+    Where to go on is kept with the state of the pipeline; no consumer group is asked. Partitions that are added while
+    the run goes on are not read.
 
     The watermark of a partition is the greatest time, in quarters of a second, at which the broker has appended a
     record; at the end of the partition, the time of day less one second, so that an idle one holds nothing back.
-
     Topics whose producers stamp the records are refused; where the settings of a topic may not be read, such a record
-    counts as arrived at the time that its partition had reached. Records of more than 1 MiB are dead letters.
+    counts as arrived at the time that its partition had reached.
+
     Counters as `ReadEvents`, and `kafka_records_lost`: gone from the broker before they were read.
 
     *Privacy*: the times at which records arrive must not depend on single persons. No time that a producer sets moves
@@ -82,17 +86,14 @@ class ReadKafka(beam.PTransform[Any, Any]):
         self.brokers, self.topic = parse_url(url, "--input")
         self.fields = fields or FieldMapping()
         self.settings = dict(settings or {})
-        for name in self.settings:
-            if name in OURS or name == "bootstrap.servers":
-                raise ValueError(f"kafka_setting must not set {name}, which the reader needs")
         self.partitions = self._partitions()
         self._check_stamps()
 
-    def expand(self, pbegin: Any) -> EventsRead:
+    def expand(self, pbegin: Any) -> Any:
         """Ask for records, and parse them where they arrive."""
         parts = [str(partition).encode() for partition in self.partitions]
         source = AskKafka(self.brokers, self.topic, self.settings, self.seconds)
-        return read_by(ParseRecords(self.fields), poll_parts(pbegin, parts, source, Records), "Parse")
+        return read_by(parse_records, poll_parts(pbegin, parts, source, Records), "Parse", self.fields)
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
@@ -102,22 +103,17 @@ class ReadKafka(beam.PTransform[Any, Any]):
         """Ask the brokers for the topic."""
         asked = new_consumer(self.brokers, self.settings)
         try:
-            topic = asked.list_topics(self.topic, timeout=LAUNCH_SECONDS).topics[self.topic]
-        except KafkaException as error:
-            reason = error.args[0].str()
-            raise ValueError(f"--input must be on a Kafka broker that answers, got {self.brokers}: {reason}") from None
+            topic = topic_at(asked, self.brokers, self.topic, "--input")
         finally:
             asked.close()
-        if topic.error is not None or not topic.partitions:
-            raise ValueError(f"--input must be a topic of {self.brokers}: there is none called {self.topic}")
         return sorted(topic.partitions)
 
     def _check_stamps(self) -> None:
         """Refuse a topic whose producers stamp its records; go on if who asks may not know."""
         asked = ConfigResource(ResourceType.TOPIC, self.topic)
-        client = AdminClient({"log_level": 0, **self.settings, "bootstrap.servers": self.brokers})
+        admin = kafka.client(AdminClient, self.brokers, self.settings, {})
         try:
-            (answer,) = client.describe_configs([asked], request_timeout=LAUNCH_SECONDS).values()
+            (answer,) = admin.describe_configs([asked], request_timeout=LAUNCH_SECONDS).values()
             stamped = answer.result()[STAMPS].value
         except (KafkaException, KeyError):
             return
@@ -169,15 +165,18 @@ class AskKafka(PolledSource):
         messages, offset = self._consume(consumer, offset, end)
         self._consumers[part] = consumer, offset
         found: list[tuple[Records, int]] = []
+        size = 0
         arrived, place = reached // TICK * TICK, f"{SCHEME}://{self.brokers}/{self.topic} partition {part.decode()}"
         for message in messages:
             kind, millis = message.timestamp()
             if kind == TIMESTAMP_LOG_APPEND_TIME:  # a producer may say 2100, and make all others late
                 arrived = max(arrived, millis * 1000 // TICK * TICK)
-            if not found or found[-1][1] != arrived:
+            if not found or found[-1][1] != arrived or size > RECORD_BYTES:
                 found.append((Records(place, [], []), arrived))
+                size = 0
             found[-1][0].offsets.append(message.offset() or 0)
             found[-1][0].values.append(message.value() or b"")
+            size += len(message.value() or b"")
         if found:
             reached = max(reached, arrived)
         if offset >= end:
@@ -225,38 +224,20 @@ class AskKafka(PolledSource):
 
 
 def new_consumer(brokers: str, settings: Mapping[str, str]) -> Consumer:
-    """Return a consumer, or say which setting is wrong."""
-    try:
-        return Consumer({"log_level": 0, **settings, **OURS, "bootstrap.servers": brokers})
-    except KafkaException as error:
-        raise ValueError(f"kafka_setting must be one that librdkafka knows: {error.args[0].str()}") from None
+    """Return a consumer that neither commits nor chooses, and says where a partition ends."""
+    return kafka.client(Consumer, brokers, settings, OURS)
 
 
-RECORD_BYTES = 1 << 20
-"""Of a record, at most; and of the records that are parsed at once."""
-
-
-class ParseRecords(beam.DoFn):
-    """Makes an Arrow batch of records."""
-
-    def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-
-    def process(self, element: Records) -> Iterator[Any]:
-        """Give batches of events, and tagged dead letters."""
-        for found in self._parse(element):
-            yield from tagged(usable(found, element.place, self.fields))
-
-    def _parse(self, element: Records) -> Iterator[RawEvents | Damage]:
-        """Parse records, about `RECORD_BYTES` at a time."""
-        fitting, size = [], 0
-        for offset, value in zip(element.offsets, element.values, strict=True):
-            if len(value) > RECORD_BYTES:
-                reason = f"record must be at most {RECORD_BYTES:,} bytes"
-                yield Damage("malformed_record", reason, f"offset {offset}", quote(value))
-            else:
-                fitting.append((size // RECORD_BYTES, offset, value))
-                size += len(value)
-        for _, some in groupby(fitting, key=itemgetter(0)):
-            _, offsets, texts = zip(*some, strict=True)
-            yield from read_objects(texts, self.fields.names, places("offset", offsets), "record")
+def parse_records(element: Records, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
+    """Yield batches of events, and what cannot be used."""
+    offsets, texts = [], []
+    for offset, value in zip(element.offsets, element.values, strict=True):
+        if len(value) <= RECORD_BYTES:
+            offsets.append(offset)
+            texts.append(value)
+        else:
+            reason = f"record must be at most {RECORD_BYTES:,} bytes"
+            long = Damage("malformed_record", reason, f"offset {offset}", quote(value))
+            yield from usable(long, element.place, fields)
+    for found in read_objects(texts, fields.names, places("offset", offsets), "record"):
+        yield from usable(found, element.place, fields)

@@ -131,10 +131,9 @@ def _with_points(column: pa.Array, decimal: str | None) -> pa.Array:
 
 
 def normalise(events: RawEvents, fields: AnyFields) -> tuple[list[pa.RecordBatch], Iterator[Damage]]:
-    """Return a batch of the rows that each question can use, and why others cannot be used.
+    """Return a batch of the rows that each question can use, which it names if there are several, and other rows.
 
-    Batches have `user`, `item`, `time` (microseconds, UTC) and `value`, as far as they are read; those of several
-    questions name theirs in the metadata. What several read is parsed once.
+    What several questions read is parsed once.
     """
     parsed: dict[tuple[str, str, bool], Read] = {}
     batches, refused = [], dict[tuple[int, str, str], list[str]]()
@@ -170,7 +169,7 @@ def normalise(events: RawEvents, fields: AnyFields) -> tuple[list[pa.RecordBatch
 
 
 def _passing(name: str, fields: FieldMapping, events: RawEvents) -> tuple[np.ndarray, Faults]:
-    """Tell which rows pass the filter, and in which a field of it is of the wrong kind, with the rule."""
+    """Tell which rows pass the filter, and which break a rule of its fields."""
     rows = len(next(iter(events.columns.values())))
     if fields.condition is None:
         return np.ones(rows, np.bool_), []
@@ -187,10 +186,7 @@ def _passing(name: str, fields: FieldMapping, events: RawEvents) -> tuple[np.nda
 
 
 def _batch(name: str, fields: FieldMapping, columns: dict[str, pa.Array], kept: np.ndarray) -> pa.RecordBatch:
-    """Return the rows that a question can use; values are 0 for none, and rounded to whole units where they are to be.
-
-    What binary fractions add to decimals is no part of these.
-    """
+    """Return the rows that a question can use; values are 0 for none, and rounded to whole units if they are to be."""
     batch = pa.RecordBatch.from_pydict(columns, metadata={QUESTION: name} if name else None)
     if not kept.all():
         batch = batch.filter(pa.array(kept))
@@ -260,8 +256,11 @@ def dead_letter(*texts: str) -> DeadLetter:
     return DeadLetter(reason, source, position, record)
 
 
-def _read_raw(part: EventFile, fields: AnyFields) -> Iterator[RawEvents | Damage]:
-    return FORMATS[part.format].read(part.path, fields.names, fields.text, part.group or 0)
+def _read_raw(file: EventFile, fields: AnyFields) -> Iterator[RawEvents | Damage]:
+    """Read a file part by part, each of which must be as the file was found."""
+    for part in parts_of(file):
+        yield from FORMATS[part.format].read(part.path, fields.names, fields.text, part.group or 0)
+        check_unchanged(file)
 
 
 def read_file(file: EventFile, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
@@ -269,10 +268,8 @@ def read_file(file: EventFile, fields: AnyFields) -> Iterator[pa.RecordBatch | D
     check_unchanged(file)
     if not file.group:  # once, not for each row group
         check_file(file, fields)
-    for part in parts_of(file):
-        for found in _read_raw(part, fields):
-            yield from usable(found, part.path, fields)
-        check_unchanged(file)
+    for found in _read_raw(file, fields):
+        yield from usable(found, file.path, fields)
 
 
 def read_files(files: Sequence[EventFile], fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
@@ -284,8 +281,7 @@ def read_files(files: Sequence[EventFile], fields: AnyFields) -> Iterator[pa.Rec
 def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
     """Return why the first records cannot be used, by the codes of counters; nothing if one of them can.
 
-    Before a run is charged each file of this machine is looked through as far as that needs no decoding of its records:
-    compressed text and the blocks of Avro to their end.
+    Each file of this machine is looked through, as far as that needs no decoding of its records.
 
     Raises:
         InputFileError, ValueError, TypeError: a file cannot be read; names the file, the option or the field.
@@ -295,9 +291,9 @@ def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
         for file in files:
             if scheme_of(file.path) is None:
                 FORMATS[file.format].check(file.path, fields.text)
-                next((each for part in parts_of(file) for each in _read_raw(part, fields)), None)
+                next(_read_raw(file, fields), None)
         read = 0
-        for each in (each for file in files for part in parts_of(file) for each in _read_raw(part, fields)):
+        for each in (each for file in files for each in _read_raw(file, fields)):
             if isinstance(each, Damage):
                 found[each.code] += 1
                 continue

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.pvalue import PCollection, TaggedOutput
+from apache_beam.pvalue import TaggedOutput
 from privstream.pipelines.sources.fields import AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import EventFile, check_unchanged, files_with, parts_of
 from privstream.pipelines.sources.normalise import read_file
@@ -19,18 +19,19 @@ EVENTS = "events"
 FILES_AT_ONCE = 16  # whose footers are read, at launch
 
 
-class EventsRead(NamedTuple):
-    """What a reader gives: Arrow record batches, and records and whole files that could not be read."""
+def read_by(
+    read: Callable[..., Iterable[pa.RecordBatch | DeadLetter]], found: Any, label: str, fields: AnyFields
+) -> Any:
+    """Return what a function makes of elements and fields: `events`, Arrow record batches, and `dead_letters`."""
+    typed = beam.FlatMap(_tagged, read, fields).with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
+    return found | label >> typed.with_outputs(DEAD_LETTERS, main=EVENTS)
 
-    events: PCollection[Any]
-    dead_letters: PCollection[Any]
 
-
-def read_by(reader: beam.DoFn, found: Any, label: str) -> EventsRead:
-    """Return what a reader makes of elements."""
-    typed = beam.ParDo(reader).with_output_types(pa.RecordBatch, **{DEAD_LETTERS: DeadLetter})
-    read = found | label >> typed.with_outputs(DEAD_LETTERS, main=EVENTS)
-    return EventsRead(read[EVENTS], read[DEAD_LETTERS])
+def _tagged(
+    element: Any, read: Callable[..., Iterable[pa.RecordBatch | DeadLetter]], fields: AnyFields
+) -> Iterator[Any]:
+    for each in read(element, fields):
+        yield TaggedOutput(DEAD_LETTERS, each) if isinstance(each, DeadLetter) else each
 
 
 class ReadEvents(beam.PTransform[Any, Any]):
@@ -40,8 +41,8 @@ class ReadEvents(beam.PTransform[Any, Any]):
     microseconds, UTC) and `value` (float64) that `fields` names; `dead_letters` has a `DeadLetter` for every
     record that cannot be made so. Counters: `events_read`, `events_malformed`, and `events_malformed_<reason>`.
 
-    The files are listed and looked at when the transform is made, as by `files_with`. A file that cannot be read to its
-    end, or lacks a field, ends the run with an error that names it; a malformed record does not.
+    The files are listed and looked at when the transform is made. A file that cannot be read to its end, or lacks a
+    field, ends the run with an error that names it.
 
     *Privacy*: what one person's record looks like decides only about that record. Errors and logs name files and
     fields, never values.
@@ -60,20 +61,15 @@ class ReadEvents(beam.PTransform[Any, Any]):
         self.pattern, self.fields = pattern, fields or FieldMapping()
         self.files = files_with(self.fields, pattern, format)
 
-    def expand(self, pbegin: Any) -> EventsRead:
+    def expand(self, pbegin: Any) -> Any:
         """Read the parts of all files."""
-        read: EventsRead = pbegin | "Parts of files" >> ReadSome(self.parts(), self.fields)
-        return read
+        return pbegin | "Parts of files" >> ReadSome(self.parts(), self.fields)
 
     def parts(self) -> list[EventFile]:
-        """Return the parts of all files."""
-
-        def parts(file: EventFile) -> list[EventFile]:
-            check_unchanged(file)
-            return parts_of(file)
-
+        """Return the parts of all files, which are as they were found."""
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            return list(chain.from_iterable(pool.map(parts, self.files)))
+            list(pool.map(check_unchanged, self.files))
+            return list(chain.from_iterable(pool.map(parts_of, self.files)))
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
@@ -81,30 +77,13 @@ class ReadEvents(beam.PTransform[Any, Any]):
 
 
 class ReadSome(beam.PTransform[Any, Any]):
-    """Reads parts of files side by side, in any order; the watermark stays at the beginning until all are read."""
+    """Reads parts of files side by side, in any order."""
 
     def __init__(self, parts: Sequence[EventFile], fields: AnyFields) -> None:
         super().__init__()
         self.parts, self.fields = parts, fields
 
-    def expand(self, pbegin: Any) -> EventsRead:
-        """Read the parts."""
+    def expand(self, pbegin: Any) -> Any:
+        """Read the parts, each of which is refused if it is no longer as it was found."""
         parts = pbegin | "List parts" >> beam.Create(self.parts).with_output_types(EventFile)
-        return read_by(ReadPart(self.fields), parts | "Spread parts" >> beam.Reshuffle(), "Read parts")
-
-
-class ReadPart(beam.DoFn):
-    """Reads a file or a row group of it, which is refused if it is no longer as it was found."""
-
-    def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-
-    def process(self, element: EventFile) -> Iterator[Any]:
-        """Give batches of events, and tagged dead letters."""
-        yield from tagged(read_file(element, self.fields))
-
-
-def tagged(found: Iterable[pa.RecordBatch | DeadLetter]) -> Iterator[Any]:
-    """Give batches, and dead letters with their tag."""
-    for each in found:
-        yield TaggedOutput(DEAD_LETTERS, each) if isinstance(each, DeadLetter) else each
+        return read_by(read_file, parts | "Spread parts" >> beam.Reshuffle(), "Read parts", self.fields)

@@ -12,9 +12,8 @@ import json
 import secrets
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
 from privstream.pipelines.sources.event_files import (
@@ -27,6 +26,7 @@ from privstream.pipelines.sources.event_files import (
     TextForm,
     column_of,
     open_file,
+    places,
     quote,
 )
 
@@ -114,21 +114,12 @@ def _read(raw: BinaryIO, path: str) -> Iterator[bytes]:
 
 def check(path: str, form: TextForm = PLAIN) -> None:
     """Refuse compressed text that cannot be decompressed to its end."""
-    if path.endswith(tuple(COMPRESSED)):
-        for _ in read_pieces(path):
-            pass
+    for _ in read_pieces(path) if path.endswith(tuple(COMPRESSED)) else ():
+        pass
 
 
-@dataclass(frozen=True, eq=False)
-class Lines:
-    """Lines of a file that are not blank, and the number of each (the file's first line is 1)."""
-
-    numbers: list[int]
-    texts: list[bytes]
-
-    def position(self, row: int) -> str:
-        """Say where a line stands."""
-        return f"line {self.numbers[row]}"
+Lines: TypeAlias = list[tuple[int, bytes]]
+"""Lines that are not blank, each with its number; the file's first line is 1."""
 
 
 def read_lines(path: str, encoding: str = UTF_8) -> Iterator[Lines | Damage]:
@@ -145,15 +136,15 @@ def read_lines(path: str, encoding: str = UTF_8) -> Iterator[Lines | Damage]:
 
 def _split(block: bytes, first: int) -> Iterator[Lines | Damage]:
     """Split a block into lines, without blank ones."""
-    found = Lines([], [])
+    found: Lines = []
     for number, line in enumerate(block.split(b"\n"), first):
-        if len(line) > MAX_LINE_BYTES and len(line.removesuffix(b"\r")) > MAX_LINE_BYTES:
+        text = line.removesuffix(b"\r")
+        if len(text) > MAX_LINE_BYTES:
             rule = f"line must be at most {MAX_LINE_BYTES} bytes"
             yield Damage("long_line", rule, f"line {number}", quote(line[:MAX_LINE_BYTES]))
         elif line.strip():
-            found.numbers.append(number)
-            found.texts.append(line.removesuffix(b"\r"))
-    if found.texts:
+            found.append((number, text))
+    if found:
         yield found
 
 
@@ -168,7 +159,8 @@ def read(path: str, fields: Sequence[str], form: TextForm = PLAIN, group: int = 
         if isinstance(lines, Damage):
             yield lines
         else:
-            yield from read_objects(lines.texts, fields, lines.position)
+            numbers, texts = zip(*lines, strict=True)
+            yield from read_objects(texts, fields, places("line", numbers))
 
 
 def read_objects(
@@ -176,11 +168,13 @@ def read_objects(
 ) -> Iterator[RawEvents | Damage]:
     """Read some fields of JSON objects, one in each text; other texts are reported."""
     rows = _parse_all(texts)
+    good = []
     for number, row in enumerate(rows):
-        if row is None:
+        if row is not None:
+            good.append(number)
+        else:
             rule = REASON.replace("line", what)
             yield Damage(f"malformed_{what}", rule, position(number), quote(texts[number]))
-    good = [number for number, row in enumerate(rows) if row is not None]
     if good:
         found = [row for row in rows if row is not None]
         columns = {name: column_of([row.get(name) for row in found]) for name in fields}

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.coders import BytesCoder
-from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
@@ -30,8 +28,9 @@ from privstream.pipelines.sources.found_files import (
     marked,
 )
 from privstream.pipelines.sources.normalise import dead_letter, read_file
-from privstream.pipelines.sources.readers import EventsRead, read_by, tagged
-from privstream.transforms.reading.fields import DEAD_LETTERS
+from privstream.pipelines.sources.readers import read_by
+from privstream.transforms.counters import counter
+from privstream.transforms.reading.fields import DeadLetter
 from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND
 
 BEGINNING = 0
@@ -52,8 +51,8 @@ class Answer(NamedTuple):
 class PolledSource(beam.DoFn):
     """Asks for new elements every few seconds; its input is one pair of bytes for each part of the source.
 
-    Output and position of one question are kept together, or neither. While the timer is set, its time holds the
-    watermark. Flink's runner would keep a piece of state, for ever, for each time that a splittable DoFn pauses.
+    Output and position of one question are kept together, or neither. Flink's runner would keep a piece of state, for
+    ever, for each time that a splittable DoFn pauses.
     """
 
     POSITION = ReadModifyWriteStateSpec("polled_source_position", BytesCoder())
@@ -119,11 +118,11 @@ UNREADABLE = (InputFileError, ValueError, TypeError, OSError, pa.ArrowException)
 class WatchEvents(beam.PTransform[Any, Any]):
     """Reads files that come into a folder, each once, as `ReadEvents` does.
 
-    What has been taken, as `FolderPolls` has it, is kept with the state of the pipeline: remove old files now and then,
-    when the run can no longer have to go back to them. A name must not be used again while its file is there.
+    What has been taken is kept with the state of the pipeline: remove old files when the run can no longer have to go
+    back to them. A name must not be used again while its file is there.
 
-    The watermark is, with `arrival`, the time of day, held back by files that came and have not
-    been taken; with `marks`, the time in the name of an empty file `_UNTIL_20300101T120000Z`. `_END` ends the stream.
+    The watermark is, with `arrival`, the time of day, held back by files that came and have not been taken; with
+    `marks`, the time in the name of an empty file `_UNTIL_20300101T120000Z`. `_END` ends the stream.
 
     A file that cannot be read, is gone or has grown when its turn comes, or lacks a field is one dead letter.
     Counters as `ReadEvents`, `files_taken`, `files_unreadable`, `files_changed`, `listings_failed`.
@@ -157,11 +156,11 @@ class WatchEvents(beam.PTransform[Any, Any]):
         self.pattern, self.format, self.fields = pattern, format, fields or FieldMapping()
         self.files = self._there()
 
-    def expand(self, pbegin: Any) -> EventsRead:
+    def expand(self, pbegin: Any) -> Any:
         """Poll the folder, and read files side by side."""
         folder = PollFolder(self.pattern, self.format, self.seconds, self.watermark)
         found = poll_parts(pbegin, [FOLDER], folder, EventFile)
-        return read_by(ReadWatchedFile(self.fields), found | "Spread files" >> beam.Reshuffle(), "Read files")
+        return read_by(read_watched, found | "Spread files" >> beam.Reshuffle(), "Read files", self.fields)
 
     def display_data(self) -> dict[str, Any]:
         """Show where events come from."""
@@ -193,20 +192,17 @@ class PollFolder(PolledSource):
     def __init__(self, pattern: str, format: str | None, seconds: float, watermark: str) -> None:
         super().__init__(seconds)
         self.pattern, self.format, self.by_marks = pattern, format, watermark == MARKS
-        self.taken = Metrics.counter("privstream", "files_taken")
-        self.changed = Metrics.counter("privstream", "files_changed")
-        self.failed = Metrics.counter("privstream", "listings_failed")
 
     def poll(self, part: bytes, position: bytes | None, watermark: int) -> Answer:
         """List the folder once; when the folder cannot be listed, nothing is known and time stands still."""
         polls, began = FolderPolls.from_bytes(position), Timestamp.now().micros
         listing = list_folder(self.pattern)
         if listing is None:
-            self.failed.inc()
+            counter("listings_failed").inc()
             return Answer((), polls.to_bytes(), watermark)
         found, reached = polls.poll(listing, began)
-        self.taken.inc(len(found))
-        self.changed.inc(polls.changed)
+        counter("files_taken").inc(len(found))
+        counter("files_changed").inc(polls.changed)
         files = []
         for seen in found:
             arrived = marked(listing, seen.came) if self.by_marks else seen.came
@@ -216,29 +212,26 @@ class PollFolder(PolledSource):
         return Answer(files, polls.to_bytes(), reached)
 
 
-class ReadWatchedFile(beam.DoFn):
-    """Reads the events of a file; what cannot be read any further is a dead letter."""
+def read_watched(element: EventFile, fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
+    """Yield batches of events of a file; what cannot be read any further is a dead letter.
 
-    def __init__(self, fields: AnyFields) -> None:
-        self.fields = fields
-        self.unreadable = Metrics.counter("privstream", "files_unreadable")
-
-    def process(self, element: EventFile) -> Iterator[Any]:
-        """Try until it works, a few times, unless a part of the file has been given."""
-        given = False
-        for attempt in range(ATTEMPTS if element.size else 0):
-            try:
-                file = element._replace(format=element.format or format_of(element.path))
-                for found in tagged(read_file(file, self.fields)):
-                    given = True
-                    yield found
-            except UNREADABLE as error:
-                if not given and attempt + 1 < ATTEMPTS:
-                    time.sleep(PAUSE_SECONDS)
-                    continue
-                self.unreadable.inc()
-                own = isinstance(error, InputFileError) or type(error) in (ValueError, TypeError)  # quotes no record
-                words = str(error) if own and "\n" not in str(error) else ""
-                words = words or f"{element.path} must be readable ({type(error).__name__})"
-                yield TaggedOutput(DEAD_LETTERS, dead_letter(words, element.path, "", ""))
-            return
+    It tries until it works, a few times, unless a part of the file has been given.
+    """
+    given = False
+    for attempt in range(ATTEMPTS if element.size else 0):
+        try:
+            file = element._replace(format=element.format or format_of(element.path))
+            for found in read_file(file, fields):
+                given = True
+                yield found
+        except UNREADABLE as error:
+            if not given and attempt + 1 < ATTEMPTS:
+                time.sleep(PAUSE_SECONDS)
+                continue
+            counter("files_unreadable").inc()
+            own = isinstance(error, InputFileError) or type(error) in (ValueError, TypeError)  # quotes no record
+            words = str(error) if own and "\n" not in str(error) else ""
+            yield dead_letter(
+                words or f"{element.path} must be readable ({type(error).__name__})", element.path, "", ""
+            )
+        return

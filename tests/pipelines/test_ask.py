@@ -227,12 +227,6 @@ def _promise(path: Path, **parameters: Any) -> None:
     Path(f"{path}.guarantee.json").write_text(json.dumps(content))
 
 
-def test_a_dry_run_says_what_could_be_used_and_spends_nothing(key: Path, temporary: Path) -> None:
-    tried = ask("counts", searches(), **FIELDS, **RUN, key=key, dry_run=True)
-    assert "rows used" in tried.log and "dry run: nothing is published" in tried.log
-    assert repr(tried) == "DryRun()" and not list(key.parent.glob("*.ledger.jsonl"))
-
-
 def test_no_handler_of_logs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Beam's logs make of a process without one would write into a text that nobody reads."""
     monkeypatch.setattr(logging.root, "handlers", [])

@@ -65,18 +65,11 @@ def test_the_same_name_again_is_a_new_file_once_it_was_gone():
     for _ in range(2):
         polls.poll([seen("a.csv")], NOW)
     polls.poll([], NOW)
+    assert polls.poll([seen("a.csv")], NOW)[0] == [], "a listing was incomplete"
+    polls.poll([], NOW)
     again = [seen("a.csv", NOW, size=7)]
     assert polls.poll(again, NOW)[0] == []
     assert names(polls.poll(again, NOW)[0]) == ["a.csv"]
-
-
-def test_a_file_that_an_incomplete_listing_left_out_is_not_read_again():
-    polls = FolderPolls()
-    for _ in range(2):
-        polls.poll([seen("a.csv")], NOW)
-    polls.poll([], NOW)
-    for later in range(3):
-        assert polls.poll([seen("a.csv")], NOW + later)[0] == []
 
 
 def test_what_is_gone_for_long_is_forgotten():
@@ -117,14 +110,6 @@ def test_a_mark_counts_once_what_came_before_it_has_been_taken():
     assert restored(polls).until == 1893499200 * MICROS
     assert marked(listing, NOW) == 0
     assert marked(listing, NOW + 2) == 1893499200 * MICROS
-
-
-def test_listing_leaves_out_what_is_hidden_or_half_done(tmp_path):
-    for name in ("a.csv", ".b.csv.partial", "_END", "_other", "_UNTIL_20300101T120000Z", "c.jsonl"):
-        (tmp_path / name).write_text("x")
-    (tmp_path / "folder").mkdir()
-    assert {"a.csv", "c.jsonl", "_END", "_UNTIL_20300101T120000Z"} == set(names(list_folder(str(tmp_path))))
-    assert {"a.csv", "_END", "_UNTIL_20300101T120000Z"} == set(names(list_folder(f"{tmp_path}/*.csv")))
 
 
 def test_a_file_comes_when_it_is_renamed_into_the_folder_whatever_its_own_time(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("confluent_kafka")
@@ -14,7 +15,8 @@ from confluent_kafka import (
 )
 from privstream.pipelines.sources import kafka_events
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.kafka_events import AskKafka, ParseRecords, ReadKafka, Records
+from privstream.pipelines.sources.kafka_events import AskKafka, ReadKafka, Records, parse_records
+from privstream.transforms.reading.fields import DeadLetter
 
 GOOD = b'{"user": "u", "item": "a", "time": 1}'
 NOW, FUTURE = 1_700_000_000, 4_102_444_800  # seconds; the second is 2100
@@ -95,11 +97,10 @@ def test_the_stamps_of_the_broker_never_run_backwards(monkeypatch):
 
 def parse(*values):
     """Return the users read, and reason by offset of the others."""
-    found = list(
-        ParseRecords(FieldMapping(time_unit="s")).process(Records("topic", list(range(len(values))), list(values)))
-    )
-    letters = {each.value.position: each.value for each in found if hasattr(each, "tag")}
-    return [user for each in found if not hasattr(each, "tag") for user in each["user"].to_pylist()], letters
+    records = Records("topic", list(range(len(values))), list(values))
+    found = list(parse_records(records, FieldMapping(time_unit="s")))
+    letters = {each.position: each for each in found if isinstance(each, DeadLetter)}
+    return [user for each in found if isinstance(each, pa.RecordBatch) for user in each["user"].to_pylist()], letters
 
 
 def test_records_that_are_no_objects_are_dead_letters_and_harm_no_others():

@@ -128,11 +128,10 @@ def test_secrets_are_no_options(option, capsys):
     assert "must not be given, for others could read it: set AWS_SE" in told and "abc" not in told
 
 
-@pytest.mark.parametrize(("scheme", "extra"), [("s3", "s3"), ("gs", "gcs"), ("hdfs", "hdfs")])
-def test_a_client_that_is_not_installed_is_named(scheme, extra, monkeypatch, capsys):
+def test_a_client_that_is_not_installed_is_named(monkeypatch, capsys):
     monkeypatch.setattr(stores, "find_spec", lambda _: None)
-    assert cli.main([*RUN, "--input", f"{scheme}://events/in", "--output", "rows.csv"]) == 2
-    assert f"--input of {scheme}:// needs an extra: pip install 'privstream[{extra}]'" in capsys.readouterr().err
+    assert cli.main([*RUN, "--input", "gs://events/in", "--output", "rows.csv"]) == 2
+    assert "--input of gs:// needs an extra: pip install 'privstream[gcs]'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -59,7 +59,8 @@ def test_files_of_json_hold_escapes(tmp_path: Path) -> None:
     letters = [DeadLetter("reason", HOSTILE, "line 1", HOSTILE)]
     write_row_file(str(tmp_path / "letters.jsonl"), DeadLetter, letters)
     write_json(str(tmp_path / "guarantee.json"), {"run_id": HOSTILE})
-    assert read_row_file(str(tmp_path / "letters.jsonl"), DeadLetter) == letters
+    shown = HOSTILE.encode(errors="backslashreplace").decode()
+    assert read_row_file(str(tmp_path / "letters.jsonl"), DeadLetter) == [DeadLetter("reason", shown, "line 1", shown)]
     assert json.loads((tmp_path / "guarantee.json").read_text()) == {"run_id": HOSTILE}
     for path in tmp_path.iterdir():
         assert unseen(path.read_text()) == []

@@ -49,33 +49,34 @@ def test_columns_are_read_with_their_types(url, tmp_path, monkeypatch):
     assert found.num_rows == 3002 and [str(kind) for kind in found.schema.types] == [
         "int64",
         "string",
-        "timestamp[us, tz=UTC]",
+        "string",
         "double",
     ]
     first = found.slice(0, 1).to_pylist()[0]
-    assert str(first["seen"]) == "2024-01-01 08:00:00+00:00" and first["amount"] % 1 == 0.25
-    assert found["seen"].null_count == 2 and found["who"].null_count == 1
+    assert first["seen"] == "2024-01-01 08:00:00+00" and first["amount"] % 1 == 0.25
+    assert found["seen"].null_count == found["who"].null_count == 1
     monkeypatch.setattr(frame_files, "ROWS", 100)
     assert read(url, query, tmp_path).slice(0, 3000).equals(found.slice(0, 3000))  # the last ones have no number
     local = FieldMapping(user="id", item="page", time="here", time_zone="Europe/Berlin")
     found = read(url, query, tmp_path, local)
-    assert str(found["here"].type) == "timestamp[us]" and len(found["id"][0].as_py()) == 36
+    assert found["here"][0].as_py() == "2024-01-01 08:00:00" and len(found["id"][0].as_py()) == 36
     assert read(url, f"SELECT * FROM ({query}) AS q WHERE who = 5000", tmp_path).num_rows == 0
 
 
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELECT page::int AS who, page, seen FROM visits", "SQLSTATE 22P02"),
+        ("SELECT page::int AS who, page, seen, amount FROM visits", "SQLSTATE 22P02"),
         ("SELECT who, page, seen FRM visits", "syntax error at or near"),
-        ("SELECT * FROM visits", "query must give texts, numbers and times: cast `more` to text, or leave it out"),
+        ("SELECT who, who, page, seen, amount FROM visits", "query must give columns of different names"),
+        ("SELECT 1) AS q; COMMIT; DROP TABLE visits; SELECT * FROM (SELECT 1", "multiple commands"),
         ("WITH gone AS (DELETE FROM visits RETURNING *) SELECT * FROM gone", "SQLSTATE 0A000"),
-        ("SELECT 1; DROP TABLE visits", "multiple commands"),
-        ("SELECT nextval('numbers') AS who", "read-only transaction"),
-        ("SELECT page::regclass::text AS page, who, seen FROM visits", "SQLSTATE 42P01"),
-        ("SELECT current_setting(page) AS page, who, seen FROM visits", "SQLSTATE 42704"),
+        ("SELECT 1; DROP TABLE visits", "syntax error at or near"),
+        ("SELECT nextval('numbers') AS who, page, seen, amount FROM visits", "read-only transaction"),
+        ("SELECT page::regclass::text AS page, who, seen, amount FROM visits", "SQLSTATE 42P01"),
+        ("SELECT current_setting(page) AS page, who, seen, amount FROM visits", "SQLSTATE 42704"),
         (
-            "SELECT query_to_xml('SELECT ' || page, true, true, '')::text AS page, who, seen FROM visits",
+            "SELECT query_to_xml('SELECT ' || page, true, true, '')::text AS page, who, seen, amount FROM visits",
             "SQLSTATE 42703",
         ),
     ],

@@ -16,7 +16,7 @@ from privstream.pipelines.sinks.window_files import WriteDeadLetterFiles
 from privstream.pipelines.sources import watch_events
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.watch_events import ReadWatchedFile, WatchEvents
+from privstream.pipelines.sources.watch_events import WatchEvents, read_watched
 from privstream.transforms.reading.fields import DeadLetter
 from runner_harness import run
 
@@ -68,16 +68,16 @@ def test_every_file_is_read_once_and_bad_ones_are_dead_letters(tmp_path, waterma
 
 
 def test_a_file_that_is_gone_or_has_grown_is_a_dead_letter(tmp_path):
-    file, reader = tmp_path / "a.jsonl", ReadWatchedFile(FIELDS)
+    file = tmp_path / "a.jsonl"
     gone = EventFile(str(file), 10, "jsonl")
-    (letter,) = reader.process(gone)
-    assert letter.value.reason == f"{file} must stay until it has been read"
+    (letter,) = read_watched(gone, FIELDS)
+    assert letter.reason == f"{file} must stay until it has been read"
     file.write_text(lines("1"))
     found = gone._replace(size=file.stat().st_size)
-    assert [batch.num_rows for batch in reader.process(found)] == [1]
+    assert [batch.num_rows for batch in read_watched(found, FIELDS)] == [1]
     file.write_text(lines("1", "2"))
-    (letter,) = reader.process(found)
-    assert letter.value.reason == f"{file} must not change while a run reads it"
+    (letter,) = read_watched(found, FIELDS)
+    assert letter.reason == f"{file} must not change while a run reads it"
 
 
 def not_utf_8(folder: Path) -> None:
