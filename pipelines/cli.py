@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
-from privstream.pipelines.commands.question import audit_command, run_command
+from privstream.pipelines.commands.question import run_command
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.base import meant
 from privstream.pipelines.model.catalogue import CLASSES, QUESTIONS
@@ -35,9 +35,6 @@ PLANS: Commands = {
 SIMULATIONS: Commands = {
     info.word: (info.simulation.path, info.simulation.summary) for info in QUESTIONS.values() if info.simulation
 }
-AUDITS: Commands = {
-    info.word: (partial(audit_command, info), info.audit.summary) for info in QUESTIONS.values() if info.audit
-}
 BUDGET: Commands = {
     "show": ("accounts.commands.SHOW", "add up the privacy budget that all runs on a data set have spent"),
     "set": ("accounts.commands.SET", "set the limit of a data set, which all later runs must keep"),
@@ -49,10 +46,7 @@ COMMANDS: Commands = {
     **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in CLASSES},
     "explain": ("show.explain_command", "explain a result: its guarantee, accuracy, limits and columns"),
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
-    "audit": (
-        AUDITS,
-        "attack a question, or a run by its RESULT.guarantee.json or FILE.yaml: what does it show about a person",
-    ),
+    "audit": ("audit.command", "replay the worst case of a question, or of a run: does it keep its promise"),
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": ("report.plot", "draw the chart of a result, with its intervals"),
@@ -69,7 +63,6 @@ command is imported: Beam takes seconds to load."""
 
 OF_FILES: Mapping[str, tuple[tuple[str, ...], tuple[str, str]]] = {
     "plan": (MONITOR_FILES, ("commands.plan", "share out one budget over the questions of a file")),
-    "audit": ((".json", *MONITOR_FILES), ("audit.file_command", "attack the run that a file describes")),
 }
 """Commands that may take a file where they take a question: endings of such files, and the command."""
 
@@ -79,7 +72,6 @@ exit status:
   1    the run failed, or an audit has refuted a guarantee
   2    the command was not started: an option or a file is wrong
   3    the rows are written, but nothing that was read could be used; the last line counts the reasons
-  4    an audit shows nothing: it has not caught a mechanism that is known to promise less
   130  interrupted; 143 by SIGTERM, as of kill and timeout, and 129 by a terminal that was closed
 """
 

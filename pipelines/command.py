@@ -37,12 +37,6 @@ class NothingUsableError(CommandError):
     status = 3
 
 
-class InconclusiveError(CommandError):
-    """An audit that shows nothing: it did not catch a mechanism that is known to promise less."""
-
-    status = 4
-
-
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """A subcommand: what it says of itself, its options, and what it does.

@@ -48,7 +48,6 @@ class Histogram(Categories):
         stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
         error_unit="events",
         simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
-        audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits per person"),
     )
 
 
@@ -75,7 +74,6 @@ class Flags(Categories):
         published="flags_published",
         assumed={"thresholds": 1},
         chart="flags",
-        audit=Part("audit.attacks.FLAGS", "flags that one event more raises earlier"),
     )
 
 
@@ -130,7 +128,6 @@ class Ranges(Points):
   {{"low": 1, "high": 50}}
 """,
         simulation=Part("simulate.worlds.RANGES", "cars in a car park, and queries about parts of it"),
-        audit=Part("audit.attacks.RANGES", "one update of a point"),
     )
 
 
@@ -156,7 +153,6 @@ class Predecessor(Points):
   {{"point": 50}}
 """,
         simulation=Part("simulate.worlds.PREDECESSOR", "trades at price levels, and queries about levels"),
-        audit=Part("audit.attacks.PREDECESSOR", "one update of a point"),
     )
 
 
@@ -193,7 +189,6 @@ Each person counts with one item, the last one.
         stands={"domain": Stand("items", "number of items on the public list", needed=True)},
         assumed={"queries": "none"},
         simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
-        audit=None,
     )
 
     def further(self, reading: Any) -> dict[str, Any]:

@@ -73,7 +73,6 @@ class Counts(AboutItems):
             "simulate.worlds.COUNTS",
             "searches of a city, with the people who search for each item in a window or since the start",
         ),
-        audit=Part("audit.attacks.COUNTS", "limits and noise per person, unique items"),
     )
 
 
@@ -274,7 +273,6 @@ class Suggest(Question):
         title="rows about limits",
         published="limits_published",
         below="suggest.answer.below",
-        audit=None,
         table=False,
         local=True,
         usual={"privacy": {"epsilon": 0.05, "delta": 1e-6}},

@@ -28,10 +28,6 @@ class Part(NamedTuple):
     summary: str
 
 
-ATTACKED = Part("audit.attacks.NONE", "limits and noise per person")
-"""Audits without attacks of their own."""
-
-
 class Stand(NamedTuple):
     """An option of a plan that stands for what is not known yet."""
 
@@ -75,7 +71,6 @@ class QuestionInfo:
     error_unit: str = "people"  # what the error of a plan counts
     chart: str = ""  # the name of its chart in `show.charts.LOOKS`; its word if empty
     simulation: Part | None = None  # the `Command` of `simulate`, and what it writes
-    audit: Part | None = ATTACKED  # the attacks of `audit`, and what they are on
     description: str = ""  # the question in sentences: the docstring of its model
     methods: tuple[str, ...] = ()
 

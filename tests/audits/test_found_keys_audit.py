@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from attacks import at_least
 from laws import FALSE_ALARM
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
 from privstream.mechanisms.keyed_counts import discovery, found_keys
@@ -18,7 +19,6 @@ from privstream.mechanisms.keyed_counts.calibration import KeyLaw
 from privstream.mechanisms.noise.correlated import BandedFactor
 from privstream.mechanisms.noise.running import ToeplitzNoise
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.pipelines.audit.evidence import at_least
 from small_runs import Unbound
 
 WINDOWS = 3  # and so blocks of 1 and 2 of them
