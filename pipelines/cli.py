@@ -18,7 +18,7 @@ from privstream.pipelines.command import Command, CommandError, Parser, UsageErr
 from privstream.pipelines.commands.question import run_command
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.base import meant
-from privstream.pipelines.model.catalogue import CLASSES, QUESTIONS
+from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import add_execution, add_layers, add_options, given_to
@@ -31,9 +31,6 @@ Commands = Mapping[str, tuple["str | Callable[[], Command] | Commands", str]]
 PLANS: Commands = {
     kind.info.word: (lambda kind=kind: loaded("commands.plan.plan_command")(kind), kind.info.summary)  # type: ignore[misc]
     for kind in CLASSES
-}
-SIMULATIONS: Commands = {
-    info.word: (info.simulation.path, info.simulation.summary) for info in QUESTIONS.values() if info.simulation
 }
 BUDGET: Commands = {
     "show": ("accounts.commands.SHOW", "add up the privacy budget that all runs on a data set have spent"),
@@ -56,7 +53,7 @@ COMMANDS: Commands = {
     "schema": ("commands.schema", "print the JSON schema of monitors, with which editors complete and check them"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
     "suggest": (partial(run_command, Suggest), Suggest.info.summary),
-    "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
+    "simulate": ("simulate", "write simulated events, searches in a city, and the truth about them"),
 }
 """Name -> the path of a command or of its module, or commands one word longer, and one line of help. Only the chosen
 command is imported: Beam takes seconds to load."""
@@ -160,8 +157,6 @@ def _add(
         of_all = {**OF_ALL, **(OF_RUNS if command.takes_beam_options else {})}
         for option, how in {**of_all, **command.options}.items():
             one.add_argument(option, **how).seldom = option in of_all  # type: ignore[attr-defined]
-        if command.add_arguments is not None:
-            command.add_arguments(one)
         if command.keys is not None:
             add_options(one, command.keys, command.kind)
             (add_execution if command.takes_beam_options else add_layers)(one)

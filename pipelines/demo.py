@@ -20,7 +20,7 @@ from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.report.plot import write
 from privstream.pipelines.report.result import read_result
-from privstream.pipelines.simulate.city import Truth
+from privstream.pipelines.simulate import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import KeyCount
@@ -108,7 +108,7 @@ def _commands(files: Mapping[str, str], users: int, windows: int, seed: int) -> 
     size = f"--users {users} --windows {windows} --seed {seed}".split()
     asked = f"--window 1h --start {START} --end {end} --epsilon 1 --delta 1e-6 --max-contributions 40".split()
     return [
-        ["simulate", "heavy-hitters", *size, "--output", events, "--truth", truth],
+        ["simulate", *size, "--output", events, "--truth", truth],
         ["counts", "--input", events, "--output", rows, *asked, "--key", key, "--overwrite"],
         ["report", rows, "--ledger", f"{key}{ENDING}", "--output", report, "--title", TITLE],
     ]

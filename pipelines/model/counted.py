@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from privstream.pipelines.model.base import option
-from privstream.pipelines.model.question import Part, Question, QuestionInfo, Stand
+from privstream.pipelines.model.question import Question, QuestionInfo, Stand
 from privstream.pipelines.model.types import Count, Epsilon, Items, Number, Numbers, Rules, Seconds, Span, Texts, Whole
 from pydantic import BeforeValidator, WithJsonSchema
 
@@ -69,10 +69,6 @@ class Counts(AboutItems):
         values_with="max_value",
         why_nothing="no item reached a threshold, so nothing is published",
         stands=LISTED,
-        simulation=Part(
-            "simulate.worlds.COUNTS",
-            "searches of a city, with the people who search for each item in a window or since the start",
-        ),
     )
 
 
@@ -102,7 +98,6 @@ class HeavyHitters(AboutItems):
         published="hits_published",
         why_nothing="no item surely has more people than the threshold, so nothing is published",
         stands=LISTED,
-        simulation=Part("simulate.worlds.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
     )
 
 
@@ -131,9 +126,6 @@ class TopK(AboutItems):
         published="ranks_published",
         why_nothing="no item was found, so nothing is published",
         stands=LISTED,
-        simulation=Part(
-            "simulate.worlds.TOP_K", "searches of a city, and the list of everything that can be searched for"
-        ),
     )
 
 
@@ -174,7 +166,6 @@ class Alerts(Question):
         published="alerts_published",
         epilog=ALERT_RULES,
         stands={"rules": Stand("rules", "number of rules, all with at_least; or the file with the rules", needed=True)},
-        simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
     )
 
 
@@ -208,7 +199,6 @@ class Quantiles(Question):
         value="number (default: value)",
         assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
         error_unit="values",
-        simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
     )
 
 
@@ -251,7 +241,6 @@ class Cardinality(Question):
         item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
         items_with=("enter_values", "leave_values"),
         assumed={"leave_values": ("leave",)},
-        simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
     )
 
 

@@ -21,13 +21,6 @@ EVENT = "event"
 """The unit of privacy for which it does not matter whose an event is."""
 
 
-class Part(NamedTuple):
-    """Something of a question that is loaded when it is needed."""
-
-    path: str
-    summary: str
-
-
 class Stand(NamedTuple):
     """An option of a plan that stands for what is not known yet."""
 
@@ -70,7 +63,6 @@ class QuestionInfo:
     stands: Mapping[str, Stand] = field(default_factory=dict)
     error_unit: str = "people"  # what the error of a plan counts
     chart: str = ""  # the name of its chart in `show.charts.LOOKS`; its word if empty
-    simulation: Part | None = None  # the `Command` of `simulate`, and what it writes
     description: str = ""  # the question in sentences: the docstring of its model
     methods: tuple[str, ...] = ()
 

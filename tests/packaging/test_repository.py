@@ -90,7 +90,7 @@ def unseeded_generators(path: Path) -> list[str]:
 
 def uses_of_randomness_not_allowed(path: Path) -> list[str]:
     """Lines of `path` that draw without a key, or in a simulation without a seed."""
-    simulation = path.parent == ROOT / "pipelines" / "simulate"
+    simulation = path == ROOT / "pipelines" / "simulate.py"
     return unseeded_generators(path) if simulation else uses_of_unkeyed_randomness(path)
 
 

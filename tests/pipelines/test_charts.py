@@ -12,7 +12,7 @@ from example_results import HOSTILE, HOUR, START, row_of, write
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of
-from privstream.pipelines.simulate.city import Truth
+from privstream.pipelines.simulate import Truth
 from privstream.transforms.row_types import (
     Alert,
     AlertState,

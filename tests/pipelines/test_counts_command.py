@@ -1,4 +1,4 @@
-"""`privstream counts`, `plan counts`, `plot counts` and `simulate counts`, from file to file."""
+"""`privstream counts`, `plan counts`, `plot` and `simulate`, from file to file."""
 
 import json
 from collections import defaultdict
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from privstream.mechanisms import FoundKeys, KeyedCounts
 from privstream.pipelines import cli
-from privstream.pipelines.simulate.city import Truth
+from privstream.pipelines.simulate import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import KeyCount, KeySum
 
@@ -193,7 +193,7 @@ def test_a_plan_is_about_the_last_window(capsys: pytest.CaptureFixture[str]) -> 
 def test_simulated_people_are_counted_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     size = ["--users", "900", "--windows", "4", "--items", "20", "--seed", "3", "--output", "events.parquet"]
-    assert cli.main(["simulate", "counts", *size, "--over", "start", "--truth", "truth.jsonl"]) == 0
+    assert cli.main(["simulate", *size, "--over", "start", "--truth", "truth.jsonl"]) == 0
     events = pq.read_table("events.parquet").to_pylist()
     pairs = {(event["user"], event["item"]) for event in events}
     people = defaultdict(int)
