@@ -48,7 +48,7 @@ COMMANDS: Commands = {
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": ("report.plot", "draw the chart of a result, with its intervals"),
     "run": (run_command, "answer all questions of a FILE.yaml by one pipeline, under one budget"),
-    "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
+    "report": ("report.report_command", "make one page of results: pictures, tables, guarantees"),
     "init": ("commands.init", "write a monitor, a file of questions, from the names of the fields of a file"),
     "schema": ("commands.schema", "print the JSON schema of monitors, with which editors complete and check them"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),

@@ -73,7 +73,7 @@ def run(output: str, users: int, windows: int, seed: int) -> None:
         f"\nPicture, with the simulated truth: {files['counts.png']}",
         f"Report: {files['report.html']}",
         f"The same rows again: {again}",
-        f"Live page: {_typed(['serve', output, '--ledger', f'{key}{ENDING}'])}",
+        f"Live page: {_typed(['serve', output])}",
         f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['counts', '--help'])}",
     ):
         console.print(Text(printable(line)), soft_wrap=True)
@@ -110,7 +110,7 @@ def _commands(files: Mapping[str, str], users: int, windows: int, seed: int) -> 
     return [
         ["simulate", *size, "--output", events, "--truth", truth],
         ["counts", "--input", events, "--output", rows, *asked, "--key", key, "--overwrite"],
-        ["report", rows, "--ledger", f"{key}{ENDING}", "--output", report, "--title", TITLE],
+        ["report", rows, "--output", report, "--title", TITLE],
     ]
 
 

@@ -9,10 +9,11 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from apache_beam.utils.timestamp import Timestamp
 from privstream.mechanisms import checks
 from privstream.mechanisms.privacy.units import SECOND, in_words
 from privstream.pipelines.command import Command, RunError, UsageError, parsed
@@ -23,9 +24,6 @@ from privstream.pipelines.sinks.row_formats import arrow_schema, write_tables
 from privstream.pipelines.terminal import say
 from privstream.transforms.row_types import Time
 from privstream.transforms.timing.steps import timestamp
-
-if TYPE_CHECKING:
-    from apache_beam.utils.timestamp import Timestamp
 
 START_MICROS = 1_704_067_200_000_000
 """2024-01-01 00:00 UTC, a Monday."""

@@ -118,13 +118,6 @@ class Chart:
         narrow = f'<source media="(max-width: 40rem)" srcset="{narrow}">'
         return f'<picture>{narrow}<img src="{wide}" alt="{text}" style="width: 100%; max-width: {WIDE}px"></picture>'
 
-    def html(self) -> str:
-        """Return a page with the picture alone."""
-        head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-        head += f'<meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(self.title)}</title>'
-        return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{self.img()}</body></html>\n'
-
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Return what a notebook shows."""
         return {"image/png": self.png(), "text/plain": f"{self.title}. {self.caption}"}

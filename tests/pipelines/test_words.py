@@ -11,7 +11,8 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT, PERSON
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import QUESTIONS
-from privstream.pipelines.show import promises, words
+from privstream.pipelines.show import words
+from privstream.pipelines.show.explain_command import regime_in_words
 from privstream.pipelines.show.records import Records
 from privstream.pipelines.show.words import Asked, Budget, summary
 
@@ -132,7 +133,7 @@ def test_one_warning_stands_first_that_of_lower_bounds_before_others() -> None:
 def test_limits_say_what_was_released(found: dict[str, float | None], bound: bool, told: str) -> None:
     assert words.is_lower_bound(found) == bound
     assert told in words.limits_in_words(record(dropped=found))
-    assert "lower bound" in promises.regime_in_words(found) or not bound
+    assert "lower bound" in regime_in_words(found) or not bound
 
 
 def test_the_ends_of_the_share_are_rounded_away_from_it() -> None:
