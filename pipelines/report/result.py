@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -98,12 +98,9 @@ class Result:
         parameters: Mapping[str, Any] = self.promise.number("parameters")
         return parameters
 
-    def chart(self, truth: Sequence[Any] = ()) -> Any:
-        """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show.
-
-        `truth`: of simulated events, drawn dashed.
-        """
-        given = {"parameters": self.parameters, "limited": self.promise.limited, "truth": truth}
+    def chart(self) -> Any:
+        """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show."""
+        given = {"parameters": self.parameters, "limited": self.promise.limited}
         return loaded("show.charts.chart_of")(self.spec.chart, self.rows, **given)
 
 

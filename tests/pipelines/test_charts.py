@@ -12,7 +12,6 @@ from example_results import HOSTILE, HOUR, START, row_of, write
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of
-from privstream.pipelines.simulate import Truth
 from privstream.transforms.row_types import (
     Alert,
     AlertState,
@@ -177,16 +176,6 @@ def test_a_number_that_is_none_is_not_drawn() -> None:
     spec = chart_of("counts", rows).spec()
     json.dumps(spec, allow_nan=False)
     assert [row["value"] for row in values(spec)] == [100, 50] and values(spec)[1]["upper"] is None
-
-
-def test_the_truth_of_a_simulation_is_dashed() -> None:
-    rows = [count(hour, "tea", 100) for hour in range(3)]
-    truth = [Truth(row.window_start, row.window_end, name, 90) for row in rows for name in "ab"]
-    truth += [one._replace(item="tea") for one in truth[:3]]
-    chart = chart_of("counts", rows, truth=truth)
-    spec = chart.spec()
-    assert spec["layer"][-1]["mark"]["strokeDash"] and {row["name"] for row in values(spec, -1)} == {"tea"}
-    assert "truth" in chart.caption and "truth" not in chart_of("counts", rows).caption
 
 
 @pytest.mark.parametrize("name", sorted(LOOKS))

@@ -138,7 +138,7 @@ def test_the_demo_shows_what_it_promises(tmp_path, monkeypatch, capsys):
     known = [(row, truth[row.item, row.window_start]) for row in rows if (row.item, row.window_start) in truth]
     held = sum(row.lower <= true <= row.upper for row, true in known)
     assert f"Of {len(known)} published counts with a known truth, {held} have it" in cells and known
-    assert "Picture, with the simulated truth: demo-output/counts.png" in shown.out
+    assert "Picture: demo-output/counts.png" in shown.out
     assert "serve demo-output" in shown.out
     assert (folder / "counts.png").read_bytes().startswith(b"\x89PNG")
     assert stat.S_IMODE((folder / "noise.key").stat().st_mode) == 0o600
@@ -152,7 +152,7 @@ def test_the_commands_that_are_shown_give_the_same_files_again(tmp_path, monkeyp
     written = (tmp_path / "a folder" / "commands.sh").read_text().splitlines()
     assert written[0].startswith("#")
     assert written[1:] == shown
-    assert len(shown) == 3
+    assert len(shown) == 4
     folder, guarantee = tmp_path / "a folder", "counts.jsonl.guarantee.json"
     names = FILES - {"noise.key.ledger.jsonl", "report.html", guarantee}  # with the time, or the line of the ledger
 
