@@ -179,7 +179,7 @@ def lines(given: Drawn, width: int) -> Any:
         "labelFontSize": 12,
         "labelLimit": (width - 60) // columns - 30,
         "symbolSize": 60,
-        "columnPadding": 16,
+        "columnPadding": 28,
         "symbolOpacity": 1,
     }
     legend = alt.Legend(title=None, orient="bottom", columns=columns, **drawn) if len(domain) > 1 else None
