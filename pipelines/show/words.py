@@ -108,7 +108,7 @@ class Budget(NamedTuple):
         cost = "a repetition, at no cost; " if self.repeats else ""
         runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
         of = "" if self.limit is None else f" of {self.limit:g}"
-        at = f" at delta {self.delta:g}" if self.delta else ""
+        at = f" at delta {self.delta:.3g}" if self.delta else ""
         return f"{cost}{runs} on {self.dataset!r}: epsilon {self.spent:.3g}{of}{at}{'' if of else '; no limit is set'}"
 
 
