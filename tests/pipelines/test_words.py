@@ -13,7 +13,6 @@ from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import QUESTIONS
 from privstream.pipelines.show import words
 from privstream.pipelines.show.explain_command import regime_in_words
-from privstream.pipelines.show.records import Records
 from privstream.pipelines.show.words import Asked, Budget, summary
 
 WEEK = 7 * 86_400.0
@@ -66,19 +65,11 @@ def test_a_plain_run_says_each_number_once_in_twelve_lines() -> None:
     assert len(before + after) <= 12 and len(" ".join(before + after).split()) <= 110
 
 
-def test_a_fault_of_read_rows_is_counted_once() -> None:
-    assert Records.of(counters(100, events_malformed=10, events_malformed_point_type=10)).read == 100
-
-
 @pytest.mark.parametrize("given", [{}, {"fold_case": True}, {"normalize": True}])
 def test_names_that_are_alike_name_the_options_that_help(given: dict[str, bool]) -> None:
     note = said(Asked("", counters(9), record(**given), alike=8))[1][-2]
     for name, option in (("fold_case", "--fold-case"), ("normalize", "--normalize")):
         assert (option in note) == (name not in given)
-
-
-def test_late_events_are_not_used() -> None:
-    assert Records.of(counters(100, events_late=5)).in_words() == "95 of 100 rows used (5 late)"
 
 
 @pytest.mark.parametrize(
@@ -162,11 +153,6 @@ def test_nothing_that_could_be_used_has_its_reasons_by_their_number() -> None:
     assert summary([Asked("", queries, record())], record()["guarantee"]).nothing is not None
 
 
-def test_a_dry_run_keeps_nothing() -> None:
-    before, after = said(Asked("", counters(9), record()), dry_run=True)
-    assert before[0] == words.DRY and "explain" not in " ".join(after)
-
-
 def test_whose_privacy_it_is() -> None:
     assert "one event" in words.privacy_in_words(guarantee_record(EVENTS), WEEK)
     endless = guarantee_record(PrivacyGuarantee(unit=PERSON, epsilon=1.0, delta=0.0))
@@ -227,12 +213,3 @@ def test_every_question_is_explained(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert cli.main(["explain", str(tmp_path / word)]) == 0
         assert len(words.accuracy_in_words(found)) > 5 and words.title_of(found)
     capsys.readouterr()
-
-
-@pytest.mark.parametrize("text", ["{}", "[]", "no JSON", '{"guarantee": {"version": 2}}'])
-def test_what_is_no_result_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rows.csv.guarantee.json").write_text(text)
-    assert cli.main(["explain", str(tmp_path / "rows.csv")]) == 2
-    assert cli.main(["explain", str(tmp_path / "none.csv")]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 2 and "RESULT" in told.splitlines()[-1]
