@@ -163,8 +163,8 @@ def _discovery(numbers: Mapping[str, Any], unit: str) -> list[str]:
     )
     sentences = [
         f"An item is discovered when its noisy count in one window reaches {threshold:,}, or that of several windows "
-        "together a threshold of its own. A discovered item is published in every window of the run, the earlier "
-        "ones included.",
+        "together a threshold of its own. A discovered item is counted in every window of the run, the earlier ones "
+        "included.",
         f"{unit.capitalize()} that an item needs in each window, by the number of windows: {each}.",
     ]
     if (others := numbers.get(f"likely_by_others_in_{lasting[-1]}")) is not None:
