@@ -175,12 +175,7 @@ class Shown:
             return moments(column.cast(pa.int64()).to_pylist(), self.clocks, others=[*self.windows, self.last])
         values = column.to_pylist()
         spreads = list(map(_spread, lower, upper)) if lower else [None] * len(values)
-        texts = list(map(_text, values, spreads))
-        if "quantile" in self.keys and name == self.number:
-            given = self.record.get("parameters", {})
-            known = zip(texts, lower, upper, strict=True)
-            return ["unknown" if words.says_nothing(low, high, given) else text for text, low, high in known]
-        return texts
+        return list(map(_text, values, spreads))
 
 
 def moments(

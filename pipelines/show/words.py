@@ -335,19 +335,6 @@ def interval(lower: float | None, upper: float | None) -> str:
     return f"{rounded(lower, spread)} to {rounded(upper, spread)}"
 
 
-NEARLY = 0.95
-"""An interval that covers such a part of the range from `low` to `high` says nothing."""
-
-
-def says_nothing(lower: float, upper: float, parameters: Mapping[str, Any]) -> bool:
-    """Tell whether an interval covers nearly the whole range of a run; never where the range is not known."""
-    low, high = parameters.get("low"), parameters.get("high")
-    if low is None or high is None:
-        return False
-    scaled = math.log if parameters.get("scale") == "log" else float
-    return scaled(upper) - scaled(lower) >= NEARLY * (scaled(high) - scaled(low))
-
-
 CALENDAR = re.compile(r"(\d+) ?([a-z]+?)s?(?: |$)")
 """How a length by the calendar is written."""
 

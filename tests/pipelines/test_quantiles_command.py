@@ -90,15 +90,6 @@ def test_plan_finds_an_epsilon_for_an_error(capsys: pytest.CaptureFixture[str]) 
     assert errors[0] <= 100 < errors[1]
 
 
-def test_a_table_says_where_nothing_is_known(requests: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = ["--input", str(requests / "events.parquet"), "--output", "-", "--key", str(requests / "key")]
-    asked = [*RUN, *LATENCY, "--max_contributions", "8"]
-    assert cli.main(["quantiles", *files, *asked, "--epsilon", "1e-5"]) == 0
-    table = capsys.readouterr().out
-    assert "unknown" in table
-    assert "10,000" in table
-
-
 def test_medians_of_a_shop_are_narrow(tmp_path: Path) -> None:
     """Those of 13 weeks, of 5,155 customers with ten purchases each, by the options of the documentation."""
     draw = np.random.default_rng(7)

@@ -168,17 +168,6 @@ def test_numbers_have_no_digits_that_noise_hides() -> None:
     assert words.interval(728.3, None) == "728 or more" and words.interval(715.2, 803.1) == "715 to 803"
 
 
-def test_an_interval_says_nothing_if_it_covers_nearly_the_whole_range() -> None:
-    for lower, upper, given, nothing in (
-        (0.0, 96.0, {"low": 0, "high": 100}, True),
-        (2.0, 96.0, {"low": 0, "high": 100}, False),
-        (1.1, 9500.0, {"low": 1, "high": 10_000, "scale": "log"}, True),
-        (10.0, 10_000.0, {"low": 1, "high": 10_000, "scale": "log"}, False),
-        (0.0, 100.0, {}, False),
-    ):
-        assert words.says_nothing(lower, upper, given) == nothing
-
-
 def test_a_result_is_explained_by_its_guarantee_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rare = "Hashes of 64 bits may collide: add m / 2^64."
     said = {"limits": ("At most 60 contributions count.",), "caveats": (rare, "A key is secret.")}
