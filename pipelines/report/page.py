@@ -54,20 +54,17 @@ def page_of(paths: Sequence[str], *, title: str, whole: Promise | None = None, l
     together = None if whole is None else whole.maybe("guarantee")
     script, style = text_file("report.js") + (text_file("live.js") if live else ""), text_file("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        templates()
-        .get_template("report.html")
-        .render(
-            title=title,
-            made=f"Made on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by privstream {version('privstream')}.",
-            sections=sections,
-            together="" if together is None else words.privacy_in_words(together),
-            notes=notes,
-            live=live,
-            script=Markup(script),  # both are files of this package
-            style=Markup(style),
-            policy=POLICY.format(digest) + "; connect-src 'self'" * bool(live),
-        )
+    page = templates().get_template("report.html")
+    return page.render(
+        title=title,
+        made=f"Made on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by privstream {version('privstream')}.",
+        sections=sections,
+        together="" if together is None else words.privacy_in_words(together),
+        notes=notes,
+        live=live,
+        script=Markup(script),  # both are files of this package
+        style=Markup(style),
+        policy=POLICY.format(digest) + "; connect-src 'self'" * bool(live),
     )
 
 
