@@ -30,8 +30,6 @@ START_MICROS = 1_704_067_200_000_000
 
 FORMATS = ("avro", "parquet", "jsonl", "csv")
 SCHEMA = arrow_schema({"user": str, "item": str, "time": Time, "district": str, "milliseconds": int})
-GROUP_ROWS = 1 << 19
-"""Rows of a row group of Parquet, whatever windows are."""
 
 
 def _listed(text: str) -> list[str]:
@@ -119,7 +117,6 @@ def city(
     items: int = 1000,
     searches: float = 0.5,
     trends: int = 8,
-    over: str = "window",
 ) -> Iterator[Window]:
     """Simulate searches: a steady background by the law of Zipf and Mandelbrot, and trends that rise and fall.
 
@@ -129,7 +126,6 @@ def city(
         window: length of a window in seconds.
         items, searches: of the background: number of items, and average searches of a person in a window.
         trends: number of planted trends.
-        over: whether the truth is of each "window", or since the "start".
     """
     for name, number in (("users", users), ("windows", windows), ("items", items)):
         checks.integer(name, number, minimum=1)
@@ -141,7 +137,6 @@ def city(
     homes = np.minimum(draw.geometric(0.3, users) - 1, len(DISTRICTS) - 1)
     names = pa.array([*item_names(items), *found])
     cumulative = np.cumsum((np.arange(1, items + 1) + ZIPF_SHIFT) ** -ZIPF_EXPONENT)
-    seen = np.empty(0, int)
     for number in range(windows):
         start = START_MICROS + number * length
         busy = 1 + 0.5 * np.cos((start / 3.6e9 - PEAK_HOUR) * 2 * np.pi / 24)
@@ -153,8 +148,7 @@ def city(
         order = draw.permutation(sum(map(len, who)))
         user, item = np.concatenate(who)[order], np.concatenate(what)[order]
         pairs = np.unique(item * users + user)
-        seen = np.union1d(seen, pairs) if over == "start" else pairs
-        counts = zip(names.to_pylist(), np.bincount(seen // users, minlength=len(names)).tolist(), strict=True)
+        counts = zip(names.to_pylist(), np.bincount(pairs // users, minlength=len(names)).tolist(), strict=True)
         times = np.sort(draw.integers(length, size=len(user))) + start
         usual = LATENCY * (SLOW if number == 2 * windows // 3 else 1.0)
         took = np.rint(usual * np.exp(draw.normal(0, 0.7, len(user))) + 1).astype(int)
@@ -192,17 +186,12 @@ def write_simulation(path: str, windows: Iterable[Window], truth: str | None = N
     rows, sizes = list[Truth](), list[int]()
 
     def tables() -> Iterator[pa.Table]:
-        waiting: list[pa.RecordBatch] = []
         for window in windows:
             sizes.append(len(window.events))
-            waiting.append(window.events)
             if truth is not None:
                 span = timestamp(window.start), timestamp(window.end)
                 rows.extend(Truth(*span, item, number) for item, number in window.truth.items())
-            if sum(map(len, waiting)) >= GROUP_ROWS:
-                yield pa.Table.from_batches(waiting)
-                waiting.clear()
-        yield pa.Table.from_batches(waiting, SCHEMA)
+            yield pa.Table.from_batches([window.events])
 
     with whole_file(path) as stream:
         write_tables(stream, "Event", SCHEMA, tables(), format)
@@ -232,7 +221,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "average searches of a person in a window (default: 0.5)",
     },
     "--trends": {"type": int, "default": 8, "metavar": "N", "help": "items that come and go (default: 8)"},
-    "--over": {"choices": ("window", "start"), "default": "window", "help": "what the truth is of (default: window)"},
 }
 
 
