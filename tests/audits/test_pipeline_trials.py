@@ -25,14 +25,12 @@ class Attack(NamedTuple):
     number: str
     trials: int
     visible: float
-    control: float = 4.0
 
 
 ATTACKS = {
     "histogram": Attack({"epsilon": 2.0, "largest": 1}, 20, "estimate", 20_000, 0.3),
     "flags": Attack({"epsilon": 2.0, "thresholds": 20}, 19, "raised", 40_000, 0.1),
     "ranges": Attack({"epsilon": 2.0, "universe": 1, "standing": ((1, 1),)}, 0, "estimate", 4_000, 0.2),
-    "predecessor": Attack({"epsilon": 3.0, "universe": 1, "standing": (1,)}, -1, "predecessor", 4_000, 0.1, 2.0),
 }
 
 
@@ -46,11 +44,10 @@ def outcomes(word, options):
     given |= {} if in_periods else {"domain": Domain(names)}
     transform = question(word).transform_class(**given)
     points = transform.event_fields.user == NUMBER
-    common = transform.error(1) // 2 if attack.events < 0 else attack.events
     sent = [
         Sent(1, "in", place) if points else Sent(f"{name} {number}", name, 0)
         for place, name in enumerate(names)
-        for number in range(common + (place % 2 == 0))
+        for number in range(attack.events + (place % 2 == 0))
     ]
     found = np.zeros(attack.trials, int)
     for row in publish(transform, batches(transform, sent, 50_000)):
@@ -65,4 +62,4 @@ def test_one_event_shows_what_is_claimed_at_most_and_a_larger_budget_is_caught(w
     attack = ATTACKS[word]
     claimed = attack.options["epsilon"]
     stands(outcomes(word, attack.options), claimed, visible=attack.visible)
-    falls(outcomes(word, {**attack.options, "epsilon": attack.control * claimed}), claimed)
+    falls(outcomes(word, {**attack.options, "epsilon": 4 * claimed}), claimed)
