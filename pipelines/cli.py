@@ -15,10 +15,10 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
-from privstream.pipelines.commands.question import audit_command, run_command
+from privstream.pipelines.commands.question import run_command
 from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.base import meant
-from privstream.pipelines.model.catalogue import CLASSES, QUESTIONS
+from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import add_execution, add_layers, add_options, given_to
@@ -32,12 +32,6 @@ PLANS: Commands = {
     kind.info.word: (lambda kind=kind: loaded("commands.plan.plan_command")(kind), kind.info.summary)  # type: ignore[misc]
     for kind in CLASSES
 }
-SIMULATIONS: Commands = {
-    info.word: (info.simulation.path, info.simulation.summary) for info in QUESTIONS.values() if info.simulation
-}
-AUDITS: Commands = {
-    info.word: (partial(audit_command, info), info.audit.summary) for info in QUESTIONS.values() if info.audit
-}
 BUDGET: Commands = {
     "show": ("accounts.commands.SHOW", "add up the privacy budget that all runs on a data set have spent"),
     "set": ("accounts.commands.SET", "set the limit of a data set, which all later runs must keep"),
@@ -49,27 +43,23 @@ COMMANDS: Commands = {
     **{kind.info.word: (partial(run_command, kind), kind.info.summary) for kind in CLASSES},
     "explain": ("show.explain_command", "explain a result: its guarantee, accuracy, limits and columns"),
     "demo": ("demo", "try it out: simulate searches, find trends privately, show what was found and missed"),
-    "audit": (
-        AUDITS,
-        "attack a question, or a run by its RESULT.guarantee.json or FILE.yaml: what does it show about a person",
-    ),
+    "audit": ("audit.command", "replay the worst case of a question, or of a run: does it keep its promise"),
     "budget": (BUDGET, "show what all runs on a data set have spent, limit it, and check the ledger"),
     "plan": (PLANS, "predict the accuracy for a privacy budget, of one question or of a FILE.yaml with several"),
     "plot": ("report.plot", "draw the chart of a result, with its intervals"),
     "run": (run_command, "answer all questions of a FILE.yaml by one pipeline, under one budget"),
-    "report": ("report.report_command", "make one page of results: pictures, tables, guarantees, and what they cost"),
+    "report": ("report.report_command", "make one page of results: pictures, tables, guarantees"),
     "init": ("commands.init", "write a monitor, a file of questions, from the names of the fields of a file"),
     "schema": ("commands.schema", "print the JSON schema of monitors, with which editors complete and check them"),
     "serve": ("serve.serve_command", "show results on a page as they come from running jobs"),
     "suggest": (partial(run_command, Suggest), Suggest.info.summary),
-    "simulate": (SIMULATIONS, "write simulated events and the truth about them"),
+    "simulate": ("simulate", "write simulated events, searches in a city, and the truth about them"),
 }
 """Name -> the path of a command or of its module, or commands one word longer, and one line of help. Only the chosen
 command is imported: Beam takes seconds to load."""
 
 OF_FILES: Mapping[str, tuple[tuple[str, ...], tuple[str, str]]] = {
     "plan": (MONITOR_FILES, ("commands.plan", "share out one budget over the questions of a file")),
-    "audit": ((".json", *MONITOR_FILES), ("audit.file_command", "attack the run that a file describes")),
 }
 """Commands that may take a file where they take a question: endings of such files, and the command."""
 
@@ -79,7 +69,6 @@ exit status:
   1    the run failed, or an audit has refuted a guarantee
   2    the command was not started: an option or a file is wrong
   3    the rows are written, but nothing that was read could be used; the last line counts the reasons
-  4    an audit shows nothing: it has not caught a mechanism that is known to promise less
   130  interrupted; 143 by SIGTERM, as of kill and timeout, and 129 by a terminal that was closed
 """
 
@@ -168,8 +157,6 @@ def _add(
         of_all = {**OF_ALL, **(OF_RUNS if command.takes_beam_options else {})}
         for option, how in {**of_all, **command.options}.items():
             one.add_argument(option, **how).seldom = option in of_all  # type: ignore[attr-defined]
-        if command.add_arguments is not None:
-            command.add_arguments(one)
         if command.keys is not None:
             add_options(one, command.keys, command.kind)
             (add_execution if command.takes_beam_options else add_layers)(one)

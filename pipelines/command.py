@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from privstream.pipelines.model.base import meant
 from privstream.pipelines.terminal import one_line
@@ -38,12 +38,6 @@ class NothingUsableError(CommandError):
     status = 3
 
 
-class InconclusiveError(CommandError):
-    """An audit that shows nothing: it did not catch a mechanism that is known to promise less."""
-
-    status = 4
-
-
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """A subcommand: what it says of itself, its options, and what it does.
@@ -51,7 +45,6 @@ class Command:
     Attributes:
         run: gets the values of options by their names.
         options: what argparse needs to know of each.
-        add_arguments: adds further options.
         keys: options that are keys of a monitor; `run` gets what they give, or its file, as `given`.
         kind: the question whose options these are; None of a monitor, which is in a `file`.
         usual: values of a monitor that hold where nothing is given.
@@ -61,7 +54,6 @@ class Command:
     description: str
     run: Callable[..., None]
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
     keys: Sequence[Any] | None = None
     kind: Any = None
     usual: Mapping[str, Any] | None = None
@@ -108,22 +100,6 @@ def parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"{NUMBERS.get(parse, error)}, got {text!r}") from None
 
     return read
-
-
-class Option(NamedTuple):
-    """An option of a command that belongs to no model: its name without dashes, and as type Path, int or float."""
-
-    name: str
-    type: str
-    text: str
-    default: Any = None
-
-
-def add_option(group: argparse._ActionsContainer, option: Option) -> None:
-    """Add an option under a heading."""
-    metavar, kind = {"Path": ("PATH", str), "int": ("N", int), "float": ("X", float)}[option.type]
-    text = option.text if option.default is None else f"{option.text} (default: {option.default:g})"
-    group.add_argument(f"--{option.name}", type=kind, metavar=metavar, default=option.default, help=text)
 
 
 def without_dashes(message: str) -> str:

@@ -18,9 +18,8 @@ from privstream.mechanisms import checks
 from privstream.pipelines import cli
 from privstream.pipelines.accounts.ledger import ENDING
 from privstream.pipelines.command import Command, RunError, UsageError
-from privstream.pipelines.report.plot import write
-from privstream.pipelines.report.result import read_result
-from privstream.pipelines.simulate.city import Truth
+from privstream.pipelines.report.result import read_promise
+from privstream.pipelines.simulate import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.terminal import printable
 from privstream.transforms.rows import KeyCount
@@ -65,15 +64,14 @@ def run(output: str, users: int, windows: int, seed: int) -> None:
         console.print()
     rows: list[KeyCount] = read_row_file(files["counts.jsonl"], KeyCount)
     truth: list[Truth] = read_row_file(files["truth.jsonl"], Truth)
-    result, key = read_result(files["counts.jsonl"]), files["noise.key"]
-    write(result.chart(truth), files["counts.png"])
-    again = f"sh {files['commands.sh']} (the noise key is in {key}; another demo makes another key)"
+    promise = read_promise(files["counts.jsonl"]).promise
+    again = f"sh {files['commands.sh']} (the noise key is in {files['noise.key']}; another demo makes another key)"
     for line in (
-        _verdict(rows, truth, int(result.promise.number("accuracy", "detection_threshold"))),
-        f"\nPicture, with the simulated truth: {files['counts.png']}",
+        _verdict(rows, truth, int(promise.number("accuracy", "detection_threshold"))),
+        f"\nPicture: {files['counts.png']}",
         f"Report: {files['report.html']}",
         f"The same rows again: {again}",
-        f"Live page: {_typed(['serve', output, '--ledger', f'{key}{ENDING}'])}",
+        f"Live page: {_typed(['serve', output])}",
         f"Took {time.monotonic() - began:.0f} s. Your own events: {_typed(['counts', '--help'])}",
     ):
         console.print(Text(printable(line)), soft_wrap=True)
@@ -103,14 +101,15 @@ def _typed(command: Sequence[str]) -> str:
 
 
 def _commands(files: Mapping[str, str], users: int, windows: int, seed: int) -> list[list[str]]:
-    events, truth, rows, _, report, key, _ = files.values()
+    events, truth, rows, picture, report, key, _ = files.values()
     end = (datetime.fromisoformat(START) + timedelta(hours=windows)).isoformat()
     size = f"--users {users} --windows {windows} --seed {seed}".split()
     asked = f"--window 1h --start {START} --end {end} --epsilon 1 --delta 1e-6 --max-contributions 40".split()
     return [
-        ["simulate", "heavy-hitters", *size, "--output", events, "--truth", truth],
+        ["simulate", *size, "--output", events, "--truth", truth],
         ["counts", "--input", events, "--output", rows, *asked, "--key", key, "--overwrite"],
-        ["report", rows, "--ledger", f"{key}{ENDING}", "--output", report, "--title", TITLE],
+        ["plot", rows, "--output", picture],
+        ["report", rows, "--output", report, "--title", TITLE],
     ]
 
 

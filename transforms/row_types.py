@@ -244,7 +244,6 @@ class QuantileEstimate(NamedTuple):
         quantile: which part of all values is at most as large; 0.5 for the median.
         value: the best estimate of this quantile: of a finished file from all windows.
         lower, upper: its interval: contains the quantile of the values that count with probability 95%, each row alone.
-            Where it covers (nearly) all values, tables and pictures say "nothing is known".
         noisy: the estimate from the values of the window alone.
     """
 

@@ -4,7 +4,7 @@ Noise is handed in, so all that data can change in what is published goes throug
 recorder in this process keeps every (law, label, totals) of a run. Two runs on neighbours are compared label by label:
 how far the totals differ, in deviations or scales of their noise, must not exceed what the guarantee claims. That is
 the sensitivity of the whole pipeline, measured to the last bit and without statistics (after Cebere and others,
-arXiv 2602.17454). It says nothing about the laws of noise or about tests in secret: trials do (`trials.py`).
+arXiv 2602.17454). It says nothing about the laws of noise or about tests in secret: those are tested by themselves.
 """
 
 from __future__ import annotations
@@ -149,7 +149,6 @@ class Shown:
         repeated: labels that one run uses for two laws or two totals: a difference of noise would be known, or is one
             that nobody has paid for.
         unbound: noise that is bound to no totals: another run would have the same.
-        largest: difference of one total, whatever its noise.
     """
 
     shift: float
@@ -157,7 +156,34 @@ class Shown:
     alone: int
     repeated: int
     unbound: int
-    largest: int
+
+    def share(self, guarantee: PrivacyGuarantee) -> float:
+        """Return how much of a guarantee is used, by Gaussian and by Laplace noise together; above 1 it is broken."""
+        allowed, _ = _allowed(guarantee)
+        gaussian = self.shift / allowed if allowed else math.inf if self.shift else 0.0
+        return gaussian + self.epsilon / guarantee.epsilon
+
+    def faults(self, guarantee: PrivacyGuarantee) -> list[str]:
+        """Return what breaks a guarantee, in words."""
+        share, (_, tests) = self.share(guarantee), _allowed(guarantee)
+        found = {
+            f"one unit moves totals by {share:.3f} of the claim": share > 1 + 1e-9,
+            f"{self.alone} draws of one run alone, for which nothing is paid": self.alone > 0 and not tests,
+            f"{self.repeated} labels used for two totals": self.repeated > 0,
+            f"{self.unbound} draws that are bound to no totals": self.unbound > 0,
+        }
+        return [text for text, broken in found.items() if broken]
+
+    def measured(self, guarantee: PrivacyGuarantee) -> float:
+        """Return the epsilon that was shown, at the delta of a guarantee."""
+        if not self.shift:
+            return self.epsilon
+        curve = guarantee.known_curve
+        if not isinstance(_without_slack(curve), GaussianCurve):
+            return self.share(guarantee) * guarantee.epsilon
+        moved: PrivacyCurve = GaussianCurve(shift=self.shift)
+        moved = replace(curve, curve=moved) if isinstance(curve, SlackCurve) else moved
+        return moved.epsilon(guarantee.delta) + self.epsilon
 
 
 def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
@@ -169,12 +195,10 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
             after the matrix by which its noise is correlated.
     """
     squares = epsilon = 0.0
-    largest = 0
     running, sources = defaultdict[tuple[int, Any], dict[int, int]](dict), dict[bytes, int]()
     for label in (label for label in one.draws if label in other.draws):
         for here, there in zip(one.draws[label], other.draws[label], strict=False):
             moved = [a - b for a, b in zip(here.totals, there.totals, strict=True)]
-            largest = max(largest, *map(abs, moved))
             if of_law := _running(noises, here.law):
                 place = sources.setdefault(label[0], len(sources))  # counts draw first, and then sums
                 running[of_law[place % len(of_law)], label[:3]][label[3]] = moved[-1]
@@ -194,7 +218,6 @@ def compare(one: Record, other: Record, noises: Sequence[Any] = ()) -> Shown:
         alone=len(one.draws.keys() ^ other.draws.keys()),
         repeated=sum(len(draws) > 1 for run in (one, other) for draws in run.draws.values()),
         unbound=len(one.unbound | other.unbound),
-        largest=largest,
     )
 
 
@@ -218,52 +241,15 @@ def _shifts(noise: Any, moved: dict[int, int]) -> Floats:
     return np.asarray(noise.shifts(totals[1:]))
 
 
-class Claim(NamedTuple):
-    """What a guarantee allows: a shift of Gaussian noise or an epsilon of Laplace noise, and whether delta is left for
-    tests of what one unit alone has.
-    """
-
-    shift: float
-    epsilon: float
-    tests: bool
+def _without_slack(curve: PrivacyCurve) -> PrivacyCurve:
+    return curve.curve if isinstance(curve, SlackCurve) else curve
 
 
-def claim_of(guarantee: PrivacyGuarantee) -> Claim:
-    """Return what a guarantee allows."""
+def _allowed(guarantee: PrivacyGuarantee) -> tuple[float, bool]:
+    """Return the shift of Gaussian noise that is allowed, and whether delta is left for what one unit alone has."""
     curve: PrivacyCurve = guarantee.known_curve
-    tests = isinstance(curve, SlackCurve) and curve.slack > 0
-    inner = curve.curve if isinstance(curve, SlackCurve) else curve
+    tests, inner = isinstance(curve, SlackCurve) and curve.slack > 0, _without_slack(curve)
     if isinstance(inner, GaussianCurve):
-        return Claim(inner.shift, guarantee.epsilon, tests)
+        return inner.shift, tests
     delta = inner.at_delta if isinstance(inner, PointCurve) else guarantee.delta  # what is pure has no Gaussian noise
-    shift = largest_shift(guarantee.epsilon, delta) if delta else 0.0
-    return Claim(shift, guarantee.epsilon, tests or delta > 0)
-
-
-def faults(shown: Shown, claim: Claim, *, bare: bool = False) -> list[str]:
-    """Return what two runs break of a claim; `bare`: tests in secret have noise that is bound to no totals."""
-    found = {
-        f"one unit moves totals by {share(shown, claim):.3f} of the claim": share(shown, claim) > 1 + 1e-9,
-        f"{shown.alone} draws of one run alone, for which nothing is paid": shown.alone > 0 and not claim.tests,
-        f"{shown.repeated} labels used for two totals": shown.repeated > 0,
-        f"{shown.unbound} draws that are bound to no totals": shown.unbound > 0 and not bare,
-    }
-    return [text for text, broken in found.items() if broken]
-
-
-def share(shown: Shown, claim: Claim) -> float:
-    """Return how much of a claim was shown, of Gaussian and of Laplace noise together; above 1 it is broken."""
-    gaussian = shown.shift / claim.shift if claim.shift else math.inf if shown.shift else 0.0
-    return gaussian + shown.epsilon / claim.epsilon
-
-
-def measured(shown: Shown, guarantee: PrivacyGuarantee) -> float:
-    """Return the epsilon that was shown, at the delta of a guarantee."""
-    claim, curve = claim_of(guarantee), guarantee.known_curve
-    inner = curve.curve if isinstance(curve, SlackCurve) else curve
-    if not isinstance(inner, GaussianCurve) or not shown.shift:
-        return shown.epsilon if not shown.shift else share(shown, claim) * guarantee.epsilon
-    moved: PrivacyCurve = GaussianCurve(shift=shown.shift)
-    if isinstance(curve, SlackCurve):
-        moved = replace(curve, curve=moved)
-    return moved.epsilon(guarantee.delta) + shown.epsilon
+    return (largest_shift(guarantee.epsilon, delta) if delta else 0.0), tests or delta > 0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from privstream.pipelines.audit.replay import Record, Shown, compare, publish, recording, running_noises
+from privstream.pipelines.audit.replay import Shown, compare, publish, recording, running_noises
 from privstream.transforms.questions.alerts import AlertRule
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.reading.fields import NUMBER
@@ -46,16 +46,15 @@ class Pair(NamedTuple):
     others: Sequence[Sent]
     suspect: Sequence[Sent]
 
-    def replay(self) -> tuple[Shown, Record, Record]:
-        """Run both, and compare them."""
-        one, other = (self._run([*self.others, *self.suspect]), self._run(self.others))
-        return compare(one, other, running_noises(self.transform)), one, other
-
-    def _run(self, sent: Sequence[Sent]) -> Record:
-        """Publish, and return what noise was drawn for, and the rows."""
-        with recording() as record:
-            record.rows = publish(self.transform, batches(self.transform, sent))
-        return record
+    def replay(self) -> tuple[Shown, list[Any]]:
+        """Run both, and compare them; return also the rows of the run with the suspect."""
+        records = []
+        for sent in ([*self.others, *self.suspect], self.others):
+            with recording() as record:
+                record.rows = publish(self.transform, batches(self.transform, sent))
+            records.append(record)
+        one, other = records
+        return compare(one, other, running_noises(self.transform)), one.rows
 
 
 def batches(transform: Any, sent: Sequence[Sent], size: int = 1000) -> list[pa.RecordBatch]:
@@ -152,8 +151,8 @@ def worst_pair(word: str, transform: Any) -> Pair:
     """
     if word not in WORST or getattr(transform, "method", "counts") != "counts":
         raise ValueError(
-            f"question must be one of {', '.join(WORST)}, by counts: in others noise is not only added to numbers; "
-            f"privstream audit {word} attacks them at parameters of its own"
+            f"question must be one of {', '.join(WORST)}, by counts, got {word}: in others noise is not only added to "
+            "numbers"
         )
     if transform.steps.first is None or transform.steps.count is None:
         raise ValueError("start, and end or windows must be given: a replay is of all windows of a run")

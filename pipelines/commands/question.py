@@ -1,17 +1,14 @@
-"""The commands that answer a question or all of a monitor, and that attack one. No Beam until one of them runs."""
+"""The commands that answer a question or all of a monitor. No Beam until one of them runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.model.given import Given
-from privstream.pipelines.model.question import Question, QuestionInfo, loaded
+from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.options import Execution, OptionOf, options_of
-
-TRIALS = 4000
 
 FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
 OF_MONITOR: tuple[OptionOf, ...] = tuple(
@@ -48,24 +45,4 @@ def run_command(kind: type[Question] | None = None) -> Command:
         usual=None if kind is None else kind.info.usual,
         run=run,
         takes_beam_options=True,
-    )
-
-
-AUDIT_OPTIONS: dict[str, dict[str, Any]] = {
-    "--trials": {"type": int, "default": TRIALS, "metavar": "N", "help": f"of each attack (default: {TRIALS:,})"},
-    "--json": {"action": "store_true", "help": "print one JSON object"},
-    "--key": {"metavar": "PATH", "help": "file with a noise key (default: a new random key for each run)"},
-}
-
-
-def audit_command(spec: QuestionInfo) -> Command:
-    """Return the command that attacks the transform of a question."""
-    summary = "" if spec.audit is None else spec.audit.summary
-    return Command(
-        description=f"Audits what answers the question {spec.word}: {summary}. The worst pair of neighbouring "
-        "inputs runs through the whole pipeline, and all that noise is drawn for is compared with what is claimed. "
-        "Tests in secret are attacked by thousands of trials, which must also catch a control with a larger budget. An "
-        "audit can refute a guarantee and cannot prove it. It reads no data of yours, and costs no privacy budget.",
-        options=AUDIT_OPTIONS,
-        run=lambda **given: loaded("audit.audit_command.audit")(spec, **given),
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from privstream.pipelines.model.base import option
-from privstream.pipelines.model.question import Part, Question, QuestionInfo, Stand, loaded
+from privstream.pipelines.model.question import Question, QuestionInfo, Stand, loaded
 from privstream.pipelines.model.types import Count, Items, Number, PathText, Texts, Thresholds, no_truth
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -47,8 +47,6 @@ class Histogram(Categories):
         item="category",
         stands={"domain": Stand("categories", "number of categories on the public list", needed=True)},
         error_unit="events",
-        simulation=Part("simulate.worlds.TRIPS", "trips in a city, by means of transport"),
-        audit=Part("audit.attacks.HISTOGRAM", "noise of counts, limits per person"),
     )
 
 
@@ -74,7 +72,6 @@ class Flags(Categories):
         published="flags_published",
         assumed={"thresholds": 1},
         chart="flags",
-        audit=Part("audit.attacks.FLAGS", "flags that one event more raises earlier"),
     )
 
 
@@ -134,8 +131,6 @@ class Ranges(Points):
         epilog=f"""{POINT_QUERIES}
   {{"low": 1, "high": 50}}
 """,
-        simulation=Part("simulate.worlds.RANGES", "cars in a car park, and queries about parts of it"),
-        audit=Part("audit.attacks.RANGES", "one update of a point"),
     )
 
 
@@ -160,8 +155,6 @@ class Predecessor(Points):
         epilog=f"""{POINT_QUERIES}
   {{"point": 50}}
 """,
-        simulation=Part("simulate.worlds.PREDECESSOR", "trades at price levels, and queries about levels"),
-        audit=Part("audit.attacks.PREDECESSOR", "one update of a point"),
     )
 
 
@@ -197,8 +190,6 @@ Each person counts with one item, the last one.
 """,
         stands={"domain": Stand("items", "number of items on the public list", needed=True)},
         assumed={"queries": "none"},
-        simulation=Part("simulate.worlds.COUNTRY", "region and age of people, and questions about them"),
-        audit=None,
     )
 
     def further(self, reading: Any) -> dict[str, Any]:

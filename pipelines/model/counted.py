@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from privstream.pipelines.model.base import option
-from privstream.pipelines.model.question import Part, Question, QuestionInfo, Stand
+from privstream.pipelines.model.question import Question, QuestionInfo, Stand
 from privstream.pipelines.model.types import Count, Epsilon, Items, Number, Numbers, Rules, Seconds, Span, Texts, Whole
 from pydantic import BeforeValidator, WithJsonSchema
 
@@ -70,11 +70,6 @@ class Counts(AboutItems):
         values_with="max_value",
         why_nothing="no item reached a threshold, so nothing is published",
         stands=LISTED,
-        simulation=Part(
-            "simulate.worlds.COUNTS",
-            "searches of a city, with the people who search for each item in a window or since the start",
-        ),
-        audit=Part("audit.attacks.COUNTS", "limits and noise per person, unique items"),
     )
 
 
@@ -104,7 +99,6 @@ class HeavyHitters(AboutItems):
         published="hits_published",
         why_nothing="no item surely has more people than the threshold, so nothing is published",
         stands=LISTED,
-        simulation=Part("simulate.worlds.HEAVY_HITTERS", "searches of a city, with trends that rise and fall"),
     )
 
 
@@ -133,9 +127,6 @@ class TopK(AboutItems):
         published="ranks_published",
         why_nothing="no item was found, so nothing is published",
         stands=LISTED,
-        simulation=Part(
-            "simulate.worlds.TOP_K", "searches of a city, and the list of everything that can be searched for"
-        ),
     )
 
 
@@ -176,7 +167,6 @@ class Alerts(Question):
         published="alerts_published",
         epilog=ALERT_RULES,
         stands={"rules": Stand("rules", "number of rules, all with at_least; or the file with the rules", needed=True)},
-        simulation=Part("simulate.worlds.CLINIC", "what people report to a clinic, with an outbreak and an outage"),
     )
 
 
@@ -210,7 +200,6 @@ class Quantiles(Question):
         value="number (default: value)",
         assumed={"low": 1.0, "high": 2.0, "scale": "linear"},
         error_unit="values",
-        simulation=Part("simulate.worlds.REQUESTS", "requests to a service, with their latencies and a slow hour"),
     )
 
 
@@ -253,7 +242,6 @@ class Cardinality(Question):
         item="value for entering or leaving (not read if neither --enter_values nor --leave_values is given)",
         items_with=("enter_values", "leave_values"),
         assumed={"leave_values": ("leave",)},
-        simulation=Part("simulate.worlds.BUILDING", "people who enter and leave a building"),
     )
 
 
@@ -275,7 +263,6 @@ class Suggest(Question):
         title="rows about limits",
         published="limits_published",
         below="suggest.answer.below",
-        audit=None,
         local=True,
         usual={"privacy": {"epsilon": 0.05, "delta": 1e-6}},
         epilog="""\

@@ -21,17 +21,6 @@ EVENT = "event"
 """The unit of privacy for which it does not matter whose an event is."""
 
 
-class Part(NamedTuple):
-    """Something of a question that is loaded when it is needed."""
-
-    path: str
-    summary: str
-
-
-ATTACKED = Part("audit.attacks.NONE", "limits and noise per person")
-"""Audits without attacks of their own."""
-
-
 class Stand(NamedTuple):
     """An option of a plan that stands for a list that is not known yet."""
 
@@ -69,8 +58,6 @@ class QuestionInfo:
     stands: Mapping[str, Stand] = field(default_factory=dict)  # of plans: by option, what stands for its list
     error_unit: str = "people"  # what the error of a plan counts
     chart: str = ""  # the name of its chart in `show.charts.LOOKS`; its word if empty
-    simulation: Part | None = None  # the `Command` of `simulate`, and what it writes
-    audit: Part | None = ATTACKED  # the attacks of `audit`, and what they are on
     description: str = ""  # the question in sentences: the docstring of its model
     methods: tuple[str, ...] = ()
 

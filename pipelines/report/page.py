@@ -6,7 +6,6 @@ import base64
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.resources import files
@@ -14,9 +13,6 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
-from privstream.pipelines.accounts.entries import Entry
-from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.accounts.spending import standing_of
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.report.result import Result, read_result
 from privstream.pipelines.show import words
@@ -35,9 +31,7 @@ EXACT = ("counters",)
 """What is explained on a terminal, and is not about a page."""
 
 
-def page_of(
-    paths: Sequence[str], *, title: str, ledger: str | None = None, whole: Promise | None = None, live: str = ""
-) -> str:
+def page_of(paths: Sequence[str], *, title: str, whole: Promise | None = None, live: str = "") -> str:
     """Return the page of results.
 
     The browser itself is told to load nothing, and to run nothing but the script of the page, which it knows by digest.
@@ -47,19 +41,10 @@ def page_of(
         live: the version of a live page, which asks its server for another one; empty without a server. Of what is
             wrong with one result, such as that it is not complete, it tells that there is such a one.
     """
-    sections, costs = list[dict[str, Any]](), list[str]()
+    sections = list[dict[str, Any]]()
     for path in paths:
         try:
-            result = read_result(path, Time, live=bool(live))
-            if ledger is not None:
-                try:
-                    costs.append(cost_in_words(ledger, result))
-                except ValueError:
-                    if not live:
-                        raise
-                    unknown = "The ledger of this page does not have the run of this result."
-                    result = replace(result, notes=(*result.notes, unknown))
-            sections.append(section(result))
+            sections.append(section(read_result(path, Time, live=bool(live))))
         except Exception:  # whatever somebody has written there
             if not live:
                 raise
@@ -74,7 +59,6 @@ def page_of(
         title=title,
         made=f"Made on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by privstream {version('privstream')}.",
         sections=sections,
-        costs=list(dict.fromkeys(costs)),
         together="" if together is None else words.privacy_in_words(together),
         notes=notes,
         live=live,
@@ -160,26 +144,6 @@ def _episodes(result: Result) -> list[str]:
         f"{one.name or 'alert'}{', no data' * (one.state == NO_DATA)}, {begin}{f' to {end}' if begin != end else ''}"
         for one, begin, end in zip(found, first, last, strict=True)
     ]
-
-
-def cost_in_words(ledger: str, result: Result) -> str:
-    """Say what all runs on the data set of a result cost together.
-
-    Raises:
-        ValueError: the ledger has not its run; the message names ledger and result.
-    """
-    contents, head = Ledger(ledger).contents(), result.promise.maybe("ledger", "head")
-    entry = contents.named[contents.heads.index(head) - 1] if head in contents.heads[1:] else None
-    if not isinstance(entry, Entry):
-        raise ValueError(
-            f"ledger must have recorded the run of each result, and {ledger} has not the line that "
-            f"{result.promise.path} names: name the ledger of that run, or leave it out"
-        )
-    standing = standing_of(contents, entry.dataset, result.guarantee)
-    if standing is None:
-        return f"{entry.dataset!r}: nothing to tell"
-    limit = None if standing.limit is None else standing.limit.epsilon
-    return words.Budget(entry.dataset, len(standing.costs), standing.epsilon, standing.delta, limit).in_words()
 
 
 def templates() -> Environment:

@@ -16,15 +16,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "RESULT",
         "help": "output of a command, a file or a folder, with its guarantee file; or a view of a monitor",
     },
-    "--output": {"required": True, "metavar": "PATH", "help": "the picture; ends in .png, .svg or .html"},
+    "--output": {"required": True, "metavar": "PATH", "help": "the picture; ends in .png or .svg"},
 }
 
 
 def run(result: str, output: str) -> None:
     """Read the result and write its chart."""
     try:
-        if not output.lower().endswith((".png", ".svg", ".html")):
-            raise ValueError(f"--output must end in .png, .svg or .html, got {output}")
+        if not output.lower().endswith((".png", ".svg")):
+            raise ValueError(f"--output must end in .png or .svg, got {output}")
         check_destination(output)
         chart = read_result(result, Time).chart()
     except (ValueError, TypeError) as error:
@@ -35,8 +35,7 @@ def run(result: str, output: str) -> None:
 
 def write(chart: Chart, path: str) -> None:
     """Write a chart as its path ends; the file appears whole or not at all."""
-    ending = path.rpartition(".")[2].lower()
-    content = chart.png() if ending == "png" else (chart.svg() if ending == "svg" else chart.html()).encode()
+    content = chart.png() if path.lower().endswith(".png") else chart.svg().encode()
     try:
         with whole_file(path) as stream:
             stream.write(content)

@@ -7,12 +7,11 @@ from typing import Any
 from privstream.pipelines.command import Command, RunError, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.model.question import loaded
-from privstream.pipelines.report.result import ledger_of, monitor_promise, output_of, results_of
+from privstream.pipelines.report.result import monitor_promise, output_of, results_of
 from privstream.pipelines.sinks.row_files import check_destination, whole_file
 from privstream.pipelines.terminal import say
 
 TITLE = "Differentially private results"
-LONGEST_TITLE = 200
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -23,30 +22,21 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "folder, with all results",
     },
     "--output": {"required": True, "metavar": "PAGE", "help": "the page; ends in .html"},
-    "--title": {
-        "default": TITLE,
-        "metavar": "TEXT",
-        "help": f"heading, at most {LONGEST_TITLE} characters (default: {TITLE})",
-    },
-    "--ledger": {"metavar": "PATH", "help": "file in which the runs are recorded: shows what is spent"},
+    "--title": {"default": TITLE, "metavar": "TEXT", "help": f"heading (default: {TITLE})"},
 }
 
 
-def run(results: list[str], output: str, title: str, ledger: str | None) -> None:
+def run(results: list[str], output: str, title: str) -> None:
     """Read the results, make the page, and write it."""
     try:
         if not output.lower().endswith(".html"):
             raise ValueError(f"--output must end in .html, got {output}")
-        if not 0 < len(title.strip()) <= LONGEST_TITLE:
-            raise ValueError(f"--title must have 1 to {LONGEST_TITLE} characters, got {len(title)}")
         check_destination(output)
         with clock("reading and drawing results"):
             given = [output_of(path) for path in results]
-            if ledger is None and len(given) == 1:  # a page of one monitor needs no option
-                ledger = ledger_of(results[0])
             whole = monitor_promise(given[0]) if len(given) == 1 else None
             paths = [path for one in given for path in results_of(one)]
-            page = loaded("report.page.page_of")(paths, title=title, ledger=ledger, whole=whole)
+            page = loaded("report.page.page_of")(paths, title=title, whole=whole)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     try:

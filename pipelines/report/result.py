@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 from privstream.mechanisms.guarantee_records import guarantee_of
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.pipelines.accounts.ledger import ENDING
-from privstream.pipelines.locations import END, GUARANTEE, MONITOR_FILES, POSTGRESQL, WRITTEN
+from privstream.pipelines.locations import END, GUARANTEE, MONITOR_FILES, WRITTEN
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.model.question import QuestionInfo, loaded
 from privstream.pipelines.promise import Promise
@@ -99,12 +98,9 @@ class Result:
         parameters: Mapping[str, Any] = self.promise.number("parameters")
         return parameters
 
-    def chart(self, truth: Sequence[Any] = ()) -> Any:
-        """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show.
-
-        `truth`: of simulated events, drawn dashed.
-        """
-        given = {"parameters": self.parameters, "limited": self.promise.limited, "truth": truth}
+    def chart(self) -> Any:
+        """Return the chart of the rows, as `privstream plot` draws it: a `Chart`, which notebooks show."""
+        given = {"parameters": self.parameters, "limited": self.promise.limited}
         return loaded("show.charts.chart_of")(self.spec.chart, self.rows, **given)
 
 
@@ -120,6 +116,9 @@ def read_result(path: str, time: Callable[[int], Any] = timestamp, *, live: bool
     Raises:
         ValueError: the message names the file, the rule, and what to do.
     """
+    check_store(path, "RESULT")
+    if not exists(path):
+        raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
     found, rows, unreadable = read_promise(path), list[Any](), 0
     files, number = newest(path) if live else (files_of(path), 0)
     for file in files:
@@ -193,16 +192,6 @@ def output_of(path: str) -> str:
     return folder
 
 
-def ledger_of(path: str) -> str | None:
-    """Return the ledger that the file of a monitor names, or the one beside its noise key, if it is there."""
-    if not path.endswith(MONITOR_FILES):
-        return None
-    document = read_document(path)
-    ledger, key = document.at(("account", "ledger")), document.at(("account", "key"))
-    ledger = f"{key}{ENDING}" if ledger is None and key is not None else ledger
-    return ledger if isinstance(ledger, str) and (ledger.startswith(POSTGRESQL) or os.path.exists(ledger)) else None
-
-
 def monitor_promise(path: str) -> Promise | None:
     """Return what all results of a folder promise together, if a monitor has written them."""
     promise = Promise.read(os.path.join(path, GUARANTEE)) if os.path.isdir(path) else None
@@ -210,10 +199,12 @@ def monitor_promise(path: str) -> Promise | None:
 
 
 def read_promise(path: str) -> Result:
-    """Return what is promised of a result, which has no rows yet."""
+    """Return what is promised of a result, which has no rows yet, whether or not these are there.
+
+    Raises:
+        ValueError: it has no guarantee file, or not one of this version; the message names the file.
+    """
     check_store(path, "RESULT")
-    if not exists(path):
-        raise ValueError(f"RESULT must be a file or a folder that exists, got {path}")
     promise = Promise.read(beside := promise_path(path))
     if promise is None:
         raise ValueError(
@@ -231,59 +222,55 @@ def read_promise(path: str) -> Result:
             f"made by {command!r}"
         )
     try:
-        guarantee = guarantee_of(promise.content)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        guarantee, parameters, spec = guarantee_of(promise.content), promise.content["parameters"], question(word)
+        row_type = spec.row_type
+        if row_type is row_types.KeyCount:
+            sums = parameters.get(spec.values_with) is not None
+            row_type = row_types.KeyRise if parameters.get("rising") else row_types.KeySum if sums else row_type
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"{promise.path} must be a guarantee that a command has written: {error}") from None
-    parameters, spec = promise.maybe("parameters"), question(word)
-    if not isinstance(parameters, Mapping):
-        raise ValueError(f"{promise.path} must be a guarantee that a command has written: it has no parameters")
-    row_type = spec.row_type
-    if row_type is row_types.KeyCount:
-        sums = parameters.get(spec.values_with) is not None
-        row_type = row_types.KeyRise if parameters.get("rising") else row_types.KeySum if sums else row_type
     return Result(path=path, spec=spec, row_type=row_type, rows=[], promise=promise, guarantee=guarantee)
 
 
 def _view(path: str, whole: Promise) -> Result:
     """Return what is known of a view of a monitor, which has no rows yet: the guarantee is that of the whole."""
-    views = _described(whole, "views")
+    views, asked = _described(whole, "views"), _described(whole, "questions")
     try:
         described = next(one for one in views.values() if one.get("output") == os.path.basename(path))
-        row, order, names = described["rows"], tuple(described["order"]), tuple(described["questions"])
-        asked, given = _described(whole, "questions"), dict(described["view"])
+        order, names, given = tuple(described["order"]), tuple(described["questions"]), dict(described["view"])
+        row, row_type = described["rows"], getattr(row_types, described["rows"])
+        sources = [read_promise(os.path.join(os.path.dirname(path), asked[one]["output"])) for one in names]
+        first, guarantee = sources[0], guarantee_of(whole.content)
         source = views.get(str(given.get("of")), {}).get("view", {})
         given |= {"over": source["over"]} if "over" in source else {}  # the largest of sums are sums
-        sources = [read_promise(os.path.join(os.path.dirname(path), asked[one]["output"])) for one in names]
-        first, row_type, guarantee = sources[0], getattr(row_types, row), guarantee_of(whole.content)
-        limits = [one for one in guarantee.limits if one.partition(": ")[0] not in {*asked} - {*names}]
         parameters = {key: first.parameters[key] for key in OF_SOURCE if key in first.parameters}
-        parameters |= {
-            key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in given.items()
-        }
+        for key, value in given.items():
+            parameters[key] = ", ".join(map(str, value)) if isinstance(value, list) else value
         parameters |= {"item": ",".join(described["columns"])} if described["columns"] else {}
         if {field.removeprefix("-") for field in order} - {*row_type._fields}:
             raise ValueError("order must name fields of the rows")
     except (KeyError, TypeError, AttributeError, IndexError, StopIteration, RecursionError):
         raise ValueError(f"RESULT must be a question or a view of {whole.path}, got {path}") from None
-    accuracy: dict[str, Any] = dict(first.promise.content["accuracy"]) if len(sources) == 1 else {}
     sentences = [f"{one}: {each.accuracy}" for one, each in zip(names, sources, strict=True)]
-    accuracy["sentence"] = f"It is as accurate as the rows that it is made of. {' '.join(sentences)}"
+    accuracy = {"sentence": f"It is as accurate as the rows that it is made of. {' '.join(sentences)}"}
+    if len(sources) == 1:
+        accuracy = {**first.promise.content["accuracy"], **accuracy}
     content = {**whole.content, "made_by": first.promise.content["made_by"], "parameters": parameters}
     content |= {"accuracy": accuracy, "rows": {"sha256": described.get("sha256")}}
     made_of = " and ".join(names)
-    spec = replace(
-        first.spec,
-        description=f"A view of {made_of}: made of what these have published, at no cost.",
-        title=next((title for key, title in VIEW_TITLES.items() if key in described["view"]), "view"),
-        row=row,
-        order=order,
-        why_nothing=f"{made_of} have published nothing that it could be made of",
-        chart="rises" if "against" in given else VIEW_CHARTS.get(row, first.spec.chart),
-        values_with="",
-    )
+    limits = [one for one in guarantee.limits if one.partition(": ")[0] not in {*asked} - {*names}]
     return Result(
         path=path,
-        spec=spec,
+        spec=replace(
+            first.spec,
+            description=f"A view of {made_of}: made of what these have published, at no cost.",
+            title=next((title for key, title in VIEW_TITLES.items() if key in described["view"]), "view"),
+            row=row,
+            order=order,
+            why_nothing=f"{made_of} have published nothing that it could be made of",
+            chart="rises" if "against" in given else VIEW_CHARTS.get(row, first.spec.chart),
+            values_with="",
+        ),
         row_type=row_type,
         rows=[],
         promise=Promise(whole.path, content),

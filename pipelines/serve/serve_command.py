@@ -12,14 +12,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from privstream.mechanisms import checks
-from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.locations import END, GUARANTEE
 from privstream.pipelines.report.page import page_of
 from privstream.pipelines.report.result import (
     BESIDE,
     is_rows,
-    ledger_of,
     monitor_promise,
     newest,
     output_of,
@@ -48,11 +46,10 @@ class LivePage:
 
     Args:
         folder: whose results are shown.
-        ledger: in which their runs are recorded, or None.
     """
 
-    def __init__(self, folder: str, ledger: str | None = None) -> None:
-        self._folder, self._ledger = folder, ledger
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
         self._alone = threading.Lock()
         self._made: tuple[str, str] = ("", "")
 
@@ -68,7 +65,7 @@ class LivePage:
         """Return what changes whenever a file of the page does."""
         files = [file for path in self.paths() for file in (promise_path(path), *newest(path)[0])]
         ends = [os.path.join(path, END) for path in self.paths()]
-        stamps = [(file, stamp(file)) for file in [*files, *ends, self._ledger or ""]]
+        stamps = [(file, stamp(file)) for file in [*files, *ends]]
         return blake2b(repr(stamps).encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
     def page(self) -> str:
@@ -79,7 +76,7 @@ class LivePage:
                 whole = None
                 with suppress(ValueError):  # a damaged file of a monitor hides nothing else
                     whole = monitor_promise(self._folder)
-                self._made = now, page_of(self.paths(), title=TITLE, ledger=self._ledger, whole=whole, live=now)
+                self._made = now, page_of(self.paths(), title=TITLE, whole=whole, live=now)
             return self._made[1]
 
     def paths(self) -> list[str]:
@@ -152,19 +149,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "with results of commands, and folders of streaming runs; or FILE.yaml, a monitor, for its folder",
     },
     "--port": {"type": int, "default": PORT, "metavar": "N", "help": f"default: {PORT}; 0 for any that is free"},
-    "--ledger": {"metavar": "PATH", "help": "file in which the runs are recorded: shows what is spent"},
 }
 
 
-def run(folder: str, port: int, ledger: str | None) -> None:
+def run(folder: str, port: int) -> None:
     """Check the options, listen, and answer until interrupted."""
     try:
-        ledger, folder = ledger or ledger_of(folder), output_of(folder)
+        folder = output_of(folder)
         if not os.path.isdir(folder):
             raise ValueError(f"FOLDER must be a folder that exists, got {folder}")
-        if ledger is not None:
-            Ledger(ledger).contents()
-        server = listen(LivePage(folder, ledger), port)
+        server = listen(LivePage(folder), port)
     except (ValueError, TypeError, OverflowError) as error:
         raise UsageError(str(error)) from error
     say(f"live page of {folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)")

@@ -118,13 +118,6 @@ class Chart:
         narrow = f'<source media="(max-width: 40rem)" srcset="{narrow}">'
         return f'<picture>{narrow}<img src="{wide}" alt="{text}" style="width: 100%; max-width: {WIDE}px"></picture>'
 
-    def html(self) -> str:
-        """Return a page with the picture alone."""
-        head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-        head += f'<meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(self.title)}</title>'
-        return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{self.img()}</body></html>\n'
-
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Return what a notebook shows."""
         return {"image/png": self.png(), "text/plain": f"{self.title}. {self.caption}"}
@@ -147,7 +140,6 @@ class Drawn:
     clocks: Clocks
     span: tuple[int, int]
     log: bool
-    truth: Sequence[Point]
 
     def wall(self, micros: int) -> float:
         """Return milliseconds since 1970 that look in UTC as a moment does on the clocks of the run."""
@@ -187,7 +179,7 @@ def lines(given: Drawn, width: int) -> Any:
         "labelFontSize": 12,
         "labelLimit": (width - 60) // columns - 30,
         "symbolSize": 60,
-        "columnPadding": 16,
+        "columnPadding": 28,
         "symbolOpacity": 1,
     }
     legend = alt.Legend(title=None, orient="bottom", columns=columns, **drawn) if len(domain) > 1 else None
@@ -203,9 +195,6 @@ def lines(given: Drawn, width: int) -> Any:
     if len(windows) <= MOST_MARKED:
         shape = alt.Shape("name:N", scale=shapes, legend=legend)
         marks.append(base.mark_point(filled=True, size=30, opacity=1).encode(y=y, shape=shape))
-    if given.truth:
-        truth = given.rows(given.truth).mark_line(strokeDash=[4, 3], strokeWidth=1)
-        marks.append(truth.encode(x=time, y=y, color=colour))
     return alt.layer(*marks).properties(height=380 if width > NARROW else 280)
 
 
@@ -284,7 +273,6 @@ def chart_of(
     *,
     parameters: Mapping[str, Any] = MappingProxyType({}),
     limited: bool = False,
-    truth: Sequence[Any] = (),
 ) -> Chart:
     """Return the chart of published rows.
 
@@ -315,17 +303,12 @@ def chart_of(
     shown = [replace(point, name=labels[point.name]) for point in points if point.name in labels]
     if kind is lines and len(shown) < len(labels) * len({point.start for point in shown}):
         told.append("Gaps: not published, which is not zero.")
-    true = [
-        Point(labels[item], row.window_start.micros, row.window_end.micros, row.number)
-        for row in (truth if name != "sums" else ())  # which has people alone
-        if (item := name_of(row)) in labels
-    ]
-    told += ["Dashed: the simulated truth."] * bool(true) + ["Numbers are of what counts within limits."] * limited
+    told += ["Numbers are of what counts within limits."] * limited
     at_end = isinstance(rows[0], AT_END) or parameters.get("over") == "start"
     moments = [micros for point in shown for micros in (point.start, point.end)]
     span = _span({} if kind is lines else parameters, clocks, moments[at_end::2] if kind is lines else moments)
     log = look.title == "Quantiles" and parameters.get("scale") == "log"
-    given = Drawn(shown, list(labels.values()), values, at_end, clocks, span, log, true)
+    given = Drawn(shown, list(labels.values()), values, at_end, clocks, span, log)
     own = any(getattr(row, "lower", None) is not None for row in rows)
     sure = "95% intervals, each alone" if own else "error bounds, which hold for all rows together"
     meaning = look.shows or f"{'Bands' if kind is lines else 'Lines'}: {sure}."

@@ -91,26 +91,24 @@ class Records(NamedTuple):
         used = max(0, counters.get("events_usable", 0) - late)  # an event may be late for several windows
         return cls(read, used, malformed, late, faults, outside, unused)
 
+    @property
+    def rest(self) -> dict[str, int]:
+        """What became of rows that are neither used nor malformed, in words."""
+        found = {"late": self.late} if self.late else {}
+        found |= {OUTSIDE[name][0]: number for name, number in self.outside.items()}
+        return found | {UNUSED[name]: number for name, number in self.unused.items()}
+
     def in_words(self, dead_letter: str | None = None) -> str:
         """Say how many rows were used, and what became of the others."""
-        letters = f"{self.malformed:,} malformed" if self.malformed else ""
-        rest = {"late": self.late} if self.late else {}
-        rest |= {OUTSIDE[name][0]: number for name, number in self.outside.items()}
-        rest |= {UNUSED[name]: number for name, number in self.unused.items()}
-        parts = [f"{number:,} {what}" for what, number in sorted(rest.items(), key=lambda one: -one[1])[:SEVERAL]]
-        if letters:
-            kept = f"see {dead_letter}" if dead_letter else "--dead-letter FILE keeps them"
-            parts.insert(0, f"{letters}: {kept}")
-        rest_in_words = f" ({'; '.join(parts)})" if parts else ""
-        return f"{self.used:,} of {self.read:,} rows used{rest_in_words}"
+        kept = f"see {dead_letter}" if dead_letter else "--dead-letter FILE keeps them"
+        parts = [f"{self.malformed:,} malformed: {kept}"] if self.malformed else []
+        parts += [f"{number:,} {what}" for what, number in sorted(self.rest.items(), key=lambda one: -one[1])[:SEVERAL]]
+        rest = f" ({'; '.join(parts)})" if parts else ""
+        return f"{self.used:,} of {self.read:,} rows used{rest}"
 
     def reasons(self, time_format: str | None = None) -> str:
         """Say why rows are not used, the most frequent reason first."""
-        found = {fault(code, time_format): number for code, number in self.faults.items()}
-        found |= {"late": self.late} if self.late else {}
-        found |= {OUTSIDE[name][0]: number for name, number in self.outside.items()}
-        found |= {UNUSED[name]: number for name, number in self.unused.items()}
-        return listed(found)
+        return listed({fault(code, time_format): number for code, number in self.faults.items()} | self.rest)
 
 
 def fault(code: str, time_format: str | None = None) -> str:

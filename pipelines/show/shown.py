@@ -177,12 +177,7 @@ class Shown:
         if name == "value" and lower:  # noise may put a sum below 0
             values = [max(0, each) for each in values]
         spreads = list(map(_spread, lower, upper)) if lower else [None] * len(values)
-        texts = list(map(_text, values, spreads))
-        if "quantile" in self.keys and name == self.number:
-            given = self.record.get("parameters", {})
-            known = zip(texts, lower, upper, strict=True)
-            return ["unknown" if words.says_nothing(low, high, given) else text for text, low, high in known]
-        return texts
+        return list(map(_text, values, spreads))
 
 
 def moments(

@@ -31,20 +31,41 @@ STOPPED = {
 
 MANY_LINES = "records_of_many_lines"
 
-LIMITS = {
-    "values": ("values", "--max-per-window"),
-    "items": ("items", "--max-per-window"),
-    "contributions": ("contributions", "--max-contributions"),
-    "holdings": ("contributions", "--max-contributions"),
-    "entries": ("entries", "--max-contributions"),
-    "charged": ("contributions", "--max-hits"),
+SHARES = {
+    "values_clipped": (
+        "events_usable",
+        "of values are beyond the limits and count as the nearest limit: raise --max-value, --low or --high",
+    ),
+    "contributions_clipped": (
+        "events_usable",
+        "of sums per person are beyond the limit and count as the limit: raise --max-value",
+    ),
+    "sums_over_limit": ("sums_before_limit", "of the sum of all values is beyond the limit: raise --max-value"),
+    "values_rounded": ("events_read", "of values are rounded: lower --value-unit"),
 }
-"""What a limit drops, by the beginning of its two counters, and the option that sets it, in the order they apply."""
+"""Counters that are worth a warning where they are a large share of another one, and what it says."""
 
-CLIPPED = {
-    "values_clipped": ("values are beyond the limits and count as the nearest limit", "--max-value, --low or --high"),
-    "contributions_clipped": ("sums per person are beyond the limit and count as the limit", "--max-value"),
+DROPPED = {
+    "values": "of values are dropped by limits: raise --max-per-window",
+    "items": "of items are dropped by limits: raise --max-per-window",
+    "contributions": "of contributions are dropped by limits: raise --max-contributions",
+    "holdings": "of contributions are dropped by limits: raise --max-contributions",
+    "entries": "of entries are dropped by limits: raise --max-contributions",
+    "charged": "of contributions are dropped by limits: raise --max-hits",
 }
+"""The same of what limits drop, where no share of it is released: counters before and over each limit."""
+
+ACCURACY = {
+    "stddev": "typically within {} {unit}",
+    "sum_stddev": "sums within {}{of}",
+    "error_bound": "all numbers together within {} {unit} as a rule (95%)",
+    "rank_error": "each within {} values of its place among all values (95%)",
+    "start_margin": "alerts miss by at most {} {unit} as a rule (95%)",
+    "selection_error": "no item is missing that leads by more than {} {unit} as a rule (95%)",
+}
+"""What numbers of a guarantee file on its accuracy mean."""
+
+NEAREST = "at most {} {unit} between a query and its answer as a rule (95%)"
 SPELLED = {"fold_case": ("letter case", "--fold-case"), "normalize": ("accents", "--normalize")}
 """What makes names the same, by the option that does."""
 
@@ -87,7 +108,7 @@ class Budget(NamedTuple):
         cost = "a repetition, at no cost; " if self.repeats else ""
         runs = f"all {self.runs:,} runs" if self.runs > 1 else "the only run"
         of = "" if self.limit is None else f" of {self.limit:g}"
-        at = f" at delta {self.delta:g}" if self.delta else ""
+        at = f" at delta {self.delta:.3g}" if self.delta else ""
         return f"{cost}{runs} on {self.dataset!r}: epsilon {self.spent:.3g}{of}{at}{'' if of else '; no limit is set'}"
 
 
@@ -126,7 +147,7 @@ def summary(
     lines = {
         "privacy": privacy_in_words(guarantee, parameters.get("window")),
         "accuracy": _together({each.name: accuracy_in_words(each.record) for each in asked}, short=True),
-        "limits": _together({each.name: limits_in_words(each.record, each.counters) for each in asked}),
+        "limits": _together({each.name: limits_in_words(each.record) for each in asked}),
         "budget": "" if budget is None else budget.in_words(),
         "views": f"{', '.join(views)}: at no cost" if views else "",
         "note": _alike(alike, [each for name, each in SPELLED.items() if not parameters.get(name)]),
@@ -189,21 +210,14 @@ def _warnings(asked: Asked) -> Iterable[str]:
     for name, number in records.outside.items():
         if number >= MOST * records.read and not (name == "events_outside_domain" and "rules" in parameters):
             yield f"{percent(number / records.read)} of rows are {OUTSIDE[name][0]}: is that intended?"
-    if asked.record.get("limits") is None and (share := exact_drop(counters)):
-        dropped_exactly, what, option = share
-        if dropped_exactly >= MUCH:
-            yield f"limits drop {percent(dropped_exactly)} of {what}: raise {option}"
-    for name, (what, option) in CLIPPED.items():
-        of, number = counters.get("events_usable", 0), counters.get(name, 0)
-        if number and number >= MUCH * of:
-            yield f"{percent(min(1.0, number / max(of, 1)))} of {what}: raise {option}"
-    lost, of = counters.get("sums_over_limit", 0), counters.get("sums_before_limit", 0)
-    if lost and lost >= MUCH * of:
-        number = sum(counters.get(name, 0) for name in CLIPPED)
-        part = percent(min(1.0, lost / max(of, 1)))
-        yield f"{number:,} values beyond the limit lose {part} of the sum of all: raise --max-value"
-    if (number := counters.get("values_rounded", 0)) and number >= MUCH * records.read:
-        yield f"{percent(min(1.0, number / max(records.read, 1)))} of values are rounded: lower --value-unit"
+    shares = dict(SHARES)
+    if asked.record.get("limits") is None:
+        dropping = {f"{name}_over_limit": (f"{name}_before_limit", text) for name, text in DROPPED.items()}
+        shares = dropping | shares
+    for name, (of, text) in shares.items():
+        number, whole = counters.get(name, 0), counters.get(of, 0)
+        if number and number >= MUCH * whole:
+            yield f"{percent(min(1.0, number / max(whole, 1)))} {text}"
     if counters.get(MANY_LINES):
         yield many_lines(counters)
     yield from (f"{counters[name]:,} {text}" for name, text in STOPPED.items() if counters.get(name))
@@ -232,56 +246,36 @@ def privacy_in_words(guarantee: Mapping[str, Any], window: Any = None) -> str:
 
 def accuracy_in_words(record: Mapping[str, Any]) -> str:
     """Say how accurate the rows of a guarantee file are."""
-    numbers, unit, window = record["accuracy"], unit_of(record), record.get("parameters", {}).get("window")
-    one, each = per_window(window)
-    if (found := numbers.get("likely_in_1")) is not None:
-        last = max(int(name.rpartition("_")[2]) for name in numbers if name.startswith("likely_in_"))
+    numbers, unit, parts = record["accuracy"], unit_of(record), list[str]()
+    of = f" ({what})" if (what := value_unit(record)) else ""
+    for name, text in ACCURACY.items():
+        if (bound := numbers.get(name)) is not None and math.isfinite(bound):
+            bound = math.ceil(bound) if name == "error_bound" else bound
+            nearest = name == "error_bound" and word_of(record) == "predecessor"
+            parts.append((NEAREST if nearest else text).format(number(bound), unit=unit, of=of))
+    found = numbers.get("likely_in_1", numbers.get("detection_threshold") if "tests" in numbers else None)
+    if found is not None:
+        one, each = per_window(record.get("parameters", {}).get("window"))
+        last = max((int(name.rpartition("_")[2]) for name in numbers if name.startswith("likely_in_")), default=1)
         more = f", or {numbers[f'likely_in_{last}']:,} in each {each}," if last > 1 else ""
-        found_text = f"items with {found:,} {unit} in {one}{more} are found (95%), smaller ones perhaps"
-    elif (found := numbers.get("detection_threshold")) is not None and "tests" in numbers:
-        found_text = f"items with {found:,} {unit} in {one} are found (95%), smaller ones perhaps"
-    else:
-        found_text = ""
-    parts = []
-    if (deviation := numbers.get("stddev")) is not None:
-        parts.append(f"typically within {number(deviation)} {unit}")
-    if (deviation := numbers.get("sum_stddev")) is not None:
-        parts.append(f"sums within {number(deviation)}{f' ({of})' if (of := value_unit(record)) else ''}")
-    if (bound := numbers.get("error_bound")) is not None and math.isfinite(bound):
-        most = f"{number(math.ceil(bound))} {unit}"
-        nearest = word_of(record) == "predecessor"
-        told = f"at most {most} between a query and its answer" if nearest else f"all numbers together within {most}"
-        parts.append(f"{told} as a rule (95%)")
-    if (bound := numbers.get("rank_error")) is not None:
-        parts.append(f"each within {number(bound)} values of its place among all values (95%)")
-    if (bound := numbers.get("start_margin")) is not None:
-        parts.append(f"alerts miss by at most {number(bound)} {unit} as a rule (95%)")
-    if (bound := numbers.get("selection_error")) is not None:
-        parts.append(f"no item is missing that leads by more than {number(bound)} {unit} as a rule (95%)")
-    parts += [found_text] if found_text else []
+        parts.append(f"items with {found:,} {unit} in {one}{more} are found (95%), smaller ones perhaps")
     if parts:
         return "; ".join(parts)
     claim = re.sub(r" \([^()]*\)$", "", str(numbers["sentence"]).split(". ")[0].rstrip("."))
     return f"{claim[:1].lower()}{claim[1:]}"
 
 
-def limits_in_words(record: Mapping[str, Any], counters: Mapping[str, int] | None = None) -> str:
-    """Say what the limits of a person are, and which share of all contributions they drop; empty without limits."""
+def limits_in_words(record: Mapping[str, Any]) -> str:
+    """Say what the limits of a person are, and which share of contributions they drop; empty without limits."""
     found = record.get("limits")
     if found is not None:
         text = _limit(found["max_contributions"], found["max_per_window"])
         dropped = found["dropped"]
         if dropped is None:
             return f"{text}; what they drop is not known"
-        return (
-            f"{text}; they drop {dropped_in_words(dropped)}" if dropped["upper"] != 0 else f"{text}; they drop nothing"
-        )
+        return f"{text}; they drop {'nothing' if dropped['upper'] == 0 else dropped_in_words(dropped)}"
     limits = [str(Limit(**one)) for one in (record["accuracy"].get("intervals") or {}).get("limits") or ()]
-    if not limits:
-        return ""
-    share = exact_drop(counters or {})
-    drop = "" if share is None else f"; they drop {percent(share[0])} of {share[1]} (exact: guard it like the input)"
-    return f"per person {', '.join(limits)}{drop}"
+    return f"per person {', '.join(limits)}" if limits else ""
 
 
 def _limit(in_run: int | None, in_window: int | None) -> str:
@@ -304,19 +298,6 @@ def dropped_in_words(dropped: Mapping[str, float | None]) -> str:
     if upper is None:
         return f"at least {least}"
     return f"about {percent(share or 0.0)} ({least} to {percent(upper, math.ceil)})"
-
-
-def exact_drop(counters: Mapping[str, int]) -> tuple[float, str, str] | None:
-    """Return which share limits drop where no share is released, of what, and the option that drops most."""
-    found = []
-    for name, (what, option) in LIMITS.items():
-        came, dropped = (counters.get(f"{name}_{part}_limit", 0) for part in ("before", "over"))
-        if dropped:
-            found.append((min(1.0, dropped / max(came, dropped)), what, option))
-    if not found:
-        return None
-    share = 1 - math.prod(1 - one for one, *_ in found)
-    return share, found[0][1], max(found)[2]
 
 
 def percent(share: float, towards: Callable[[float], int] = round) -> str:
@@ -352,19 +333,6 @@ def interval(lower: float | None, upper: float | None) -> str:
         return f"{lower:,.0f} or more"
     spread = (upper - lower) / 4
     return f"{rounded(lower, spread)} to {rounded(upper, spread)}"
-
-
-NEARLY = 0.95
-"""An interval that covers such a part of the range from `low` to `high` says nothing."""
-
-
-def says_nothing(lower: float, upper: float, parameters: Mapping[str, Any]) -> bool:
-    """Tell whether an interval covers nearly the whole range of a run; never where the range is not known."""
-    low, high = parameters.get("low"), parameters.get("high")
-    if low is None or high is None:
-        return False
-    scaled = math.log if parameters.get("scale") == "log" else float
-    return scaled(upper) - scaled(lower) >= NEARLY * (scaled(high) - scaled(low))
 
 
 CALENDAR = re.compile(r"(\d+) ?([a-z]+?)s?(?: |$)")

@@ -321,9 +321,9 @@ def plain_table(row_type: type, rows: Iterable[Any]) -> pa.Table:
 
 def read_plain(path: str, row_type: type) -> pa.Table:
     """Return the rows of a file, with the columns of their type and times in microseconds."""
-    table = read_table(path, row_type)
-    if table.column_names == [*shape_of(row_type).fields]:
-        return in_micros(table)
+    table, schema = read_table(path, row_type), shape_of(row_type).schema
+    if table.column_names == schema.names:
+        return in_micros(table.cast(schema))
     return plain_table(row_type, read_row_file(path, row_type))
 
 

@@ -9,12 +9,23 @@ from functools import partial
 
 import numpy as np
 from laws import FALSE_ALARM
-from privstream.pipelines.audit.evidence import at_least, at_most
+from scipy import stats
 
 CHOOSING = 4
 """A part of the samples, one over this number, chooses events; the others are measured."""
 
 MOST_EVENTS = 400
+
+
+def at_least(successes, trials, wrong):
+    """Return the lower bound of a probability by Clopper and Pearson, too high with probability `wrong` at most."""
+    found = stats.beta.ppf(wrong, np.maximum(successes, 1), trials - np.asarray(successes) + 1)
+    return np.where(np.asarray(successes) > 0, found, 0.0)
+
+
+def at_most(successes, trials, wrong):
+    """Return the upper bound, too low with probability `wrong` at most."""
+    return 1 - at_least(trials - np.asarray(successes), trials, wrong)
 
 
 def lower_epsilon(one, other, delta=0.0):

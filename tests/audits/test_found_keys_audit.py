@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from attacks import at_least
 from laws import FALSE_ALARM
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.calibration import KeyLaw
 from privstream.mechanisms.noise.running import IndependentNoise
 from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.pipelines.audit.evidence import at_least
 from small_runs import Unbound
 
 WINDOWS = 3  # and so blocks of 1 and 2 of them

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from attacks import at_least
 from laws import FALSE_ALARM
 from privstream.mechanisms import FoundKeys, KeyedStep, SeededNoise
 from privstream.mechanisms.keyed_counts import discovery, found_keys
 from privstream.mechanisms.keyed_counts.discovery import DiscoveryLaw, Scale
-from privstream.pipelines.audit.evidence import at_least
 
 TESTS = 8
 

@@ -13,7 +13,6 @@ from privstream.mechanisms.keyed_counts.dropped import DroppedShare
 from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.noise import running
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.pipelines.audit.replay import claim_of, faults, share
 from privstream.pipelines.audit.worst import ENOUGH, RUN, RUNS, WORST, Pair, Sent, crowd, everything
 from privstream.pipelines.model.catalogue import question
 from privstream.transforms import Domain, KeyedCounts, NumericQuantiles
@@ -29,20 +28,20 @@ def made(word, name, *, sampled=False, **changes):
 
 
 def broken(pair):
-    shown, *_ = pair.replay()
-    print(f"\n{share(shown, claim_of(pair.transform.guarantee)):.4f} of the claim; {shown}")
-    return faults(shown, claim_of(pair.transform.guarantee))
+    shown, _ = pair.replay()
+    print(f"\n{shown.share(pair.transform.guarantee):.4f} of the claim; {shown}")
+    return shown.faults(pair.transform.guarantee)
 
 
 @pytest.mark.parametrize("sampled", [False, True], ids=["paced", "sampled"])
 @pytest.mark.parametrize(("word", "name"), CASES)
 def test_the_worst_person_uses_nearly_all_of_the_claim(word, name, sampled):
     transform = made(word, name, sampled=sampled)
-    shown, *_ = WORST[word](transform).replay()
-    claim = claim_of(transform.guarantee)
-    print(f"\n{word}, {name}: measured {share(shown, claim):.4f} of the claim; {shown}")
-    assert faults(shown, claim) == []
-    assert share(shown, claim) >= ENOUGH
+    shown, _ = WORST[word](transform).replay()
+    share = shown.share(transform.guarantee)
+    print(f"\n{word}, {name}: measured {share:.4f} of the claim; {shown}")
+    assert shown.faults(transform.guarantee) == []
+    assert share >= ENOUGH
 
 
 ITEMS = st.sampled_from("abcd")
@@ -85,12 +84,12 @@ def counts(draw):
 @CALM
 @given(counts())
 def test_no_person_moves_counts_by_more_than_is_claimed(pair):
-    shown, one, _ = pair.replay()
-    assert faults(shown, claim_of(pair.transform.guarantee)) == []
+    shown, rows = pair.replay()
+    assert shown.faults(pair.transform.guarantee) == []
     public = {"a", "b"} if pair.transform.public_items is not None else set()
     known = public | {sent.item for sent in pair.others}
     if pair.transform.domain is None and pair.transform.mechanism.delta < 1e-4:
-        found = [read(row[1])["item"].to_pylist() if pair.transform.ended else [row.item] for row in one.rows]
+        found = [read(row[1])["item"].to_pylist() if pair.transform.ended else [row.item] for row in rows]
         assert {item for items in found for item in items} <= known
 
 

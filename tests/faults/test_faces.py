@@ -19,7 +19,7 @@ def page(tmp_path: Path) -> Path:
     (windows / "_END").touch()
     path = tmp_path / "page.html"
     results = [str(windows), str(write(tmp_path, "top-k"))]
-    assert cli.main(["report", *results, "--ledger", f"{tmp_path}/key.ledger.jsonl", "--output", str(path)]) == 0
+    assert cli.main(["report", *results, "--output", str(path)]) == 0
     return path
 
 

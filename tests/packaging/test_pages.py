@@ -14,7 +14,6 @@ import runner_harness
 from documents import PAGES, ROOT, blocks, command_lines, follow
 from messy_shop import FIRST_WEEK, NEW, WEEKS, Shop
 from privstream.pipelines.cli import main
-from privstream.pipelines.model.catalogue import QUESTIONS
 
 SERVERS = {"flink.md", "kafka.md"}
 """What starts servers has tests of its own, and each word is checked here."""
@@ -211,14 +210,3 @@ SCRIPT = runpy.run_path(str(TABLES_ROOT / "docs" / "tables.py"))
 @pytest.mark.parametrize("name", SCRIPT["TABLES"])
 def test_tables_are_as_the_code_gives_them(name: str) -> None:
     assert (TABLES_ROOT / name).read_text("utf-8") == SCRIPT["page"](name), "run: make tables"
-
-
-def test_each_question_has_its_own_columns() -> None:
-    sections = (TABLES_ROOT / "docs" / "questions.md").read_text("utf-8").split("\n## ")[1:]
-    for section in sections:
-        word, table = section.partition("\n")[0], section.partition("written by make tables")[2]
-        listed = re.findall(
-            r"`(\w+)`", "".join(re.findall(r"^- (`.*?`):", table.partition("<!-- end")[0], re.MULTILINE))
-        )
-        names = [name for name in QUESTIONS[word].row_type._fields if not name.startswith("window_")]
-        assert [name for name in listed if name in names] == names, word

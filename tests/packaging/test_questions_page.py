@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,10 @@ def test_the_example_runs(section: str, tmp_path: Path, monkeypatch: pytest.Monk
     lines = command_lines(SECTIONS[section])
     (watch,) = [words for words in lines if words[0] == section]
     asked = options(watch)
-    if not any(words[0] == "simulate" for words in lines):
-        lines = [words for words in command_lines(PAGE) if asked["input"] in words and words[0] == "simulate"] + lines
-    for words in map(smaller, lines):
+    for line in re.findall(r"^(?:echo|printf) .*$", PAGE, re.MULTILINE):
+        subprocess.run(["bash", "-c", line], check=True)
+    simulate = [words for words in command_lines(PAGE) if words[0] == "simulate"]
+    for words in map(smaller, [*simulate, *lines]):
         assert cli.main(words) == 0
     promised = json.loads((tmp_path / f"{asked['output']}.guarantee.json").read_text())
     assert promised["guarantee"]["epsilon"] == float(asked["epsilon"])

@@ -1,4 +1,4 @@
-"""`privstream cardinality`, with plan, plot and simulate: from a file to a file."""
+"""`privstream cardinality`, with its plan: from a file to a file."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from privstream.mechanisms import SetCardinality
 from privstream.pipelines import cli
-from privstream.pipelines.simulate.city import Truth
+from privstream.pipelines.simulate import Truth, write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import CardinalityEstimate
+from small_doors import doors
 
 WINDOWS = 48
 RUN = ["--window", "1800", "--start", "2024-01-01", "--end", "2024-01-02"]
@@ -18,9 +19,8 @@ DOORS = ["--enter_values", "enter", "--leave_values", "leave"]
 @pytest.fixture(scope="module")
 def building(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("building")
-    people = ["--users", "2000", "--windows", str(WINDOWS), "--window", "1800", "--seed", "3"]
-    files = ["--output", str(folder / "events.parquet"), "--truth", str(folder / "truth.jsonl")]
-    assert cli.main(["simulate", "cardinality", *people, *files]) == 0
+    for format in ("parquet", "jsonl", "csv", "avro"):
+        write_simulation(str(folder / f"events.{format}"), doors(2000, WINDOWS, 1800), str(folder / "truth.jsonl"))
     (folder / "key").write_text("a key of this test alone\n")
     (folder / "key").chmod(0o600)
     return folder

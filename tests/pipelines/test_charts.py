@@ -12,7 +12,6 @@ from example_results import HOSTILE, HOUR, START, row_of, write
 from privstream.pipelines import cli
 from privstream.pipelines.model.catalogue import WORDS, question
 from privstream.pipelines.show.charts import LOOKS, NARROW, WIDE, chart_of
-from privstream.pipelines.simulate.city import Truth
 from privstream.transforms.row_types import (
     Alert,
     AlertState,
@@ -179,16 +178,6 @@ def test_a_number_that_is_none_is_not_drawn() -> None:
     assert [row["value"] for row in values(spec)] == [100, 50] and values(spec)[1]["upper"] is None
 
 
-def test_the_truth_of_a_simulation_is_dashed() -> None:
-    rows = [count(hour, "tea", 100) for hour in range(3)]
-    truth = [Truth(row.window_start, row.window_end, name, 90) for row in rows for name in "ab"]
-    truth += [one._replace(item="tea") for one in truth[:3]]
-    chart = chart_of("counts", rows, truth=truth)
-    spec = chart.spec()
-    assert spec["layer"][-1]["mark"]["strokeDash"] and {row["name"] for row in values(spec, -1)} == {"tea"}
-    assert "truth" in chart.caption and "truth" not in chart_of("counts", rows).caption
-
-
 @pytest.mark.parametrize("name", sorted(LOOKS))
 def test_hostile_names_are_drawn_as_text(name: str) -> None:
     """A control character ends the whole process of the library that draws, unless it is written out before."""
@@ -209,17 +198,15 @@ def test_hostile_names_are_drawn_as_text(name: str) -> None:
             assert not [key for key in given if key.startswith("on") or key in ("href", "style")]
         assert not set(chart.svg()) & set("\u2028\u2029\u202e\u2066\x1b\x00\x01")
     assert chart.png().startswith(b"\x89PNG")
-    assert HOSTILE[2] not in chart.html() and "<script" not in chart.html()
+    assert HOSTILE[2] not in chart.img() and "<script" not in chart.img()
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "html"])
+@pytest.mark.parametrize("ending", ["png", "svg"])
 def test_plot_writes_a_file(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / f"x.{ending}"
     assert cli.main(["plot", str(write(tmp_path, "counts")), "--output", str(path)]) == 0
-    begins = {"png": b"\x89PNG", "svg": b"<svg", "html": b"<!doctype html>"}
+    begins = {"png": b"\x89PNG", "svg": b"<svg"}
     assert path.read_bytes().startswith(begins[ending]) and f"picture: {path}" in capsys.readouterr().err
-    if ending == "html":
-        assert "max-width: 40rem" in path.read_text() and "http" not in path.read_text().replace("http-equiv", "")
 
 
 def test_a_notebook_shows_a_chart() -> None:

@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 import pytest
 from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
-from privstream.pipelines import cli
-from privstream.pipelines.simulate.city import City as Simulated
-from privstream.pipelines.simulate.city import Truth, searches
-from privstream.pipelines.simulate.worlds import write_simulation
+from privstream.pipelines import cli, simulate
+from privstream.pipelines.simulate import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import HeavyHitter
 
@@ -58,8 +56,8 @@ class City(NamedTuple):
 def city(tmp_path_factory: pytest.TempPathFactory) -> City:
     folder = tmp_path_factory.mktemp("city")
     for format in FORMATS:
-        windows = searches(Simulated(USERS, WINDOWS, 5), items=5000, trends=10)
-        write_simulation(str(folder / f"events.{format}"), windows, str(folder / "truth.jsonl"))
+        windows = simulate.city(USERS, WINDOWS, 5, items=5000, trends=10)
+        simulate.write_simulation(str(folder / f"events.{format}"), windows, str(folder / "truth.jsonl"))
     (folder / "noise.key").write_text("a key of this test alone\n")
     (folder / "noise.key").chmod(0o600)
     truth = read_row_file(str(folder / "truth.jsonl"), Truth)

@@ -1,12 +1,13 @@
-"""`privstream histogram` and `flags`, with plan, plot and simulate: from a file to a file."""
+"""`privstream histogram` and `flags`: from a file to a file."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from grids import some_quick
 from privstream.pipelines import cli
-from privstream.pipelines.simulate.city import MEANS, Truth
+from privstream.pipelines.simulate import DISTRICTS, city, write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import CategoryFlag, HistogramEstimate
 
@@ -18,9 +19,8 @@ RUN = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-02T06:00"]
 def trips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trips")
     for format in ("parquet", "jsonl", "csv", "avro"):
-        files = ["--output", str(folder / f"events.{format}"), "--truth", str(folder / "truth.jsonl")]
-        files += ["--domain", str(folder / "domain.txt")]
-        assert cli.main(["simulate", "histogram", "--users", "500", "--windows", "30", "--seed", "3", *files]) == 0
+        write_simulation(str(folder / f"events.{format}"), city(500, WINDOWS, 3))
+    (folder / "domain.txt").write_text("\n".join(DISTRICTS))
     (folder / "key").write_text("a key of this test alone\n")
     (folder / "key").chmod(0o600)
     return folder
@@ -28,12 +28,16 @@ def trips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(trips: Path, name: str, output: object, *options: str, format: str = "parquet") -> int:
     files = ["--input", str(trips / f"events.{format}"), "--output", str(output), "--domain", str(trips / "domain.txt")]
-    return cli.main([name, *files, "--key", str(trips / "key"), *RUN, "--epsilon", "1", *options])
+    return cli.main([name, *files, "--item", "district", "--key", str(trips / "key"), *RUN, "--epsilon", "1", *options])
 
 
-def truth_of(trips: Path) -> dict[tuple[int, str], int]:
-    rows = read_row_file(str(trips / "truth.jsonl"), Truth)
-    return {(row.window_end.micros, row.item): row.number for row in rows}
+def true_counts() -> dict[tuple[int, str], int]:
+    """Return how many events each district has had by the end of each window."""
+    so_far, found = Counter[str](), {}
+    for window in city(500, WINDOWS, 3):
+        so_far.update(window.events["district"].to_pylist())
+        found |= {(window.end, name): so_far[name] for name in DISTRICTS}
+    return found
 
 
 @pytest.mark.slow
@@ -43,14 +47,14 @@ def test_all_formats_keep_their_promise(trips: Path, tmp_path: Path) -> None:
         output = tmp_path / f"{format}.{ending}"
         asked = ["--queries", "histogram,max,top:3,quantile:0.9", "--ledger", "none"]
         assert command(trips, "histogram", output, *asked, format=format) == 0
-        rows, truth = read_row_file(str(output), HistogramEstimate), truth_of(trips)
-        assert len(rows) == WINDOWS * (12 + 1 + 3 + 1)
+        rows, truth = read_row_file(str(output), HistogramEstimate), true_counts()
+        assert len(rows) == WINDOWS * (8 + 1 + 3 + 1)
         for row in rows:
-            counts = [truth[row.window_end.micros, name] for name in MEANS]
+            counts = [truth[row.window_end.micros, name] for name in DISTRICTS]
             if row.category:
                 true = truth[row.window_end.micros, row.category]
             else:
-                true = max(counts) if row.query == "max" else sorted(counts)[10]
+                true = max(counts) if row.query == "max" else sorted(counts)[7]
             assert abs(row.estimate - true) <= row.error_bound
         assert [(r.window_start, r.query) for r in rows] == sorted((r.window_start, r.query) for r in rows)
     promise = json.loads((tmp_path / "parquet.parquet.guarantee.json").read_text())
@@ -63,8 +67,8 @@ def test_all_formats_keep_their_promise(trips: Path, tmp_path: Path) -> None:
 def test_users_are_limited(trips: Path, tmp_path: Path) -> None:
     options = ["--unit", "person", "--max_contributions", "2", "--epsilon", "100", "--max_per_window", "1"]
     assert command(trips, "histogram", tmp_path / "1.jsonl", *options) == 0
-    last = read_row_file(str(tmp_path / "1.jsonl"), HistogramEstimate)[-12:]
-    assert sum(row.estimate for row in last) <= 1000 + 12 * last[0].error_bound < sum(truth_of(trips).values())
+    last = read_row_file(str(tmp_path / "1.jsonl"), HistogramEstimate)[-8:]
+    assert sum(row.estimate for row in last) <= 1000 + 8 * last[0].error_bound < sum([*true_counts().values()][-8:])
     promise = json.loads((tmp_path / "1.jsonl.guarantee.json").read_text())["guarantee"]
     assert promise["unit"] == "one person over the whole run"
     assert "at most 2 events in the whole run" in promise["paragraph"]
@@ -72,19 +76,19 @@ def test_users_are_limited(trips: Path, tmp_path: Path) -> None:
 
 def test_quantiles_and_flags(trips: Path, tmp_path: Path) -> None:
     assert command(trips, "histogram", tmp_path / "q.jsonl", "--queries", "quantile:0.5,quantile:1") == 0
-    rows, truth = read_row_file(str(tmp_path / "q.jsonl"), HistogramEstimate), truth_of(trips)
+    rows, truth = read_row_file(str(tmp_path / "q.jsonl"), HistogramEstimate), true_counts()
     assert [row.query for row in rows] == ["quantile:0.5", "quantile:1"] * WINDOWS
     for row in rows:
-        counts = sorted(truth[row.window_end.micros, name] for name in MEANS)
-        assert abs(row.estimate - counts[5 if row.query == "quantile:0.5" else 11]) <= row.error_bound
-    thresholds = dict.fromkeys(MEANS, 10**9) | {"walk": 1}
+        counts = sorted(truth[row.window_end.micros, name] for name in DISTRICTS)
+        assert abs(row.estimate - counts[3 if row.query == "quantile:0.5" else 7]) <= row.error_bound
+    thresholds = dict.fromkeys(DISTRICTS, 10**9) | {"centre": 1}
     (tmp_path / "t.json").write_text(json.dumps(thresholds))
     options = ["--thresholds", str(tmp_path / "t.json"), "--epsilon", "500"]
     assert command(trips, "flags", tmp_path / "f.parquet", *options) == 0
     flags = read_row_file(str(tmp_path / "f.parquet"), CategoryFlag)
-    assert len(flags) == WINDOWS * 12
+    assert len(flags) == WINDOWS * 8
     assert [row.category for row in flags if row.raised and row.window_end.micros == flags[-1].window_end.micros] == [
-        "walk"
+        "centre"
     ]
 
 

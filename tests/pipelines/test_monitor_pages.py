@@ -11,7 +11,7 @@ from privstream.mechanisms.guarantee_records import guarantee_record
 from privstream.pipelines import cli
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.report.page import section
-from privstream.pipelines.report.result import ledger_of, output_of, read_result, results_of
+from privstream.pipelines.report.result import output_of, read_result, results_of
 from privstream.pipelines.serve.serve_command import LivePage
 from privstream.pipelines.sinks.row_files import fingerprint, write_row_file
 from privstream.transforms.row_types import AlertState, KeyCount, KeyRise, RatioEstimate
@@ -116,13 +116,6 @@ def test_the_folder_of_a_monitor_is_named_in_its_file(output: Path, monkeypatch:
     monkeypatch.chdir(output.parent)
     assert output_of("monitor.yaml") == "out" and output_of("results") == "results"
     assert [Path(path).name for path in results_of("out")][:2] == ["pages.jsonl", "errors.jsonl"]
-    assert ledger_of("out") is None and ledger_of("monitor.yaml") is None
-    Path("monitor.yaml").write_text("output: {path: out}\naccount: {key: key}\n")
-    assert ledger_of("monitor.yaml") == "key.ledger.jsonl"
-    Path("monitor.yaml").write_text("output: {path: out}\naccount: {key: other}\n")
-    assert ledger_of("monitor.yaml") is None, "there is none beside it"
-    Path("monitor.yaml").write_text("output: {path: out}\naccount: {ledger: postgresql://me@host/accounts/ledger}\n")
-    assert ledger_of("monitor.yaml") == "postgresql://me@host/accounts/ledger"
     Path("monitor.yaml").write_text("window: 1h\n")
     with pytest.raises(UsageError, match="output: must be given, with a path"):
         output_of("monitor.yaml")

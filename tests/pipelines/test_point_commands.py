@@ -3,16 +3,20 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.simulate.city import Truth
+from privstream.pipelines.simulate import Truth, city, write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import NearestPoints, RangeCount
+from small_doors import doors
 
 WINDOWS = 6
 RUN = ["--window", "3600", "--start", "2024-01-01", "--end", "2024-01-01T06:00:00"]
 RANGES = ["ranges", *RUN, "--universe", "256", "--delete_values", "leave", "--epsilon", "2", "--delta", "1e-6"]
-NEAREST = ["predecessor", *RUN, "--universe", "65536", "--epsilon", "4"]
+PARTS = ((1, 64), (65, 128), (129, 192), (1, 256))
+NEAR = (20, 100, 400)
+NEAREST = ["predecessor", *RUN, "--user", "milliseconds", "--universe", "65536", "--epsilon", "4"]
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +24,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("points")
     (made / "key").write_text("a key of these tests alone, long enough\n")
     (made / "key").chmod(0o600)
-    for name, size, people in (("ranges", "--slots=256", "200"), ("predecessor", "--universe=65536", "3000")):
-        options = ["--users", people, "--windows", str(WINDOWS), "--seed", "3", size]
-        files = ["--output", str(made / f"{name}.parquet"), "--truth", str(made / f"{name}.truth.jsonl")]
-        assert cli.main(["simulate", name, *options, *files, "--queries", str(made / f"{name}.queries")]) == 0
+    asked = {"ranges": [{"low": low, "high": high} for low, high in PARTS], "predecessor": [{"point": n} for n in NEAR]}
+    for name, queries in asked.items():
+        (made / f"{name}.queries").write_text("".join(f"{json.dumps(one)}\n" for one in queries))
+    write_simulation(str(made / "ranges.parquet"), doors(256, WINDOWS, 3600, PARTS), str(made / "ranges.truth.jsonl"))
+    write_simulation(str(made / "predecessor.parquet"), city(3000, WINDOWS, 3))
     return made
 
 
@@ -58,15 +63,13 @@ def test_the_same_key_gives_the_same_counts_and_another_run_others(folder: Path,
 def test_what_is_near_has_few_points_between(folder: Path, tmp_path: Path) -> None:
     assert watch(folder, NEAREST, tmp_path / "rows.avro") == 0
     rows = read_row_file(str(tmp_path / "rows.avro"), NearestPoints)
-    true = {
-        (row.window_end, int(row.item)): row for row in read_row_file(str(folder / "predecessor.truth.jsonl"), Truth)
-    }
-    assert len(rows) == len(true)
+    assert len(rows) == len(NEAR) * WINDOWS
     answered = [row for row in rows if row.predecessor]
     assert answered
+    points = {window.end: window.events["milliseconds"].to_numpy() for window in city(3000, WINDOWS, 3)}
     for row in answered:
-        nearest = true[row.window_end, row.query]
-        assert row.predecessor <= nearest.number <= row.query  # something lies between
+        seen = np.concatenate([found for end, found in points.items() if end <= row.window_end.micros])
+        assert ((row.predecessor <= seen) & (seen <= row.query)).any()
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,20 @@
-"""`privstream queries`, and its plan, plot and simulation, from file to file."""
+"""`privstream queries`, and its plan and plot, from file to file."""
 
 import json
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from privstream.mechanisms.selection.multiplicative_weights import OnlineMultiplicativeWeights
 from privstream.pipelines import cli
-from privstream.pipelines.simulate.city import DOMAIN, Truth
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms import DeadLetter, QueryAnswer
 
 USERS, NUMBER = 20_000, 60
+DOMAIN = tuple(f"{region} {age}0s" for region in ("north", "east", "south", "west") for age in range(10))
 OPTIONS = ["--epsilon", "20", "--planned", str(NUMBER), "--records", str(USERS), "--alpha", "0.2"]
 
 
@@ -25,10 +28,15 @@ class Country(NamedTuple):
 @pytest.fixture(scope="module")
 def country(tmp_path_factory):
     made = Country(tmp_path_factory.mktemp("country"))
-    for ending in ("parquet", "jsonl"):
-        given = ["--users", str(USERS), "--number", str(NUMBER), "--seed", "4", "--output", made[f"events.{ending}"]]
-        files = ["--truth", made["truth.jsonl"], "--queries", made["queries"], "--domain", made["domain"]]
-        assert cli.main(["simulate", "queries", *given, *files]) == 0
+    draw = np.random.default_rng(4)
+    groups = draw.choice(len(DOMAIN), size=USERS, p=draw.dirichlet(np.full(len(DOMAIN), 0.7)))
+    people = {"user": np.arange(USERS).astype(str), "item": np.array(DOMAIN)[groups]}
+    pq.write_table(pa.table(people | {"time": ["2024-01-01T00:00:00Z"] * USERS}), made["events.parquet"])
+    asked = {f"query {number:02}": draw.random(len(DOMAIN)) < draw.random() for number in range(NUMBER)}
+    named = {name: [item for item, one in zip(DOMAIN, chosen, strict=True) if one] for name, chosen in asked.items()}
+    Path(made["queries"]).write_text("".join(f"{json.dumps({'name': n, 'items': i})}\n" for n, i in named.items()))
+    Path(made["truth"]).write_text(json.dumps({name: int(chosen[groups].sum()) for name, chosen in asked.items()}))
+    Path(made["domain"]).write_text("\n".join(DOMAIN))
     Path(made["key"]).write_text("a key of this test alone\n")
     Path(made["key"]).chmod(0o600)
     return made
@@ -45,7 +53,7 @@ def test_answers_keep_their_promise(country, tmp_path):
     same = ["--run_id", "three", "--ledger", "none"]
     assert ask(country, output, *same) == 0
     rows = read_row_file(str(output), QueryAnswer)
-    truth = {row.item: row.number for row in read_row_file(country["truth.jsonl"], Truth)}
+    truth = json.loads(Path(country["truth"]).read_text())
     assert [row.query for row in rows] == list(truth)
     for row in rows:
         assert abs(row.estimate - truth[row.query]) <= row.error_bound < USERS

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from example_results import HOSTILE, row_of, write
 from privstream.pipelines import cli
-from privstream.pipelines.accounts.entries import Limit
-from privstream.pipelines.accounts.ledger import Ledger
 from privstream.pipelines.model.catalogue import WORDS
 from privstream.pipelines.report.result import read_result
 from privstream.pipelines.sinks.row_files import write_row_file
@@ -54,7 +52,7 @@ def plain(page: str) -> str:
 
 def test_a_sentence_a_picture_and_ten_rows_come_first_and_all_else_is_folded(tmp_path: Path) -> None:
     names = tuple(f"item {number:02}" for number in range(15))
-    page = page_of(tmp_path, write(tmp_path, "counts", names), "--ledger", tmp_path / "key.ledger.jsonl")
+    page = page_of(tmp_path, write(tmp_path, "counts", names))
     first, *folded = page.partition("<main>")[2].partition("<footer>")[0].split("<details")
     assert first.index('class="first"') < first.index("<figure") < first.index("<table")
     assert "Most people, 1 January 02:00: item 00: 102 (90 to 200)" in plain(first)
@@ -62,7 +60,7 @@ def test_a_sentence_a_picture_and_ten_rows_come_first_and_all_else_is_folded(tmp
     text = plain("".join(folded))
     for words in ("Protected is one person over the whole run", "Each person takes part", "<keyed>", "Theorem 2"):
         assert words in text
-    assert "The only run on 'shop': epsilon 1" in plain(page)
+    assert "Epsilon 1, delta 1e-06, for " in plain(page)
     assert "secretdigest" not in page and "data-counts" not in page
 
 
@@ -95,12 +93,10 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert "<script>document.title='ran'</script>" in "".join(tags.text)
 
 
-def test_several_results_are_sections_with_what_is_left_of_a_limit(tmp_path: Path) -> None:
-    paths = [write(tmp_path, word) for word in ("heavy-hitters", "counts")]
-    Ledger(str(tmp_path / "key.ledger.jsonl")).set_limit("shop", Limit(4.0, 1e-5))
-    page = page_of(tmp_path, *paths, "--ledger", tmp_path / "key.ledger.jsonl")
+def test_several_results_are_sections(tmp_path: Path) -> None:
+    page = page_of(tmp_path, *[write(tmp_path, word) for word in ("heavy-hitters", "counts")])
     assert [one["href"] for one in Tags(page).attributes("a")] == ["#result-1", "#result-2"]
-    assert page.count("<figure") == 2 and "All 2 runs on" in plain(page) and " of 4" in plain(page)
+    assert page.count("<figure") == 2
 
 
 def test_what_rose_comes_first(tmp_path: Path) -> None:
@@ -171,11 +167,3 @@ def test_what_is_broken_is_one_error(what: str, tmp_path: Path, capsys: pytest.C
     told = capsys.readouterr().err
     assert re.search("privstream report: error: .*counts.jsonl", told) and told.count("\n") == 1, told
     assert not (tmp_path / "report.html").exists()
-
-
-def test_a_ledger_without_the_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path, "counts")
-    (other := tmp_path / "other").mkdir()
-    write(other, "heavy-hitters")
-    assert report(tmp_path, path, "--ledger", other / "key.ledger.jsonl") == 2
-    assert "ledger must have recorded the run of each result" in capsys.readouterr().err

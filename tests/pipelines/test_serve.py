@@ -86,15 +86,6 @@ def test_what_is_no_result_is_never_opened(tmp_path: Path, monkeypatch: pytest.M
     assert opened == ["counts.jsonl"]
 
 
-def test_the_ledger_tells_what_is_spent(tmp_path: Path) -> None:
-    write(tmp_path, "counts")
-    page = LivePage(str(tmp_path), str(tmp_path / "key.ledger.jsonl"))
-    before = page.version()
-    assert "The only run on &#39;shop&#39;" in text_of(page.page())
-    write(tmp_path, "top-k")
-    assert page.version() != before and "All 2 runs on &#39;shop&#39;" in text_of(page.page())
-
-
 @pytest.mark.parametrize(
     ("host", "local"),
     [("localhost:80", True), ("127.0.0.1", True), ("[::1]:8080", True), ("evil.example", False), ("", False)],
@@ -117,12 +108,11 @@ def test_a_server_answers_on_loopback(tmp_path: Path) -> None:
         server.shutdown()
 
 
-@pytest.mark.parametrize("words", [["nowhere"], [".", "--port", "70000"], [".", "--ledger", "letters"]])
+@pytest.mark.parametrize("words", [["nowhere"], [".", "--port", "70000"]])
 def test_what_cannot_be_served_is_one_error(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "letters").write_text("no ledger\n")
     assert cli.main(["serve", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -1,9 +1,9 @@
-"""Simulations, `privstream simulate` and `privstream demo`."""
+"""`privstream simulate` and `privstream demo`."""
 
 import json
 import shlex
 import stat
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,9 @@ import numpy as np
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from privstream.pipelines import cli
+from privstream.pipelines import cli, simulate
 from privstream.pipelines.accounts.ledger import Ledger
-from privstream.pipelines.simulate import city
-from privstream.pipelines.simulate.city import LEAST, START_MICROS, City, Truth
-from privstream.pipelines.simulate.worlds import write_simulation
+from privstream.pipelines.simulate import DISTRICTS, LEAST, START_MICROS, Truth, write_simulation
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.transforms.row_types import KeyCount
 
@@ -23,62 +21,31 @@ FORMATS = ["avro", "parquet", "jsonl", "csv"]
 HOUR = 3_600_000_000
 
 
-def small(users=2000, windows=6, seed=7, **options):
-    return list(city.searches(City(users, windows, seed), **({"items": 300} | options)))
-
-
-def holders_by_hand(window):
-    pairs = set(zip(window.events["user"].to_pylist(), window.events["item"].to_pylist(), strict=True))
-    return {item: number for item, number in Counter(item for _, item in pairs).items() if number >= LEAST}
+def small(**options):
+    return list(simulate.city(2000, 6, 7, **({"items": 300} | options)))
 
 
 def test_windows_follow_each_other_and_hold_their_events_in_order_and_their_truth():
-    windows = small()
+    windows, homes, middles = small(), {}, []
     assert [window.start for window in windows] == [START_MICROS + number * HOUR for number in range(6)]
     for window in windows:
         times = window.events["time"].cast("int64").to_numpy()
-        assert window.end == window.start + HOUR
-        assert (np.diff(times) >= 0).all()
+        assert window.end == window.start + HOUR and (np.diff(times) >= 0).all()
         assert window.start <= times[0] <= times[-1] < window.end
-        assert window.truth == holders_by_hand(window)
+        pairs = {(row["user"], row["item"]) for row in window.events.to_pylist()}
+        people = Counter(item for _, item in pairs)
+        assert window.truth == {item: number for item, number in people.items() if number >= LEAST}
+        for row in window.events.to_pylist():
+            assert homes.setdefault(row["user"], row["district"]) == row["district"]
+        middles.append(np.median(window.events["milliseconds"].to_numpy()))
+    assert {*homes.values()} == {*DISTRICTS} and middles.index(max(middles)) == 4
 
 
 def test_planted_trends_have_the_planned_number_of_people():
-    names, planned = city.plan_trends(City(2000, 6, 7), 4)
+    names, planned = simulate.plan_trends(np.random.default_rng(7), 2000, 6, 4)
     for number, window in enumerate(small(trends=4, items=50)):
         for name, people in zip(names, planned[:, number].tolist(), strict=True):
             assert window.truth.get(name, 0) == (people if people >= LEAST else 0)
-
-
-def test_doors_that_report_twice_change_nothing_and_a_drill_empties_the_building():
-    inside, sizes = set(), []
-    for window in city.doors(City(300, 60, 5, 1800)):
-        for row in window.events.to_pylist():
-            (inside.add if row["item"] == "enter" else inside.discard)(row["user"])
-        assert window.truth == {"": len(inside)}
-        sizes.append(len(inside))
-    assert min(sizes[20:]) == 0 and max(sizes) > 100
-
-
-def test_slots_are_taken_as_the_truth_says():
-    taken = set()
-    for window in city.parking(City(100, 30, 5), slots=64):
-        for row in window.events.to_pylist():
-            (taken.add if row["item"] == "park" else taken.remove)(int(row["user"]))
-        parts = [f"{low} to {high}" for low, high in city.parts(64)]
-        assert [*window.truth] == parts and window.truth["1 to 64"] == len(taken)
-        assert window.truth["17 to 32"] == sum(17 <= slot <= 32 for slot in taken)
-
-
-def test_trips_are_counted_since_the_start_and_requests_are_slow_once():
-    trips, requests = list(city.trips(City(50, 5, 9))), list(city.requests(City(500, 6, 9)))
-    items = [item for window in trips for item in window.events["item"].to_pylist()]
-    assert trips[-1].truth == {name: items.count(name) for name in city.MEANS}
-    values = [[int(item) for item in window.events["item"].to_pylist()] for window in requests]
-    assert int(np.argmax([np.median(each) for each in values])) == 4
-    for window, each in zip(requests, values, strict=True):
-        true = np.quantile(each, city.QUANTILES, method="inverted_cdf").tolist()
-        assert list(window.truth.values()) == true
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -86,10 +53,9 @@ def test_written_events_read_back_the_same(format, tmp_path, read):
     path = tmp_path / f"events.{format}"
     written = write_simulation(str(path), small())
     rows = [row for window in small() for row in window.events.to_pylist()]
-    expected = [row | {"time": round(row["time"].timestamp() * 1_000_000)} for row in rows]
-    expected.sort(key=lambda row: (row["time"], row["user"], row["item"]))
+    expected = [(row["user"], row["item"], round(row["time"].timestamp() * 1_000_000)) for row in rows]
     outcome = read(path)
-    assert outcome.rows == expected
+    assert sorted((row["user"], row["item"], row["time"]) for row in outcome.rows) == sorted(expected)
     assert outcome.letters == []
     assert written == (len(expected), 6)
 
@@ -105,42 +71,23 @@ def test_a_simulation_that_fails_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-CITY = ["simulate", "heavy-hitters", "--users", "500", "--windows", "3", "--seed", "11"]
+CITY = ["simulate", "--users", "500", "--windows", "3", "--seed", "11"]
 
 
-def holders(events: Path) -> dict[tuple[int, str], set[str]]:
-    """Count who sent what, by hour."""
-    found = defaultdict(set)
-    for event in pq.read_table(events).to_pylist():
-        found[int(event["time"].timestamp()) // 3600, event["item"]].add(event["user"])
-    return found
-
-
-def test_the_truth_of_the_command_is_what_the_events_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    events, truth = tmp_path / "e.parquet", tmp_path / "t.jsonl"
-    assert cli.main([*CITY, "--output", str(events), "--truth", str(truth)]) == 0
-    shown = capsys.readouterr()
-    assert f"500 people in 3 windows of 1 hour: {events}" in shown.err
-    assert str(truth) in shown.err
-    counted = holders(events)
-    rows = [json.loads(line) for line in truth.read_text().splitlines()]
-    assert len(rows) == sum(len(people) >= 10 for people in counted.values()) > 0
-    for row in rows:
-        hour = int(row["window_start"][11:13])
-        (people,) = (people for (at, item), people in counted.items() if at % 24 == hour and item == row["item"])
-        assert row["number"] == len(people)
-
-
-def test_a_seed_gives_the_same_events_in_every_format(tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_events_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.parquet", "b.parquet", "c.csv", "d.jsonl", "e.avro"):
-        assert cli.main([*CITY, "--output", str(tmp_path / name)]) == 0
+        assert cli.main([*CITY, "--output", str(tmp_path / name), "--truth", str(tmp_path / "t.jsonl")]) == 0
+    assert f"500 people in 3 windows of 1 hour: {tmp_path}/a.parquet" in capsys.readouterr().err
+    assert json.loads((tmp_path / "t.jsonl").read_text().splitlines()[0])["number"] >= LEAST
     first = pq.read_table(tmp_path / "a.parquet")
     assert first.equals(pq.read_table(tmp_path / "b.parquet"))
     assert pa_csv.read_csv(tmp_path / "c.csv")["user"].to_pylist() == first["user"].to_pylist()
     assert len((tmp_path / "d.jsonl").read_text().splitlines()) == len(first)
-    other = [*CITY[:-1], "12", "--output", str(tmp_path / "f.parquet")]
+    other = [*CITY[:-1], "12", "--output", str(tmp_path / "f.parquet"), "--domain", str(tmp_path / "items")]
     assert cli.main(other) == 0
-    assert not first.equals(pq.read_table(tmp_path / "f.parquet"))
+    second = pq.read_table(tmp_path / "f.parquet")
+    assert not first.equals(second)
+    assert {*second["item"].to_pylist()} <= {*(tmp_path / "items").read_text().splitlines()}
 
 
 @pytest.mark.parametrize(
@@ -191,8 +138,8 @@ def test_the_demo_shows_what_it_promises(tmp_path, monkeypatch, capsys):
     known = [(row, truth[row.item, row.window_start]) for row in rows if (row.item, row.window_start) in truth]
     held = sum(row.lower <= true <= row.upper for row, true in known)
     assert f"Of {len(known)} published counts with a known truth, {held} have it" in cells and known
-    assert "Picture, with the simulated truth: demo-output/counts.png" in shown.out
-    assert "serve demo-output --ledger demo-output/noise.key.ledger.jsonl" in shown.out
+    assert "Picture: demo-output/counts.png" in shown.out
+    assert "serve demo-output" in shown.out
     assert (folder / "counts.png").read_bytes().startswith(b"\x89PNG")
     assert stat.S_IMODE((folder / "noise.key").stat().st_mode) == 0o600
 
@@ -205,7 +152,7 @@ def test_the_commands_that_are_shown_give_the_same_files_again(tmp_path, monkeyp
     written = (tmp_path / "a folder" / "commands.sh").read_text().splitlines()
     assert written[0].startswith("#")
     assert written[1:] == shown
-    assert len(shown) == 3
+    assert len(shown) == 4
     folder, guarantee = tmp_path / "a folder", "counts.jsonl.guarantee.json"
     names = FILES - {"noise.key.ledger.jsonl", "report.html", guarantee}  # with the time, or the line of the ledger
 

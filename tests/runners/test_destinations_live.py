@@ -154,7 +154,7 @@ def searches(tmp_path, monkeypatch):
     (tmp_path / "key").write_bytes(bytes(range(32)))
     (tmp_path / "key").chmod(0o600)
     source = "--users 3000 --items 300 --windows 4 --seed 7 --output incoming/events.parquet"
-    assert cli.main(["simulate", "heavy-hitters", *source.split()]) == 0
+    assert cli.main(["simulate", *source.split()]) == 0
     return tmp_path
 
 

@@ -225,7 +225,7 @@ def test_rows_are_those_of_this_machine_and_nothing_listens_to_others(tmp_path: 
     events, key = tmp_path / "events.parquet", tmp_path / "noise.key"
     key.write_bytes(bytes(range(32)))
     key.chmod(0o600)
-    call("simulate", "heavy-hitters", "--users=5000", "--windows=4", "--seed=7", "--items=300", f"--output={events}")
+    call("simulate", "--users=5000", "--windows=4", "--seed=7", "--items=300", f"--output={events}")
     flink = [f"--flink_version={release.rpartition('.')[0]}", f"--flink_job_server_jar={jar}"]
     local = ["--runner=FlinkRunner", "--flink_master=[local]", "--environment_type=LOOPBACK", *flink]
     for name, runner in (("here", ["--runner=FnApiRunner"]), ("local", local)):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 import pytest
 import runner_harness
-from privstream.pipelines import cli
+from privstream.pipelines import cli, simulate
 from privstream.pipelines.accounts.run_identity import RunIdentity
 from privstream.pipelines.sinks import window_files
 
@@ -27,7 +27,6 @@ PRIVSTREAM = [
 HOUR = 3600
 SECONDS = 120
 ON_A_CLOCK = ["--start=2024-01-01", "--end=2024-01-01T04:00", "--epsilon=2"]
-DOORS = ["--enter_values=enter", "--leave_values=leave"]
 
 
 SMOOTHED = ("people", "value", "lower", "upper")
@@ -39,41 +38,49 @@ def same_noise(monkeypatch):
 
 
 class Watch(NamedTuple):
-    """A command to be tried: how its events and public files (in the folder `{}`) are simulated, and its options."""
+    """A command to be tried: how its events are simulated, its options, and the lines of `{}/asked`."""
 
     simulate: list[str]
     options: list[str]
+    asked: str = ""
 
 
+DISTRICTS = "\n".join(simulate.DISTRICTS)
+RULES = """{"name": "parks", "at_least": 60, "items": ["bakery harbour", "library harbour"]}
+{"name": "all", "at_most": 500}"""
+PARTS = '{"low": 1, "high": 128}\n{"low": 1, "high": 512}'
 COMMANDS = {
     "heavy-hitters": Watch(
-        ["heavy-hitters", "--users=5000", "--items=300"],
+        ["--users=5000", "--items=300"],
         [*ON_A_CLOCK, "--epsilon=4", "--delta=1e-6", "--max_hits=4", "--method=clock"],
     ),
     "counts": Watch(
-        ["counts", "--users=5000", "--items=300"],
+        ["--users=5000", "--items=300"],
         [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--max_per_window=1", "--over=2h", "--min_people=5"],
     ),
     "top-k": Watch(
-        ["top-k", "--users=2000", "--items=50", "--domain={}/domain"],
+        ["--users=2000", "--items=50", "--domain={}/domain"],
         [*ON_A_CLOCK, "--domain={}/domain", "--top=3", "--max_per_window=4", "--method=gaps"],
     ),
     "alerts": Watch(
-        ["alerts", "--users=4000", "--rules={}/rules"],
-        [*ON_A_CLOCK, "--rules={}/rules", "--delta=1e-6", "--method=status", "--renew_every=2h"],
+        ["--users=4000", "--items=50"],
+        [*ON_A_CLOCK, "--rules={}/asked", "--delta=1e-6", "--method=status", "--renew_every=2h"],
+        RULES,
     ),
     "histogram": Watch(
-        ["histogram", "--users=2000", "--domain={}/domain"],
-        [*ON_A_CLOCK, "--domain={}/domain", "--delta=1e-6", "--unit=person", "--max_contributions=2"],
+        ["--users=2000"],
+        [*ON_A_CLOCK, "--item=district", "--domain={}/asked", "--delta=1e-6", "--unit=person", "--max_contributions=2"],
+        DISTRICTS,
     ),
     "quantiles": Watch(
-        ["quantiles", "--users=2000"],
-        [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--low=1", "--high=1000", "--value=item"],
+        ["--users=2000"],
+        [*ON_A_CLOCK, "--delta=1e-6", "--max_contributions=4", "--low=1", "--high=1000", "--value=milliseconds"],
     ),
-    "cardinality": Watch(["cardinality", "--users=2000"], [*ON_A_CLOCK, *DOORS, "--max_updates=200"]),
+    "cardinality": Watch(["--users=500"], [*ON_A_CLOCK, "--timeout=90m", "--max_updates=200"]),
     "ranges": Watch(
-        ["ranges", "--users=200", "--slots=256", "--queries={}/queries"],
-        [*ON_A_CLOCK, "--delta=1e-6", "--delete_values=leave", "--universe=256", "--queries={}/queries"],
+        ["--users=200"],
+        [*ON_A_CLOCK, "--delta=1e-6", "--user=milliseconds", "--universe=512", "--queries={}/asked"],
+        PARTS,
     ),
 }
 STEP_BY_STEP = {"prism": ("counts", "alerts", "cardinality"), "flink": ("histogram",)}
@@ -92,9 +99,10 @@ def options(runner: str, checkpoint_seconds: int = 1, *, own_server: bool = Fals
     return runner_harness.command_options(runner, checkpoints, own_server=own_server)
 
 
-def simulate(folder: Path, name: str) -> None:
+def simulated(folder: Path, name: str) -> None:
     run = [word.format(folder) for word in COMMANDS[name].simulate]
     assert cli.main(["simulate", *run, "--windows=4", "--seed=7", f"--output={folder}/events.parquet"]) == 0
+    (folder / "asked").write_text(COMMANDS[name].asked)
     (folder / "noise.key").write_bytes(bytes(range(32)))
     (folder / "noise.key").chmod(0o600)
 
@@ -160,7 +168,7 @@ def wait_for(process: subprocess.Popen, condition) -> None:
 def test_windows_come_out_one_by_one_and_equal_a_run_on_all(tmp_path, runner, name):
     """Flink takes its first checkpoint long after the run: none is needed for windows to come out."""
     on_runner = options(runner, checkpoint_seconds=3600)
-    simulate(tmp_path, name)
+    simulated(tmp_path, name)
     expected = rows_at_once(tmp_path, name)
     incoming, rows, letters = tmp_path / "in", tmp_path / "rows", tmp_path / "letters"
     for folder in (incoming, rows, letters):
@@ -205,13 +213,13 @@ def rows_at_once(tmp_path: Path, name: str) -> list[dict]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", AT_ONCE)
 def test_windows_of_a_folder_that_is_complete_equal_a_bounded_run(tmp_path, name):
-    simulate(tmp_path, name)
+    simulated(tmp_path, name)
     assert rows_at_once(tmp_path, name) == expected_rows(tmp_path, name)
 
 
 def test_a_second_run_is_refused_while_the_first_goes_on(tmp_path, capsys, monkeypatch):
     """Nothing is recorded of it; it runs when the first has ended, even if that was killed."""
-    simulate(tmp_path, "cardinality")
+    simulated(tmp_path, "cardinality")
     for folder in ("in", "rows"):
         (tmp_path / folder).mkdir()
     (tmp_path / "events.parquet").rename(tmp_path / "in" / "events.parquet")
@@ -236,7 +244,7 @@ def test_a_second_run_is_refused_while_the_first_goes_on(tmp_path, capsys, monke
 
 def test_a_run_whose_output_is_gone_is_refused_for_other_events_would_get_the_same_noise(tmp_path, capsys):
     """Of two streams of one name nothing but what was published tells that their events are others."""
-    simulate(tmp_path, "cardinality")
+    simulated(tmp_path, "cardinality")
     for folder in ("in", "rows"):
         (tmp_path / folder).mkdir()
     (tmp_path / "events.parquet").rename(tmp_path / "in" / "events.parquet")

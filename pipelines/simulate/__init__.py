@@ -1,1 +1,0 @@
-"""`privstream simulate`: events to try things out on, with the truth beside them."""
