@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,19 +17,12 @@ from privstream.mechanisms.mechanism import described
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.postprocess import blue_from_gaps
+from privstream.mechanisms.postprocess import Estimates, blue_from_gaps
 from privstream.mechanisms.privacy import noisy_counts
-from privstream.mechanisms.privacy.accounting import (
-    ComposedCurve,
-    PointCurve,
-    PrivacyCurve,
-    PureComposition,
-    PureDp,
-    largest,
-)
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureComposition, PureDp, largest
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, integers, leaders, noisy
+from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, composed, integers, leaders, noisy
 from scipy import special
 from typing_extensions import override
 
@@ -78,7 +72,7 @@ class NoisyTopK(QueryMechanism):
 
     Accuracy:
         With probability 1 - beta no query that was not selected exceeds a selected one, or the threshold if that was
-        reached, by more than `accuracy(queries, beta)`. The noise of a gap has variance 2 `noise_variance`,
+        reached, by more than `accuracy(queries, beta)`. The noise of a gap has twice the variance of `law`,
         as if the selection did not depend on it.
 
     Attributes:
@@ -126,11 +120,6 @@ class NoisyTopK(QueryMechanism):
         """The noise on each query."""
         return Geometric(self.noise_scale)
 
-    @property
-    def noise_variance(self) -> float:
-        """Variance of the noise on each query."""
-        return self.law.variance
-
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the alpha of the class docstring for so many queries."""
         contestants = checks.integer("queries", queries, minimum=1) + (self.threshold is not None)
@@ -154,7 +143,7 @@ class NoisyTopK(QueryMechanism):
             queries = np.append(queries, self.threshold)
         if len(queries) <= self.top:
             raise ValueError(f"values must contain more than {self.top} queries, the threshold being one")
-        totals = noisy(queries, self.law, len(queries), noise.derive("top-k", self._label()))
+        totals = noisy(queries, self.law, len(queries), noise.derive("top-k", described(self)))
         order = leaders(totals, self.top + 1)
         last = len(queries) - 1 if self.threshold is not None else -1
         reached = np.flatnonzero(order[: self.top] == last)
@@ -163,15 +152,6 @@ class NoisyTopK(QueryMechanism):
         found = int(reached[0])
         gaps = gaps_between(totals, order[: found + 2])
         return TopSelection(order[:found], gaps[:found], int(gaps[found]), self.epsilon * (found + 1) / self.top)
-
-    def estimates(self, selection: TopSelection) -> Floats | None:
-        """Return estimates of the selected queries, threshold plus gaps, or None if no threshold was reached.
-
-        Each has the variance 2 `noise_variance`; all of them share the threshold's noise.
-        """
-        if selection.threshold_gap is None or self.threshold is None:
-            return None
-        return self.threshold + np.cumsum(selection.gaps[::-1], dtype=np.float64)[::-1]
 
 
 class RankedCounts(NamedTuple):
@@ -201,7 +181,7 @@ class MeasuredTopK(QueryMechanism):
 
     Accuracy:
         With probability 95% no count of a release that was not selected exceeds a selected one by more than
-        `selection_error(counts, 0.05)`, and, each alone, an interval contains the true count: it is that of the
+        `selection.accuracy(counts, 0.05)`, and, each alone, an interval contains the true count: it is that of the
         measure, which does not know what the selection saw, widened until it contains the estimate. Where the noise
         decides what is selected, gaps and estimates are biased upwards; elsewhere `estimate_variance` holds.
 
@@ -265,10 +245,7 @@ class MeasuredTopK(QueryMechanism):
         if isinstance(self.measurement, DiscreteGaussian):
             measures = noisy_counts.CountCurve(sigma=self.measurement.sigma, releases=self._charges)
         interval = noisy_counts.grid(self.epsilon, self._charges)  # that sigma was solved on
-        found = ComposedCurve(curves=(self._selections(self.selection.epsilon), measures), interval=interval)
-        if isinstance(self.measurement, DiscreteGaussian) or found.delta(self.epsilon) <= self.delta:
-            return found
-        return PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)  # the grid rounds pure losses up
+        return composed((self._selections(self.selection.epsilon), measures), self.epsilon, self.delta, interval)
 
     @functools.cached_property
     def selection(self) -> NoisyTopK:
@@ -284,28 +261,22 @@ class MeasuredTopK(QueryMechanism):
         """The noise on each measure: of the two kinds that delta allows the one with less variance."""
         if self.delta == 0 or self._charges == 1:
             return self._laplace
-        try:
-            sigma = noisy_counts.solve_sigma(
-                hits=self._selections(self.selection.epsilon),
-                charges=self._charges,
-                epsilon=self.epsilon,
-                delta=self.delta,
-            )
-            gaussian = DiscreteGaussian(sigma)
-        except ValueError:  # no sigma that the sampler draws is large enough
-            return self._laplace
-        return gaussian if gaussian.variance < self._laplace.variance else self._laplace
+        selections, total = self._selections(self.selection.epsilon), {"epsilon": self.epsilon, "delta": self.delta}
+        with suppress(ValueError):  # no sigma that the sampler draws is large enough
+            gaussian = DiscreteGaussian(noisy_counts.solve_sigma(hits=selections, charges=self._charges, **total))
+            if gaussian.variance < self._laplace.variance:
+                return gaussian
+        return self._laplace
 
     @property
     def estimate_variance(self) -> float:
         """Variance of an estimate, as if the selection did not depend on the noise."""
-        measure, selection = self.measurement.variance, self.selection.noise_variance
         nothing = [0.0] * self.top
-        return float(blue_from_gaps(nothing, nothing[1:], measure_variance=measure, noise_variance=selection).variance)
+        return float(self._improved(nothing, nothing[1:]).variance)
 
-    def selection_error(self, counts: int, beta: float) -> float:
-        """Return by how much a count that was not selected exceeds a selected one with probability at most beta."""
-        return self.selection.accuracy(counts, beta)
+    def _improved(self, measures: ArrayLike, gaps: ArrayLike) -> Estimates:
+        variances = {"measure_variance": self.measurement.variance, "noise_variance": self.selection.law.variance}
+        return blue_from_gaps(measures, gaps, **variances)
 
     def release(self, counts: ArrayLike, noise: NoiseSource) -> RankedCounts:
         """Select and measure the largest counts of one release; estimates and intervals in tenths.
@@ -325,13 +296,8 @@ class MeasuredTopK(QueryMechanism):
         values = np.asarray(counts)[selected.indices].astype(np.int64)
         labels = source.derive("value").bind(selected.indices.astype(np.uint64), values)
         measures = values + self.measurement.draw(source.derive("measure"), labels)
-        estimates = blue_from_gaps(
-            measures,
-            selected.gaps[:-1],
-            measure_variance=self.measurement.variance,
-            noise_variance=self.selection.noise_variance,
-        ).values
-        rounded, sure = np.round(estimates, 1), self.measurement.tail_quantile(OUTSIDE / 2)
+        rounded = np.round(self._improved(measures, selected.gaps[:-1]).values, 1)
+        sure = self.measurement.tail_quantile(OUTSIDE / 2)
         ends = np.minimum(rounded, measures - sure), np.maximum(rounded, measures + sure)
         lower, upper = (np.maximum(end, 0.0) for end in ends)
         return RankedCounts(selected.indices, selected.gaps, rounded, lower, upper)
@@ -351,11 +317,10 @@ class MeasuredTopK(QueryMechanism):
 
 
 class CandidateSelection(NamedTuple):
-    """The selected candidate's index, its gap in units of `utility_scale`, and the epsilon spent."""
+    """The selected candidate's index, and its gap in units of `utility_scale`."""
 
     candidate: int
     gap: float
-    spent: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,12 +379,12 @@ class ExponentialMechanismWithGap(QueryMechanism):
     def select(self, utilities: ArrayLike, noise: NoiseSource) -> CandidateSelection:
         """Select a candidate by Gumbel noise (Algorithm 7): utilities are finite numbers, (n,), n >= 2; private."""
         scaled = self._scaled(utilities)
-        source = noise.derive("exponential mechanism", self._label())
+        source = noise.derive("exponential mechanism", described(self))
         labels = source.derive("value").bind(np.arange(len(scaled), dtype=np.uint64), scaled.view(np.int64))
         # log1p keeps the upper tail, which decides, at full relative precision.
         totals = scaled - np.log(-np.log1p(-uniforms(source.derive("noise").words(labels)[:, 0])))
         first, second = leaders(totals, 2)
-        return CandidateSelection(int(first), float(totals[first] - totals[second]), self.epsilon)
+        return CandidateSelection(int(first), float(totals[first] - totals[second]))
 
     def gap(self, utilities: ArrayLike, index: int, noise: NoiseSource) -> CandidateSelection:
         """Draw the gap of a candidate that another sampler of the same exponential mechanism selected (Algorithm 6).
@@ -438,10 +403,10 @@ class ExponentialMechanismWithGap(QueryMechanism):
         if not 0 <= checks.integer("index", index, minimum=0) < len(scaled):
             raise ValueError(f"index must be < {len(scaled)}, got {index}")
         theta = float(scaled[index] - special.logsumexp(np.delete(scaled, index)))
-        source = noise.derive("gap of exponential mechanism", self._label())
+        source = noise.derive("gap of exponential mechanism", described(self))
         bound = source.derive("value").bind(np.array([index], dtype=np.uint64), np.array([theta + 0.0]).view(np.int64))
         uniform = float(uniforms(source.derive("noise").words(bound)[:, 0])[0])
-        return CandidateSelection(index, truncated_logistic(theta, uniform), self.epsilon)
+        return CandidateSelection(index, truncated_logistic(theta, uniform))
 
     def _scaled(self, utilities: ArrayLike) -> Floats:
         values = np.asarray(utilities, dtype=np.float64)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from privstream.mechanisms.monitor.holdings import Charges
-from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
+from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, RUN, Accuracy, Limit
-from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
+from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PureDp
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
@@ -184,7 +184,7 @@ class AlertsParameters(CountedParameters):
         ...                             noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: docs/proofs/keyed_counts.md; for "sparse_vector" Ding et al., Free gap estimates (2022), Algorithm 1,
-    docs/proofs/free_gap.md, docs/proofs/alerts.md; for "status" docs/proofs/status_monitor.md, section 6.
+    docs/proofs/free_gap.md, docs/proofs/alerts.md; for "status" docs/proofs/status_monitor.md, section 5.
     """
 
     counts_type: ClassVar[type[CountsParameters]] = RuleCountsParameters
@@ -226,7 +226,7 @@ class AlertsParameters(CountedParameters):
         self.rules = tuple(rules)
         self.view = MetRules({rule.name: rule for rule in self.rules})
         self.sparse_vector: SparseVector | None = None
-        self.monitor: RuleMonitor | None = None
+        self.monitor: ThresholdMonitor | None = None
         if method == "counts":
             listed = Domain([rule.name for rule in self.rules])
             self._by_counts(noise=noise.derive("rules", json.dumps(counted_items(self.rules))), domain=listed)
@@ -235,13 +235,15 @@ class AlertsParameters(CountedParameters):
             return
         self.steps = Steps.of(start=start, end=end, **options)
         if method == "status":
-            self.monitor = RuleMonitor(
+            if few := [rule.name for rule in self.rules if rule.sign < 0]:
+                raise ValueError(f"at_most of rule {few[0]!r} must not be given with the method status")
+            self.monitor = ThresholdMonitor(
+                calibration="status",
                 epsilon=epsilon,
-                delta=checks.probability("delta", delta),
+                delta=delta,
                 max_hits=max(FEW_HITS, len(self.rules)) if max_hits is None else max_hits,
                 starts=tuple(rule.threshold for rule in self.rules),
                 ends=tuple(rule.ends_at for rule in self.rules),
-                many=tuple(rule.sign > 0 for rule in self.rules),
                 tests=self._tests,
             )
         else:
@@ -272,7 +274,7 @@ class AlertsParameters(CountedParameters):
     def margin(self) -> float:
         """By how much a value must pass its threshold to be sure of an alert, by the other methods than counts."""
         if self.monitor is not None:
-            return float(self.monitor.margin_in(self._tests))
+            return float(self.monitor.detection_threshold)
         assert self.sparse_vector is not None
         return self.sparse_vector.accuracy(self._tests, OUTSIDE)
 
@@ -304,7 +306,7 @@ class AlertsParameters(CountedParameters):
         any_number = "A person may take part in any number of windows, with any number of events."
         if self.monitor is not None:
             found = self.monitor.guarantee
-            proof = "docs/proofs/status_monitor.md, section 6"
+            proof = "docs/proofs/status_monitor.md, section 5"
             return replace(within(found, (), any_number, *found.limits), proof=proof)
         made = self.sparse_vector
         assert made is not None
