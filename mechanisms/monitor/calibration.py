@@ -6,7 +6,7 @@ import functools
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,19 +39,13 @@ AnyCalibration = TypeVar("AnyCalibration", bound="Calibration")
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorBudget:
-    """What a monitor may spend, and on whom. All fields are public.
+    """What a monitor may spend, and on whom, by fields of `ThresholdMonitor`; all of them are public.
 
     Attributes:
-        epsilon: finite and > 0; pays for hits and for noisy counts.
-        delta: in (0, 1).
-        max_hits: hits after which a person is dropped, 1 to 65535.
-        tests: number of tests in the whole run for which the accuracy statements are made, >= 1.
-        beta: failure probability over all these tests, in (0, 1).
         domain: "known": every item of a public domain is tested at every step; "rules": likewise, and each item brings
             thresholds of its own, to which those here are added; "unknown": only items that somebody holds are tested,
             so being tested at all must be hidden.
         tests_per_person: tests of an unknown domain that one person takes part in at most, >= 1.
-        count_share: share of epsilon that pays for a noisy count of each hit, in [0, 1); 0 releases no counts.
     """
 
     epsilon: float
@@ -153,18 +147,9 @@ class Calibration:
         """Return Pr[T <= count] for each count, accurate also when tiny."""
         return -np.expm1(-self.hazard(counts))
 
-    def absent_hit_probability(self) -> Any:
-        """Return Pr[T <= 0], the chance that an item of nobody is a hit, with the precision of `PRECISE`."""
-        if self.budget.domain == "unknown":
-            return PRECISE.mpf(0)
-        return -PRECISE.expm1(-PRECISE.exp(-PRECISE.mpf(self.eta) * PRECISE.mpf(self.threshold)))
-
     @property
     def threshold_law(self) -> IntegerLaw:
-        """The law of hidden thresholds given T >= 1 (of max(T, 1): unknown domain), exact to 128 bits.
-
-        With rules numbers below 0 are possible, down to where their law ends to 128 bits.
-        """
+        """The law of max(T, 0), of max(T, 1) in an unknown domain, or of T with rules, exact to 128 bits."""
         return _threshold_law(self)
 
     def draw_thresholds(self, noise: NoiseSource, labels: Labels) -> Integers:
@@ -283,11 +268,10 @@ def _threshold_law(calibration: Calibration) -> IntegerLaw:
     growth, place = PRECISE.exp(rate), calibration.threshold
     if budget.domain == "unknown":
         unit = PRECISE.mpf(budget.domain_hazard) / (growth - 1)
-    else:
-        unit = PRECISE.exp(-rate * PRECISE.mpf(place))
-    first = math.floor(place - REST / calibration.eta) if budget.domain == "rules" else 1
-    least = growth ** (first - 1)
-    return IntegerLaw.from_survival(first, lambda k: PRECISE.exp(-unit * (growth**k - least)))
+        return IntegerLaw.from_survival(1, lambda k: PRECISE.exp(-unit * (growth**k - 1)))
+    unit = PRECISE.exp(-rate * PRECISE.mpf(place))
+    first = math.floor(place - REST / calibration.eta) if budget.domain == "rules" else 0
+    return IntegerLaw.from_survival(first, lambda k: PRECISE.exp(-unit * growth**k))
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,12 +15,11 @@ from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.monitor.calibration import LARGEST_HITS, Calibration, MonitorBudget, clock, status
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.monitor.paper import paper
-from privstream.mechanisms.noise.discrete import ONE, PRECISE, WORD_BITS, DiscreteGaussian, IntegerLaw
+from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 
-MAX_ABSENT = 100_000
 DEFAULT_TESTS = 1_000_000
 LARGEST_THRESHOLD = 1 << 53
 STARTED, CONTINUES, ENDED = range(3)
@@ -273,9 +272,8 @@ class ThresholdMonitor(Mechanism[MonitorState]):
 
     def _hits(self, step: int, tally: Tally, source: NoiseSource) -> Words:
         """Return the items, increasing, that are found by up-tests, whether they are up or not."""
-        tested = np.arange(len(self.starts), dtype=np.uint64) if self.starts else tally.items
-        hits = tested[tally.counts(tested) >= self._thresholds(step, tested, source)]
-        return np.union1d(hits, self._absent_hits(step, source))
+        tested = tally.items if self._size is None else np.arange(self._size, dtype=np.uint64)
+        return tested[tally.counts(tested) >= self._thresholds(step, tested, source)]
 
     def _noisy(self, step: int, items: Words, counts: Integers, source: NoiseSource) -> Integers:
         """Add noise to the counts of hits. The true count is part of its labels: see docs/proofs/noise.md."""
@@ -300,7 +298,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
             raise ValueError("items must be distinct for each person")
 
     def _thresholds(self, step: int, items: Words, source: NoiseSource) -> Integers:
-        """Draw the hidden thresholds of a step, one per item, int64; none is below 1 but of rules."""
+        """Draw the hidden thresholds of a step, one per item, int64."""
         drawn = self.calibrated.draw_thresholds(source.derive("threshold", step), items)
         return drawn + self._given(self.starts, items)
 
@@ -313,34 +311,3 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     def _given(self, thresholds: tuple[int, ...], items: Words) -> Integers | int:
         """Return the public thresholds of rules, or nothing where there are none."""
         return np.array(thresholds, np.int64)[items.astype(np.int64)] if thresholds else 0
-
-    @cached_property
-    def _absent_law(self) -> IntegerLaw:
-        """Law of the number of items, among all of a known domain, that are hits even if nobody has them."""
-        size, p = self.domain_size or 0, self.calibrated.absent_hit_probability()
-        if size * p > MAX_ABSENT:
-            least = math.ceil(self._budget.tests * size * p / MAX_ABSENT)
-            raise ValueError(f"tests must be >= {least}, or absent items fill the output, got {self._budget.tests}")
-        mass = below = (1 - p) ** size
-        cumulative: list[int] = []
-        while (word := int(PRECISE.nint(PRECISE.ldexp(below, WORD_BITS)))) < ONE:
-            mass *= p / (1 - p) * (size - len(cumulative)) / (len(cumulative) + 1)
-            below += mass
-            cumulative.append(word)
-        return IntegerLaw.from_cumulative(0, cumulative)
-
-    def _absent_hits(self, step: int, source: NoiseSource) -> Words:
-        """Return the items (uint64, increasing) of a known domain that are hits at `step` even if nobody has them.
-
-        They are drawn without looking at the data, and the thresholds of the others given that these are at least
-        one: the joint law is that of one test per item, without a visit to each (Floyd's sampling).
-        """
-        chosen: set[int] = set()
-        if self.domain_size is not None:
-            number = int(self._absent_law.draw(source.derive("absent hits"), np.array([step], np.uint64))[0])
-            words = source.derive("absent items", step).words(number)[:, 0]
-            tops = range(self.domain_size - number, self.domain_size)
-            for top, (high, low) in zip(tops, words.tolist(), strict=True):
-                place = (high << 64 | low) % (top + 1)
-                chosen.add(top if place in chosen else place)
-        return np.array(sorted(chosen), np.uint64)

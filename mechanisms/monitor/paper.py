@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget, with_counts
-from privstream.mechanisms.noise.discrete import PRECISE, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve
 from typing_extensions import override
@@ -58,18 +57,7 @@ class PaperCalibration(Calibration):
         return np.asarray(_tail(least, self.noise_scale) @ self._inner[1])
 
     @override
-    def absent_hit_probability(self) -> Any:
-        return PRECISE.mpf(float(self.hit_probability(0)))
-
-    @override
     def draw_thresholds(self, noise: NoiseSource, labels: Labels) -> Integers:
-        drawn, attempt = self._draw(noise, labels), 0
-        while (drawn < 1).any():
-            attempt += 1
-            drawn = np.where(drawn < 1, self._draw(noise.derive("again", attempt), labels), drawn)
-        return drawn
-
-    def _draw(self, noise: NoiseSource, labels: Labels) -> Integers:
         outer = DiscreteLaplace(self.noise_scale).draw(noise.derive("w"), labels)
         inner = DiscreteLaplace(self.inner_scale).draw(noise.derive("v"), labels)
         return int(self.threshold) - outer - np.minimum(inner, self.cut_off)

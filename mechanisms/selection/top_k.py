@@ -208,6 +208,7 @@ class MeasuredTopK(QueryMechanism):
     items_per_release: int = 1
     measure_share: float = 0.25
     proof = "docs/proofs/top_k_windows.md, section 2"
+    unit = PERSON
     adaptivity = "The counts of each release may depend on everything published before it."
 
     def __post_init__(self) -> None:
@@ -220,11 +221,6 @@ class MeasuredTopK(QueryMechanism):
             raise ValueError(f"releases times measures in each must be <= {MOST_MEASURES:,}, got {self._charges:,}")
         checks.probability("measure_share", self.measure_share)
         _ = self._laplace, self.selection
-
-    @property
-    @override
-    def unit(self) -> PrivacyUnit:
-        return PERSON
 
     @property
     @override

@@ -19,8 +19,6 @@ from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.noisy_counts import CountCurve
 from scipy import stats
 
-CALIBRATIONS = ("clock", "paper")
-
 # Little noise and thresholds of a few people, so that small data has hits, misses and dropped people.
 KNOWN = ThresholdMonitor(epsilon=8.0, delta=0.2, max_hits=3, domain_size=DOMAIN, tests=1, beta=0.9, items_per_step=3)
 UNKNOWN = ThresholdMonitor(epsilon=8.0, delta=0.5, max_hits=3, horizon=6, first_step=0, items_per_step=3)
@@ -204,46 +202,6 @@ def test_hit_frequencies(calibration, known):
         chances = np.clip(np.interp(counts[1] + (counts - counts[1]) / factor, reach, stated), 1e-6, 1 - 1e-6)
         statistic = np.sum((found - repeats * chances) ** 2 / (repeats * chances * (1 - chances)))
         assert (stats.chi2.sf(statistic, len(counts)) < FALSE_ALARM) == (factor != 1)
-
-
-@pytest.mark.parametrize(("calibration", "steps"), zip(CALIBRATIONS, (8_000, 2_000), strict=True))
-@pytest.mark.slow
-def test_absent_hits_have_the_law_of_one_test_per_item(calibration, steps):
-    """The 2^4 outcomes of a step of a known domain, two items held and two absent, occur as independent tests give.
-
-    Power: so many steps let each outcome occur more than 20 times. Tests made twice are then rejected with probability
-    1 - 1e-100: the statistic is about 900 or more, and 80 is enough.
-    """
-    held = (0, 2, 0, 1)
-    monitor = replace(KNOWN, calibration=calibration, domain_size=4, count_share=0.0, items_per_step=1)
-    monitor = replace(monitor, epsilon=100.0 if calibration == "paper" else 1.0)
-    given_step = Holdings(step=0, users=ids([1, 2, 3]), items=ids([1, 1, 3]))
-    outcomes = np.zeros(steps, np.int64)
-    for step in range(steps):
-        hits, *_ = monitor.decide(UserCounters(), replace(given_step, step=step), SeededNoise(12))
-        outcomes[step] = np.sum(1 << hits.items.astype(np.int64))
-    chances = monitor.calibrated.hit_probability(held)
-    bits = np.arange(16)[:, None] >> np.arange(4) & 1
-    law = np.prod(np.where(bits, chances, 1 - chances), axis=1)
-    observed = np.bincount(outcomes, minlength=16)
-    assert not rejected(observed, law)
-    tested_twice = 1 - (1 - chances) * (1 - np.where(np.array(held) > 0, chances[0], 0))
-    assert rejected(observed, np.prod(np.where(bits, tested_twice, 1 - tested_twice), axis=1))
-
-
-@pytest.mark.slow
-def test_absent_hits_are_uniform():
-    """Each item of a larger domain is hit as often as any other, and as many at once as independent tests give."""
-    # Power: 30% more hits shift the statistic of 9 cells by about 1,000; 64 is enough.
-    monitor, steps = replace(KNOWN, domain_size=100, tests=10, count_share=0.0), 3_000
-    found = [monitor.decide(UserCounters(), holdings(s, []), SeededNoise(13))[0].items for s in range(steps)]
-    chance = float(monitor.calibrated.hit_probability(0))
-    per_item = np.bincount(np.concatenate(found).astype(np.int64), minlength=100)
-    statistic = np.sum((per_item - steps * chance) ** 2) / (steps * chance * (1 - chance))
-    assert stats.chi2.sf(statistic, 100) > FALSE_ALARM
-    numbers = np.bincount(np.clip([len(items) for items in found], 1, 9) - 1, minlength=9)  # from "at most one" on
-    for law, wrong in ((stats.binom(100, chance), False), (stats.poisson(130 * chance), True)):
-        assert rejected(numbers, np.diff(law.cdf(np.arange(1, 9)), prepend=0, append=1)) == wrong
 
 
 def test_noisy_counts_have_the_law_of_the_discrete_gaussian():

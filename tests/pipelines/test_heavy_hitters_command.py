@@ -205,11 +205,3 @@ def test_a_failed_run_keeps_what_was_there(city, answer, tmp_path, monkeypatch):
     monkeypatch.setattr(ThresholdMonitor, "decide", fail)
     assert watch(city, output, "--overwrite") == 1
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.slow
-def test_events_without_heavy_hitters_give_a_file_without_rows(city: City, tmp_path: Path) -> None:
-    assert watch(city, tmp_path / "rows.jsonl", "--epsilon", "0.01") == 0
-    assert (tmp_path / "rows.jsonl").read_bytes() == b""
-    promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
-    assert promise["accuracy"]["detection_threshold"] > USERS

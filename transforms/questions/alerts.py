@@ -12,8 +12,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, RUN, Accuracy, Limit
 from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
 from privstream.mechanisms.views.rules import Condition, Watch, watched
@@ -170,7 +169,8 @@ class AlertsParameters(CountedParameters):
     Privacy:
         Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
         Enforced: by counts, the limits of `KeyedCounts`, for which a rule is an item. With the other methods a person
-        may take part in any number of windows, with any number of events: "sparse_vector" promises pure epsilon.
+        may take part in any number of windows, with any number of events: "sparse_vector" promises pure epsilon;
+        "status" takes rules with `at_least` alone.
         Public: all arguments but `noise`.
 
     Accuracy:
@@ -304,19 +304,12 @@ class AlertsParameters(CountedParameters):
     @override
     def _other_promise(self) -> PrivacyGuarantee:
         any_number = "A person may take part in any number of windows, with any number of events."
+        adaptivity = "The events of each window may depend on everything published before it."
         if self.monitor is not None:
-            found = self.monitor.guarantee
-            proof = "docs/proofs/status_monitor.md, section 5"
-            return replace(within(found, (), any_number, *found.limits), proof=proof)
+            found = replace(self.monitor.guarantee, proof="docs/proofs/status_monitor.md, section 5")
+            return replace(within(found, (), any_number, *found.limits), adaptivity=adaptivity)
         made = self.sparse_vector
         assert made is not None
+        found = replace(made.guarantee, unit=PERSON, proof="docs/proofs/alerts.md", adaptivity=adaptivity)
         stops = f"Tests stop when alerts have cost as much as {made.max_hits:,} at the full price, or nearly."
-        found = PrivacyGuarantee(
-            unit=PERSON,
-            epsilon=made.epsilon,
-            delta=0.0,
-            proof="docs/proofs/alerts.md",
-            caveats=(KEYED_NOISE,),
-            curve=PureDp(made.epsilon),
-        )
         return within(found, (), any_number, stops, hashed=False)

@@ -59,8 +59,9 @@ class HeavyHittersParameters(CountedParameters):
 
     Accuracy:
         By counts, that of `KeyedCounts`; of rows reported by mistake there is at most one in a hundred, as far as the
-        intervals of counts hold. By the other methods, an item is reported that at least `detection_threshold` people
-        have, none of them charged `max_hits` times before, with probability 95% in all tests together.
+        intervals of counts hold. By the other methods, an item is reported that at least
+        `monitor.detection_threshold` people have, none of them charged `max_hits` times before, with probability 95%
+        in all tests together.
 
     Example:
         >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,
@@ -120,11 +121,6 @@ class HeavyHittersParameters(CountedParameters):
         )
         if self.monitor.max_hits < self.max_per_window:
             raise ValueError(f"max_hits must be >= max_per_window, got {self.monitor.max_hits} < {self.max_per_window}")
-
-    @property
-    def detection_threshold(self) -> int:
-        """How many people must have an item for a monitor to report it."""
-        return self.monitor.detection_threshold
 
     @property
     @override
