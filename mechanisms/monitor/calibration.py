@@ -25,8 +25,6 @@ from privstream.mechanisms.privacy.accounting import (
     largest,
 )
 from privstream.mechanisms.privacy.clocks import LARGEST_CHARGES, ClockCurve, StatusCurve
-from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
-from privstream.mechanisms.privacy.units import PERSON
 
 LARGEST_COUNT = 1 << 62
 LARGEST_ETA = 300.0
@@ -90,14 +88,14 @@ class MonitorBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The law of hidden thresholds, and of noise on the counts of hits, that `budget` pays for; see `clock`.
+    """The law of hidden thresholds, and of noise on the counts of hits, that `budget` pays for; see `calibrate`.
 
     Hit iff count >= T with Pr[T <= c] = 1 - exp(-H(c)), H growing by e^eta a person. Public items: H(c) = e^{eta
     (c - t)}, Gumbel noise of scale 1/eta. Unknown domain: H(c) = h (r^c - 1)/(r - 1) with r = e^eta, zero for an item
     that nobody has.
 
     With `up_steps` items have statuses: a hit takes an item up, and one that is up goes down iff count < T',
-    Pr[T' <= c] = exp(-e^{-eta (c - t')}); see `status`.
+    Pr[T' <= c] = exp(-e^{-eta (c - t')}).
 
     Attributes:
         budget: what it was solved for.
@@ -231,32 +229,6 @@ class Calibration:
             curve = ComposedCurve(curves=(curve, counts), interval=interval)
         return SlackCurve(curve=curve, slack=self.budget.domain_delta) if self.budget.domain_delta else curve
 
-    @functools.cached_property
-    def guarantee(self) -> PrivacyGuarantee:
-        """The guarantee for one person over the whole run."""
-        budget, counted = self.budget, self.count_sigma is not None
-        charge, published = (
-            ("hit", "items that were hits") if self.up_steps is None else ("change", "changes of status")
-        )
-        limits = [f"Each person is charged for at most {_many(budget.max_hits, charge)} and then no longer counted."]
-        if budget.tests_per_person is not None:
-            limits.append(f"Each person takes part in at most {_many(budget.tests_per_person, 'test')}.")
-        return PrivacyGuarantee(
-            unit=PERSON,
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            limits=tuple(limits),
-            public=("all parameters", f"the steps, the {published}{' and their noisy counts' * counted}"),
-            adaptivity="The adversary may choose all data of each step knowing everything published before it.",
-            proof=self.proof + "; docs/proofs/noisy_counts.md" * counted,
-            caveats=(KEYED_NOISE, GIVEN_NUMBERS),
-            curve=self.privacy_curve,
-        )
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number > 1)}"
-
 
 def _curve(eta: float, charges: int, *, statuses: bool) -> ClockCurve | StatusCurve:
     return StatusCurve(eta=eta, charges=charges) if statuses else ClockCurve(eta=eta, clocks=charges)
@@ -293,11 +265,28 @@ def with_counts(calibration: AnyCalibration) -> AnyCalibration:
     return replace(calibration, count_sigma=sigma)
 
 
-def _solved(budget: MonitorBudget, up_steps: int | None) -> Calibration:
-    """Return the least noise that meets `budget`: delta does not decrease with eta."""
-    goal, statuses = budget.hits_delta * (1 - ROUNDING), up_steps is not None
+@functools.lru_cache(maxsize=64)
+def calibrate(budget: MonitorBudget, up_steps: int | None = None) -> Calibration:
+    """Return the least noise for which tests meet `budget` that charge for hits, or with `up_steps` for changes.
 
-    def accept(eta: float) -> bool:
+    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
+    docs/proofs/clock.md, or of docs/proofs/status_monitor.md.
+
+    Accuracy: `detection_threshold`; in a known domain no absent item is ever reported, with probability 1 - beta/2.
+
+    Raises:
+        ValueError: epsilon is so small that the law has no table, or `max_hits` too large for statuses.
+
+    Example:
+        >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
+        >>> calibrate(budget).detection_threshold(10**6, 0.01), round(calibrate(budget, 100_000).noise_scale, 2)
+        (330, 15.24)
+    """
+    goal, statuses = budget.hits_delta * (1 - ROUNDING), up_steps is not None
+    if statuses and budget.max_hits > LARGEST_CHARGES:
+        raise ValueError(f"max_hits must be <= {LARGEST_CHARGES:,} for statuses, got {budget.max_hits:,}")
+
+    def accept(eta: float) -> bool:  # delta does not decrease with eta
         return _curve(eta, budget.max_hits, statuses=statuses).delta(budget.hits_epsilon) <= goal
 
     found = Calibration(budget=budget, eta=largest(accept, 0.0, LARGEST_ETA), up_steps=up_steps)
@@ -307,40 +296,3 @@ def _solved(budget: MonitorBudget, up_steps: int | None) -> Calibration:
             f"{budget.epsilon}: at this budget they reach {found.reach:,.0f}"
         )
     return with_counts(found)
-
-
-@functools.lru_cache(maxsize=64)
-def clock(budget: MonitorBudget) -> Calibration:
-    """Return the least noise for which tests that charge for hits meet `budget`.
-
-    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
-    docs/proofs/clock.md.
-
-    Accuracy: `detection_threshold`; in a known domain no absent item is ever reported, with probability 1 - beta/2.
-
-    Example:
-        >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
-        >>> clock(budget).detection_threshold(10**6, 0.01)
-        330
-    """
-    return _solved(budget, None)
-
-
-@functools.lru_cache(maxsize=64)
-def status(budget: MonitorBudget, up_steps: int) -> Calibration:
-    """Return the least noise for which tests that charge for changes of status meet `budget`.
-
-    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
-    docs/proofs/status_monitor.md.
-
-    Raises:
-        ValueError: `max_hits` is too large to be accounted for.
-
-    Example:
-        >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
-        >>> round(status(budget, up_steps=100_000).noise_scale, 2)
-        15.24
-    """
-    if budget.max_hits > LARGEST_CHARGES:
-        raise ValueError(f"max_hits must be <= {LARGEST_CHARGES:,} for statuses, got {budget.max_hits:,}")
-    return _solved(budget, up_steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -12,13 +12,14 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.monitor.calibration import LARGEST_HITS, Calibration, MonitorBudget, clock, status
+from privstream.mechanisms.monitor.calibration import LARGEST_HITS, Calibration, MonitorBudget, calibrate
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, Tally, UserCounters, repeats
 from privstream.mechanisms.monitor.paper import paper
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
+from privstream.mechanisms.privacy.units import PERSON
 
 DEFAULT_TESTS = 1_000_000
 LARGEST_THRESHOLD = 1 << 53
@@ -122,6 +123,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         ends: of rules: the number, not above, below which each ends.
 
     Example:
+        >>> from dataclasses import replace
         >>> monitor = ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, domain_size=1000, tests=10**6, beta=0.01,
         ...                            count_share=0.0)
         >>> monitor.detection_threshold, replace(monitor, calibration="status").detection_threshold
@@ -199,14 +201,31 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     @cached_property
     def calibrated(self) -> Calibration:
         """The noise and the threshold that meet the guarantee."""
-        if self.calibration == "status":
-            return status(self._budget, min(self.up_steps, self._budget.tests))
-        return clock(self._budget) if self.calibration == "clock" else paper(self._budget)
+        if self.calibration == "paper":
+            return paper(self._budget)
+        statuses = self.calibration == "status"
+        return calibrate(self._budget, min(self.up_steps, self._budget.tests) if statuses else None)
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy of the whole run."""
-        return replace(self.calibrated.guarantee, horizon=None if self.first_step is None else self.horizon)
+        """Privacy of one person over the whole run."""
+        found, counted = self.calibrated, self.calibrated.count_sigma is not None
+        charge, published = ("change", "changes of status") if found.up_steps else ("hit", "items that were hits")
+        limits = [f"Each person is charged for at most {_many(self.max_hits, charge)} and then no longer counted."]
+        if self._budget.tests_per_person is not None:
+            limits.append(f"Each person takes part in at most {_many(self._budget.tests_per_person, 'test')}.")
+        return PrivacyGuarantee(
+            unit=PERSON,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            horizon=None if self.first_step is None else self.horizon,
+            limits=tuple(limits),
+            public=("all parameters", f"the steps, the {published}{' and their noisy counts' * counted}"),
+            adaptivity="The adversary may choose all data of each step knowing everything published before it.",
+            proof=found.proof + "; docs/proofs/noisy_counts.md" * counted,
+            caveats=(KEYED_NOISE, GIVEN_NUMBERS),
+            curve=found.privacy_curve,
+        )
 
     @property
     def detection_threshold(self) -> int:
@@ -311,3 +330,7 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     def _given(self, thresholds: tuple[int, ...], items: Words) -> Integers | int:
         """Return the public thresholds of rules, or nothing where there are none."""
         return np.array(thresholds, np.int64)[items.astype(np.int64)] if thresholds else 0
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number > 1)}"

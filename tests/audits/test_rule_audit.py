@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from laws import cdf, survival
 from privstream.mechanisms import SeededNoise
-from privstream.mechanisms.monitor.calibration import MonitorBudget, clock
+from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
 from privstream.mechanisms.monitor.monitor import NONE_UP, STARTED, ThresholdMonitor
 from status_attacks import NEGLIGIBLE, best_order, leaked
@@ -59,7 +59,7 @@ class NoiseOfTheClock(Steered):
     @cached_property
     def calibrated(self):
         budget = MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=self.max_hits, tests=self.tests, beta=self.beta)
-        return replace(super().calibrated, eta=clock(budget).eta)
+        return replace(super().calibrated, eta=calibrate(budget).eta)
 
 
 def made(kind=Steered, **changes):

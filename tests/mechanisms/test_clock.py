@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from laws import cdf
-from privstream.mechanisms.monitor.calibration import MonitorBudget, clock
+from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.clocks import ClockCurve
 
@@ -40,7 +40,7 @@ def exact_divergences(eta, k, epsilon):
 @pytest.mark.parametrize(("table", "changes"), [(KNOWN, {}), (SMALL_DELTA, {"delta": 1e-9})])
 def test_scales_and_detection_thresholds_are_those_of_the_tables(table, changes, hits):
     scale, million, billion = table[hits]
-    found = [clock(budget(max_hits=hits, tests=tests, **changes)) for tests in (MILLION, BILLION)]
+    found = [calibrate(budget(max_hits=hits, tests=tests, **changes)) for tests in (MILLION, BILLION)]
     assert found[0].noise_scale == pytest.approx(scale, abs=0.051 if table is not KNOWN else 0.0051)
     assert 0 <= found[0].detection_threshold(MILLION, 0.01) - million <= 1
     assert 0 <= found[1].detection_threshold(BILLION, 0.01) - billion <= 1
@@ -48,7 +48,7 @@ def test_scales_and_detection_thresholds_are_those_of_the_tables(table, changes,
 
 @pytest.mark.parametrize("hits", HITS)
 def test_detection_thresholds_of_an_unknown_domain_are_those_of_the_table(hits):
-    found = clock(budget(max_hits=hits, domain="unknown", tests_per_person=1000))
+    found = calibrate(budget(max_hits=hits, domain="unknown", tests_per_person=1000))
     assert 0 <= found.detection_threshold(MILLION, 0.01) - UNKNOWN[hits][0] <= 1
     assert 0 <= found.detection_threshold(BILLION, 0.01) - UNKNOWN[hits][1] <= 1
 
@@ -79,7 +79,7 @@ def leaked(made, found, others, old, new, epsilon):
 @pytest.mark.parametrize("hits", [1, 2, 3])
 def test_no_run_of_ten_tests_leaks_more_than_the_guarantee(hits, domain):
     made = budget(epsilon=0.7, delta=0.05, max_hits=hits, domain=domain, tests_per_person=10)
-    found = clock(made)
+    found = calibrate(made)
     rng = np.random.default_rng(hits)
     for low in {0, *range(max(0, int(found.threshold) - 14), int(found.threshold) + 2)}:
         others = rng.integers(low, low + 4, 10).tolist()
@@ -91,7 +91,7 @@ def test_no_run_of_ten_tests_leaks_more_than_the_guarantee(hits, domain):
 @pytest.mark.parametrize("hits", [1, 2, 3])
 def test_the_guarantee_is_tight_and_less_noise_breaks_it(hits):
     made = budget(epsilon=0.7, delta=0.05, max_hits=hits)
-    found = clock(made)
+    found = calibrate(made)
     runs = [[count] * 12 for count in range(max(0, int(found.threshold) - 14), int(found.threshold) + 3)]
     everywhere, nowhere = [True] * 12, [False] * 12
     assert 0.049 < max(leaked(made, found, run, everywhere, nowhere, 0.7) for run in runs) <= 0.05
@@ -114,7 +114,7 @@ def test_delta_grows_with_eta_and_the_solver_uses_it_up(hits):
     etas = np.geomspace(1e-3, 3, 60)
     deltas = [ClockCurve(eta=eta, clocks=hits).delta(1.0) for eta in etas]
     assert np.all(np.diff(deltas) >= -1e-11)
-    eta = clock(budget(max_hits=hits)).eta
+    eta = calibrate(budget(max_hits=hits)).eta
     spent = ClockCurve(eta=eta, clocks=hits).delta(1.0)
     assert 1e-6 * (1 - 1e-6) < spent <= 1e-6
 
@@ -129,7 +129,7 @@ def test_loss_distribution_is_pessimistic_and_close():
 
 @pytest.mark.parametrize("changes", [{}, {"domain": "unknown", "tests_per_person": 1000}])
 def test_hazard_grows_by_no_more_than_one_person_may_add(changes):
-    found = clock(budget(**changes))
+    found = calibrate(budget(**changes))
     counts = np.arange(0, 400)
     hazard = found.hazard(counts)
     extra = found.budget.domain_hazard if found.budget.domain == "unknown" else 0.0
@@ -145,7 +145,7 @@ def test_hazards_of_all_tests_of_one_person_sum_to_the_delta_of_the_domain():
 
 @pytest.mark.parametrize("changes", [{}, {"domain": "unknown", "tests_per_person": 1000}])
 def test_law_of_hidden_thresholds_is_the_hit_probability(changes):
-    found = clock(budget(max_hits=1, **changes))
+    found = calibrate(budget(max_hits=1, **changes))
     counts = np.arange(0, 300)
     hidden = cdf(found.threshold_law, counts)
     hit, miss = (probability(counts) for probability in (found.hit_probability, found.miss_probability))
@@ -154,7 +154,7 @@ def test_law_of_hidden_thresholds_is_the_hit_probability(changes):
 
 
 def test_drawn_thresholds_follow_the_hit_probability():
-    found = clock(budget())
+    found = calibrate(budget())
     drawn = found.draw_thresholds(SeededNoise(11), 100_000)
     for count in (200, 280, 300):
         p = float(found.hit_probability(count))

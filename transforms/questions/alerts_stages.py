@@ -103,18 +103,19 @@ class TestCounts(StepFn, state="test_counts"):
         after, answers = self.mechanism.step(state, signs * counts, self.noise_of(step), thresholds=signs * thresholds)
         left = math.floor(max(0.0, self.mechanism.epsilon - self.mechanism.spent(after)) * PARTS) / PARTS
         least = self.mechanism.lower_bounds(answers, 1 - OUTSIDE)
-        found = zip(np.flatnonzero(answers.hits), answers.numbers, least, answers.branches, strict=True)
-        alerts = [self._row(step, self.rules[number], left, *map(float, told)) for number, *told in found]
+        found = (np.flatnonzero(answers.hits), answers.numbers, least, answers.branches)
+        told = zip(*(column.tolist() for column in found), strict=True)
+        alerts = [self._row(step, self.rules[number], left, *of_hit) for number, *of_hit in told]
         if alerts and self.mechanism.halted(after):
             alerts[-1] = alerts[-1]._replace(stopped=True)
             self.stopped.inc()
         self.published.inc(len(alerts))
         return after, alerts
 
-    def _row(self, step: int, rule: AlertRule, left: float, gap: float, least: float, branch: float) -> Alert:
+    def _row(self, step: int, rule: AlertRule, left: float, gap: float, least: float, branch: int) -> Alert:
         """Return the row of a hit, rounded to about a hundredth of its noise."""
         start, end = self.steps.bounds(step)
-        digits = 2 - math.floor(math.log10(math.sqrt(self.mechanism.gap_variance(int(branch)))))
+        digits = 2 - math.floor(math.log10(math.sqrt(self.mechanism.gap_variance(branch))))
         bound = rule.threshold + rule.sign * math.floor(least * 10.0**digits) / 10.0**digits
         return Alert(
             window_start=start,
