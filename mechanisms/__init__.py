@@ -19,8 +19,7 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.keyed_counts.key_table import KeyedRows, KeyedStep
 from privstream.mechanisms.keyed_counts.keyed_counts import KeyedCounts
 from privstream.mechanisms.monitor.holdings import Holdings
-from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
-from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
+from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import KeyedNoise, NoiseSource, SeededNoise
 from privstream.mechanisms.numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -61,7 +60,6 @@ __all__ = [
     "QuantileRows",
     "QueryMechanism",
     "RangeCounter",
-    "RuleMonitor",
     "SeededNoise",
     "SetCardinality",
     "SparseVector",

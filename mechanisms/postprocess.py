@@ -34,7 +34,7 @@ def blue_from_gaps(
         measures: independent measurements of the selected queries in order of selection, shape (k,), k >= 1.
         gaps: the gaps between them, shape (k - 1,): of a `TopSelection` all but the last.
         measure_variance: v > 0.
-        noise_variance: w >= 0, `NoisyTopK.noise_variance`.
+        noise_variance: w >= 0, that of `NoisyTopK.law`.
 
     Example:
         >>> blue_from_gaps([10.0, 4.0], [2.0], measure_variance=1.0, noise_variance=1.0).values.tolist()

@@ -85,9 +85,8 @@ class Alert(NamedTuple):
         since: start of the window since which the rule has been met, in each window without a gap.
         status: "started", then "continues"; with the method "status" also "ended" in the window in which it is no
             longer met.
-        epsilon_left: with the method "sparse_vector" what the run has left, rounded down; else None.
-        stopped: whether tests end here: with "sparse_vector" all, as the budget is spent; with "status" those of
-            at_most.
+        epsilon_left: with the method "sparse_vector" what the run has left after the window, rounded down; else None.
+        stopped: with the method "sparse_vector" whether tests end here, as the budget is spent; else False.
     """
 
     window_start: Timestamp

@@ -6,7 +6,7 @@ import functools
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,33 +27,25 @@ from privstream.mechanisms.privacy.accounting import (
     shift_of_noise,
 )
 from privstream.mechanisms.privacy.clocks import LARGEST_CHARGES, ClockCurve, StatusCurve
-from privstream.mechanisms.privacy.guarantee import GIVEN_NUMBERS, KEYED_NOISE, PrivacyGuarantee
-from privstream.mechanisms.privacy.units import PERSON
 
 LARGEST_COUNT = 1 << 62
-LAST_OCTAVE = 62
 LARGEST_ETA = 300.0
+LARGEST_HITS = 65_535
 CLEAR = 1e-9  # people: a detection threshold is not missed by rounding
+REST = math.log(2) * WORD_BITS  # -ln of the least probability that a table has
 
 AnyCalibration = TypeVar("AnyCalibration", bound="Calibration")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorBudget:
-    """What a monitor may spend, and on whom. All fields are public.
+    """What a monitor may spend, and on whom, by fields of `ThresholdMonitor`; all of them are public.
 
     Attributes:
-        epsilon: finite and > 0; pays for hits and for noisy counts.
-        delta: in (0, 1).
-        max_hits: hits after which a person is dropped, >= 1.
-        tests: number of tests in the whole run for which the accuracy statements are made, >= 1.
-        beta: failure probability over all these tests, in (0, 1).
-        domain: "known": every item of a public domain is tested at every step; "unknown": only items that somebody
-            holds are tested, so being tested at all must be hidden.
-        tests_per_person: unknown domain: tests that one person takes part in at most. None: no bound;
-            thresholds then rise with the public step number, and `items_per_step` is used.
-        items_per_step: tests of one step that one person takes part in at most.
-        count_share: share of epsilon that pays for a noisy count of each hit, in [0, 1); 0 releases no counts.
+        domain: "known": every item of a public domain is tested at every step; "rules": likewise, and each item brings
+            thresholds of its own, to which those here are added; "unknown": only items that somebody holds are tested,
+            so being tested at all must be hidden.
+        tests_per_person: tests of an unknown domain that one person takes part in at most, >= 1.
     """
 
     epsilon: float
@@ -63,16 +55,16 @@ class MonitorBudget:
     beta: float
     domain: str = "known"
     tests_per_person: int | None = None
-    items_per_step: int = 1
     count_share: float = 0.0
 
     def __post_init__(self) -> None:
         checks.epsilon(self.epsilon, largest=LARGEST_EPSILON)
         checks.probability("delta", self.delta)
         checks.probability("beta", self.beta)
-        for name in ("max_hits", "tests", "items_per_step"):
-            checks.integer(name, getattr(self, name), minimum=1)
-        checks.one_of("domain", self.domain, ("known", "unknown"))
+        checks.integer("tests", self.tests, minimum=1)
+        checks.integer("max_hits", self.max_hits, minimum=1, maximum=LARGEST_HITS)
+        if checks.one_of("domain", self.domain, ("known", "rules", "unknown")) == "unknown":
+            checks.integer("tests_per_person", self.tests_per_person, minimum=1)
         checks.probability("count_share", self.count_share, zero=True)
 
     @property
@@ -90,35 +82,22 @@ class MonitorBudget:
         """The epsilon that hits alone are calibrated to."""
         return self.epsilon * (1 - self.count_share)
 
-    def domain_hazard(self, step: int = 1) -> float:
-        """Return the largest hazard -ln(1 - Pr[hit]) of an item of one person, at public step 1, 2, ..
-
-        Summed over all tests of one person it is -ln(1 - domain_delta): docs/proofs/clock.md, section 3.
-        """
-        total = -math.log1p(-self.domain_delta)
-        if self.tests_per_person is not None:
-            return total / self.tests_per_person
-        octave = self.octave(step)
-        steps = (1 << octave) * (octave + 1) * (octave + 2)
-        return total / (steps * self.items_per_step)
-
-    def octave(self, step: int) -> int:
-        """Return the number of the stretch of steps 1, 2..3, 4..7, .. with one threshold; 0 if all have the same."""
-        checks.integer("step", step, minimum=1)
-        per_step = self.domain == "unknown" and self.tests_per_person is None
-        return step.bit_length() - 1 if per_step else 0
+    @property
+    def domain_hazard(self) -> float:
+        """The largest hazard -ln(1 - Pr[hit]) of an item of one person: over all tests -ln(1 - domain_delta)."""
+        return -math.log1p(-self.domain_delta) / (self.tests_per_person or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The law of hidden thresholds, and of noise on the counts of hits, that `budget` pays for; see `clock`.
+    """The law of hidden thresholds, and of noise on the counts of hits, that `budget` pays for; see `calibrate`.
 
-    Hit iff count >= T with Pr[T <= c] = 1 - exp(-H(c)), H growing by e^eta a person. Known domain: H(c) = e^{eta
+    Hit iff count >= T with Pr[T <= c] = 1 - exp(-H(c)), H growing by e^eta a person. Public items: H(c) = e^{eta
     (c - t)}, Gumbel noise of scale 1/eta. Unknown domain: H(c) = h (r^c - 1)/(r - 1) with r = e^eta, zero for an item
     that nobody has.
 
     With `up_steps` items have statuses: a hit takes an item up, and one that is up goes down iff count < T',
-    Pr[T' <= c] = exp(-e^{-eta (c - t')}); see `status`.
+    Pr[T' <= c] = exp(-e^{-eta (c - t')}).
 
     Attributes:
         budget: what it was solved for.
@@ -140,44 +119,42 @@ class Calibration:
 
     @property
     def threshold(self) -> float:
-        """The threshold at step 1."""
-        return self.threshold_at(1)
+        """The count at which H is one, or would be.
 
-    def threshold_at(self, step: int) -> float:
-        """Return the threshold at a public step 1, 2, ..: the count at which H is one, or would be."""
+        With rules it is by how much their thresholds are moved away from each other, so that both kinds of errors have
+        one margin.
+        """
         budget = self.budget
-        if budget.domain == "known":
-            return -math.log(-math.log1p(-budget.beta / (2 * budget.tests))) / self.eta
-        return (math.log(math.expm1(self.eta)) - math.log(budget.domain_hazard(step))) / self.eta
+        if budget.domain == "unknown":
+            return (math.log(math.expm1(self.eta)) - math.log(budget.domain_hazard)) / self.eta
+        if budget.domain == "rules":
+            surely = math.log(budget.tests / budget.beta)
+            return (surely - math.log(surely)) / (2 * self.eta)
+        return -math.log(-math.log1p(-budget.beta / (2 * budget.tests))) / self.eta
 
-    def hazard(self, counts: ArrayLike, *, step: int = 1) -> Floats:
+    def hazard(self, counts: ArrayLike) -> Floats:
         """Return H(count), inf where it overflows."""
         count = np.asarray(counts, dtype=np.float64)
-        exponent = np.minimum(self.eta * (count - self.threshold_at(step)), LARGEST_EXPONENT)
-        known: Floats = np.exp(exponent)
-        return known if self.budget.domain == "known" else known * -np.expm1(-self.eta * np.maximum(count, 0.0))
+        exponent = np.minimum(self.eta * (count - self.threshold), LARGEST_EXPONENT)
+        public: Floats = np.exp(exponent)
+        return public * -np.expm1(-self.eta * np.maximum(count, 0.0)) if self.budget.domain == "unknown" else public
 
-    def miss_probability(self, counts: ArrayLike, *, step: int = 1) -> Floats:
+    def miss_probability(self, counts: ArrayLike) -> Floats:
         """Return Pr[T > count] for each count, accurate also when tiny."""
-        return np.exp(-self.hazard(counts, step=step))
+        return np.exp(-self.hazard(counts))
 
-    def hit_probability(self, counts: ArrayLike, *, step: int = 1) -> Floats:
+    def hit_probability(self, counts: ArrayLike) -> Floats:
         """Return Pr[T <= count] for each count, accurate also when tiny."""
-        return -np.expm1(-self.hazard(counts, step=step))
+        return -np.expm1(-self.hazard(counts))
 
-    def absent_hit_probability(self) -> Any:
-        """Return Pr[T <= 0], the chance that an item of nobody is a hit, with the precision of `PRECISE`."""
-        if self.budget.domain == "unknown":
-            return PRECISE.mpf(0)
-        return -PRECISE.expm1(-PRECISE.exp(-PRECISE.mpf(self.eta) * PRECISE.mpf(self.threshold)))
+    @property
+    def threshold_law(self) -> IntegerLaw:
+        """The law of max(T, 0), of max(T, 1) in an unknown domain, or of T with rules, exact to 128 bits."""
+        return _threshold_law(self)
 
-    def threshold_law(self, *, step: int = 1) -> IntegerLaw:
-        """Return the law of hidden thresholds given T >= 1 (of max(T, 1): unknown domain), exact to 128 bits."""
-        return _threshold_law(self, self.budget.octave(step))
-
-    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> Integers:
-        """Return hidden thresholds T given T >= 1, one per label, int64 (n,)."""
-        return self.threshold_law(step=step).draw(noise, labels)
+    def draw_thresholds(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return hidden thresholds T, one per label, int64 (n,)."""
+        return self.threshold_law.draw(noise, labels)
 
     @functools.cached_property
     def end_threshold(self) -> float:
@@ -185,8 +162,10 @@ class Calibration:
 
         So low that an item with the detection threshold stays up, and so high that an item of nobody goes down.
         """
+        if self.budget.domain == "rules":
+            return -self.threshold
         margin = math.log(4 * (self.up_steps or 1) / self.budget.beta)  # -ln of the chance of one wrong down-test
-        started = self._surely_hit(self.budget.beta / (4 * self.budget.tests), 1) - CLEAR
+        started = self._surely_hit(self.budget.beta / (4 * self.budget.tests)) - CLEAR
         return max(started - margin / self.eta, math.log(margin) / self.eta)
 
     def end_hazard(self, counts: ArrayLike) -> Floats:
@@ -196,33 +175,37 @@ class Calibration:
 
     @property
     def end_law(self) -> IntegerLaw:
-        """The law of max(T', 0), exact to 128 bits."""
-        return falling_law(self.eta, self.end_threshold, 0)
+        """The law of max(T', 0), or of T' with rules, exact to 128 bits."""
+        return _end_law(self)
 
     @property
     def reach(self) -> float:
-        """About the largest hidden threshold: beyond it a miss is less likely than a table can say."""
-        highest = self.threshold_at(1 << LAST_OCTAVE) + math.log(math.log(2) * WORD_BITS) / self.eta
-        if self.up_steps is None:
-            return highest
-        return max(highest, self.end_threshold + math.log(2) * WORD_BITS / self.eta)
+        """About the number of integers between the ends of a table, beyond which it has no probability."""
+        if self.budget.domain == "rules":
+            return (REST + math.log(REST)) / self.eta
+        highest = self.threshold + math.log(REST) / self.eta
+        return highest if self.up_steps is None else max(highest, self.end_threshold + REST / self.eta)
 
-    def detection_threshold(self, tests: int, beta: float, *, step: int = 1) -> int:
+    def detection_threshold(self, tests: int, beta: float) -> int:
         """Return the least count that is found with probability 1 - beta in each of `tests` tests at once.
 
         Half of beta is left to items wrongly reported. With statuses a quarter is for `tests` up-tests and a quarter
-        for `up_steps` down-tests, so that an item with this count starts at once and does not end.
+        for `up_steps` down-tests, so that an item with this count starts at once and does not end. With rules: the
+        margin by which a threshold must be passed, or missed, for so many tests of both kinds to go as they should.
         """
         tests, beta = checks.integer("tests", tests, minimum=1), checks.probability("beta", beta)
+        if self.budget.domain == "rules":
+            surely, moved = math.log(tests / beta), self.threshold
+            return math.ceil(max(math.log(surely) / self.eta + moved, surely / self.eta - moved))
         if self.up_steps is None:
-            return self._surely_hit(beta / (2 * tests), step)
+            return self._surely_hit(beta / (2 * tests))
         stays = math.ceil(self.end_threshold + math.log(4 * self.up_steps / beta) / self.eta)
-        return max(self._surely_hit(beta / (4 * tests), step), stays)
+        return max(self._surely_hit(beta / (4 * tests)), stays)
 
-    def _surely_hit(self, allowed: float, step: int) -> int:
+    def _surely_hit(self, allowed: float) -> int:
         """Return the least count that is missed with this probability at most."""
         counts = range(1, LARGEST_COUNT)
-        place = bisect_left(counts, True, key=lambda count: bool(self.miss_probability(count, step=step) <= allowed))
+        place = bisect_left(counts, True, key=lambda count: bool(self.miss_probability(count) <= allowed))
         if place == len(counts):
             raise ValueError("beta must be reachable by a count below 2^62")
         return counts[place]
@@ -236,7 +219,7 @@ class Calibration:
     def proof(self) -> str:
         """Where the curve of hits and misses, with the domain, is proved."""
         page = "clock" if self.up_steps is None else "status_monitor"
-        return f"docs/proofs/{page}.md, Theorem {1 if self.budget.domain == 'known' else 2}"
+        return f"docs/proofs/{page}.md, Theorem {2 if self.budget.domain == 'unknown' else 1}"
 
     @functools.cached_property
     def privacy_curve(self) -> PrivacyCurve:
@@ -247,61 +230,28 @@ class Calibration:
             curve = beside(curve, shift, self.budget.epsilon)
         return SlackCurve(curve=curve, slack=self.budget.domain_delta) if self.budget.domain_delta else curve
 
-    @functools.cached_property
-    def guarantee(self) -> PrivacyGuarantee:
-        """The guarantee for one person over the whole run."""
-        budget, counted = self.budget, self.count_sigma is not None
-        charge, published = (
-            ("hit", "items that were hits") if self.up_steps is None else ("change", "changes of status")
-        )
-        limits = [f"Each person is charged for at most {_many(budget.max_hits, charge)} and then no longer counted."]
-        if budget.domain == "unknown" and budget.tests_per_person is not None:
-            limits.append(f"Each person takes part in at most {_many(budget.tests_per_person, 'test')}.")
-        elif budget.domain == "unknown":
-            limits.append(f"Each person counts with at most {_many(budget.items_per_step, 'item')} per step.")
-        return PrivacyGuarantee(
-            unit=PERSON,
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            limits=tuple(limits),
-            public=("all parameters", f"the steps, the {published}{' and their noisy counts' * counted}"),
-            adaptivity="The adversary may choose all data of each step knowing everything published before it.",
-            proof=self.proof + "; docs/proofs/noisy_counts.md" * counted,
-            caveats=(KEYED_NOISE, GIVEN_NUMBERS),
-            curve=self.privacy_curve,
-        )
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number > 1)}"
-
 
 def _curve(eta: float, charges: int, *, statuses: bool) -> ClockCurve | StatusCurve:
     return StatusCurve(eta=eta, charges=charges) if statuses else ClockCurve(eta=eta, clocks=charges)
 
 
 @functools.lru_cache(maxsize=64)
-def _threshold_law(calibration: Calibration, octave: int) -> IntegerLaw:
-    budget, step, rate = calibration.budget, 1 << octave, PRECISE.mpf(calibration.eta)
-    growth = PRECISE.exp(rate)
-    if budget.domain == "known":
-        unit = PRECISE.exp(-rate * PRECISE.mpf(calibration.threshold_at(step)))
-    else:
-        unit = PRECISE.mpf(budget.domain_hazard(step)) / (growth - 1)
-    return IntegerLaw.from_survival(1, lambda k: PRECISE.exp(-unit * (growth**k - 1)))
+def _threshold_law(calibration: Calibration) -> IntegerLaw:
+    budget, rate = calibration.budget, PRECISE.mpf(calibration.eta)
+    growth, place = PRECISE.exp(rate), calibration.threshold
+    if budget.domain == "unknown":
+        unit = PRECISE.mpf(budget.domain_hazard) / (growth - 1)
+        return IntegerLaw.from_survival(1, lambda k: PRECISE.exp(-unit * (growth**k - 1)))
+    unit = PRECISE.exp(-rate * PRECISE.mpf(place))
+    first = math.floor(place - REST / calibration.eta) if budget.domain == "rules" else 0
+    return IntegerLaw.from_survival(first, lambda k: PRECISE.exp(-unit * growth**k))
 
 
 @functools.lru_cache(maxsize=64)
-def rising_law(eta: float, threshold: float, first: int) -> IntegerLaw:
-    """Return the law of max(T, first) of a known domain."""
-    rate, place = PRECISE.mpf(eta), PRECISE.mpf(threshold)
-    return IntegerLaw.from_survival(first, lambda k: PRECISE.exp(-PRECISE.exp(rate * (k - place))))
-
-
-@functools.lru_cache(maxsize=64)
-def falling_law(eta: float, threshold: float, first: int) -> IntegerLaw:
-    """Return the law of max(T', first)."""
-    rate, place = PRECISE.mpf(eta), PRECISE.mpf(threshold)
+def _end_law(calibration: Calibration) -> IntegerLaw:
+    rate, place = PRECISE.mpf(calibration.eta), PRECISE.mpf(calibration.end_threshold)
+    lowest = math.floor(calibration.end_threshold - math.log(REST) / calibration.eta)
+    first = lowest if calibration.budget.domain == "rules" else 0
     return IntegerLaw.from_survival(first, lambda k: -PRECISE.expm1(-PRECISE.exp(-rate * (k - place))))
 
 
@@ -314,11 +264,28 @@ def with_counts(calibration: AnyCalibration) -> AnyCalibration:
     return replace(calibration, count_sigma=gaussian_sigma(shift, math.sqrt(budget.max_hits), budget.max_hits))
 
 
-def _solved(budget: MonitorBudget, up_steps: int | None) -> Calibration:
-    """Return the least noise that meets `budget`: delta does not decrease with eta."""
-    goal, statuses = budget.hits_delta * (1 - ROUNDING), up_steps is not None
+@functools.lru_cache(maxsize=64)
+def calibrate(budget: MonitorBudget, up_steps: int | None = None) -> Calibration:
+    """Return the least noise for which tests meet `budget` that charge for hits, or with `up_steps` for changes.
 
-    def accept(eta: float) -> bool:
+    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
+    docs/proofs/clock.md, or of docs/proofs/status_monitor.md.
+
+    Accuracy: `detection_threshold`; in a known domain no absent item is ever reported, with probability 1 - beta/2.
+
+    Raises:
+        ValueError: epsilon is so small that the law has no table, or `max_hits` too large for statuses.
+
+    Example:
+        >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
+        >>> calibrate(budget).detection_threshold(10**6, 0.01), round(calibrate(budget, 100_000).noise_scale, 2)
+        (330, 15.24)
+    """
+    goal, statuses = budget.hits_delta * (1 - ROUNDING), up_steps is not None
+    if statuses and budget.max_hits > LARGEST_CHARGES:
+        raise ValueError(f"max_hits must be <= {LARGEST_CHARGES:,} for statuses, got {budget.max_hits:,}")
+
+    def accept(eta: float) -> bool:  # delta does not decrease with eta
         return _curve(eta, budget.max_hits, statuses=statuses).delta(budget.hits_epsilon) <= goal
 
     found = Calibration(budget=budget, eta=largest(accept, 0.0, LARGEST_ETA), up_steps=up_steps)
@@ -328,40 +295,3 @@ def _solved(budget: MonitorBudget, up_steps: int | None) -> Calibration:
             f"{budget.epsilon}: at this budget they reach {found.reach:,.0f}"
         )
     return with_counts(found)
-
-
-@functools.lru_cache(maxsize=64)
-def clock(budget: MonitorBudget) -> Calibration:
-    """Return the least noise for which tests that charge for hits meet `budget`.
-
-    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
-    docs/proofs/clock.md.
-
-    Accuracy: `detection_threshold`; in a known domain no absent item is ever reported, with probability 1 - beta/2.
-
-    Example:
-        >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
-        >>> clock(budget).detection_threshold(10**6, 0.01)
-        330
-    """
-    return _solved(budget, None)
-
-
-@functools.lru_cache(maxsize=64)
-def status(budget: MonitorBudget, up_steps: int) -> Calibration:
-    """Return the least noise for which tests that charge for changes of status meet `budget`.
-
-    Privacy: (budget.epsilon, budget.delta) for one person over the whole run; binary membership. Theorems 1 and 2 of
-    docs/proofs/status_monitor.md.
-
-    Raises:
-        ValueError: `max_hits` is too large to be accounted for.
-
-    Example:
-        >>> budget = MonitorBudget(epsilon=1.0, delta=1e-6, max_hits=4, tests=10**6, beta=0.01)
-        >>> round(status(budget, up_steps=100_000).noise_scale, 2)
-        15.24
-    """
-    if budget.max_hits > LARGEST_CHARGES:
-        raise ValueError(f"max_hits must be <= {LARGEST_CHARGES:,} for statuses, got {budget.max_hits:,}")
-    return _solved(budget, up_steps)

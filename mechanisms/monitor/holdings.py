@@ -152,11 +152,8 @@ class Tally:
         return Charges.of(self.users[np.repeat(charged, self.held) & self.active])
 
 
-def repeats(column: np.ndarray, *more: np.ndarray) -> bool:
-    """Return whether two rows are equal."""
-    if not more:
-        column = np.sort(column)
-        return bool(np.any(column[1:] == column[:-1]))
-    order = np.lexsort((*more, column))
-    equal = [each[order][1:] == each[order][:-1] for each in (column, *more)]
-    return bool(np.any(np.logical_and.reduce(equal)))
+def repeats(first: np.ndarray, second: np.ndarray) -> bool:
+    """Return whether two rows of a pair of columns are equal."""
+    order = np.lexsort((second, first))
+    one, other = first[order], second[order]
+    return bool(np.any((one[1:] == one[:-1]) & (other[1:] == other[:-1])))

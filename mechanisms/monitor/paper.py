@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget, with_counts
-from privstream.mechanisms.noise.discrete import PRECISE, DiscreteLaplace
+from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve
 from typing_extensions import override
@@ -40,35 +39,25 @@ class PaperCalibration(Calibration):
         """Delta, rounded up."""
         return math.ceil(self.inner_scale * math.log(self.inner_scale))
 
+    @functools.cached_property
     @override
-    def threshold_at(self, step: int) -> float:
+    def threshold(self) -> float:
         return float(math.ceil(self.noise_scale * math.log(self.budget.tests / self.budget.beta)))
 
     @override
-    def miss_probability(self, counts: ArrayLike, *, step: int = 1) -> Floats:
-        inner, chances = self._inner
-        least = inner - self.threshold + 1 + np.asarray(counts, np.float64)[..., None]
-        return np.asarray(_tail(least, self.noise_scale) @ chances)
+    def miss_probability(self, counts: ArrayLike) -> Floats:
+        return self._chance(np.asarray(counts, np.float64)[..., None] + self._inner[0] + 1 - self.threshold)
 
     @override
-    def hit_probability(self, counts: ArrayLike, *, step: int = 1) -> Floats:
-        inner, chances = self._inner
-        least = self.threshold - np.asarray(counts, np.float64)[..., None] - inner
-        return np.asarray(_tail(least, self.noise_scale) @ chances)
+    def hit_probability(self, counts: ArrayLike) -> Floats:
+        return self._chance(self.threshold - np.asarray(counts, np.float64)[..., None] - self._inner[0])
+
+    def _chance(self, least: Floats) -> Floats:
+        """Return Pr[w >= least], or that w is <= -least, where `least` has a column for each value of min(v, Delta)."""
+        return np.asarray(_tail(least, self.noise_scale) @ self._inner[1])
 
     @override
-    def absent_hit_probability(self) -> Any:
-        return PRECISE.mpf(float(self.hit_probability(0)))
-
-    @override
-    def draw_thresholds(self, noise: NoiseSource, labels: Labels, *, step: int = 1) -> Integers:
-        drawn, attempt = self._draw(noise, labels), 0
-        while (drawn < 1).any():
-            attempt += 1
-            drawn = np.where(drawn < 1, self._draw(noise.derive("again", attempt), labels), drawn)
-        return drawn
-
-    def _draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+    def draw_thresholds(self, noise: NoiseSource, labels: Labels) -> Integers:
         outer = DiscreteLaplace(self.noise_scale).draw(noise.derive("w"), labels)
         inner = DiscreteLaplace(self.inner_scale).draw(noise.derive("v"), labels)
         return int(self.threshold) - outer - np.minimum(inner, self.cut_off)

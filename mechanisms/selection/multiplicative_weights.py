@@ -1,8 +1,10 @@
 """OnlineMultiplicativeWeights: linear queries answered in order from a hypothesis that learns from its errors."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -13,13 +15,12 @@ from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.accounting import PrivacyCurve
-from privstream.mechanisms.selection.queries import QueryMechanism
+from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, integers
 from privstream.mechanisms.selection.sparse_vector import VALUES, Progress, SparseVector
 from scipy import special
 from typing_extensions import override
 
 _LARGEST_DOMAIN = 2**24
-_MOST_RECORDS = 2**60
 _LARGEST_GUESS = 2**53  # of the number of records: the answers expected are floating-point numbers
 _BLOCK = 2**22  # entries of queries that are multiplied at once
 _ALPHAS = sorted({float(f"{alpha:.2g}") for alpha in np.geomspace(0.002, 0.99, 200).tolist()})
@@ -107,10 +108,8 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     adaptivity = "Queries may depend on all earlier answers."
 
     def __post_init__(self) -> None:
-        if checks.integer("domain_size", self.domain_size, minimum=2) > _LARGEST_DOMAIN:
-            raise ValueError(f"domain_size must be <= 2**24, got {self.domain_size}")
-        if checks.integer("records", self.records, minimum=1) > _LARGEST_GUESS:
-            raise ValueError(f"records must be <= 2**53, got {self.records}")
+        checks.integer("domain_size", self.domain_size, minimum=2, maximum=_LARGEST_DOMAIN)
+        checks.integer("records", self.records, minimum=1, maximum=_LARGEST_GUESS)
         if checks.probability("alpha", self.alpha) < _LEAST_ALPHA:
             raise ValueError(f"alpha must be >= {_LEAST_ALPHA:g}, got {self.alpha}")
         _ = self.tests  # checks the other parameters
@@ -126,18 +125,16 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
         Raises:
             ValueError, TypeError: a parameter breaks its rule, whatever alpha is.
         """
-        best: tuple[bool, float, Self] | None = None
+        checks.integer("queries", queries, minimum=1)
+        checks.probability("beta", beta)
+        found: list[tuple[bool, float, Self]] = []
         for alpha in _ALPHAS:
-            try:
+            with suppress(ValueError):
                 made = cls(alpha=alpha, **parameters)
-            except ValueError:
-                continue
-            refusing = made.records_needed(queries, beta) > made.records
-            found = refusing, made.accuracy(queries, beta), made
-            best = found if best is None or found[:2] < best[:2] else best
-        if best is None:
+                found.append((made.records_needed(queries, beta) > made.records, made.accuracy(queries, beta), made))
+        if not found:
             return cls(alpha=_ALPHAS[-1], **parameters)  # raises what is wrong
-        return best[2]
+        return min(found, key=itemgetter(0, 1))[2]
 
     @property
     def max_updates(self) -> int:
@@ -147,12 +144,7 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     @cached_property
     def tests(self) -> SparseVector:
         """The mechanism that finds wrong answers; nothing else sees the data."""
-        return SparseVector(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            max_hits=self.max_updates,
-            publish=VALUES,
-        )
+        return SparseVector(epsilon=self.epsilon, delta=self.delta, max_hits=self.max_updates, publish=VALUES)
 
     @property
     @override
@@ -245,24 +237,20 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
 
     def _updated(self, log_law: Floats, direction: NDArray[Any]) -> Floats:
         moved = log_law + self.alpha / 2 * direction
-        updated: Floats = moved - special.logsumexp(moved)
-        return updated
+        return np.asarray(moved - special.logsumexp(moved))
 
     def _checked(self, given: LinearQueries) -> tuple[Integers, Integers]:
-        counts, queries = np.asarray(given.counts), np.asarray(given.queries)
-        if counts.dtype.kind not in "iu":
-            raise TypeError(f"counts must be integers, got {counts.dtype}")
+        counts = integers("counts", given.counts)
+        queries = np.asarray(given.queries)
         if counts.shape != (self.domain_size,) or (counts < 0).any():
             raise ValueError(f"counts must be {self.domain_size} numbers >= 0, got shape {counts.shape}")
-        if counts.sum(dtype=np.float64) > _MOST_RECORDS:
+        if counts.sum(dtype=np.float64) > LARGEST:
             raise ValueError("counts must sum to at most 2**60")
-        if queries.dtype.kind not in "biu":
-            raise TypeError(f"queries must be 0 or 1, got {queries.dtype}")
+        if queries.dtype.kind not in "biu" or not np.all((queries >= 0) & (queries <= 1)):
+            raise ValueError("queries must be integers, 0 or 1")
         if queries.ndim != 2 or queries.shape[1] != self.domain_size:
             raise ValueError(f"queries must have shape (n, {self.domain_size}), got {queries.shape}")
-        if not np.all((queries >= 0) & (queries <= 1)):
-            raise ValueError("queries must be 0 or 1")
-        return counts.astype(np.int64), queries.astype(np.int64)
+        return counts, queries.astype(np.int64)
 
 
 def _products(queries: NDArray[Any], weights: NDArray[Any]) -> Any:

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Integers
-from privstream.mechanisms.mechanism import described
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
-from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp
+from privstream.mechanisms.privacy.accounting import ComposedCurve, PointCurve, PrivacyCurve, PureDp
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
@@ -80,9 +79,11 @@ class QueryMechanism(ABC):
                 raise ValueError(f"epsilon must give a noise scale in [1e-6, 1e11], got a noise scale of {scale:g}")
         checks.boolean("monotone", self.monotone)
 
-    def _label(self) -> bytes:
-        """Return the parameters for noise labels: with other parameters the noise is another one."""
-        return described(self)
+
+def composed(curves: tuple[PrivacyCurve, ...], epsilon: float, delta: float, interval: float = 1e-4) -> PrivacyCurve:
+    """Return what curves make together; (epsilon, delta), which they add up to, where the grid of losses has more."""
+    found = ComposedCurve(curves=curves, interval=interval)
+    return found if found.delta(epsilon) <= delta else PointCurve(at_epsilon=epsilon, at_delta=delta)
 
 
 def integers(name: str, values: ArrayLike, *, single: bool = False) -> Integers:

@@ -16,17 +16,11 @@ from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import (
-    ComposedCurve,
-    PointCurve,
-    PrivacyCurve,
-    PureComposition,
-    PureDp,
-    smallest,
-)
+from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureComposition, PureDp, smallest
 from privstream.mechanisms.selection.queries import (
     LARGEST,
     QueryMechanism,
+    composed,
     excess_quantile,
     integers,
     leaders,
@@ -35,6 +29,7 @@ from privstream.mechanisms.selection.queries import (
 from typing_extensions import override
 
 HITS, VALUES, GAPS = PUBLISHED = ("hits", "values", "gaps")
+PROOFS = {HITS: "sparse_vector.md, section Sparse", VALUES: "sparse_vector.md, section NumericSparse"}
 MOST_BRANCHES = 32
 SHARE_OF_VALUES = 1 / 9  # of epsilon, as in the source for delta = 0
 _MOST_GAIN = 1e4  # less noise by more than this is not looked for
@@ -155,10 +150,7 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     @property
     def proof(self) -> str:  # type: ignore[override]
         """Where the guarantee is proved."""
-        if self.publish == GAPS:
-            return "docs/proofs/free_gap.md, section 2"
-        section = "NumericSparse" if self.publish == VALUES else "AboveThreshold" if self.max_hits == 1 else "Sparse"
-        return f"docs/proofs/sparse_vector.md, section {section}"
+        return f"docs/proofs/{PROOFS.get(self.publish, 'free_gap.md, section 2')}"
 
     @property
     @override
@@ -175,15 +167,13 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         if self.publish == HITS:
             return tests
         values = PureComposition(rounds=self.max_hits, round_epsilon=1 / self.value_scale)
-        both = ComposedCurve(curves=(tests, values))  # on its grid of losses perhaps worse than what adds up
-        added = PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)
-        return both if both.delta(self.epsilon) <= self.delta else added
+        return composed((tests, values), self.epsilon, self.delta)
 
     @property
     def threshold_epsilon(self) -> float:
         """The part of epsilon that the threshold costs, with gaps."""
         # Ding et al. (2022), section 5.1, after Lyu, Su and Li (2017), section 4.2.
-        best = 1 / (1 + math.cbrt((self.max_hits if self.monotone else 2 * self.max_hits) ** 2))
+        best = 1 / (1 + math.cbrt(((1 if self.monotone else 2) * self.max_hits) ** 2))
         return self.epsilon * (best if self.threshold_share is None else self.threshold_share)
 
     @property
@@ -243,10 +233,8 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         number = min(self.max_hits, queries)
         thresholds = math.lgamma(number + 1) + math.lgamma(0.5) - math.lgamma(number + 0.5)
         logs = math.log(queries / (2 * checks.probability("beta", tests))) + thresholds
-        alpha = 2 * self.threshold_scale * logs + 1
-        return (
-            max(alpha, self.value_scale * math.log(2 * self.max_hits / beta) + 1) if self.publish == VALUES else alpha
-        )
+        values = self.value_scale * math.log(2 * self.max_hits / beta) if self.publish == VALUES else 0.0
+        return max(2 * self.threshold_scale * logs, values) + 1
 
     def _gap_accuracy(self, queries: int, share: float) -> float:
         """Return alpha where each direction of the threshold's noise, hits and misses each fail with `share`."""
@@ -274,14 +262,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         test, value = 1 / self.threshold_scale, 1 / self.value_scale if self.publish == VALUES else 0.0
         return min(self.epsilon, state.hits * (2 * test + value) + (0.0 if self.halted(state) else test))
 
-    def costs(self, answers: Answers) -> Floats:
-        """Return the epsilon that each hit cost, with gaps."""
-        return self.hit_epsilon * np.ldexp(1.0, -answers.branches)
-
-    def variances(self, answers: Answers) -> Floats:
-        """Return the variance of the gap of each hit."""
-        return np.array([self.gap_variance(branch) for branch in answers.branches.tolist()], dtype=np.float64)
-
     def lower_bounds(self, answers: Answers, confidence: float) -> Floats:
         """Return lower confidence bounds of value - threshold for the hits.
 
@@ -290,8 +270,8 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         nevertheless, every bound is wrong.
         """
         wrong = (1 - checks.probability("confidence", confidence)) / self.branches
-        scales = [math.ldexp(self.query_scale, branch) for branch in range(self.branches)]
         threshold = Geometric(self.threshold_scale)
+        scales = [math.ldexp(self.query_scale, branch) for branch in range(self.branches)]
         below = np.array([excess_quantile(Geometric(scale), threshold, wrong) for scale in scales])
         return np.asarray(answers.numbers - below[answers.branches])
 
@@ -339,11 +319,9 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         totals = noisy(queries, self.query_law(), len(queries), source)
         barrier = self.threshold + int(self.threshold_law.draw(source.derive("threshold"), 1)[0])
         order = leaders(totals, self.max_hits)
-        raw: Integers = totals[order] - barrier
-        centre = self._centre(0)
-        found = int(np.count_nonzero(raw >= math.ceil(centre)))
-        gaps = np.asarray(raw[:found] - centre, np.float64)
-        return Selection(order[:found], gaps, self.threshold_epsilon + self.hit_epsilon * found)
+        gaps = np.asarray(totals[order] - barrier - self._centre(0), np.float64)
+        found = int(np.count_nonzero(gaps >= 0))
+        return Selection(order[:found], gaps[:found], self.threshold_epsilon + self.hit_epsilon * found)
 
     def _answer(
         self, state: Progress, values: Integers, bars: Integers, noise: NoiseSource

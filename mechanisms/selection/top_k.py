@@ -16,10 +16,8 @@ from privstream.mechanisms.mechanism import described
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.postprocess import blue_from_gaps
+from privstream.mechanisms.postprocess import Estimates, blue_from_gaps
 from privstream.mechanisms.privacy.accounting import (
-    ComposedCurve,
-    PointCurve,
     PrivacyCurve,
     PureComposition,
     PureDp,
@@ -31,7 +29,7 @@ from privstream.mechanisms.privacy.accounting import (
 )
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PUBLISHED_FLOATS
 from privstream.mechanisms.privacy.units import PERSON, PrivacyUnit
-from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, integers, leaders, noisy
+from privstream.mechanisms.selection.queries import LARGEST, QueryMechanism, composed, integers, leaders, noisy
 from scipy import special
 from typing_extensions import override
 
@@ -81,7 +79,7 @@ class NoisyTopK(QueryMechanism):
 
     Accuracy:
         With probability 1 - beta no query that was not selected exceeds a selected one, or the threshold if that was
-        reached, by more than `accuracy(queries, beta)`. The noise of a gap has variance 2 `noise_variance`,
+        reached, by more than `accuracy(queries, beta)`. The noise of a gap has twice the variance of `law`,
         as if the selection did not depend on it.
 
     Attributes:
@@ -129,11 +127,6 @@ class NoisyTopK(QueryMechanism):
         """The noise on each query."""
         return Geometric(self.noise_scale)
 
-    @property
-    def noise_variance(self) -> float:
-        """Variance of the noise on each query."""
-        return self.law.variance
-
     def accuracy(self, queries: int, beta: float) -> float:
         """Return the alpha of the class docstring for so many queries."""
         contestants = checks.integer("queries", queries, minimum=1) + (self.threshold is not None)
@@ -157,7 +150,7 @@ class NoisyTopK(QueryMechanism):
             queries = np.append(queries, self.threshold)
         if len(queries) <= self.top:
             raise ValueError(f"values must contain more than {self.top} queries, the threshold being one")
-        totals = noisy(queries, self.law, len(queries), noise.derive("top-k", self._label()))
+        totals = noisy(queries, self.law, len(queries), noise.derive("top-k", described(self)))
         order = leaders(totals, self.top + 1)
         last = len(queries) - 1 if self.threshold is not None else -1
         reached = np.flatnonzero(order[: self.top] == last)
@@ -166,15 +159,6 @@ class NoisyTopK(QueryMechanism):
         found = int(reached[0])
         gaps = gaps_between(totals, order[: found + 2])
         return TopSelection(order[:found], gaps[:found], int(gaps[found]), self.epsilon * (found + 1) / self.top)
-
-    def estimates(self, selection: TopSelection) -> Floats | None:
-        """Return estimates of the selected queries, threshold plus gaps, or None if no threshold was reached.
-
-        Each has the variance 2 `noise_variance`; all of them share the threshold's noise.
-        """
-        if selection.threshold_gap is None or self.threshold is None:
-            return None
-        return self.threshold + np.cumsum(selection.gaps[::-1], dtype=np.float64)[::-1]
 
 
 class RankedCounts(NamedTuple):
@@ -204,7 +188,7 @@ class MeasuredTopK(QueryMechanism):
 
     Accuracy:
         With probability 95% no count of a release that was not selected exceeds a selected one by more than
-        `selection_error(counts, 0.05)`, and, each alone, an interval contains the true count: it is that of the
+        `selection.accuracy(counts, 0.05)`, and, each alone, an interval contains the true count: it is that of the
         measure, which does not know what the selection saw, widened until it contains the estimate. Where the noise
         decides what is selected, gaps and estimates are biased upwards; elsewhere `estimate_variance` holds.
 
@@ -231,6 +215,7 @@ class MeasuredTopK(QueryMechanism):
     items_per_release: int = 1
     measure_share: float = 0.25
     proof = "docs/proofs/top_k_windows.md, section 2"
+    unit = PERSON
     adaptivity = "The counts of each release may depend on everything published before it."
 
     def __post_init__(self) -> None:
@@ -243,11 +228,6 @@ class MeasuredTopK(QueryMechanism):
             raise ValueError(f"releases times measures in each must be <= {MOST_MEASURES:,}, got {self._charges:,}")
         checks.probability("measure_share", self.measure_share)
         _ = self._laplace, self.selection
-
-    @property
-    @override
-    def unit(self) -> PrivacyUnit:
-        return PERSON
 
     @property
     @override
@@ -268,10 +248,7 @@ class MeasuredTopK(QueryMechanism):
         if isinstance(self.measurement, DiscreteGaussian):
             return beside(selections, shift_of_noise(self.measurement.sigma, self._charges), self.epsilon)
         pure = PureDp(self.epsilon * self.measure_share)
-        found = ComposedCurve(curves=(selections, pure), interval=min(1e-2, self.epsilon / 1000))
-        if found.delta(self.epsilon) <= self.delta:
-            return found
-        return PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)  # the grid rounds pure losses up
+        return composed((selections, pure), self.epsilon, self.delta, min(1e-2, self.epsilon / 1000))
 
     @functools.cached_property
     def selection(self) -> NoisyTopK:
@@ -297,13 +274,12 @@ class MeasuredTopK(QueryMechanism):
     @property
     def estimate_variance(self) -> float:
         """Variance of an estimate, as if the selection did not depend on the noise."""
-        measure, selection = self.measurement.variance, self.selection.noise_variance
         nothing = [0.0] * self.top
-        return float(blue_from_gaps(nothing, nothing[1:], measure_variance=measure, noise_variance=selection).variance)
+        return float(self._improved(nothing, nothing[1:]).variance)
 
-    def selection_error(self, counts: int, beta: float) -> float:
-        """Return by how much a count that was not selected exceeds a selected one with probability at most beta."""
-        return self.selection.accuracy(counts, beta)
+    def _improved(self, measures: ArrayLike, gaps: ArrayLike) -> Estimates:
+        variances = {"measure_variance": self.measurement.variance, "noise_variance": self.selection.law.variance}
+        return blue_from_gaps(measures, gaps, **variances)
 
     def release(self, counts: ArrayLike, noise: NoiseSource) -> RankedCounts:
         """Select and measure the largest counts of one release; estimates and intervals in tenths.
@@ -323,13 +299,8 @@ class MeasuredTopK(QueryMechanism):
         values = np.asarray(counts)[selected.indices].astype(np.int64)
         labels = source.derive("value").bind(selected.indices.astype(np.uint64), values)
         measures = values + self.measurement.draw(source.derive("measure"), labels)
-        estimates = blue_from_gaps(
-            measures,
-            selected.gaps[:-1],
-            measure_variance=self.measurement.variance,
-            noise_variance=self.selection.noise_variance,
-        ).values
-        rounded, sure = np.round(estimates, 1), self.measurement.tail_quantile(OUTSIDE / 2)
+        rounded = np.round(self._improved(measures, selected.gaps[:-1]).values, 1)
+        sure = self.measurement.tail_quantile(OUTSIDE / 2)
         ends = np.minimum(rounded, measures - sure), np.maximum(rounded, measures + sure)
         lower, upper = (np.maximum(end, 0.0) for end in ends)
         return RankedCounts(selected.indices, selected.gaps, rounded, lower, upper)
@@ -349,11 +320,10 @@ class MeasuredTopK(QueryMechanism):
 
 
 class CandidateSelection(NamedTuple):
-    """The selected candidate's index, its gap in units of `utility_scale`, and the epsilon spent."""
+    """The selected candidate's index, and its gap in units of `utility_scale`."""
 
     candidate: int
     gap: float
-    spent: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,12 +382,12 @@ class ExponentialMechanismWithGap(QueryMechanism):
     def select(self, utilities: ArrayLike, noise: NoiseSource) -> CandidateSelection:
         """Select a candidate by Gumbel noise (Algorithm 7): utilities are finite numbers, (n,), n >= 2; private."""
         scaled = self._scaled(utilities)
-        source = noise.derive("exponential mechanism", self._label())
+        source = noise.derive("exponential mechanism", described(self))
         labels = source.derive("value").bind(np.arange(len(scaled), dtype=np.uint64), scaled.view(np.int64))
         # log1p keeps the upper tail, which decides, at full relative precision.
         totals = scaled - np.log(-np.log1p(-uniforms(source.derive("noise").words(labels)[:, 0])))
         first, second = leaders(totals, 2)
-        return CandidateSelection(int(first), float(totals[first] - totals[second]), self.epsilon)
+        return CandidateSelection(int(first), float(totals[first] - totals[second]))
 
     def gap(self, utilities: ArrayLike, index: int, noise: NoiseSource) -> CandidateSelection:
         """Draw the gap of a candidate that another sampler of the same exponential mechanism selected (Algorithm 6).
@@ -436,10 +406,10 @@ class ExponentialMechanismWithGap(QueryMechanism):
         if not 0 <= checks.integer("index", index, minimum=0) < len(scaled):
             raise ValueError(f"index must be < {len(scaled)}, got {index}")
         theta = float(scaled[index] - special.logsumexp(np.delete(scaled, index)))
-        source = noise.derive("gap of exponential mechanism", self._label())
+        source = noise.derive("gap of exponential mechanism", described(self))
         bound = source.derive("value").bind(np.array([index], dtype=np.uint64), np.array([theta + 0.0]).view(np.int64))
         uniform = float(uniforms(source.derive("noise").words(bound)[:, 0])[0])
-        return CandidateSelection(index, truncated_logistic(theta, uniform), self.epsilon)
+        return CandidateSelection(index, truncated_logistic(theta, uniform))
 
     def _scaled(self, utilities: ArrayLike) -> Floats:
         values = np.asarray(utilities, dtype=np.float64)

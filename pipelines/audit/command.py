@@ -142,7 +142,7 @@ def _of_question(word: str) -> list[Finding]:
     found = []
     for name, options in RUNS[word].items():
         streamed = question(word).transform_class(**{**RUN, **options}, noise=KeyedNoise.random(f"audit {word} {name}"))
-        for form, transform in (("file", streamed.to_finish()), ("stream", streamed)):
+        for form, transform in (("file", streamed.over_files()), ("stream", streamed)):
             found.append(_replayed(f"{name}, {form}", word, transform, transform.guarantee))
     return found
 
@@ -161,7 +161,7 @@ def _of_run(name: str, promise: Promise) -> Finding:
     claim = _guarantee(promise)
     if claim.unit != made.guarantee.unit:
         raise ValueError(f"{promise.path} must promise to the unit that its parameters say")
-    return _replayed(name, word, made.to_finish(), claim)
+    return _replayed(name, word, made.over_files(), claim)
 
 
 def _options(word: str, promise: Promise) -> dict[str, Any]:

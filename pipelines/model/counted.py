@@ -150,7 +150,7 @@ class Alerts(Question):
     method: Literal["counts", "sparse_vector", "status"] = option(
         "counts",
         "counts adds noise to every number; sparse_vector tests with hidden noise, and pays for alerts alone; status "
-        "charges the people who are counted where an alert starts and where it ends",
+        "takes rules with at_least, and charges the people who are counted where an alert starts and where it ends",
     )
     min_alerts: Count | None = option(None, "alerts that the budget pays for, by sparse_vector (default: 10)")
     max_hits: Count | None = option(None, "starts and ends of alerts that one person is charged for, by status")

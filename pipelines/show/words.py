@@ -23,7 +23,6 @@ DRY = "dry run: nothing is published, recorded or spent; these numbers are exact
 NO_COUNTERS = "the runner reports no counters: how many rows were used is not known"
 
 STOPPED = {
-    "rules_stopped": "rules with at_most stop, since people reach the limit: raise --max-hits",
     "runs_stopped": "tests stop, since their budget is spent: raise --epsilon, or report less often",
     "estimates_without_bound": "estimates no longer follow the set: raise --max-updates",
     "queries_refused": "queries are refused, since the budget is spent: raise --epsilon",

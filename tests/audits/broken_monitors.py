@@ -2,17 +2,16 @@
 
 from dataclasses import replace
 
-import numpy as np
 from privstream.mechanisms.monitor.holdings import Charges
-from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
+from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 
 
 class OnlyPresentItems(ThresholdMonitor):
     """Tests the items that somebody holds with noise made for a public domain: being tested at all shows."""
 
-    def _absent_hits(self, step, source, *, real=False):
-        return np.empty(0, np.uint64)
+    def _hits(self, step, tally, source):
+        return tally.items[tally.totals >= self._thresholds(step, tally.items, source)]
 
 
 class NobodyCharged(ThresholdMonitor):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
-from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
+from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import SeededNoise
 
 CROWD = np.uint64(1 << 40)
@@ -103,15 +103,14 @@ def holdings(others, held, step):
 
 def _log_ratio(belief, plan, hit, count, charged, step):
     """Return the log likelihood ratio of one step's answers, world 0 against world 1; update the charges of both."""
-    monitor, calibrated = belief.monitor, belief.monitor.calibrated
-    number = 1 if monitor.first_step is None else step - monitor.first_step + 1
+    calibrated = belief.monitor.calibrated
     log, holders = [], []
     for world in (0, 1):
         ranks = np.cumsum(plan.held[world], axis=1) - 1 if belief.gated else np.zeros(hit.shape, np.int64)
         active = plan.held[world] & (ranks < (belief.max_hits - charged[world])[:, None])
         holders.append(plan.others + active)
-        chance = calibrated.hit_probability(holders[world], step=number)
-        miss = np.where(holders[world] > 0, calibrated.miss_probability(holders[world], step=number), 1 - chance)
+        chance = calibrated.hit_probability(holders[world])
+        miss = np.where(holders[world] > 0, calibrated.miss_probability(holders[world]), 1 - chance)
         log.append(np.log(np.maximum(np.where(hit, chance, miss), 1e-300)))
         charged[world] += (active & hit).sum(axis=1)
     ratio = log[0] - log[1]

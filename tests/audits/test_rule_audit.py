@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from laws import cdf, survival
 from privstream.mechanisms import SeededNoise
-from privstream.mechanisms.monitor.calibration import MonitorBudget, clock
+from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate
 from privstream.mechanisms.monitor.holdings import Charges, Holdings, UserCounters
-from privstream.mechanisms.monitor.item_monitors import STARTED
-from privstream.mechanisms.monitor.rule_monitor import INACTIVE, RuleMonitor, RuleState
+from privstream.mechanisms.monitor.monitor import NONE_UP, STARTED, ThresholdMonitor
 from status_attacks import NEGLIGIBLE, best_order, leaked
 
 EPSILON, DELTA, NUMBER = 0.7, 0.05, 200
@@ -25,23 +24,25 @@ ANSWERS: list[bool] = []
 COUNTED: list[int] = []
 
 
-class Steered(RuleMonitor):
-    """Answers tests as `ANSWERS` says, and notes how many people they are about; no rule stops."""
+class Steered(ThresholdMonitor):
+    """Answers each test as `ANSWERS` says, and notes how many people it is about."""
 
-    def _tested(self, changes):
-        return np.ones(1, bool)
+    def _hits(self, step, tally, source):
+        COUNTED.append(int(tally.counts(np.zeros(1, np.uint64))[0]))
+        return super()._hits(step, tally, source)
 
-    def _active(self, step, counts, active, source):
-        COUNTED.append(int(counts[0]))
-        return np.array([ANSWERS.pop()])
+    def _thresholds(self, step, items, source):
+        return np.full(len(items), 0 if ANSWERS[-1] else 1 << 60)
+
+    _end_thresholds = _thresholds
 
 
 class FreeEndings(Steered):
     """Charges nobody when an alert ends."""
 
-    def decide(self, state, holdings, noise):
-        rows, after, charges = super().decide(state, holdings, noise)
-        return rows, after, charges if np.any(rows.status == STARTED) else Charges.none()
+    def decide(self, counters, holdings, noise, up):
+        rows, charges, after = super().decide(counters, holdings, noise, up)
+        return rows, charges if np.any(rows.status == STARTED) else Charges.none(), after
 
 
 class LittleNoise(Steered):
@@ -58,19 +59,18 @@ class NoiseOfTheClock(Steered):
     @cached_property
     def calibrated(self):
         budget = MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=self.max_hits, tests=self.tests, beta=self.beta)
-        return replace(super().calibrated, eta=clock(budget).eta)
+        return replace(super().calibrated, eta=calibrate(budget).eta)
 
 
 def made(kind=Steered, **changes):
-    fields = {"starts": (NUMBER,), "ends": (NUMBER,), "many": (True,), "tests": 100, "count_share": 0.0}
+    fields = {"starts": (NUMBER,), "ends": (NUMBER,), "tests": 100, "count_share": 0.0, "calibration": "status"}
     return kind(epsilon=EPSILON, delta=DELTA, **fields | {"max_hits": 1} | changes)
 
 
 def best(monitor, *, cells, against):
     """Return the order of tests that is proved to be the best; see `status_attacks.best_order`."""
-    moved = SimpleNamespace(
-        eta=monitor.calibrated.eta, threshold=NUMBER + monitor._shift, end_threshold=NUMBER - monitor._shift
-    )
+    found = monitor.calibrated
+    moved = SimpleNamespace(eta=found.eta, threshold=NUMBER + found.threshold, end_threshold=NUMBER - found.threshold)
     order = best_order(moved, EPSILON, cells=cells, against=against)
 
     def rule(law, number):
@@ -80,18 +80,18 @@ def best(monitor, *, cells, against):
     return rule
 
 
-def decided(monitor, worlds, since, step, others, suspect, answer):
-    """Decide one step in both worlds; return counters, statuses, and how many people were counted in each."""
+def decided(monitor, worlds, up, step, others, suspect, answer):
+    """Decide one step in both worlds; return counters, what is up, and how many people were counted in each."""
     COUNTED.clear()
+    ANSWERS[:] = [answer]
     following = []
     for world, counters in enumerate(worlds):
         strangers = np.arange(others, dtype=np.uint64) + np.uint64((step + 1) << 20)
         users = np.concatenate([SUSPECT[: suspect and world == 0], strangers])
-        ANSWERS.append(answer)
         given = Holdings(step=step, users=users, items=np.zeros(len(users), np.uint64))
-        _, after, charges = monitor.decide(RuleState(counters, since), given, NOISE)
+        _, charges, after = monitor.decide(counters, given, NOISE, up)
         following.append(counters.add(charges))
-    return following, after.since, np.array(COUNTED)
+    return following, after, np.array(COUNTED)
 
 
 def transcripts(monitor, rule, *, tests, max_hits):
@@ -102,18 +102,17 @@ def transcripts(monitor, rule, *, tests, max_hits):
             rise for a change, and how many others count. Where the status is the other one, a crowd of strangers large
             enough changes it first, in both worlds alike: of such a step only the answer matters.
     """
-    rises, falls = monitor._laws
-    many = monitor.many[0]
-    going, done = [(np.ones(2), [UserCounters()] * 2, monitor.initial_state().since)], []
+    rises, falls = monitor.calibrated.threshold_law, monitor.calibrated.end_law
+    going, done = [(np.ones(2), [UserCounters()] * 2, NONE_UP)], []
     for number in range(tests):
         before, going = going, []
         for law, *place in before:
             rising, others = rule(law, number)
-            worlds, since = place
-            if (since[0] == INACTIVE) != (rising == many):
-                worlds, since, _ = decided(monitor, *place, 2 * number, 0, False, since[0] == INACTIVE)
+            worlds, up = place
+            if rising == bool(len(up)):
+                worlds, up, _ = decided(monitor, *place, 2 * number, 0, False, rising is False)
             for high in (False, True):
-                after, status, counts = decided(monitor, worlds, since, 2 * number + 1, others, True, high == many)
+                after, status, counts = decided(monitor, worlds, up, 2 * number + 1, others, True, high)
                 noise = rises if rising else falls
                 likely = law * (cdf(noise, counts - NUMBER) if high else survival(noise, counts - NUMBER))
                 if after[0].charged(SUSPECT)[0] >= max_hits:
@@ -123,10 +122,9 @@ def transcripts(monitor, rule, *, tests, max_hits):
     return np.array(done + [law for law, _, _ in going]).T
 
 
-@pytest.mark.parametrize("many", [True, False])
 @pytest.mark.parametrize("against", [0, 1])
-def test_the_best_order_of_tests_uses_delta_up_and_no_more(against, many):
-    monitor = made(many=(many,))
+def test_the_best_order_of_tests_uses_delta_up_and_no_more(against):
+    monitor = made()
     law = transcripts(monitor, best(monitor, cells=12, against=against), tests=90, max_hits=1)
     assert law.sum(axis=1) == pytest.approx([1, 1], abs=1e-9)
     assert 0.9 * DELTA < leaked(law, EPSILON) <= DELTA
@@ -137,7 +135,7 @@ def test_the_best_order_of_tests_uses_delta_up_and_no_more(against, many):
 @pytest.mark.parametrize("kind", [Steered, FreeEndings])
 def test_endings_that_charge_nobody_are_found(kind):
     monitor = made(kind)
-    knee = round(NUMBER - monitor._shift)
+    knee = round(NUMBER - monitor.calibrated.threshold)
     law = transcripts(monitor, lambda law, number: (False, knee), tests=7, max_hits=1)
     leak = leaked(law, EPSILON)
     assert leak > 1.2 * DELTA if kind is FreeEndings else leak <= DELTA
@@ -157,12 +155,14 @@ def test_noise_that_was_calibrated_for_one_kind_of_test_is_found():
 
 def test_answers_have_the_probabilities_that_the_attack_reckons_with():
     """Of the mechanism's own draws, in many steps: within six standard deviations."""
-    monitor, steps = made(RuleMonitor), 1000
-    rises, falls = monitor._laws
-    for met, law, shift in ((False, rises, 1), (True, falls, -1)):
-        count = round(NUMBER + shift * monitor._shift)
-        answers = [monitor._active(i, np.array([count]), np.array([met]), NOISE.derive("audit")) for i in range(steps)]
-        high = np.count_nonzero(answers)
+    monitor, steps = made(ThresholdMonitor), 1000
+    found, rule = monitor.calibrated, np.zeros(1, np.uint64)
+    for draw, law, shift in (
+        (monitor._thresholds, found.threshold_law, 1),
+        (monitor._end_thresholds, found.end_law, -1),
+    ):
+        count = round(NUMBER + shift * found.threshold)
+        high = sum(int(count >= draw(step, rule, NOISE.derive("audit"))[0]) for step in range(steps))
         chance = float(cdf(law, count - NUMBER))
         assert 0.2 < chance < 0.8
         assert abs(high - steps * chance) < 6 * math.sqrt(steps * chance * (1 - chance))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from privstream.mechanisms.monitor.calibration import MonitorBudget, clock, status
+from privstream.mechanisms.monitor.calibration import MonitorBudget, calibrate
 from privstream.mechanisms.noise.discrete import DiscreteGaussian
 from status_attacks import any_order, best_order, leaked, transcripts
 
@@ -13,7 +13,7 @@ EPSILON, DELTA = 0.7, 0.05
 
 def calibration(**changes):
     parameters = {"epsilon": EPSILON, "delta": DELTA, "max_hits": 2, "tests": 10**4, "beta": 0.05, **changes}
-    return status(MonitorBudget(**parameters), 100)
+    return calibrate(MonitorBudget(**parameters), 100)
 
 
 @pytest.mark.parametrize("against", [0, 1])
@@ -87,7 +87,7 @@ class TestMistakesAreFound:
 
     @pytest.mark.parametrize("hits", [1, 2])
     def test_clocks_calibrated_for_one_kind_of_test(self, hits):
-        plain = clock(MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=hits, tests=10**4, beta=0.05))
+        plain = calibrate(MonitorBudget(epsilon=EPSILON, delta=DELTA, max_hits=hits, tests=10**4, beta=0.05))
         found = replace(calibration(max_hits=hits), eta=plain.eta)
         law = transcripts(found, best_order(found, EPSILON, cells=20, against=0), tests=150, charges=(hits, 0))
         assert leaked(law, EPSILON) > 1.1 * DELTA

@@ -20,6 +20,16 @@ def holdings(step, rows):
     return Holdings(step=step, users=ids(users), items=ids(items), ranks=np.array(ranks, np.uint16))
 
 
+def goes_up(monitor, step, items, counts, noise):
+    """Return which items an up-test finds if so many people count for them: by the draws of the mechanism alone."""
+    return np.asarray(counts) >= monitor._thresholds(step, items, monitor._source(noise))
+
+
+def stays_up(monitor, step, items, counts, noise):
+    """Return which items that are up stay so."""
+    return np.asarray(counts) >= monitor._end_thresholds(step, items, monitor._source(noise))
+
+
 def run(monitor, stream, noise, state=None):
     """Return the states before and after each step, and what is published in it."""
     states, outputs = [monitor.initial_state() if state is None else state], []

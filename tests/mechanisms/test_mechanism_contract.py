@@ -34,7 +34,6 @@ from privstream.mechanisms import (
     PredecessorStep,
     PrivacyGuarantee,
     RangeCounter,
-    RuleMonitor,
     SeededNoise,
     SetCardinality,
     SparseVector,
@@ -66,20 +65,6 @@ def queries():
 def holdings():
     people = np.arange(1, 3001, dtype=np.uint64)
     return [Holdings(step=i, users=people.copy(), items=people % np.uint64(2 + 700 * (i % 2))) for i in range(4)]
-
-
-def rules_met():
-    """Numbers of people that pass and miss the thresholds of two rules, and come so near that noise decides."""
-    numbers = [(1000, 1000), (400, 1000), (1000, 300), (0, 0)]
-    return [
-        Holdings(
-            step=i,
-            users=np.concatenate([np.arange(many), np.arange(few)]).astype(np.uint64),
-            items=np.repeat([0, 1], [many, few]).astype(np.uint64),
-            ranks=np.repeat([1, 0], [many, few]).astype(np.uint16),
-        )
-        for i, (many, few) in enumerate(numbers)
-    ]
 
 
 def growing_sums():
@@ -145,10 +130,6 @@ EXAMPLES = {
     ThresholdMonitor: Example(
         ThresholdMonitor(epsilon=1.0, delta=1e-6, max_hits=4, horizon=100, first_step=0, calibration="status"),
         holdings,
-    ),
-    RuleMonitor: Example(
-        RuleMonitor(epsilon=1.0, delta=1e-6, max_hits=4, starts=(400, 300), ends=(400, 310), many=(True, False)),
-        rules_met,
     ),
     HistogramQueries: Example(HistogramQueries(**COLUMNS, delta=1e-6, mode="anchored"), growing_sums),
     SetCardinality: Example(SetCardinality(epsilon=1.0, horizon=100, max_updates=1000, mode="sparse"), changes),
@@ -248,11 +229,11 @@ def run_once(mechanism):
     return run(mechanism, EXAMPLES[type(mechanism)].inputs(), SeededNoise(1))
 
 
-CAVEATS = dict.fromkeys((ThresholdMonitor, RuleMonitor, KeyedCounts, FoundKeys), (GIVEN_NUMBERS,))
+CAVEATS = dict.fromkeys((ThresholdMonitor, KeyedCounts, FoundKeys), (GIVEN_NUMBERS,))
 CAVEATS |= {ExponentialMechanismWithGap: (PUBLISHED_FLOATS,)}
 
 # Not one field each, but lists of rules; a name; and a switch that is used as it is.
-UNCHECKED = {"starts", "ends", "many", "label", "repeatable"}
+UNCHECKED = {"starts", "ends", "label", "repeatable"}
 COUNTED = {"columns", "contributions", "domain_size", "horizon", "items_per_release", "items_per_step", "max_hits"}
 COUNTED |= {
     "max_updates",

@@ -1,4 +1,4 @@
-"""The status monitor against a slow reference, its pruning, its gates and refusals, and what it must detect."""
+"""The status monitor, of items and of rules, against a slow reference; its gates, refusals and laws."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from item_streams import DOMAIN, check_order_and_snapshots, holdings, ids, run, streams
+from item_streams import DOMAIN, check_order_and_snapshots, goes_up, holdings, ids, run, stays_up, streams
 from laws import cdf
 from privstream.mechanisms.monitor.holdings import Holdings, UserCounters
-from privstream.mechanisms.monitor.item_monitors import (
+from privstream.mechanisms.monitor.monitor import (
     CONTINUES,
     ENDED,
     STARTED,
@@ -18,6 +18,7 @@ from privstream.mechanisms.monitor.item_monitors import (
     ThresholdMonitor,
     UpItems,
 )
+from privstream.mechanisms.noise.discrete import ONE
 from privstream.mechanisms.noise.sources import SeededNoise
 from scipy import stats
 
@@ -34,12 +35,11 @@ KNOWN = ThresholdMonitor(
     up_steps=1,
 )
 UNKNOWN = replace(KNOWN, domain_size=None, delta=0.5, horizon=6, first_step=0, tests=None, beta=0.05)
-UNBOUNDED = replace(UNKNOWN, horizon=None)
 MONITORS = {
     "known": KNOWN,
     "unknown": UNKNOWN,
-    "unbounded": UNBOUNDED,
     "no counts": replace(KNOWN, count_share=0.0),
+    "rules": replace(KNOWN, domain_size=None, items_per_step=1, max_hits=6, starts=(2, 5, 9) * 2, ends=(1, 5, 3) * 2),
     "one item": replace(UNKNOWN, max_hits=2, items_per_step=3),
 }
 monitors = pytest.mark.parametrize("monitor", MONITORS.values(), ids=MONITORS.keys())
@@ -47,15 +47,14 @@ monitors = pytest.mark.parametrize("monitor", MONITORS.values(), ids=MONITORS.ke
 
 def reference_step(monitor, charged, up, step, rows, noise):
     """Decide a step one item at a time, with dicts: return item -> status, and who has been charged for how many."""
-    tested = range(monitor.domain_size) if monitor.domain_size else sorted({item for _, item, _ in rows} | set(up))
+    tested = range(monitor._size) if monitor._size else sorted({item for _, item, _ in rows} | set(up))
     found, charges = {}, []
     for item in tested:
         taking_part = [u for u, held, rank in rows if held == item and rank < monitor.max_hits - charged[u]]
-        people = np.array([len(taking_part)])
         if item in up:
-            stays = monitor.could_stay(step, ids([item]), people, noise)[0]
+            stays = stays_up(monitor, step, ids([item]), len(taking_part), noise)[0]
             found[item] = CONTINUES if stays else ENDED
-        elif monitor.could_exceed(step, ids([item]), people, noise)[0]:
+        elif goes_up(monitor, step, ids([item]), len(taking_part), noise)[0]:
             found[item] = STARTED
         if found.get(item, CONTINUES) != CONTINUES:
             charges += taking_part
@@ -115,31 +114,14 @@ class TestInvariance:
     def test_order_of_rows_and_snapshots_change_nothing(self, monitor, stream, seed):
         check_order_and_snapshots(monitor, stream, seed, same)
 
-    @monitors
-    @settings(max_examples=settings.default.max_examples // 4)
-    @given(stream=streams(), seed=st.integers(0, 2**32))
-    def test_early_pruning_changes_nothing(self, monitor, stream, seed):
-        """Items that are down for certain, and that even all who have them cannot lift, are left out beforehand."""
-        noise, full, pruned = SeededNoise(seed), monitor.initial_state(), monitor.initial_state()
-        perhaps = ids([])
-        for step, rows in enumerate(stream):
-            items, counts = np.unique(ids([item for _, item, _ in rows]), return_counts=True)
-            after = monitor.may_be_up(step, perhaps, items, counts, noise)
-            kept, perhaps = {*perhaps.tolist(), *after.tolist()}, after
-            full, found = monitor.step(full, holdings(step, rows), noise)
-            pruned, again = monitor.step(pruned, holdings(step, [row for row in rows if row[1] in kept]), noise)
-            assert same(found, again)
-            assert np.all(np.isin(full.up.items, perhaps))
-            assert monitor.snapshot(pruned) == monitor.snapshot(full)
-
     def test_up_tests_and_down_tests_have_noise_of_their_own(self):
         """Otherwise an item that has just gone up would say how its next test ends."""
         monitor, items, source = replace(KNOWN, epsilon=1.0, delta=1e-3, domain_size=40), ids(range(40)), SeededNoise(3)
         laws = monitor.calibrated.hit_probability, lambda counts: cdf(monitor.calibrated.end_law, counts)
         middle = [int(np.searchsorted(law(np.arange(400)), 0.5)) for law in laws]
         starts, stays = (
-            np.array([test(step, items, np.full(40, count), source) for step in range(50)])
-            for test, count in zip((monitor.could_exceed, monitor.could_stay), middle, strict=True)
+            np.array([test(monitor, step, items, count, source) for step in range(50)])
+            for test, count in zip((goes_up, stays_up), middle, strict=True)
         )
         assert 0.3 < starts.mean() < 0.7
         assert 0.3 < stays.mean() < 0.7
@@ -157,7 +139,7 @@ class TestGates:
             counters = counters.add(charges)
         others = [(100 * (item + 1) + i, item, 0) for item in (0, 2) for i in range(60)]
         given_step = holdings(4, [*others, (7, 0, 2), (7, 1, 0), (7, 2, 1)])
-        up = UpItems.none().with_started(ids([1]), 3)
+        up = UpItems(ids([1]), np.array([3]))
         rows, charges, after = UNKNOWN.decide(counters, given_step, SeededNoise(2), up)
         changes = np.count_nonzero(rows.status != CONTINUES)
         assert rows.items.tolist() == [0, 1, 2]
@@ -208,8 +190,8 @@ class TestRefusals:
         UNKNOWN.step(state, holdings(5, []), SeededNoise(1))
 
     def test_a_gap_while_an_item_is_up(self):
-        state = MonitorState(UserCounters(), UpItems.none().with_started(ids([1]), 2), 2)
-        with pytest.raises(ValueError, match="step must be 3 while an item is up, got 4"):
+        state = MonitorState(UserCounters(), UpItems(ids([1]), np.array([2])), 2)
+        with pytest.raises(ValueError, match="step must be 3 with rules or while an item is up, got 4"):
             UNKNOWN.step(UNKNOWN.restore(UNKNOWN.snapshot(state)), holdings(4, []), SeededNoise(1))
         UNKNOWN.step(state, holdings(3, []), SeededNoise(1))
 
@@ -230,7 +212,7 @@ def test_up_items_go_down_as_often_as_stated():
         users=np.arange(held.sum(), dtype=np.uint64),
         items=np.repeat(np.arange(len(held), dtype=np.uint64), held),
     )
-    up = UpItems.none().with_started(ids(range(len(held))), 0)
+    up = UpItems(ids(range(len(held))), np.zeros(len(held), np.int64))
     *_, after = monitor.decide(UserCounters(), given_step, SeededNoise(11), up)
     found = np.array([np.count_nonzero(held[after.items.astype(np.int64)] == count) for count in counts])
     for factor in (1, 1.3, 1 / 1.3):
@@ -251,3 +233,61 @@ def test_counts_of_changes_have_the_noise_that_is_stated():
     _, rows = monitor.step(state, replace(given_step, step=1, users=people[:0], items=people[:0]), SeededNoise(14))
     ended = rows.counts[rows.status == ENDED]
     assert np.std(ended) == pytest.approx(monitor.count_stddev, rel=0.2)
+
+
+RULES = ThresholdMonitor(
+    calibration="status", epsilon=1.0, delta=1e-6, max_hits=4, starts=(500, 900), ends=(400, 900), tests=600
+)
+
+
+def numbers(step, *people):
+    """So many people count for each rule, others at every step."""
+    users = np.concatenate([ids(range(number)) + np.uint64(10_000 * step) for number in people])
+    rules = np.repeat(np.arange(len(people)), people)
+    return Holdings(step=step, users=users, items=ids(rules), ranks=rules.astype(np.uint16))
+
+
+def followed(monitor, steps, seed):
+    _, found = run(monitor, [numbers(step, *each) for step, each in enumerate(steps)], SeededNoise(seed))
+    return [dict(zip(rows.items.tolist(), rows.status.tolist(), strict=True)) for rows in found]
+
+
+def test_rules_start_continue_and_end():
+    margin = RULES.detection_threshold
+    steps = [(0, 0), (500 + margin, 0), (450, 900 + margin), (400 - margin, 900 - margin), (450, 0)]
+    wanted = [{}, {0: STARTED}, {0: CONTINUES, 1: STARTED}, {0: ENDED, 1: ENDED}, {}]
+    assert all(followed(RULES, steps, seed) == wanted for seed in range(20))
+
+
+def test_the_margin_of_rules_holds_and_is_not_much_too_large():
+    monitor = replace(RULES, starts=(500,), ends=(500,), tests=100, beta=0.5)
+    wrong = {1.0: 0, 0.5: 0}
+    for share in wrong:
+        moved = round(monitor.detection_threshold * share)
+        steps = [(500 - moved,), (500 + moved,), (500 + moved,), (500 - moved,)]
+        wanted = [{}, {0: STARTED}, {0: CONTINUES}, {0: ENDED}]
+        wrong[share] = sum(followed(monitor, steps, seed) != wanted for seed in range(300))
+    assert wrong[1.0] <= 300 * 4 * 0.5 / 100 + 8
+    assert wrong[0.5] > 60
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_one_person_changes_hazards_of_rules_by_no_more_than_eta(kind):
+    """Hazards of misses for rising numbers, and of staying for falling ones: exactly e^eta from number to number."""
+    found = RULES.calibrated
+    law = (found.threshold_law, found.end_law)[kind]
+    words = np.array([int(high) << 64 | int(low) for high, low in zip(law.high, law.low, strict=True)], object)
+    chances = np.array([float((word if kind == 0 else ONE - word) / ONE) for word in words])
+    hazards = -np.log1p(-chances[chances < 1])
+    usual = hazards[(hazards > 1e-12) & (hazards < 10)]
+    assert len(usual) > 300
+    assert np.allclose(usual[1:] / usual[:-1], np.exp(found.eta if kind == 0 else -found.eta), rtol=1e-4)
+
+
+def test_of_rules_every_step_is_decided_and_nobody_counts_twice():
+    state, _ = RULES.step(RULES.initial_state(), numbers(3, 0, 0), SeededNoise(1))
+    with pytest.raises(ValueError, match="step must be 4 with rules"):
+        RULES.step(state, numbers(5, 0, 0), SeededNoise(1))
+    for rows in ([(1, 2, 0)], [(1, 0, 2)], [(1, 0, 0), (1, 0, 1)], [(1, 0, 0), (1, 1, 0)]):
+        with pytest.raises(ValueError, match=r"items must be|ranks must be"):
+            RULES.step(RULES.initial_state(), holdings(0, rows), SeededNoise(1))

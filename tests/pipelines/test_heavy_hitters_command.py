@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
+from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.pipelines import cli, simulate
 from privstream.pipelines.simulate import Truth
 from privstream.pipelines.sinks.row_files import read_row_file
@@ -101,24 +101,6 @@ def test_all_formats_keep_their_promise(city: City, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_another_run_id_gives_other_counts(city: City, answer: Path, tmp_path: Path) -> None:
-    assert watch(city, tmp_path / "other.jsonl", "--run_id", "another") == 0
-    assert (tmp_path / "other.jsonl").read_bytes() != answer.read_bytes()
-
-
-def test_what_is_told_on_the_terminal(city: City, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "rows.jsonl"
-    assert watch(city, output) == 0
-    shown = capsys.readouterr()
-    rows = read_row_file(str(output), HeavyHitter)
-    assert "privacy    epsilon 8, delta 1e-06, for all that one person does in the " in shown.err
-    assert f"privstream explain {output}" in shown.err and "malformed" not in shown.err
-    assert "noise key" not in shown.err
-    assert not SOMEBODY.search(shown.err)
-    assert not any(row.item in shown.err for row in rows)
-
-
-@pytest.mark.slow
 def test_without_a_key_a_new_one_is_made_and_said(city, tmp_path, capsys):
     options = ["--input", city.events("parquet"), *OPTIONS]
     for name in ("a", "b"):
@@ -133,17 +115,6 @@ def test_the_key_from_the_environment_is_the_same_key(city, answer, tmp_path, mo
     files = ["--input", city.events("parquet"), "--output", str(tmp_path / "b.jsonl")]
     assert cli.main(["heavy-hitters", *files, *OPTIONS, "--key-variable", "KEY_OF_THIS_TEST"]) == 0
     assert answer.read_bytes() == (tmp_path / "b.jsonl").read_bytes()
-
-
-@pytest.mark.slow
-def test_a_table_on_the_terminal(city, answer, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert watch(city, "-") == 0
-    shown = capsys.readouterr()
-    rows = read_row_file(str(answer), HeavyHitter)
-    for row in rows:
-        assert (f"{row.people:,.0f}" in shown.out) or row.window_start < rows[-1].window_start
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -232,11 +203,3 @@ def test_a_failed_run_keeps_what_was_there(city, answer, tmp_path, monkeypatch):
     monkeypatch.setattr(ThresholdMonitor, "decide", fail)
     assert watch(city, output, "--overwrite") == 1
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.slow
-def test_events_without_heavy_hitters_give_a_file_without_rows(city: City, tmp_path: Path) -> None:
-    assert watch(city, tmp_path / "rows.jsonl", "--epsilon", "0.01") == 0
-    assert (tmp_path / "rows.jsonl").read_bytes() == b""
-    promise = json.loads((tmp_path / "rows.jsonl.guarantee.json").read_text())
-    assert promise["accuracy"]["detection_threshold"] > USERS

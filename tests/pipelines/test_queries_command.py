@@ -114,13 +114,6 @@ def test_the_data_set_must_have_an_end(country, tmp_path, capsys):
         assert rule in capsys.readouterr().err
 
 
-def test_a_field_called_stream_is_ignored(country, tmp_path):
-    events = tmp_path / "events.csv"
-    events.write_text(f"user,item,time,stream\nu,{DOMAIN[0]},2024-01-01T00:00:00Z,s\n")
-    files = ["--input", str(events), "--output", str(tmp_path / "a.jsonl"), "--queries", country["queries"]]
-    assert cli.main(["queries", *files, "--domain", country["domain"], *OPTIONS]) == 0
-
-
 class TestPlan:
     GIVEN = ("--records", "1000000", "--items", "100", "--planned", "500")
 
@@ -150,10 +143,3 @@ class TestPlan:
         assert (
             known["error_bound"] <= self.accuracy(capsys, "--items", str(len(DOMAIN)), "--alpha", "0.2")["error_bound"]
         )
-
-    @pytest.mark.slow
-    def test_finds_the_epsilon_for_an_error(self, capsys):
-        epsilon = self.plan(capsys, "--error", "150000")["budgets"][0]["epsilon"]
-        found = self.plan(capsys, "--epsilon", f"{0.99 * epsilon},{1.01 * epsilon}")["budgets"]
-        more, less = (budget["accuracy"]["error_bound"] for budget in found)
-        assert less <= 150_000 < more

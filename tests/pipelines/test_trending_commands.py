@@ -12,7 +12,7 @@ QUESTIONS = {
     "heavy-hitters by clock": "--delta 1e-6 --method clock",
     "heavy-hitters by status": "--delta 1e-6 --method status",
     "top-k": "--delta 1e-6 --max_contributions 8 --top 2",
-    "top-k by gaps": "--domain domain --top 2 --method gaps --max_per_window 2",
+    "top-k by gaps": "--domain domain --top 2 --method gaps --max_per_window 3",
     "alerts": "--rules rules",
     "alerts by sparse_vector": "--rules rules --method sparse_vector",
     "alerts by status": "--rules rules --delta 1e-6 --method status",

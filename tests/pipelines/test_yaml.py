@@ -167,7 +167,7 @@ def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 OF_PEOPLE: dict[str, Any] = {"unit": "person", "max_contributions": 2}
 DAY: dict[str, Any] = {"epsilon": 30.0, "window": 60, "start": START, "end": START + 240}
 ITEMS = ["coffee", "tea", "water"]
-RULES = [{"name": "tea", "at_least": 10, "items": ["tea"], "clear_below": 5}, {"name": "quiet", "at_most": 5}]
+RULES = [{"name": "tea", "at_least": 10, "items": ["tea"], "clear_below": 5}, {"name": "all", "at_least": 5}]
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "KeyedCounts": (
         {"max_contributions": 4, "over": "2m", "domain": ITEMS},
@@ -182,7 +182,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "SparseVectorAlerts": (
         {"rules": RULES, "method": "status", "delta": 1e-3, "renew_every": "2m"},
         {"rules": [AlertRule(name="tea", at_least=10, items=("tea",), clear_below=5),
-                   AlertRule(name="quiet", at_most=5)],
+                   AlertRule(name="all", at_least=5)],
          "method": "status", "delta": 1e-3, "renew_every": 120},
     ),
     "ContinualHistogram": (

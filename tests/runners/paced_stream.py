@@ -86,7 +86,7 @@ class Stream:
         noise = KeyedNoise(b"a key for tests, known to all...", "faults")
         common = {"delta": 1e-4, "window": WINDOW, "start": START, "noise": noise}
         end = START + self.windows * WINDOW
-        hitters = partial(ShiftingHeavyHitters, **common, epsilon=8)
+        hitters = partial(ShiftingHeavyHitters, **common, epsilon=8, end=end)
         charging = partial(hitters, max_hits=MAX_HITS)
         if self.renewal is not None:
             every = self.renewal * WINDOW
@@ -101,7 +101,7 @@ class Stream:
             listed = counts(epsilon=1.5, max_contributions=80)
             return renewed | {LASTING: charging(method="status"), FOUND: found, LISTED: listed}
         made = {method: charging(method=method) for method in METHODS[:2]}
-        made[METHODS[2]] = hitters(method="counts", max_contributions=3 * MAX_HITS, threshold=100, end=end)
+        made[METHODS[2]] = hitters(method="counts", max_contributions=3 * MAX_HITS, threshold=100)
         if not self.more:
             return made
         rules = tuple(

@@ -28,7 +28,7 @@ def watching(cluster, folder: Path):
     command = [sys.executable, "-c", RUN, "heavy-hitters", f"--input={folder / 'incoming'}", "--watch=1"]
     command += [f"--output={folder / 'rows'}", "--time_unit=s", "--window=2", "--allowed_lateness=2", "--epsilon=1"]
     command += ["--delta=1e-6", f"--start={time.time() // 2 * 2:.0f}", "--method=clock", "--max_hits=4"]
-    command += [f"--key={folder / 'key'}", "--run_id=cancelled"]
+    command += [f"--key={folder / 'key'}", "--run_id=cancelled", "--renew_every=1h"]
     command += [f"--flink_job_server_jar={flink_job_server.jar()}"]
     command += cluster.call("options", "--unbounded").split()
     said = folder / "said"

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.monitor.item_monitors import Holdings
+from privstream.mechanisms.monitor.monitor import Holdings
 from privstream.transforms import HeavyHitter, ShiftingHeavyHitters
 
 Event = tuple[str, str, int]  # user, item, microseconds
@@ -33,13 +33,12 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
     names: dict[int, str] = {}
     holdings: dict = defaultdict(lambda: defaultdict(dict))  # [step][user][item] = times
     known = None if transform.domain is None else [transform.domain[i] for i in range(len(transform.domain))]
-    tests_domain = transform.tested_domain is not None
     people = hashed_all(noise.derive("user hash"), {user for user, *_ in events})
     codes = hashed_all(noise.derive("item hash"), {item for _, item, *_ in events})
     for user, item, time in events:
         if known is not None and item not in known:
             continue
-        code = known.index(item) if tests_domain else codes[item]
+        code = known.index(item) if known is not None else codes[item]
         names[code] = item
         step = time // steps.size
         while step >= 0 and time < step * steps.size + steps.size:
@@ -50,7 +49,7 @@ def heavy_hitters(transform: ShiftingHeavyHitters, events: list[Event]) -> list[
         step: {person: bounded(transform, step, person, items) for person, items in people.items()}
         for step, people in holdings.items()
     }
-    if tests_domain:
+    if known is not None:
         names = dict(enumerate(known))
         for step in range(steps.first, steps.end):
             kept.setdefault(step, {})

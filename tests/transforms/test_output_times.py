@@ -22,7 +22,7 @@ SEED = 5
 LATENESS = 25 * SECOND
 BEATS = 24  # moments at which events come, each two thirds of a window
 
-OF_PEOPLE = {"hitters": (workloads, "plain", {}), "hitters without an end": (workloads, "no end", {})}
+OF_PEOPLE = {"hitters": (workloads, "plain", {})}
 OF_SETS = {
     "histogram of events": (histogram_workloads, "plain", {}),
     "histogram without an end": (histogram_workloads, "plain", {"end": None}),

@@ -22,7 +22,7 @@ END = START + PERIODS * PERIOD
 COMMON = {"epsilon": 4.0, "start": START, "end": END, "renew_every": PERIOD, "shards": 2}
 HITTERS = {"max_hits": 3, "max_per_window": 2}
 COUNTS = {"max_contributions": 5}
-RULES = {"rules": (AlertRule(name="one", at_least=40, items=("1",)), AlertRule(name="few", at_most=100))}
+RULES = {"rules": (AlertRule(name="one", at_least=40, items=("1",)), AlertRule(name="any", at_least=70))}
 RENEWED = {
     "counts since the start": COUNTS,
     "heavy hitters": COUNTS,

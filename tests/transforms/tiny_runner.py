@@ -257,7 +257,7 @@ SPLITTING = ("SplitPresence", "SplitRows", "CountEvents", "PackUpdates", "SplitE
 CLOSING = ("BoundPerWindow", "LastPresence", "BoundRows", "ToClock")
 COUNTING = ("CountContributions", "CountRandomContributions")
 STAGES = (
-    *("BoundAcrossWindows", "DecideHits", "DecideStatuses"),
+    *("BoundAcrossWindows", "DecideItems"),
     *(*COUNTING, "PublishCounts", "ShowCounts"),
     *("TrackMembers", "PublishCardinality", "LimitRows", "PublishHistogram", "RaiseFlags"),
     *("CountRanges", "AnswerPredecessors", "PublishAtEnds"),

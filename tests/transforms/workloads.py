@@ -25,11 +25,9 @@ CONFIGURATIONS = {
     "plain": {},
     "one shard": {"shards": 1},
     "many items": {"max_per_window": 3, "max_hits": 4},
-    "no end": {"end": None},
     "known domain": {"domain": Domain(ITEMS[:4]), "max_per_window": 2},
     "status": STATUS,
     "status, many items": {"max_per_window": 3, "max_hits": 4, **STATUS},
-    "status, no end": {"end": None, **STATUS},
     "status, known domain": {"domain": Domain(ITEMS[:4]), "max_per_window": 2, **STATUS},
 }
 

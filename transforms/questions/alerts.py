@@ -11,10 +11,9 @@ from typing import Any, ClassVar, Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, RUN, Accuracy, Limit
-from privstream.mechanisms.monitor.rule_monitor import RuleMonitor
+from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.privacy.accounting import PureDp
-from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
+from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PERSON
 from privstream.mechanisms.selection.sparse_vector import GAPS, SparseVector
 from privstream.mechanisms.views.rules import Condition, alerts
@@ -138,7 +137,8 @@ class AlertsParameters(CountedParameters):
     Privacy:
         Unit: one person over the whole run, or, with `renew_every`, one period. (epsilon, delta): `guarantee`.
         Enforced: by counts, the limits of `KeyedCounts`, for which a rule is an item. With the other methods a person
-        may take part in any number of windows, with any number of events: "sparse_vector" promises pure epsilon.
+        may take part in any number of windows, with any number of events: "sparse_vector" promises pure epsilon;
+        "status" takes rules with `at_least` alone.
         Public: all arguments but `noise`.
 
     Accuracy:
@@ -152,7 +152,7 @@ class AlertsParameters(CountedParameters):
         ...                             noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: docs/proofs/keyed_counts.md; for "sparse_vector" Ding et al., Free gap estimates (2022), Algorithm 1,
-    docs/proofs/free_gap.md, docs/proofs/alerts.md; for "status" docs/proofs/status_monitor.md, section 6.
+    docs/proofs/free_gap.md, docs/proofs/alerts.md; for "status" docs/proofs/status_monitor.md, section 5.
     """
 
     counts_type: ClassVar[type[CountsParameters]] = RuleCountsParameters
@@ -194,7 +194,7 @@ class AlertsParameters(CountedParameters):
             raise ValueError("rules must have distinct names, and there must be at least one")
         self.rules = tuple(rules)
         self.sparse_vector: SparseVector | None = None
-        self.monitor: RuleMonitor | None = None
+        self.monitor: ThresholdMonitor | None = None
         if method == "counts":
             listed = Domain([rule.name for rule in self.rules])
             self._by_counts(noise=noise.derive("rules", json.dumps(counted_items(self.rules))), domain=listed)
@@ -207,13 +207,15 @@ class AlertsParameters(CountedParameters):
             return
         self.steps = Steps.of(start=start, end=end, **options)
         if method == "status":
-            self.monitor = RuleMonitor(
+            if few := [rule.name for rule in self.rules if rule.sign < 0]:
+                raise ValueError(f"at_most of rule {few[0]!r} must not be given with the method status")
+            self.monitor = ThresholdMonitor(
+                calibration="status",
                 epsilon=epsilon,
-                delta=checks.probability("delta", delta),
+                delta=delta,
                 max_hits=max(FEW_HITS, len(self.rules)) if max_hits is None else max_hits,
                 starts=tuple(rule.threshold for rule in self.rules),
                 ends=tuple(rule.ends_at for rule in self.rules),
-                many=tuple(rule.sign > 0 for rule in self.rules),
                 tests=self._tests,
             )
         else:
@@ -244,7 +246,7 @@ class AlertsParameters(CountedParameters):
     def margin(self) -> float:
         """By how much a value must pass its threshold to be sure of an alert, by the other methods than counts."""
         if self.monitor is not None:
-            return float(self.monitor.margin_in(self._tests))
+            return float(self.monitor.detection_threshold)
         assert self.sparse_vector is not None
         return self.sparse_vector.accuracy(self._tests, OUTSIDE)
 
@@ -274,19 +276,12 @@ class AlertsParameters(CountedParameters):
     @override
     def _other_promise(self) -> PrivacyGuarantee:
         any_number = "A person may take part in any number of windows, with any number of events."
+        adaptivity = "The events of each window may depend on everything published before it."
         if self.monitor is not None:
-            found = self.monitor.guarantee
-            proof = "docs/proofs/status_monitor.md, section 6"
-            return replace(within(found, (), any_number, *found.limits), proof=proof)
+            found = replace(self.monitor.guarantee, proof="docs/proofs/status_monitor.md, section 5")
+            return replace(within(found, (), any_number, *found.limits), adaptivity=adaptivity)
         made = self.sparse_vector
         assert made is not None
+        found = replace(made.guarantee, unit=PERSON, proof="docs/proofs/alerts.md", adaptivity=adaptivity)
         stops = f"Tests stop when alerts have cost as much as {made.max_hits:,} at the full price, or nearly."
-        found = PrivacyGuarantee(
-            unit=PERSON,
-            epsilon=made.epsilon,
-            delta=0.0,
-            proof="docs/proofs/alerts.md",
-            caveats=(KEYED_NOISE,),
-            curve=PureDp(made.epsilon),
-        )
         return within(found, (), any_number, stops, hashed=False)

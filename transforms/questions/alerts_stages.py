@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, cast
 
 import apache_beam as beam
@@ -13,13 +12,10 @@ import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.monitor.holdings import UserCounters
-from privstream.mechanisms.monitor.rule_monitor import RuleMonitor, RuleState
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.selection.sparse_vector import Answers, Progress, SparseVector
+from privstream.mechanisms.selection.sparse_vector import Progress, SparseVector
 from privstream.transforms.batches import (
     EventBatch,
-    HolderBatch,
     Keyed,
     KeyedBatch,
     Names,
@@ -30,15 +26,14 @@ from privstream.transforms.batches import (
 )
 from privstream.transforms.counts.counted import with_streaks
 from privstream.transforms.counts.transform import AtWindowEnds, CountedTransform, KeyedCounts
-from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import BoundPerWindow, CountHolders, SplitEvents, add_counts
 from privstream.transforms.questions.alerts import AlertRule, AlertsParameters, RuleCountsParameters
-from privstream.transforms.questions.heavy_hitters_stages import StatusStage
+from privstream.transforms.questions.heavy_hitters_stages import DecideSteps
 from privstream.transforms.reading.domain import Domain
 from privstream.transforms.rows import STARTED, Alert
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform
-from privstream.transforms.timing.clock import STEP, WithClock, on_clock
-from privstream.transforms.timing.step_fn import StepFn, Stepped
+from privstream.transforms.timing.clock import WithClock
+from privstream.transforms.timing.step_fn import StepFn
 from typing_extensions import override
 
 
@@ -105,89 +100,45 @@ class TestCounts(StepFn, state="test_counts"):
             return state, []
         counts = add_counts(batches, len(self.rules))
         signs, thresholds = (np.array([getattr(rule, of) for rule in self.rules]) for of in ("sign", "threshold"))
-        noise = self.noise_of(step)
-        after, answers = self.mechanism.step(state, signs * counts, noise, thresholds=signs * thresholds)
-        alerts = list(self._rows(step, answers, after))
+        after, answers = self.mechanism.step(state, signs * counts, self.noise_of(step), thresholds=signs * thresholds)
+        left = math.floor(max(0.0, self.mechanism.epsilon - self.mechanism.spent(after)) * PARTS) / PARTS
+        least = self.mechanism.lower_bounds(answers, 1 - OUTSIDE)
+        found = (np.flatnonzero(answers.hits), answers.numbers, least, answers.branches)
+        told = zip(*(column.tolist() for column in found), strict=True)
+        alerts = [self._row(step, self.rules[number], left, *of_hit) for number, *of_hit in told]
         if alerts and self.mechanism.halted(after):
             alerts[-1] = alerts[-1]._replace(stopped=True)
             self.stopped.inc()
         self.published.inc(len(alerts))
         return after, alerts
 
-    def _rows(self, step: int, answers: Answers, after: Progress) -> Iterator[Alert]:
-        """Write the hits as rows, rounded to about a hundredth of their noise."""
-        mechanism, (start, end) = self.mechanism, self.steps.bounds(step)
-        costs = mechanism.costs(answers)
-        left = mechanism.epsilon - mechanism.spent(after) + costs.sum() - np.cumsum(costs)
-        columns = (
-            np.flatnonzero(answers.hits),
-            answers.numbers,
-            np.sqrt(mechanism.variances(answers)),
-            mechanism.lower_bounds(answers, 1 - OUTSIDE),
-            np.maximum(left, 0),
-        )
-        for number, gap, stddev, least, remaining in zip(*(column.tolist() for column in columns), strict=True):
-            rule, digits = self.rules[number], 2 - math.floor(math.log10(stddev))
-            bound = rule.threshold + rule.sign * math.floor(least * 10.0**digits) / 10.0**digits
-            yield Alert(
-                window_start=start,
-                window_end=end,
-                rule=rule.name,
-                threshold=float(rule.threshold),
-                estimate=round(rule.threshold + rule.sign * gap, digits),
-                lower=max(0.0, bound) if rule.sign > 0 else None,
-                upper=bound if rule.sign < 0 else None,
-                since=start,
-                status=STARTED,
-                epsilon_left=math.floor(remaining * PARTS) / PARTS,
-            )
-
-
-def rank_rules(element: Keyed, few: tuple[bool, ...]) -> Keyed:
-    """Number the rules that each person meets in a window, those of `few` people first, and send them on.
-
-    All that a person meets in a window is in one batch, so ranks depend on that person alone.
-    """
-    (step,), held = STEP.unpack_from(element[1]), decode(HolderBatch, element[1][STEP.size :])
-    later = ~np.array(few)[held.items.astype(np.int64)]
-    ranks = place_in_run(held.users, np.lexsort((held.items, later, held.users))).astype(np.uint16)
-    return on_clock(step, encode(replace(held, ranks=ranks)))
-
-
-class DecideRules(StatusStage, state="decide_rules"):
-    """On a public clock: test every rule in every window, and publish those that are met or end."""
-
-    rules: tuple[AlertRule, ...]
-    monitor: RuleMonitor
-    counter = "alerts_published"
-    stopped = Metrics.counter("privstream", "rules_stopped")
-
-    @override
-    def initial(self, key: bytes) -> RuleState:
-        return RuleState(since=self.monitor.initial_state().since)
-
-    @override
-    def step(self, key: bytes, step: int, batches: list[bytes], state: RuleState) -> Stepped:
-        given = self.holdings(step, HolderBatch.read(batches), state.counters)
-        found, after, charges = self.monitor.decide(state, given, self.noise_of(step))
-        self.published.inc(len(found.items))
-        self.stopped.inc(int(found.stopped))
-        after = replace(after, counters=state.counters.add(charges))
+    def _row(self, step: int, rule: AlertRule, left: float, gap: float, least: float, branch: int) -> Alert:
+        """Return the row of a hit, rounded to about a hundredth of its noise."""
         start, end = self.steps.bounds(step)
-        rows = [
-            Alert(start, end, rule.name, float(rule.threshold), *number, since, status, stopped=found.stopped)
-            for item, number, since, status in self.told(step, found)
-            for rule in [self.rules[item]]
-        ]
-        return Stepped(after, rows, lambda: self.entry(charges, after))
+        digits = 2 - math.floor(math.log10(math.sqrt(self.mechanism.gap_variance(branch))))
+        bound = rule.threshold + rule.sign * math.floor(least * 10.0**digits) / 10.0**digits
+        return Alert(
+            window_start=start,
+            window_end=end,
+            rule=rule.name,
+            threshold=float(rule.threshold),
+            estimate=round(rule.threshold + rule.sign * gap, digits),
+            lower=max(0.0, bound) if rule.sign > 0 else None,
+            upper=bound if rule.sign < 0 else None,
+            since=start,
+            status=STARTED,
+            epsilon_left=left,
+        )
+
+
+class DecideRules(DecideSteps, state="decide_rules"):
+    """Which rules many people meet."""
+
+    counter = "alerts_published"
 
     @override
-    def written(self, state: RuleState) -> dict[str, Any]:
-        return {"since": state.since, "changes": state.changes}
-
-    @override
-    def read(self, counters: UserCounters, fields: dict[str, Any]) -> RuleState:
-        return RuleState(counters, fields["since"], fields["changes"])
+    def row(self, step: int, what: AlertRule, *told: Any) -> Alert:
+        return Alert(*self.steps.bounds(step), what.name, float(what.threshold), *told)
 
 
 class RulesOfEvents(PeopleTransform):
@@ -222,19 +173,17 @@ class SparseVectorAlerts(AlertsParameters, RulesOfEvents, CountedTransform):  # 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         most = len(self.rules)  # nobody has more
-        bound = BoundPerWindow(steps=self.steps, noise=self.noise, items_per_step=most, ranked=False)
+        bound = BoundPerWindow(steps=self.steps, noise=self.noise, items_per_step=most, ranked=self.monitor is not None)
         return apply_dofn(closed, bound, Keyed)
 
     @override
     def _publish(self, met: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
-        last: dict[str, Any] = {"rules": self.rules, "steps": self.steps, "timer_offset": 1, "noise": self.noise}
+        last: dict[str, Any] = {"steps": self.steps, "timer_offset": 1, "noise": self.noise}
         if self.monitor is not None:
-            few = tuple(rule.sign < 0 for rule in self.rules)
-            ranked = met | "RankRules" >> beam.Map(rank_rules, few).with_output_types(Keyed)
-            clocked = ranked | "WithClock" >> WithClock(self.steps)
-            return apply_dofn(clocked, DecideRules(**last, monitor=self.monitor), Alert)
+            decide = DecideRules(**last, monitor=self.monitor, listed=self.rules)
+            return apply_dofn(met | "WithClock" >> WithClock(self.steps), decide, Alert)
         counts = met | "CountHolders" >> beam.ParDo(CountHolders()).with_output_types(Keyed)
         clocked = counts | "WithClock" >> WithClock(self.steps)
-        alerts = apply_dofn(clocked, TestCounts(**last, mechanism=self.sparse_vector), Alert)
+        alerts = apply_dofn(clocked, TestCounts(**last, rules=self.rules, mechanism=self.sparse_vector), Alert)
         at_ends = AtWindowEnds(self.steps, Alert, timer_offset=2, follow=with_streaks)
         return cast(PCollection[Any], alerts | "AtWindowEnds" >> at_ends)

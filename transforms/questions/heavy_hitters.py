@@ -9,7 +9,7 @@ from typing import Literal
 
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import RUN, Accuracy, Limit
-from privstream.mechanisms.monitor.item_monitors import ThresholdMonitor
+from privstream.mechanisms.monitor.monitor import ThresholdMonitor
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import ITEMS_HASHED, PrivacyGuarantee
 from privstream.mechanisms.views.trending import trending
@@ -22,8 +22,6 @@ from typing_extensions import Unpack, override
 
 MONITORS = ("clock", "status")
 MAX_HITS = 4
-LATER = 1000
-"""The window for which a threshold that rises is stated, beside the first."""
 
 
 class HeavyHittersParameters(CountedParameters):
@@ -41,8 +39,9 @@ class HeavyHittersParameters(CountedParameters):
 
     Accuracy:
         By counts, that of `KeyedCounts`; of rows reported by mistake there is at most one in a hundred, as far as the
-        intervals of counts hold. By the other methods, an item is reported that at least `detection_threshold` people
-        have, none of them charged `max_hits` times before, with probability 95% in all tests together.
+        intervals of counts hold. By the other methods, an item is reported that at least
+        `monitor.detection_threshold` people have, none of them charged `max_hits` times before, with probability 95%
+        in all tests together.
 
     Example:
         >>> hitters = ShiftingHeavyHitters(epsilon=1.0, delta=1e-6, window=3600, start=0, end=86400,
@@ -87,16 +86,16 @@ class HeavyHittersParameters(CountedParameters):
         if start is None:
             raise ValueError(f"start must be given with the method {method}")
         self.steps = Steps.of(start=start, end=end, **options)
-        if self.steps.count is None and self.domain is not None:
-            raise ValueError("end or renew_every must be given when a known domain is tested in every window")
+        steps = self.steps
+        if steps.count is None:
+            raise ValueError(f"end or renew_every must be given with the method {method}")
         self.max_per_window = 1 if max_per_window is None else max_per_window
-        steps, tested = self.steps, self.tested_domain
         self.monitor = ThresholdMonitor(
             calibration=method,
             epsilon=epsilon,
             delta=delta,
             max_hits=MAX_HITS if max_hits is None else max_hits,
-            domain_size=None if tested is None else len(tested),
+            domain_size=None if self.domain is None else len(self.domain),
             horizon=steps.count,
             first_step=steps.first,
             items_per_step=checks.integer("max_per_window", self.max_per_window, minimum=1),
@@ -104,16 +103,6 @@ class HeavyHittersParameters(CountedParameters):
         )
         if self.monitor.max_hits < self.max_per_window:
             raise ValueError(f"max_hits must be >= max_per_window, got {self.monitor.max_hits} < {self.max_per_window}")
-
-    @property
-    def tested_domain(self) -> Domain | None:
-        """The domain, if each of its items is tested in every window, whether anybody has it or not."""
-        return None if self.steps.end is None else self.domain
-
-    @property
-    def detection_threshold(self) -> int:
-        """How many people must have an item for a monitor to report it in the first window."""
-        return self.monitor.detection_threshold
 
     @property
     @override
@@ -126,22 +115,20 @@ class HeavyHittersParameters(CountedParameters):
     @override
     def _other_promise(self) -> PrivacyGuarantee:
         found = within(self.monitor.guarantee, (), *self.monitor.guarantee.limits)
-        return found if self.tested_domain is not None else replace(found, caveats=(*found.caveats, ITEMS_HASHED))
+        return found if self.domain is not None else replace(found, caveats=(*found.caveats, ITEMS_HASHED))
 
     @property
     @override
     def _other_accuracy(self) -> Accuracy:
         monitor = self.monitor
-        first, tests = monitor.detection_threshold, monitor.calibrated.budget.tests
-        later = monitor.calibrated.detection_threshold(tests, monitor.beta, step=LATER)
-        rising = f" It rises to {later:,} in window {LATER:,}." if later > first else ""
+        found, tests = monitor.detection_threshold, monitor.calibrated.budget.tests
         return Accuracy(
-            error=first,
+            error=found,
             failure_probability=monitor.beta,
             claim=f"With probability {1 - monitor.beta:g}, in {tests:,} tests together, every item is reported that at "
-            f"least {first:,} people have in a window.{rising}",
+            f"least {found:,} people have in a window.",
             numbers={
-                "detection_threshold": first,
+                "detection_threshold": found,
                 "threshold": monitor.calibrated.threshold,
                 "stddev": monitor.count_stddev,
                 "tests": tests,

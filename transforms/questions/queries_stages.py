@@ -66,7 +66,7 @@ class CountRecords(beam.DoFn):
 
 
 def add_up_all(counts: PCollection[Keyed], size: int) -> PCollection[Keyed]:
-    """Add up the counts of all shards, `size` numbers, also where there are none.
+    """Add up the counts of all shards, `size` numbers, also where there are none, and send them to the first step.
 
     Whether something is published must not depend on the data. The sum has the least time there is, so that no clock
     runs ahead of it.
@@ -85,7 +85,7 @@ def add_up_all(counts: PCollection[Keyed], size: int) -> PCollection[Keyed]:
 
 
 def data_first(element: tuple[bytes, Iterable[bytes]], size: int) -> Keyed:
-    """Add up the counts of all shards, and send them to the first step."""
+    """Add up the counts of all shards, as the batch of the first step."""
     assert MOMENTS.first is not None
     return on_clock(MOMENTS.first, encode_counts(np.arange(size), add_counts(element[1], size)))
 
@@ -200,8 +200,8 @@ class AnswerQueries(StepFn, state="answer_queries"):
     mechanism: OnlineMultiplicativeWeights
     queries: int
     """Number of answers whose bounds hold together."""
+    counter = "queries_answered"
     late = Metrics.counter("privstream", "queries_late")
-    answered = Metrics.counter("privstream", "queries_answered")
     refused = Metrics.counter("privstream", "queries_refused")
 
     @override
@@ -212,8 +212,9 @@ class AnswerQueries(StepFn, state="answer_queries"):
     def decode(self, key: bytes, segments: list[bytes]) -> Answering:
         if not segments:
             return self.initial(key)
+        data = add_counts(segments[:1], self.mechanism.domain_size)
         fields: dict[str, Any] = unpack("answering", 1, segments[-1])
-        return Answering(self._data(segments[0]), self.mechanism.restore(fields["hypothesis"]), fields["answered"])
+        return Answering(data, self.mechanism.restore(fields["hypothesis"]), fields["answered"])
 
     @override
     def encode(self, state: Answering) -> list[bytes]:
@@ -229,13 +230,13 @@ class AnswerQueries(StepFn, state="answer_queries"):
     @override
     def step(self, key: bytes, step: int, batches: list[bytes], state: Answering) -> Stepped:
         if step == self.steps.first:
-            (data,) = batches
-            return Stepped(replace(state, data=self._data(data)))
+            (data,) = batches  # a second data set is refused
+            return Stepped(replace(state, data=add_counts([data], self.mechanism.domain_size)))
         if state.data is None:
             raise ValueError("data must come before all queries")
         queries = sorted(map(SparseQuery.from_bytes, batches), key=attrgetter("time", "name"))
         learnt, rows = self.answer(state.data, state.learnt, queries, state.answered)
-        self.answered.inc(len(rows))
+        self.published.inc(len(rows))
         self.refused.inc(sum(row.source == REFUSED for row in rows))
         after = replace(state, learnt=learnt, answered=state.answered + len(queries))
         return Stepped(after, rows, lambda: self._learnt(after))
@@ -246,23 +247,20 @@ class AnswerQueries(StepFn, state="answer_queries"):
         """Answer queries in order; the hypothesis changes on the way."""
         rows: list[QueryAnswer] = []
         size = max(1, ENTRIES // self.mechanism.domain_size)
-        for start in range(0, len(queries), size):
-            some = queries[start : start + size]
-            while some and (left := self.mechanism.max_updates - self.mechanism.updates(learnt)):
-                table = np.zeros((len(some), self.mechanism.domain_size), np.int64)
-                for row, query in zip(table, some, strict=True):
-                    row[query.positions] = 1
-                learnt, answers = self.mechanism.step(learnt, LinearQueries(data, table), self.noise)
-                numbers = zip(some, answers.values.tolist(), answers.measured.tolist(), strict=False)
-                for query, value, measured in numbers:
-                    left -= measured
-                    source = "measured" if measured else "hypothesis"
-                    rows.append(self._row(query, value, source, left, before + len(rows)))
-                some = some[answers.answered :]
-            law = np.exp(learnt.log_law) if some else np.empty(0)
-            for query in some:
-                value = self.mechanism.records * float(law[query.positions].sum())
-                rows.append(self._row(query, value, REFUSED, 0, before + len(rows)))
+        while len(rows) < len(queries) and (left := self.mechanism.max_updates - self.mechanism.updates(learnt)):
+            some = queries[len(rows) : len(rows) + size]
+            table = np.zeros((len(some), self.mechanism.domain_size), np.int64)
+            for row, query in zip(table, some, strict=True):
+                row[query.positions] = 1
+            learnt, answers = self.mechanism.step(learnt, LinearQueries(data, table), self.noise)
+            for query, value, measured in zip(some, answers.values.tolist(), answers.measured.tolist(), strict=False):
+                left -= measured
+                source = "measured" if measured else "hypothesis"
+                rows.append(self._row(query, value, source, left, before + len(rows)))
+        law = np.exp(learnt.log_law)
+        for query in queries[len(rows) :]:
+            value = self.mechanism.records * float(law[query.positions].sum())
+            rows.append(self._row(query, value, REFUSED, 0, before + len(rows)))
         return learnt, rows
 
     def _row(self, query: SparseQuery, value: float, source: str, left: int, before: int) -> QueryAnswer:
@@ -279,9 +277,6 @@ class AnswerQueries(StepFn, state="answer_queries"):
             source=source,
             measurements_left=left,
         )
-
-    def _data(self, data: bytes) -> np.ndarray:
-        return add_counts([data], self.mechanism.domain_size)
 
     def _learnt(self, state: Answering) -> bytes:
         """Encode what changes with answers."""

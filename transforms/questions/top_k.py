@@ -130,7 +130,7 @@ class TopKParameters(CountedParameters):
     @override
     def _other_accuracy(self) -> Accuracy:
         assert self.domain is not None
-        error = self.mechanism.selection_error(len(self.domain), OUTSIDE)
+        error = self.mechanism.selection.accuracy(len(self.domain), OUTSIDE)
         return Accuracy(
             error=error,
             failure_probability=OUTSIDE,
