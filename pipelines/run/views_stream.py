@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from privstream.mechanisms.views.rules import Watch
 from privstream.pipelines.run.views import Table, View
 from privstream.pipelines.sinks.row_files import read_row_file
 from privstream.pipelines.sinks.window_files import end_of
-from privstream.transforms.batches import Keyed, digest
+from privstream.transforms.batches import Keyed
 from privstream.transforms.timing.clock import WithClock, on_clock
 from privstream.transforms.timing.step_fn import Cells, Known, StepFn, Stepped
 from privstream.transforms.timing.steps import Steps, timestamp
@@ -107,7 +108,8 @@ class Follow(StepFn, state="monitor_view"):
     def __init__(self, followed: Followed, row_types: Mapping[str, type]) -> None:
         super().__init__(steps=followed.steps, timer_offset=1)
         self.chain, self.tables, self.row_types = followed.chain, followed.tables, row_types
-        self.options = digest(json.dumps([view.model.given for view in self.chain]).encode())
+        given = json.dumps([view.model.given for view in self.chain])
+        self.options = hashlib.blake2b(given.encode(), digest_size=16).digest()
         self.back = {
             name: max(view.back(self.tables) for view in self.chain if name in (source for _, source in view.sources))
             for name in self.tables

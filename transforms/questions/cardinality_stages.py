@@ -26,9 +26,8 @@ from privstream.transforms.batches import (
     people_key,
     totals,
 )
-from privstream.transforms.people.bounding import BoundEvents, LimitCounter
+from privstream.transforms.people.bounding import BoundEvents, LimitCounter, SplitEvents
 from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
-from privstream.transforms.questions.histograms_stages import SplitRows
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.stages import ApplyDoFn, PeopleTransform
 from privstream.transforms.timing.clock import WithClock, on_clock, stepped
@@ -65,9 +64,9 @@ class PublishCardinality(StepFn, state="publish_cardinality"):
 
 class SetCardinality(CardinalityParameters, PeopleTransform):  # noqa: D101 - its docstring is that of its parameters
     @override
-    def _splitter(self) -> SplitPresence:
-        people = self.noise.derive("people in a set")
-        return SplitPresence(steps=self.steps, noise=people, shards=self.shards, categories=self.actions)
+    def _splitter(self) -> SplitEvents:
+        given = self._split_by | {"noise": self.noise.derive("people in a set")}
+        return SplitEvents(**given, domain=self.actions, positions=True, other="events_of_other_values")
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -146,12 +145,6 @@ class MembershipLog(SortedRuns[Stays]):
     def compact(self, step: int) -> Stays:
         """Return as one run what is known after the end of `step`."""
         return self.merged(Stays(np.empty(0, np.uint64), np.empty(0, np.int64))).after(step)
-
-
-class SplitPresence(SplitRows):
-    """Split events of people who come and go; the code of an event is its kind."""
-
-    other_items = Metrics.counter("privstream", "events_of_other_values")
 
 
 class LastPresence(BoundEvents):

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from privstream.mechanisms.continual.histogram import HistogramState
 from privstream.mechanisms.continual.queries import Histogram, HistogramQuery
@@ -31,9 +30,9 @@ from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import (
     BoundEvents,
     ChargesInOrder,
-    CodedEvents,
     LimitCounter,
-    SplitCodes,
+    ReadEvents,
+    SplitEvents,
     add_counts,
     encode_counts,
 )
@@ -52,31 +51,16 @@ from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
 
 
-class SplitRows(SplitCodes):
-    """Split the categories of events; the code of one is its position."""
+class CountEvents(ReadEvents):
+    """Count the categories of each Arrow batch, per step: whose events they are is not even read."""
 
     categories: Any
-    other_items = Metrics.counter("privstream", "events_outside_domain")
-
-    @override
-    def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        codes = self.categories.codes(batch)
-        rows = np.flatnonzero(codes >= 0)
-        in_run, steps = self.steps.assign(batch["time"].to_numpy()[rows])
-        self.other_items.inc(batch.num_rows - len(rows))
-        self.outside.inc(len(rows) - len(in_run))
-        self.usable.inc(len(in_run))
-        return CodedEvents(rows[in_run], codes[rows[in_run]].astype(np.uint64), steps)
-
-
-class CountEvents(SplitRows):
-    """Count the categories of each Arrow batch, per step: whose events they are is not even read."""
 
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
-        self.events.inc(batch.num_rows)
-        _, codes, steps = self.code(batch)
-        for step, number, counts in count(len(self.categories), steps, codes.astype(np.int64)):
+        codes = self.categories.codes(batch)
+        rows, steps = self.in_run(codes, batch["time"].to_numpy())
+        for step, number, counts in count(len(self.categories), steps, codes[rows].astype(np.int64)):
             yield StepKey(step, 0).to_bytes(), (number, counts)
 
 
@@ -193,11 +177,6 @@ class CountedCategories(PeopleTransform):
         return Segment(self._count, KeyedBatch), Segment(self._publish_counts)
 
     @property
-    def _common(self) -> dict[str, Any]:
-        """What stages that know categories are given."""
-        return {"steps": self.steps, "categories": self.categories}
-
-    @property
     def _people(self) -> NoiseSource:
         """What tells people apart, and orders what they have."""
         return self.noise.derive("people of categories")
@@ -217,7 +196,8 @@ class CountedCategories(PeopleTransform):
 
     def _count(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to counts of them."""
-        return apply_dofn(self._gather(events, apply_dofn), CountEvents(**self._common), KeyedBatch)
+        count_events = CountEvents(steps=self.steps, categories=self.categories)
+        return apply_dofn(self._gather(events, apply_dofn), count_events, KeyedBatch)
 
     def _publish_counts(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Close the windows, and publish."""
@@ -225,8 +205,8 @@ class CountedCategories(PeopleTransform):
         return self._publish(apply_dofn(closed, ToClock(), Keyed), apply_dofn)
 
     @override
-    def _splitter(self) -> SplitRows:
-        return SplitRows(**self._common, noise=self._people, shards=self.shards)
+    def _splitter(self) -> SplitEvents:
+        return SplitEvents(**self._split_by | {"noise": self._people}, domain=self.categories, positions=True)
 
     @override
     def _bound(self, closed: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
@@ -238,8 +218,8 @@ class CountedCategories(PeopleTransform):
     @override
     def _publish(self, counts: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         clocked = counts | "WithClock" >> WithClock(self.steps)
-        given = {"mechanism": self.mechanism, "noise": self._noise(), **self._common, **self._asked}
-        return apply_dofn(clocked, self.last_stage(**given, timer_offset=2), self.row_type)
+        given = {"mechanism": self.mechanism, "noise": self._noise(), "categories": self.categories, **self._asked}
+        return apply_dofn(clocked, self.last_stage(steps=self.steps, timer_offset=2, **given), self.row_type)
 
 
 class CategoryTransform(CategoryParameters, CountedCategories):

@@ -50,23 +50,18 @@ class PackUpdates(ReadEvents):
     universe: int
     actions: Actions
     other_points = Metrics.counter("privstream", "points_outside_universe")
-    other_actions = Metrics.counter("privstream", "events_of_other_actions")
+    other = "events_of_other_actions"
 
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        self.events.inc(batch.num_rows)
         points, kinds, times = batch["user"].to_numpy(), self.actions.kinds(batch["item"]), batch["time"].to_numpy()
-        within = (points >= 1) & (points <= self.universe)
-        meant = within & (kinds >= 0)
-        rows, steps = self.steps.assign(times)
-        usable = meant[rows]
-        self.other_points.inc(int((~within).sum()))
-        self.other_actions.inc(int(within.sum() - meant.sum()))
-        self.outside.inc(int(meant.sum() - usable.sum()))
-        self.usable.inc(int(usable.sum()))
-        if not usable.any():
+        within = np.flatnonzero((points >= 1) & (points <= self.universe))
+        self.events.inc(len(points) - len(within))
+        self.other_points.inc(len(points) - len(within))
+        rows, steps = self.in_run(kinds[within], times[within])
+        if not len(rows):
             return
-        rows, steps = rows[usable], steps[usable]
+        rows = within[rows]
         users, items = points.astype(np.uint64), kinds.astype(np.uint64)
         order, parts = by_step_and_shard(steps, np.zeros(len(rows), np.uint64), 1)
         for to, part in parts:
