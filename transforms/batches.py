@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,11 +19,6 @@ KeyedBatch = tuple[bytes, tuple[int, bytes]]
 """Step key; number of events in a batch, and the batch, encoded."""
 
 _KEY = struct.Struct(">qI")
-
-
-def digest(data: bytes) -> bytes:
-    """Return bytes that stand for others."""
-    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 class StepKey(NamedTuple):

@@ -1,6 +1,7 @@
 """Rows that are published, and what their fields mean: what pages and plans need of them, without Beam.
 
-Pipelines take them from `transforms.rows`, where Beam knows the types of their fields.
+Pipelines take them from `transforms.rows`, where Beam knows the types of their fields. `window_start` and `window_end`
+are the first moment of the window, and the first one after it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ class HeavyHitter(NamedTuple):
     """An item that many people had in a window; with the method "status", one that is up or no longer is.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         item: the item.
         people: how many people had it: by counts the number that `counts` shows, else that of the people charged for
             the row, with noise; None where nothing pays for it.
@@ -74,7 +74,6 @@ class Alert(NamedTuple):
     """A rule that is met in a window.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         rule: name of the rule.
         threshold: its threshold.
         estimate: number of people: by counts the one that `counts` shows, else with noise of the test; None with the
@@ -141,7 +140,6 @@ class RankedItem(NamedTuple):
     """One of the items that most people had in a window.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         rank: 1 for the item on top.
         item: the item.
         gap: number of people by which it is ahead of the next item, with noise; None where there is no other item.
@@ -167,7 +165,6 @@ class KeyCount(NamedTuple):
     deviation that the interval stands for. `noisy` has all of its own.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         item: the item.
         people: the best estimate, at least 0: smoothed over windows where counts are of single ones, and corrected for
             what limits drop where that is much. With the unit "event" of events; over several windows of people in
@@ -190,7 +187,7 @@ class KeyRise(NamedTuple):
     """A count, and how far it is above that of an earlier window.
 
     Attributes:
-        window_start, window_end, item, people, lower, upper, noisy: as in `KeyCount`.
+        item, people, lower, upper, noisy: as in `KeyCount`.
         rise: by how much `people` rose; None in the first windows.
         rise_lower: lower end of its 95% interval: above 0 if the item surely rose.
         rise_upper: upper end.
@@ -212,7 +209,7 @@ class KeySum(NamedTuple):
     """A count, and what the values of these people add up to.
 
     Attributes:
-        window_start, window_end, item, people, lower, upper, noisy: as in `KeyCount`.
+        item, people, lower, upper, noisy: as in `KeyCount`.
         value: sum of the values, each clipped, plus integer noise; corrected as `people` is, never smoothed. May be
             negative.
         value_lower: lower end of its 95% interval, at least 0 as no value is below.
@@ -239,7 +236,6 @@ class QuantileEstimate(NamedTuple):
     """A quantile of the values in a window.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         quantile: which part of all values is at most as large; 0.5 for the median.
         value: the best estimate of this quantile: of a finished file from all windows.
         lower, upper: its interval: contains the quantile of the values that count with probability 95%, each row alone.
@@ -259,7 +255,6 @@ class HistogramEstimate(NamedTuple):
     """One number of a live histogram, at the end of a window: counts are those of all windows so far.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         query: what was asked, such as `histogram`, `max` or `top:5`.
         category: the category whose count this is; empty if the number is not the count of one category.
         estimate: the number, with integer noise; may be negative.
@@ -282,7 +277,6 @@ class CategoryFlag(NamedTuple):
     """Whether the count of a category, over all windows so far, has passed its threshold.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         category: the category.
         raised: whether the flag is up; it stays up then.
         threshold: the category's threshold.
@@ -302,8 +296,7 @@ class CardinalityEstimate(NamedTuple):
     """How many people are in a set at the end of a window.
 
     Attributes:
-        window_start: first moment of the window.
-        window_end: first moment after the window: the moment that the estimate is about.
+        window_end: the moment that the estimate is about.
         people: the best estimate, at least 0: by counts of a finished file from all windows.
         lower, upper: its interval: contains the number of people who count with probability 95%, each row alone; by the
             published algorithms `error_bound` wide, and None where that is -1.
@@ -326,7 +319,6 @@ class RangeCount(NamedTuple):
     """How many points lie in a range at the end of a window.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         low: first point of the range.
         high: last point of the range.
         estimate: number of points, with integer noise; negative at times.
@@ -349,7 +341,6 @@ class NearestPoints(NamedTuple):
     """The nearest points below and above a point at the end of a window, up to an error.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         query: the point that was asked for.
         predecessor: a point p at or below the query q, such that [p, q] has at least one point, and at most
             `error_bound` points above p; 0 if at most `error_bound` points lie at or below q.
@@ -372,7 +363,6 @@ class RatioEstimate(NamedTuple):
     """The count of an item divided by its count in another question: of a view of a monitor.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         item: the item.
         ratio: of the shown numbers, at least 0; None where the divisor is not surely above 0.
         lower: lower end of its interval of 95%, for the noise of both; it says nothing of what limits drop.
@@ -391,7 +381,6 @@ class AlertState(NamedTuple):
     """Whether a published number is beyond a threshold, in each window: of a view of a monitor.
 
     Attributes:
-        window_start, window_end: first moment of the window, and the first one after it.
         item: the item, or the quantile; empty where rows have neither.
         value: the number that is compared with the thresholds: smoothed where that is published. None without data.
         lower: lower end of its interval.

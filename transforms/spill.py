@@ -10,24 +10,20 @@ Processes of one machine that share the work of a run each write a file of their
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
-import sys
 import tempfile
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 SMALLEST = 4096
 """Bytes from which on a batch is worth a reference."""
 
 DISK = Path("/var/tmp")
-HOLE = 0x01 | 0x02
-"""What Linux calls FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE."""
 _REFERENCE = b"PSREF1"
 _FORM = struct.Struct(">6s4sHQQ")
 """A reference: its mark, a checksum, the number of its file, and where in that begin how many bytes."""
@@ -84,13 +80,8 @@ class SpillFile:
             raise SpillError(f"the file of waiting events in {self.folder} must be whole, {length} bytes are missing")
         data = b"".join(parts)
         if _checksum(data) != checksum:
-            raise SpillError(f"waiting events in {self.folder} must be as they were written, and not be freed yet")
+            raise SpillError(f"waiting events in {self.folder} must be as they were written")
         return data
-
-    def release(self, reference: bytes) -> None:
-        """Free the disk under what a reference stands for, where the system can; to read it again is an error then."""
-        if _punch is not None:
-            _punch(self._file.fileno(), HOLE, *_FORM.unpack(reference)[3:])
 
     def close(self) -> None:
         """Free the disk."""
@@ -103,20 +94,8 @@ class SpillFile:
 
 
 def _checksum(data: bytes) -> bytes:
-    """Return what tells a snapshot from others, and from the zeros where the disk has been freed."""
+    """Return what tells a snapshot from others."""
     return zlib.crc32(data[:_HEAD]).to_bytes(4, "big")
-
-
-def _hole_maker() -> Callable[[int, int, int, int], int] | None:
-    """Return the system's function that frees a part of a file; None where there is none."""
-    wide = os.name == "posix" and sys.maxsize > 2**32  # else places have another size
-    found: Any = getattr(ctypes.CDLL(None), "fallocate", None) if wide else None
-    if found is not None:
-        found.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64
-    return cast("Callable[[int, int, int, int], int] | None", found)
-
-
-_punch = _hole_maker()
 
 
 class _Shared:
@@ -211,12 +190,6 @@ def fetch(data: bytes) -> bytes:
 def size_of(data: bytes) -> int:
     """Return how many bytes `fetch` gives."""
     return int(_FORM.unpack(data)[4]) if data.startswith(_REFERENCE) else len(data)
-
-
-def release(data: bytes) -> None:
-    """Free the disk under what `put_away` was given: it will not be fetched again."""
-    if data.startswith(_REFERENCE):
-        _file_of(data).release(data)
 
 
 def _file_of(reference: bytes) -> SpillFile:

@@ -18,9 +18,9 @@ from privstream.transforms.batches import Keyed, KeyedBatch, people_key, shard_k
 from privstream.transforms.parameters import Parameters
 from privstream.transforms.reading.domain import MOST_COLUMNS
 from privstream.transforms.reading.elements import GatherRows
-from privstream.transforms.reading.fields import DEAD_LETTERS, UNREAD, DeadLetter
+from privstream.transforms.reading.fields import DEAD_LETTERS, NUMBER, UNREAD, DeadLetter
 from privstream.transforms.reading.filters import Filter
-from privstream.transforms.reading.frames import AS_NAMED, FieldNames
+from privstream.transforms.reading.frames import AS_NAMED, FieldNames, checked_columns
 from privstream.transforms.reading.times import PER_SECOND, TimeForm, zone_clock
 from privstream.transforms.timing.clock import CloseWindows, check_runner
 from privstream.transforms.timing.step_fn import StepFn
@@ -167,9 +167,22 @@ class PrivateTransform(Parameters, beam.PTransform[Any, Any]):
         )
         return other
 
+    def of_checked(self) -> Self:
+        """Return the same transform for batches that are known to keep its rules: they are not checked again.
+
+        They have the columns that it reads, as `sources.normalise` makes them: text, finite numbers, and timestamps in
+        microseconds, UTC; no nulls.
+        """
+        other = copy.copy(self)
+        other._names = FieldNames(checked=True)
+        return other
+
     def read(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[pa.RecordBatch]:
         """Add the stage from elements to checked batches of the columns of `EventFields.schema`."""
         everywhere = events | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        if self._names.checked and self.event_fields.user != NUMBER:  # points are checked here alone
+            columns = beam.Map(checked_columns, self.event_fields.schema()).with_output_types(pa.RecordBatch)
+            return cast(PCollection[pa.RecordBatch], everywhere | "CheckedColumns" >> columns)
         return apply_dofn(everywhere, GatherRows(self.event_fields, self._names), pa.RecordBatch)
 
     @override

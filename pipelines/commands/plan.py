@@ -118,7 +118,9 @@ def _counted(windows: Windows, number: int | None, zone: str | None) -> Windows:
             if getattr(windows, name) is None:
                 raise WrongKeyError(("windows", name), "must be given with end")
         found = windows.arguments(zone)
-        number = Steps.of(windows=number, **{name: found[name] for name in ("window", "start", "end")}).count
+        if number is not None:
+            raise ValueError("windows must not be given with end: both name the last window")
+        number = Steps.of(window=found["window"], start=found["start"], end=found["end"]).count
     length = windows.window or 1.0
     if isinstance(length, str):
         length = length.partition(" ")[0]

@@ -180,7 +180,7 @@ class EventPipeline:
             name: pipeline | asked.label(f"Read {name}") >> beam.Create(each) for name, each in asked.more.items()
         }
         events = events_for(asked.name, events, self.read.fields)
-        named = asked.label(type(asked.transform).__name__) >> asked.transform.with_dead_letters()
+        named = asked.label(type(asked.transform).__name__) >> asked.transform.of_checked().with_dead_letters()
         published = ({"events": events, **inputs} if inputs else events) | named
         return published.dead_letters, published.rows | asked.label("Write") >> write
 

@@ -151,7 +151,7 @@ class Share:
             else:
                 before = transform.segments[self.segment - 1]
                 given = pipeline | stage_label(name, "Receive") >> Receive(name, before.gives)
-            segment = transform.segment(self.segment, Shared(self.number, self.processes))
+            segment = transform.of_checked().segment(self.segment, Shared(self.number, self.processes))
             found = given | stage_label(name, type(transform).__name__) >> segment
             send = SendAway(name, self.processes if following else None)
             found.rows | stage_label(name, "SendAway") >> beam.ParDo(send)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from privstream.mechanisms.views.rules import Watch
 from privstream.pipelines.run.views import Table, View
 from privstream.pipelines.sinks.row_files import read_plain
 from privstream.pipelines.sinks.window_files import end_of
-from privstream.transforms.batches import Keyed, digest
+from privstream.transforms.batches import Keyed
 from privstream.transforms.counts.shown import rows_of
 from privstream.transforms.timing.clock import WithClock, on_clock
 from privstream.transforms.timing.step_fn import Cells, Known, StepFn, Stepped
@@ -97,7 +98,8 @@ class Follow(StepFn, state="monitor_view"):
     def __init__(self, followed: Followed) -> None:
         super().__init__(steps=followed.steps, timer_offset=1)
         self.chain, self.tables = followed.chain, followed.tables
-        self.options = digest(json.dumps([view.model.given for view in self.chain]).encode())
+        given = json.dumps([view.model.given for view in self.chain])
+        self.options = hashlib.blake2b(given.encode(), digest_size=16).digest()
         self.back = {
             name: max(view.back(self.tables) for view in self.chain if name in (source for _, source in view.sources))
             for name in self.tables

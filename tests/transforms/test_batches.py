@@ -4,7 +4,6 @@ import errno
 import os
 import pickle
 import random
-import sys
 import threading
 
 import numpy as np
@@ -173,25 +172,6 @@ def test_large_batches_come_back_and_small_ones_stay():
     assert put_away(LARGE) == LARGE
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="holes are made on Linux")
-def test_the_disk_under_a_batch_is_freed_and_the_others_stay():
-    data = [bytes([number]) * (1 << 20) for number in (1, 2, 3)]
-    with spilled():
-        references = [put_away(one) for one in data]
-
-        def used():
-            return os.fstat(spill._Shared.own._file.fileno()).st_blocks * 512
-
-        before = used()
-        spill.release(references[1])
-        spill.release(b"a short batch that waits nowhere")
-        assert used() <= before - (1 << 20) + (1 << 13)
-        assert [fetch(references[number]) for number in (0, 2)] == [data[0], data[2]]
-        assert [spill.size_of(one) for one in (references[0], b"short")] == [1 << 20, 5]
-        with pytest.raises(SpillError, match="as they were written, and not be freed yet"):
-            fetch(references[1])
-
-
 @pytest.mark.parametrize("part", [0, 0.003, 0.5, 0.9999])
 def test_a_batch_that_has_changed_on_disk_is_refused(part):
     made = [CountBatch(np.arange(n, dtype=np.uint64), np.arange(n), Names.none()) for n in (1000, 2000)]
@@ -269,13 +249,3 @@ def test_positions_are_places_in_sorted_order(items, others):
     texts = [*items, *others]
     assert (domain.positions(pa.array(texts)) >= 0).tolist() == [text in items for text in texts]
     assert [domain[place] for place in domain.positions(pa.array(sorted(items))).tolist()] == sorted(items)
-
-
-def test_a_file_travels_as_its_name_and_must_not_change(tmp_path):
-    path = tmp_path / "items.txt"
-    path.write_text("secret item\n")
-    sent = pickle.dumps(Domain.from_file(str(path)))
-    assert b"secret item" not in sent
-    path.write_text("another item\n")
-    with pytest.raises(ValueError, match="domain must be the same file on every worker as at launch"):
-        pickle.loads(sent)

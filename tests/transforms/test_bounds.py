@@ -25,7 +25,7 @@ from privstream.transforms.timing.clock import STEP
 from privstream.transforms.timing.steps import Steps
 
 WINDOWS, LIMIT = 12, 5
-STEPS = Steps.of(window=10.0, start=0.0, windows=WINDOWS)
+STEPS = Steps.of(window=10.0, start=0.0, end=10.0 * WINDOWS)
 
 
 def stage(sampled, seed=1, *, in_run=LIMIT, per_window=None, steps=STEPS, **given):

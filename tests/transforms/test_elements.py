@@ -15,9 +15,9 @@ import runner_harness
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from examples import ASKED, ONE_OF_EACH, START, example
 from grids import some_quick
-from privstream.transforms.reading.elements import read_event
-from privstream.transforms.reading.fields import NUMBER, WHOLE, BrokenRuleError, EventFields
+from privstream.transforms.reading.fields import NUMBER, WHOLE, EventFields
 from privstream.transforms.reading.frames import read_batch
+from single_events import gather
 
 SECRET = "zaphod"
 
@@ -115,12 +115,6 @@ COLUMNS = [
 ]
 
 
-def code_of(value: Any, fields: EventFields = NUMBERS) -> str:
-    with pytest.raises(BrokenRuleError) as raised:
-        read_event(Sale("u", "i", SOLD_START, value), Timestamp(0), fields)
-    return raised.value.code
-
-
 def batch(values: pa.Array) -> pa.RecordBatch:
     columns = {"user": pa.array(["u"] * len(values)), "item": pa.array(["i"] * len(values))}
     return pa.record_batch(columns | {"time": pa.array([SOLD_START] * len(values)), "value": values})
@@ -128,17 +122,20 @@ def batch(values: pa.Array) -> pa.RecordBatch:
 
 @pytest.mark.parametrize(("value", "number"), GOOD, ids=str)
 def test_a_number_is_read_in_any_usual_form(value, number):
-    assert read_event(Sale("u", "i", SOLD_START, value), Timestamp(0), NUMBERS).value == number
+    (row,), _, _ = gather([Sale("u", "i", SOLD_START, value)], NUMBERS)
+    assert row["value"] == number
 
 
 @pytest.mark.parametrize(("rule", "value"), [(rule, value) for rule, values in BAD.items() for value in values])
 def test_what_is_no_number_breaks_a_rule(rule, value):
-    assert code_of(value) == code_of(value, WHOLES) == f"value_{rule}"
+    for fields in (NUMBERS, WHOLES):
+        (found,) = gather([Sale("u", "i", SOLD_START, value)], fields)[2]
+        assert found.code == f"value_{rule}"
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.type))
 def test_columns_of_numbers(column):
-    clean, broken = read_batch(batch(column), WHOLES)
+    clean, broken, _ = read_batch(batch(column), WHOLES)
     assert clean["value"].type == pa.float64()
     assert clean["value"].to_pylist() == [5.0, 7.0]
     assert {row: rule.code for row, rule in broken.items()} == {1: "value_missing"}

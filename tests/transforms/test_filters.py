@@ -8,8 +8,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privstream.transforms.reading.fields import BrokenRuleError
-from privstream.transforms.reading.filters import KINDS, NUMBER, TEXT, TRUTH, Filter, read_as
+from privstream.transforms.reading.fields import EventFields
+from privstream.transforms.reading.filters import KINDS, NUMBER, TEXT, TRUTH, Filter
+from privstream.transforms.reading.frames import FieldNames
+from single_events import gather
+
+
+def accepts(text, values):
+    """Tell whether a single event passes, or which rule it breaks."""
+    event = {"item": "i", "time": 5} | values
+    rows, letters, rules = gather([event], EventFields(user="unread"), FieldNames(where=Filter(text)))
+    return rules[0] if letters else bool(rows)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +30,7 @@ from privstream.transforms.reading.filters import KINDS, NUMBER, TEXT, TRUTH, Fi
         ("a == b and b > 1", {"a": NUMBER, "b": NUMBER}),
         ("text(a) == b", {"a": TEXT, "b": TEXT}),
         ('field("two, words") in ("x",)', {"two, words": TEXT}),
-        ("length(trim(t)) / 2 > -x", {"t": TEXT, "x": NUMBER}),
+        ("lower(t) == u and -2 < x", {"t": TEXT, "u": TEXT, "x": NUMBER}),
     ],
 )
 def test_the_condition_says_what_fields_are_read_as(text, kinds):
@@ -35,26 +44,24 @@ def test_the_condition_says_what_fields_are_read_as(text, kinds):
         ("x in (1, -2)", {"x": "-2"}, True),
         ("x is null", {"x": ""}, True),
         ("1 < x <= 5", {"x": 5.0}, True),
-        ("a / b > 2 and b != 0", {"a": 6, "b": 0}, False),
-        ("a * a < 1", {"a": 1e308}, False),
+        ("a > -1e300", {"a": 10**299}, True),
         ('starts_with(lower(p), "/a.")', {"p": "/A.x"}, True),
         ('contains(p, ".*")', {"p": "abc"}, False),
         ('x == 5 or y == "a"', {"x": "5", "y": "b"}, True),
         ('x == "5"', {"x": 5}, True),
         ("x == true", {"x": "True"}, True),
-        ("length(x) == 1", {"x": "ü"}, True),
+        ("x in (true,)", {"x": True}, True),
     ],
 )
 def test_what_passes(text, values, passes):
-    assert Filter(text).accepts(values) is passes
+    assert accepts(text, values) is passes
 
 
 @pytest.mark.parametrize("kind, value", [(NUMBER, "oops"), (NUMBER, True), (NUMBER, math.inf), (TEXT, 1.5), (TRUTH, 1)])
 def test_a_value_of_another_kind_breaks_a_rule_that_names_the_field_and_no_value(kind, value):
-    with pytest.raises(BrokenRuleError, match="field `f`, which where reads, must be") as found:
-        read_as("f", kind, value)
-    assert str(value) not in str(found.value).replace("true or false", "").replace("finite", "")
-    assert found.value.code.startswith("where_")
+    rule = accepts({NUMBER: "f > 1", TEXT: 'f == "a"', TRUTH: "f"}[kind], {"f": value})
+    assert rule.code == "where_type" and str(rule).startswith("field `f`, which where reads, must be")
+    assert str(value) not in str(rule).replace("true or false", "").replace("finite", "")
 
 
 @pytest.mark.parametrize(
@@ -69,6 +76,10 @@ def test_a_value_of_another_kind_breaks_a_rule_that_names_the_field_and_no_value
         "(x := 5) > 1",
         "sum(x) > 1",
         "now() > x",
+        "a + b > 1",
+        "x is 5",
+        "1 < a in (2,)",
+        "~x",
         "lower(*x) == 1",
         "x > 1j",
         'matches(x, "(a+)+")',
@@ -98,7 +109,7 @@ ATOMS = st.sampled_from(
     [
         "number(a) > b",
         "a >= 0",
-        "a + b == 1",
+        "a == -1",
         "b in (1, 2)",
         't == "x"',
         'starts_with(t, "x")',
@@ -132,7 +143,7 @@ def expected(text, values):
 @given(CONDITIONS, st.lists(VALUES, min_size=1, max_size=5))
 def test_conditions_mean_what_they_mean_in_sql_row_by_row_and_in_columns(text, rows):
     sql = text.replace('"', "'")
-    one_by_one = [Filter(text).accepts(row) for row in rows]
+    one_by_one = [accepts(text, row) for row in rows]
     assert one_by_one == [expected(sql, row) for row in rows]
     kinds = Filter(text).kinds
     columns = {name: pa.array([row[name] for row in rows], KINDS[kind or NUMBER]) for name, kind in kinds.items()}
@@ -141,5 +152,5 @@ def test_conditions_mean_what_they_mean_in_sql_row_by_row_and_in_columns(text, r
 
 def test_in_takes_negative_zero_as_equality_does() -> None:
     for condition in ("a == 0", "a in (0,)", "a in (-0.0,)"):
-        assert [Filter(condition).accepts({"a": zero}) for zero in (-0.0, 0.0)] == [True, True]
-    assert not Filter("a not in (0,)").accepts({"a": -0.0})
+        assert [accepts(condition, {"a": zero}) for zero in (-0.0, 0.0)] == [True, True]
+    assert not accepts("a not in (0,)", {"a": -0.0})

@@ -8,12 +8,12 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.pvalue import TaggedOutput
+import single_events
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from privstream.transforms.reading import elements, frames
 from privstream.transforms.reading import fields as reading
-from privstream.transforms.reading.elements import NO_STAMP, GatherRows, set_aside
+from privstream.transforms.reading.elements import NO_STAMP, GatherRows
 from privstream.transforms.reading.fields import LONGEST_RECORD, NUMBER, TIME_TEXT, UNREAD, EventFields
 
 HOUR = datetime.timezone(datetime.timedelta(hours=1))
@@ -68,15 +68,9 @@ class Visit:
     time: int
 
 
-def gather(elements, at=5, **fields):
+def gather(given, at=5, **fields):
     """Return the rows that can be used, and the dead letters."""
-    gatherer = GatherRows(EventFields(**fields))
-    gatherer.start_bundle()
-    outputs = [out for e in elements for out in gatherer.process(e, timestamp=Timestamp.of(at), window=WINDOW)]
-    outputs += gatherer.finish_bundle()
-    letters = [out.value for out in outputs if isinstance(out, TaggedOutput)]
-    batches = [getattr(out, "value", out) for out in outputs if not isinstance(out, TaggedOutput)]
-    return [row for batch in batches for row in batch.to_pylist()], letters
+    return single_events.gather(given, EventFields(**fields), at=at)[:2]
 
 
 def row_of(**said):
@@ -137,15 +131,11 @@ class Mute:
         (NoUser(SECRET, 5), "user_missing", "row must have a field user"),
     ],
 )
-def test_what_is_no_event_is_set_aside(element, code, reason, monkeypatch):
-    rules = []
-    monkeypatch.setattr(
-        elements, "set_aside", lambda rule, *given, **by: rules.append(rule.code) or set_aside(rule, *given, **by)
-    )
-    rows, (letter,) = gather([element, ("good", "one")])
+def test_what_is_no_event_is_set_aside(element, code, reason):
+    rows, (letter,), (rule,) = single_events.gather([element, ("good", "one")], EventFields())
     assert letter.reason == reason
     assert SECRET not in reason
-    assert rules == [code]
+    assert rule.code == code
     assert len(letter.record.encode()) <= 4 * LONGEST_RECORD
     assert [row["user"] for row in rows] == ["good"]
 
@@ -304,7 +294,7 @@ def test_texts_that_are_too_long_are_refused_before_their_dictionary_is_written_
     items = pa.DictionaryArray.from_arrays(pa.array([0] * 3000 + [1, 2, None], pa.int32()), texts)
     batch = pa.record_batch({"user": ["u"] * 3003, "item": items, "time": [1] * 3003})
     assert [piece.num_rows for piece in reading.cut_by_text(batch, ["user", "item"])] == [3003]
-    clean, broken = frames.read_batch(batch, EventFields())
+    clean, broken, _ = frames.read_batch(batch, EventFields())
     assert clean["item"].to_pylist() == ["tea"]
     reasons = [str(rule) for rule in broken.values()]
     assert reasons == ["item must be at most 1,048,576 bytes of UTF-8"] * 3000 + ["item must not be null"] * 2

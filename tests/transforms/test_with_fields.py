@@ -9,20 +9,18 @@ import pandas
 import polars
 import pyarrow as pa
 import pytest
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.testing.util import assert_that, equal_to
-from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 from examples import EXAMPLES, ONE_OF_EACH
 from hypothesis import given
 from hypothesis import strategies as st
 from privstream.mechanisms import KeyedNoise
 from privstream.transforms import Domain, KeyedCounts
-from privstream.transforms.reading.elements import GatherRows
 from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.reading.filters import Filter
 from privstream.transforms.reading.frames import NO_STAMPS, FieldNames
 from privstream.transforms.reading.times import TimeForm
+from single_events import gather
 
 KEY = b"an example, not a secret"
 NOISE = KeyedNoise(KEY, "a run that nobody else names")
@@ -105,17 +103,8 @@ def read(element: Any, time_unit: str | None = None, time_zone: str | None = Non
     """Return what stands in an element, and why the rest cannot be used, without a pipeline."""
     names = FieldNames(**{"user": "who", "item": ("what",), "time": "when", "stamped": False,
                           "times": TimeForm(unit=time_unit, zone=time_zone)} | given)  # fmt: skip
-    gatherer = GatherRows(EventFields(), names)
-    gatherer.start_bundle()
-    found = [*gatherer.process(element, timestamp=Timestamp(7), window=GlobalWindow()), *gatherer.finish_bundle()]
-    rows, letters = [], []
-    for each in found:
-        value = each if isinstance(each, pa.RecordBatch) else each.value
-        if isinstance(each, TaggedOutput):
-            letters.append((value.reason, value.record))
-        else:
-            rows += [(row["user"], row["item"], row["time"] // 1_000_000) for row in value.to_pylist()]
-    return rows, letters
+    rows, letters, _ = gather([element], EventFields(), names, at=7)
+    return [(row["user"], row["item"], row["time"] // 1_000_000) for row in rows], [each[::3] for each in letters]
 
 
 @pytest.mark.parametrize("form", list(frames(COLUMNS)))

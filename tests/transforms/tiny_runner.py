@@ -253,7 +253,7 @@ def call_all(fn: beam.DoFn, elements: list) -> list:
     ]
 
 
-SPLITTING = ("SplitPresence", "SplitRows", "CountEvents", "PackUpdates", "SplitEvents")
+SPLITTING = ("CountEvents", "PackUpdates", "SplitEvents")
 CLOSING = ("BoundPerWindow", "LastPresence", "BoundRows", "ToClock")
 COUNTING = ("CountContributions", "CountRandomContributions")
 STAGES = (

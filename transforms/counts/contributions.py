@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +37,7 @@ from privstream.transforms.people.bound import (
     sorted_in_groups,
 )
 from privstream.transforms.people.bounding import BoundEvents, BoundOverRun, Charged, PartOfPeople, Used
-from privstream.transforms.spill import release, size_of
+from privstream.transforms.spill import size_of
 from privstream.transforms.timing.clock import stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from typing_extensions import override
@@ -249,8 +248,6 @@ class CountRandomContributions(CountContributions, state="count_random"):
                     sent.append(sums_record(each, sums))
                 yield each, Stepped(state, sent, unchanged)
             step = last + 1
-            for batch in chain.from_iterable(some.values()):
-                release(PartOfPeople.split_off(batch)[1])
 
     def _counted(self, records: Mapping[int, Sequence[bytes]], used: Used) -> tuple[dict[int, CountBatch], np.ndarray]:
         """Return what counts in each step of a period, and what limits drop of it, int64 (n,)."""

@@ -71,7 +71,7 @@ class CountsParameters(Parameters):
 
     Example:
         >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, window=86400, max_contributions=30,
-        ...                      start=0, windows=30, noise=KeyedNoise.from_file(path))  # doctest: +SKIP
+        ...                      start=0, end=30 * 86400, noise=KeyedNoise.from_file(path))  # doctest: +SKIP
 
     Source: derived here, docs/proofs/keyed_counts.md.
     """
@@ -88,7 +88,6 @@ class CountsParameters(Parameters):
         over: Span = "window",
         start: Moment | None = None,
         end: Moment | None = None,
-        windows: int | None = None,
         domain: Items | None = None,
         public_items: Items | None = None,
         min_people: int = 1,
@@ -101,7 +100,7 @@ class CountsParameters(Parameters):
     ) -> None:
         super().__init__(noise, shards)
         self.domain = None if domain is None else Domain.of(domain)
-        self.steps = Steps.of(start=start, end=end, windows=windows, **options)
+        self.steps = Steps.of(start=start, end=end, **options)
         span = windows_in(over, self.steps)
         missing = ", and ".join(["start"] * (start is None) + ["end or renew_every"] * (self.steps.count is None))
         if missing:

@@ -24,7 +24,6 @@ from privstream.transforms.batches import (
     totals,
 )
 from privstream.transforms.counters import counter
-from privstream.transforms.reading.domain import Domain
 from privstream.transforms.timing.steps import Steps
 
 THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
@@ -32,13 +31,12 @@ THOUSANDTHS, LARGEST_AMOUNT = 1_000, 10**9
 
 
 class EventReader:
-    """What stages share that read checked batches of events: their counters, and the hash of people.
+    """What stages share that read checked batches of events (see `EventFields.schema`): their counters.
 
-    See `EventFields.schema` for the columns of a batch.
+    What lies outside of the public steps, or has no code, is counted and dropped: `other` is the name of that counter.
     """
 
-    noise: NoiseSource | None = None
-    shards = 1
+    other = "events_outside_domain"
 
     def __init__(self, *, steps: Steps, **given: Any) -> None:
         self.steps = steps
@@ -46,11 +44,17 @@ class EventReader:
         self.events = counter("events")
         self.usable = counter("events_usable")
         self.outside = counter("events_outside_run")
+        self.others = counter(self.other)
 
-    def setup(self) -> None:
-        """Prepare to hash, where events are read."""
-        if self.noise is not None:  # depends on nothing but the key
-            self._user_hash, self._item_hash = map(self.noise.derive, ("user hash", "item hash"))
+    def in_run(self, codes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the events that count, of which codes are at least 0, and their steps."""
+        public = np.flatnonzero(codes >= 0)
+        rows, steps = self.steps.assign(times[public])
+        self.events.inc(len(codes))
+        self.others.inc(len(codes) - len(public))
+        self.outside.inc(len(public) - len(rows))
+        self.usable.inc(len(rows))
+        return public[rows], steps
 
 
 class ClippedCounter:
@@ -81,66 +85,62 @@ class ClippedCounter:
 class EventSplitter(EventReader):
     """Turn Arrow batches into encoded `EventBatch`es, one per step and shard of people.
 
-    People and items become keyed 64-bit hashes, or, with `positions`, items become positions in the domain; texts of
-    items go along if they are `named`. Whatever lies outside of the public steps or domain is counted and dropped.
-    Values are clipped to `limits`, and those that were outside are counted. Where no user is read, the item stands for
-    it: shards are those of items.
+    People and items become keyed 64-bit hashes, or, with `positions`, items become their codes in `domain`; texts of
+    items go along if they are `named`. Values are clipped to `limits`, without which they are not read, and those that
+    were outside are counted. Where no user is read, the item stands for it: shards are those of items.
+
+    Args:
+        domain: has the `codes` of events, -1 for those that do not count: see `Domain`.
     """
 
-    domain: Domain | None = None
+    noise: NoiseSource
+    shards = 1
+    domain: Any = None
     positions = False
     limits: tuple[float, float] | None = None
     named = True
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.other_items = counter("events_outside_domain")
         self.clipped = ClippedCounter("values")
 
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
         """Split a batch of checked events."""
-        self.events.inc(batch.num_rows)
-        places = None if self.domain is None else self.domain.positions(batch["item"])
-        if places is not None:
-            public = places >= 0
-            self.other_items.inc(len(places) - int(public.sum()))
-            batch, places = batch.filter(pa.array(public)), places[public]
-        times = batch["time"].to_numpy()
-        rows, steps = self.steps.assign(times)
-        self.usable.inc(len(rows))
-        self.outside.inc(len(times) - len(rows))
+        codes = np.zeros(batch.num_rows, np.int64) if self.domain is None else self.domain.codes(batch)
+        rows, steps = self.in_run(codes, batch["time"].to_numpy())
         if not len(rows):
             return
-        texts = None
-        if places is not None and self.domain is not None and self.positions:
-            codes, items = places, np.arange(len(self.domain.texts), dtype=np.uint64)
+        batch = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
+        hashes, texts = None, None
+        if self.positions:
+            codes = codes[rows]
+            items = codes.astype(np.uint64)
         else:  # a code per row, and per code the item, increasing, and perhaps its text
             coded = batch["item"].dictionary_encode()
-            items = self._item_hash.hash_bytes(*reversed(string_buffers(coded.dictionary)))
-            ordered = np.argsort(items)
+            hashes = self.noise.derive("item hash").hash_bytes(*reversed(string_buffers(coded.dictionary)))
+            ordered = np.argsort(hashes)
             code_of = np.empty(len(ordered), np.int64)
             code_of[ordered] = np.arange(len(ordered))
-            codes, items = code_of[coded.indices.to_numpy()], items[ordered]
+            codes, hashes = code_of[coded.indices.to_numpy()], hashes[ordered]
+            items = hashes[codes]
             texts = coded.dictionary.take(pa.array(ordered)) if self.named else None
-        users = (
-            self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))
-            if "user" in batch.schema.names
-            else items[codes]
-        )[rows]
-        values = batch["value"].to_numpy()[rows] if "value" in batch.schema.names else None
-        if values is not None and self.limits is not None:
-            within: np.ndarray = np.clip(values, *self.limits)
-            self.clipped.add(values, within, self.limits)
-            values = within
+        users, values = items, None
+        if "user" in batch.schema.names:
+            users = self.noise.derive("user hash").hash_bytes(*reversed(string_buffers(batch["user"])))
+        if self.limits is not None and "value" in batch.schema.names:
+            given = batch["value"].to_numpy()
+            values = np.clip(given, *self.limits)
+            self.clipped.add(given, values, self.limits)
         order, parts = by_step_and_shard(steps, users, self.shards)
-        rows, users = rows[order], users[order]
-        codes, times = codes[rows], times[rows]
+        users, items, codes, times = users[order], items[order], codes[order], batch["time"].to_numpy()[order]
         values = None if values is None else values[order]
         for to, part in parts:
-            held = distinct_in_order(codes[part])
-            names = Names.none() if texts is None else Names.of(items[held], texts.take(pa.array(held)))
+            names = Names.none()
+            if hashes is not None and texts is not None:
+                held = distinct_in_order(codes[part])
+                names = Names.of(hashes[held], texts.take(pa.array(held)))
             some = None if values is None else values[part]
-            found = EventBatch(users[part], items[codes[part]], times[part], names, some)
+            found = EventBatch(users[part], items[part], times[part], names, some)
             yield to.to_bytes(), (len(found.users), encode(found))
 
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import apache_beam as beam
 import numpy as np
-import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -19,15 +18,12 @@ from privstream.transforms.batches import (
     EventBatch,
     HolderBatch,
     Keyed,
-    KeyedBatch,
-    Names,
     StepKey,
     decode,
     encode,
     named,
     people_key,
     rows_of,
-    string_buffers,
     take_arguments,
 )
 from privstream.transforms.counters import CLOSED
@@ -37,55 +33,20 @@ from privstream.transforms.people.bound import (
     EventSplitter,
     added_up,
     bound_people,
-    by_step_and_shard,
     draws_of_pairs,
 )
-from privstream.transforms.spill import release
 from privstream.transforms.timing.clock import STEP, Closed, on_clock, stepped
 from privstream.transforms.timing.step_fn import StepFn, Stepped, unchanged
 from privstream.transforms.timing.steps import Steps
 from typing_extensions import override
 
 
+class ReadEvents(EventReader, beam.DoFn):
+    """What stages share that read events."""
+
+
 class SplitEvents(EventSplitter, beam.DoFn):
     """Splits events by step and shard of people."""
-
-
-class CodedEvents(NamedTuple):
-    """Events that count in a batch: row of the batch, a public code of the item (uint64), and step."""
-
-    rows: np.ndarray
-    codes: np.ndarray
-    steps: np.ndarray
-
-
-class SplitCodes(EventReader, beam.DoFn):
-    """Turn Arrow batches into `EventBatch`es per step and shard of people, without names.
-
-    People become keyed 64-bit hashes, and items public codes.
-    """
-
-    @abstractmethod
-    def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        """Return the events that count in a batch, with their codes; count the others."""
-
-    def people(self, batch: pa.RecordBatch) -> np.ndarray:
-        """Return what stands for the person of each event, uint64."""
-        return self._user_hash.hash_bytes(*reversed(string_buffers(batch["user"])))
-
-    @override
-    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
-        self.events.inc(batch.num_rows)
-        rows, codes, steps = self.code(batch)
-        if not len(rows):
-            return
-        users = self.people(batch)[rows]
-        times = batch["time"].to_numpy()[rows]
-        order, parts = by_step_and_shard(steps, users, self.shards)
-        users, codes, times = users[order], codes[order], times[order]
-        for to, part in parts:
-            found = EventBatch(users[part], codes[part], times[part], Names.none())
-            yield to.to_bytes(), (len(found.users), encode(found))
 
 
 _PART = struct.Struct(">I")
@@ -169,8 +130,6 @@ class BoundEvents(beam.DoFn):
         batches = sorted(found, key=lambda batch: batch[1])
         self.closed.inc(sum(events for events, _ in batches))
         together = EventBatch.read(batch for _, batch in batches)
-        for _, batch in batches:
-            release(batch)
         yield from self.bound(StepKey.from_bytes(key), together)
 
 

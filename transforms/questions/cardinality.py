@@ -36,10 +36,9 @@ def stays(steps: Steps, step: int, kinds: np.ndarray, times: np.ndarray, timeout
     Args:
         timeout: microseconds after their last entering event until which a person is there, or None for ever.
     """
-    if timeout is None:
-        present = np.full(len(kinds), FOR_EVER)
-    else:
-        present = steps.begun_before(steps.after(times, timeout) + 1) - step  # still there at that moment
+    present = np.full(len(kinds), FOR_EVER)
+    if timeout is not None:
+        present = steps.starting(steps.after(times, timeout)) - step  # still there at that moment
     return np.where(kinds == BEGIN, np.maximum(present, 0), 0).astype(np.uint16)
 
 

@@ -22,9 +22,8 @@ from privstream.transforms.batches import (
     people_key,
     totals,
 )
-from privstream.transforms.people.bounding import BoundEvents, LimitCounter
+from privstream.transforms.people.bounding import BoundEvents, LimitCounter, SplitEvents
 from privstream.transforms.questions.cardinality import FOR_EVER, CardinalityParameters, stays
-from privstream.transforms.questions.histograms_stages import SplitRows
 from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
 from privstream.transforms.row_types import CardinalityEstimate, interval
 from privstream.transforms.timing.clock import on_clock, stepped
@@ -108,12 +107,6 @@ class MembershipLog(SortedRuns[Stays]):
         for there, newer in self.found(people):  # oldest first: what is newer comes on top
             values = np.where(there, newer, values)
         return values
-
-
-class SplitPresence(SplitRows):
-    """Split events of people who come and go; the code of an event is its kind."""
-
-    other_items = Metrics.counter("privstream", "events_of_other_values")
 
 
 class LastPresence(BoundEvents):
@@ -206,8 +199,9 @@ class SetCardinality(CardinalityParameters, RunningTransform):  # noqa: D101 - i
     last_stage = PublishCardinality
 
     @override
-    def _splitter(self) -> SplitPresence:
-        return SplitPresence(steps=self.steps, noise=self._people, shards=self.shards, categories=self.actions)
+    def _splitter(self) -> SplitEvents:
+        given = self._split_by | {"noise": self._people}
+        return SplitEvents(**given, domain=self.actions, positions=True, other="events_of_other_values")
 
     @override
     def _limits(self) -> tuple[LastPresence, TrackMembers]:

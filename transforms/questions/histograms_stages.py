@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.metrics.metric import Metrics
 from privstream.mechanisms.continual.histogram import HistogramState
 from privstream.mechanisms.continual.queries import Histogram, HistogramQuery
 from privstream.mechanisms.monitor.holdings import Charges, UserCounters
@@ -29,9 +28,9 @@ from privstream.transforms.people.bound import place_in_run
 from privstream.transforms.people.bounding import (
     BoundEvents,
     ChargesInOrder,
-    CodedEvents,
     LimitCounter,
-    SplitCodes,
+    ReadEvents,
+    SplitEvents,
     add_counts,
     encode_counts,
 )
@@ -50,31 +49,16 @@ from privstream.transforms.timing.step_fn import Stepped, unchanged
 from typing_extensions import override
 
 
-class SplitRows(SplitCodes):
-    """Split the categories of events; the code of one is its position."""
+class CountEvents(ReadEvents):
+    """Count the categories of each Arrow batch, per step: whose events they are is not even read."""
 
     categories: Any
-    other_items = Metrics.counter("privstream", "events_outside_domain")
-
-    @override
-    def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        codes = self.categories.codes(batch)
-        rows = np.flatnonzero(codes >= 0)
-        in_run, steps = self.steps.assign(batch["time"].to_numpy()[rows])
-        self.other_items.inc(batch.num_rows - len(rows))
-        self.outside.inc(len(rows) - len(in_run))
-        self.usable.inc(len(in_run))
-        return CodedEvents(rows[in_run], codes[rows[in_run]].astype(np.uint64), steps)
-
-
-class CountEvents(SplitRows):
-    """Count the categories of each Arrow batch, per step: whose events they are is not even read."""
 
     @override
     def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
-        self.events.inc(batch.num_rows)
-        _, codes, steps = self.code(batch)
-        cells, counts = np.unique(steps * len(self.categories) + codes.astype(np.int64), return_counts=True)
+        codes = self.categories.codes(batch)
+        rows, steps = self.in_run(codes, batch["time"].to_numpy())
+        cells, counts = np.unique(steps * len(self.categories) + codes[rows].astype(np.int64), return_counts=True)
         step, columns = np.divmod(cells, len(self.categories))
         starts: list[int] = np.flatnonzero(first_of_run(step)).tolist() if len(step) else []
         for start, end in itertools.pairwise([*starts, len(step)]):
@@ -161,22 +145,19 @@ class CountedCategories(RunningTransform):
     """What is counted: how many there are, and the `codes` of events, -1 for those that count in none."""
 
     @property
-    def _common(self) -> dict[str, Any]:
-        """What stages that know categories are given."""
-        return {"steps": self.steps, "categories": self.categories}
-
-    @property
     @override
     def _asked(self) -> Mapping[str, Any]:  # type: ignore[override]
         return {"categories": self.categories}
 
     @override
     def _packer(self) -> CountEvents | None:
-        return CountEvents(**self._common) if self.event_fields.user == UNREAD else None
+        if self.event_fields.user != UNREAD:
+            return None
+        return CountEvents(steps=self.steps, categories=self.categories)
 
     @override
-    def _splitter(self) -> SplitRows:
-        return SplitRows(**self._common, noise=self._people, shards=self.shards)
+    def _splitter(self) -> SplitEvents:
+        return SplitEvents(**self._split_by | {"noise": self._people}, domain=self.categories, positions=True)
 
     def _limit_rows(self, limit: int) -> LimitRows:
         return LimitRows(steps=self.steps, timer_offset=1, limit=limit)

@@ -43,7 +43,6 @@ def by_people(
         split: splits events, without names.
         aside: gets what cannot be used.
     """
-    split.setup()
     shards: defaultdict[int, list[Waiting]] = defaultdict(list)
     for batch in read:
         for found in [batch] if isinstance(batch, DeadLetter) else usable_batches(batch, fields):

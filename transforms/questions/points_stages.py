@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.continual.predecessor import Neighbours, PredecessorStep
 from privstream.mechanisms.continual.ranges import RangeState, Updates
-from privstream.transforms.batches import EventBatch
+from privstream.transforms.batches import EventBatch, KeyedBatch, Names, encode
 from privstream.transforms.parameters import BEGIN, Actions
-from privstream.transforms.people.bounding import CodedEvents, SplitCodes
+from privstream.transforms.people.bound import by_step_and_shard
+from privstream.transforms.people.bounding import ReadEvents
 from privstream.transforms.questions.points import PointParameters, PredecessorParameters, RangesParameters
 from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
 from privstream.transforms.rows import NearestPoints, RangeCount
@@ -30,7 +31,7 @@ def updates_of(batches: Sequence[bytes]) -> Updates:
     return Updates(points[order], inserted[order])
 
 
-class PackUpdates(SplitCodes):
+class PackUpdates(ReadEvents):
     """Turn Arrow batches of events (`user`: the point, `item`: what happens to it) into `EventBatch`es of steps.
 
     What lies outside of the public steps is counted and dropped, and so are points outside of the universe, which are 1
@@ -40,25 +41,24 @@ class PackUpdates(SplitCodes):
     universe: int
     actions: Actions
     other_points = Metrics.counter("privstream", "points_outside_universe")
-    other_actions = Metrics.counter("privstream", "events_of_other_actions")
+    other = "events_of_other_actions"
 
     @override
-    def people(self, batch: pa.RecordBatch) -> np.ndarray:
-        points: np.ndarray = batch["user"].to_numpy()
-        return points.astype(np.uint64)
-
-    @override
-    def code(self, batch: pa.RecordBatch) -> CodedEvents:
-        points, kinds = batch["user"].to_numpy(), self.actions.kinds(batch["item"])
-        within = (points >= 1) & (points <= self.universe)
-        meant = within & (kinds >= 0)
-        rows, steps = self.steps.assign(batch["time"].to_numpy())
-        usable = meant[rows]
-        self.other_points.inc(int((~within).sum()))
-        self.other_actions.inc(int(within.sum() - meant.sum()))
-        self.outside.inc(int(meant.sum() - usable.sum()))
-        self.usable.inc(int(usable.sum()))
-        return CodedEvents(rows[usable], kinds[rows[usable]].astype(np.uint64), steps[usable])
+    def process(self, batch: pa.RecordBatch) -> Iterator[KeyedBatch]:
+        points, kinds, times = batch["user"].to_numpy(), self.actions.kinds(batch["item"]), batch["time"].to_numpy()
+        within = np.flatnonzero((points >= 1) & (points <= self.universe))
+        self.events.inc(len(points) - len(within))
+        self.other_points.inc(len(points) - len(within))
+        rows, steps = self.in_run(kinds[within], times[within])
+        if not len(rows):
+            return
+        rows = within[rows]
+        users, items = points.astype(np.uint64), kinds.astype(np.uint64)
+        order, parts = by_step_and_shard(steps, np.zeros(len(rows), np.uint64), 1)
+        for to, part in parts:
+            chosen = rows[order[part]]
+            updates = EventBatch(users[chosen], items[chosen], times[chosen], Names.none())
+            yield to.to_bytes(), (len(chosen), encode(updates))
 
 
 class PointTransform(PointParameters, RunningTransform):

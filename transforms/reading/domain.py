@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import csv
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Union
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -211,7 +209,7 @@ Items = Union["Domain", Sequence[str]]
 
 
 class Domain:
-    """Distinct items in sorted order, given as a list or read by each worker from a file.
+    """Distinct items in sorted order, given as a list or read from a file.
 
     Args:
         items: texts; at least one, distinct, not empty.
@@ -230,14 +228,10 @@ class Domain:
         texts.sort()
         if not texts:
             raise ValueError(f"{name} must name at least one item")
-        if not texts[0] or any(one == other for one, other in itertools.pairwise(texts)):
+        if not texts[0] or len(set(texts)) < len(texts):
             raise ValueError(f"{name} must hold distinct items, none of them empty")
         self.digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
-        self._place: Place | None = None
-        data = [text.encode() for text in texts]  # `pa.array` loads pandas for a list, where it is installed
-        offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
-        buffers = pa.py_buffer(offsets), pa.py_buffer(b"".join(data))
-        self.texts = pa.LargeStringArray.from_buffers(len(data), *buffers).cast(pa.string())
+        self.texts = pa.array(texts, pa.string())
 
     @classmethod
     def of(cls, items: Items, name: str = "domain") -> Domain:
@@ -256,42 +250,28 @@ class Domain:
 
     @classmethod
     def from_file(
-        cls,
-        path: str,
-        digest: str | None = None,
-        name: str = "domain",
-        encoding: str = "utf-8",
-        spelling: Spelling = AS_WRITTEN,
+        cls, path: str, name: str = "domain", encoding: str = "utf-8", spelling: Spelling = AS_WRITTEN
     ) -> Domain:
-        """Read one item per line from any file system that Beam knows, in an encoding of Python.
-
-        Each worker reads the file for itself, once; one that finds another content than at launch refuses to run.
-        """
-        if digest is not None and (known := READ.get((path, digest, name, encoding, spelling))) is not None:
-            return known
+        """Read one item per line from any file system that Beam knows, in an encoding of Python."""
         if os.path.exists(path) and not os.path.isfile(path):
             raise ValueError(f"{name} must be a readable file, got {path!r}: it is no regular file")
         try:
-            content = _content(path)
+            if os.path.isfile(path) and not path.endswith(COMPRESSED):
+                content = Path(path).read_bytes()
+            else:
+                from apache_beam.io.filesystems import FileSystems  # noqa: PLC0415 - late: plans need no Beam
+
+                with FileSystems.open(path) as file:
+                    content = file.read()
             read = codecs.getincrementaldecoder("utf-8" if content.startswith(codecs.BOM_UTF8) else encoding)()
             text = read.decode(content, final=True).removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n")
             lines = spelling.listed(text.split("\n") if text else [])
         except UnicodeError:  # or of one without its byte order mark
             raise ValueError(f"{name} must be a file of {encoding.upper()} text") from None
         except OSError as error:
-            raise ValueError(
-                f"{name} must be a readable file, got {path!r}: {error.strerror or type(error).__name__}"
-            ) from None
-        domain = cls(lines, name)
-        if digest is not None and digest != domain.digest:
-            raise ValueError(f"{name} must be the same file on every worker as at launch, {path!r} differs")
-        domain._place = path, domain.digest, name, encoding, spelling
-        return READ.setdefault(domain._place, domain)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        if self._place is not None:
-            return _read_once, self._place
-        return Domain, (self.texts.to_pylist(),)
+            why = error.strerror or type(error).__name__
+            raise ValueError(f"{name} must be a readable file, got {path!r}: {why}") from None
+        return cls(lines, name)
 
     def __repr__(self) -> str:
         return f"<Domain of {len(self):,} items>"
@@ -309,28 +289,6 @@ class Domain:
     def codes(self, batch: pa.RecordBatch) -> np.ndarray:
         """Return the position of the item of each event."""
         return self.positions(batch["item"])
-
-
-Place = tuple[str, str, str, str, Spelling]
-"""The arguments of `Domain.from_file`."""
-
-READ: WeakValueDictionary[Place, Domain] = WeakValueDictionary()
-"""The lists of this process, by file and digest: each of some twenty stages, and each bundle, would read its own."""
-
-
-def _content(path: str) -> bytes:
-    """Return what is in a file, which Beam reads where it is none of this machine, or is compressed."""
-    if os.path.isfile(path) and not path.endswith(COMPRESSED):
-        return Path(path).read_bytes()
-    from apache_beam.io.filesystems import FileSystems  # noqa: PLC0415 - late: plans need no Beam
-
-    with FileSystems.open(path) as file:
-        content: bytes = file.read()
-    return content
-
-
-def _read_once(*place: Any) -> Domain:  # Beam pickles no class method
-    return Domain.from_file(*place)
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,10 @@ A column that is damaged, or of a type that cannot be what it is to be, raises `
 
 from __future__ import annotations
 
-import math
-import numbers
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
-from numbers import Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -290,7 +285,8 @@ def text_column(name: str, column: pa.Array, longest: int = LONGEST_TEXT) -> tup
     if column.type in _AS_TEXT:  # one by one: damaged input alone is
         texts = [None if data is None else _decoded(data) for data in column.to_pylist()]
         invalid = np.array([text is None for text in texts], np.bool_) & ~nulls
-        found_texts, marks = text_column(name, pa.array([text or "" for text in texts], pa.large_string()), longest)
+        plain = ["-" if text is None else text for text in texts]  # no value is missing where it cannot be read
+        found_texts, marks = text_column(name, pa.array(plain, pa.large_string()), longest)
         return found_texts, marked(name, null=nulls, encoding=invalid) + marks
     if column.type not in _AS_BINARY:
         return column.cast(pa.string()).fill_null("-"), marked(name, null=nulls)
@@ -356,57 +352,3 @@ def _numbers(column: pa.Array) -> tuple[np.ndarray, Marks]:
     except pa.ArrowInvalid:  # it does not read all that Python reads, such as +5
         found = np.array([float(text) for text in usable.to_pylist()], np.float64)
     return found, marks + marked(VALUE, decimal=~fits)
-
-
-def value_of(value: Any, *, whole: bool) -> float:
-    """Return a number, or text that is one in decimal digits, with a point and an exponent at most; 5.0 is whole."""
-    if value is None:
-        raise broken(VALUE, "null")
-    if isinstance(value, str):
-        if not value:
-            raise broken(VALUE, "empty")
-        if len(value) > LONGEST_NUMBER or not re.fullmatch(_DECIMAL, value, re.ASCII):
-            raise broken(VALUE, "decimal")
-    elif not isinstance(value, Real | Decimal) or isinstance(value, bool | np.timedelta64):
-        raise broken(VALUE, "number", type(value).__name__)
-    try:
-        number = float(value)
-    except (OverflowError, ValueError):  # an integer that is too large, a signalling NaN
-        number = math.inf
-    if not math.isfinite(number):
-        raise broken(VALUE, "finite")
-    if whole and not number.is_integer():
-        raise broken(VALUE, "whole")
-    return number
-
-
-def read_text(name: str, value: Any, *, longest: int = LONGEST_TEXT) -> str:
-    """Return a user or an item as text, of 1 character to `longest` bytes."""
-    if value is None:
-        raise broken(name, "null")
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool | np.timedelta64):
-        with suppress(ValueError):  # Python refuses to write very long numbers
-            if len(text := str(int(value))) <= longest:
-                return text
-        raise broken(name, "long", longest)
-    if not isinstance(value, str):
-        raise broken(name, "text", type(value).__name__)
-    text = str.__str__(value)  # itself, whatever a subclass says of it
-    if not text:
-        raise broken(name, "empty")
-    try:
-        size = len(text) if text.isascii() else len(text.encode())
-    except UnicodeEncodeError:
-        raise broken(name, "encoding") from None
-    if size > longest:
-        raise broken(name, "long", longest)
-    return text
-
-
-def read_point(name: str, value: Any) -> int:
-    """Return a point of a single event."""
-    text = read_text(name, value)
-    digits = text[1:] if text[0] in "+-" else text
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19) or abs(int(text)) > FARTHEST_POINT:
-        raise broken(name, "point")
-    return int(text)

@@ -7,9 +7,9 @@ import io
 import math
 import tokenize
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,8 @@ from privstream.transforms.reading.fields import (
     as_text,
     is_text,
     null_rows,
-    read_text,
     text_column,
     value_column,
-    value_of,
 )
 from typing_extensions import override
 
@@ -49,21 +47,6 @@ COMPARISONS: Mapping[type, Callable[..., Any]] = {
     ast.Gt: pc.greater,
     ast.GtE: pc.greater_equal,
 }
-ARITHMETIC: Mapping[type, Callable[..., Any]] = {
-    ast.Add: pc.add,
-    ast.Sub: pc.subtract,
-    ast.Mult: pc.multiply,
-    ast.Div: pc.divide,
-}
-FUNCTIONS: Mapping[str, tuple[str, str, Callable[..., Any]]] = {
-    "lower": (TEXT, TEXT, pc.utf8_lower),
-    "upper": (TEXT, TEXT, pc.utf8_upper),
-    "trim": (TEXT, TEXT, pc.utf8_trim_whitespace),
-    "length": (TEXT, NUMBER, lambda text: pc.utf8_length(text).cast(pa.float64())),
-    "abs": (NUMBER, NUMBER, pc.abs),
-}
-"""Functions of one argument: what it is, what they give, and Arrow's function."""
-
 SEARCHES = {"starts_with": pc.starts_with, "ends_with": pc.ends_with, "contains": pc.match_substring}
 """Functions of a text and a text in quotes."""
 
@@ -72,23 +55,6 @@ READINGS: Mapping[str, str] = {"number": NUMBER, "text": TEXT}
 
 Columns = Mapping[str, pa.Array]
 Run = Callable[[Columns], Any]
-
-
-def read_as(name: str, kind: str | None, value: Any) -> float | str | bool | None:
-    """Return a value as the kind that a condition needs; None for no value."""
-    if value is None or (isinstance(value, str) and not value):
-        return None
-    if kind is None:
-        return True
-    try:
-        if kind != TRUTH:
-            return value_of(value, whole=False) if kind == NUMBER else read_text("where", value)
-    except BrokenRuleError as rule:
-        raise _of_filter(name, kind, rule) from None
-    found = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
-    if not isinstance(found, bool | np.bool_):
-        raise wrong_kind(name, kind)
-    return bool(found)
 
 
 def column_of_kind(name: str, kind: str | None, column: pa.Array) -> tuple[pa.Array, Marks]:
@@ -105,19 +71,21 @@ def column_of_kind(name: str, kind: str | None, column: pa.Array) -> tuple[pa.Ar
         column = column.dictionary_decode()
     whole, truth = pa.types.is_integer(column.type), pa.types.is_boolean(column.type)
     number = whole or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+    needed = {NUMBER: "a finite number", TEXT: "valid text that is not too long, or an integer"}.get(str(kind), kind)
+    rule = BrokenRuleError("where", TYPE, f"field `{name}`, which where reads, must be {needed}")
     if not text and not {NUMBER: number, TEXT: whole, TRUTH: truth, None: True}[kind]:
-        return pa.nulls(len(column), KINDS[str(kind)]), [(~null_rows(column), wrong_kind(name, str(kind)))]
+        return pa.nulls(len(column), KINDS[str(kind)]), [(~null_rows(column), rule)]
     if not text and kind in (TRUTH, None):
         return column, []
     found, marks = with_nulls(*(value_column(column, whole=False) if kind == NUMBER else text_column("where", column)))
     if kind is None:
         return found, []
-    marks = [(mask, _of_filter(name, kind, rule)) for mask, rule in marks]
-    if kind != TRUTH:
-        return found, marks
-    lower = pc.utf8_lower(found)
-    known = pc.is_in(lower, pa.array(["true", "false", None])).to_numpy(zero_copy_only=False)
-    return pc.equal(lower, "true"), [*marks, (~known, wrong_kind(name, TRUTH))]
+    wrong = [mask for mask, _ in marks]
+    if kind == TRUTH:
+        lower = pc.utf8_lower(found)
+        known = pc.is_in(lower, pa.array(["true", "false", None])).to_numpy(zero_copy_only=False)
+        found, wrong = pc.equal(lower, "true"), [*wrong, ~known]
+    return found, [(mask, rule) for mask in wrong]
 
 
 def with_nulls(column: pa.Array, marks: Marks) -> tuple[pa.Array, Marks]:
@@ -129,18 +97,6 @@ def with_nulls(column: pa.Array, marks: Marks) -> tuple[pa.Array, Marks]:
     return pc.if_else(pa.array(missing), pa.scalar(None, column.type), column), others
 
 
-def _of_filter(name: str, kind: str, rule: BrokenRuleError) -> BrokenRuleError:
-    """Return a rule about a field of an event as one about a field of the filter."""
-    what = rule.code.rpartition("_")[2]
-    return BrokenRuleError("where", TYPE if what == MISSING else what, str(wrong_kind(name, kind)))
-
-
-def wrong_kind(name: str, kind: str) -> BrokenRuleError:
-    """Return the rule that a field is of a kind."""
-    whole = {NUMBER: "a finite number", TEXT: "valid text that is not too long, or an integer"}.get(kind, kind)
-    return BrokenRuleError("where", TYPE, f"field `{name}`, which where reads, must be {whole}")
-
-
 class _Words(ast.NodeTransformer):
     """Writes words, negative numbers and `field("a name")` as Python's constants and names."""
 
@@ -150,24 +106,25 @@ class _Words(ast.NodeTransformer):
 
     @override
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        self.generic_visit(node)
-        if isinstance(node.op, ast.USub | ast.UAdd) and isinstance(node.operand, ast.Constant):
-            value = node.operand.value
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return ast.copy_location(ast.Constant(-value if isinstance(node.op, ast.USub) else value), node)
+        match self.generic_visit(node):
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(
+                value, bool
+            ):
+                return ast.copy_location(ast.Constant(-value), node)
         return node
 
     @override
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        match node:
+        match self.generic_visit(node):
             case ast.Call(func=ast.Name(id="field"), args=[ast.Constant(value=str(name))], keywords=[]) if name:
                 return ast.copy_location(ast.Name(name), node)
-        node.args = [self.visit(each) for each in node.args]
         return node
 
 
-def parse(text: str) -> ast.expr:
+def _parse(text: str) -> ast.expr:
     """Return the tree of a filter; which parts are allowed is checked as they are compiled."""
+    if not isinstance(text, str):
+        raise TypeError(f"where must be a condition such as 'status >= 500', got {type(text).__name__}")
     if not text.strip():
         raise ValueError("where must not be empty")
     if len(text) > LONGEST_FILTER:
@@ -200,8 +157,8 @@ class Filter:
     The language is a part of Python's, see Filters in docs/input.md. A field stands there by its name; `field("two
     words")` is one whose name is no word. What a field is read as follows from the condition alone: it is a number
     where it is compared with one. Where the condition does not say, as in `a == b`, `number(a)` or `text(a)` does. A
-    field without a value, and a division by zero, give conditions that are neither true nor false, as in SQL; an event
-    counts if the whole is true.
+    field without a value gives conditions that are neither true nor false, as in SQL; an event counts if the whole is
+    true.
 
     *Privacy*: a filter is public, and looks at one event alone.
 
@@ -216,18 +173,20 @@ class Filter:
     """
 
     def __init__(self, text: str) -> None:
-        if not isinstance(text, str):
-            raise TypeError(f"where must be a condition such as 'status >= 500', got {type(text).__name__}")
         self.text = text
-        compiler = _Compiler(text)
-        self._run = compiler.condition(parse(text))
-        self.kinds: dict[str, str | None] = dict(sorted(compiler.kinds.items()))
+        tree, compiler = _parse(text), _Compiler(text)
+        before: dict[str, str | None] | None = None
+        while compiler.kinds != before:  # until no kind is found: `a == b and a > 1` says what b is
+            before, compiler.open = dict(compiler.kinds), {}
+            self._run = compiler.need(tree, TRUTH)
+        if not compiler.kinds:
+            compiler.refuse(tree, "must use at least one field of the events")
+        for name, node in sorted(compiler.open.items()):
+            compiler.refuse(node, f"what `{name}` is cannot be told from this: say number({name}) or text({name})")
+        self.kinds = dict(sorted(compiler.kinds.items()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Filter, (self.text,)
-
-    def __repr__(self) -> str:
-        return f"Filter({self.text!r})"
 
     def passes(self, columns: Columns, rows: int) -> np.ndarray:
         """Tell which events pass.
@@ -242,180 +201,145 @@ class Filter:
             return np.full(rows, found.as_py() is True)
         return np.array(pc.fill_null(found, False).to_numpy(zero_copy_only=False), np.bool_)
 
-    def accepts(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether a single event passes."""
-        read = {name: read_as(name, kind, values.get(name)) for name, kind in self.kinds.items()}
-        columns = {name: pa.array([read[name]], KINDS[kind or TRUTH]) for name, kind in self.kinds.items()}
-        return bool(self.passes(columns, 1)[0])
-
-
-class _Part(NamedTuple):
-    """A part of a filter: what it is (None: a field that is not known yet), how it is computed, and of which field."""
-
-    kind: str | None
-    run: Run
-    field: str | None = None
-
 
 class _Compiler:
-    """Makes Arrow computations of a filter, finds the kinds of its fields, and refuses what is not in the language."""
+    """Makes Arrow computations of a filter, finds the kinds of its fields, and refuses what is not in the language.
+
+    Attributes:
+        kinds: of fields, as far as they are known.
+        open: the fields that are compared with each other, while nothing says what they are.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.kinds: dict[str, str | None] = {}
         self.open: dict[str, ast.expr] = {}
 
-    def condition(self, tree: ast.expr) -> Run:
-        """Return how the whole is computed: compiled until no new kind is found, for `a == b and a > 1` says b."""
-        before: dict[str, str | None] | None = None
-        while self.kinds != before:
-            before, self.open = dict(self.kinds), {}
-            run = self._need(tree, TRUTH)
-        if not self.kinds:
-            self._refuse(None, "must use at least one field of the events")
-        for name, node in sorted(self.open.items()):
-            self._refuse(node, f"what `{name}` is cannot be told from this: say number({name}) or text({name})")
-        return run
-
-    def _refuse(self, node: ast.AST | None, rule: str) -> NoReturn:
+    def refuse(self, node: ast.AST, rule: str) -> NoReturn:
+        """Raise what is wrong with a part."""
         before = self.text.encode("utf-8", "surrogatepass")[: getattr(node, "col_offset", 0)]
         raise ValueError(f"where, character {len(before.decode('utf-8', 'ignore')) + 1}: {rule}")
 
-    def _need(self, node: ast.expr, kind: str) -> Run:
-        """Return how a part is computed that must be of a kind."""
-        part = self._part(node)
-        if part.field is not None and part.kind is None:
-            self.kinds[part.field] = kind
-        elif part.kind != kind:
-            what = "" if part.field is None else f"`{part.field}` "
-            self._refuse(node, f"{what}must be {kind}{' here' * bool(what)}, and is {part.kind}")
-        return part.run
-
-    def _of(self, gives: str, compute: Callable[..., Any], kind: str, nodes: Sequence[ast.expr]) -> _Part:
-        """Compile a function of some parts, all of a kind."""
-        runs = [self._need(node, kind) for node in nodes]
-        return _Part(gives, lambda columns: compute(*(run(columns) for run in runs)))
-
-    def _part(self, node: ast.expr) -> _Part:  # noqa: PLR0911 - a branch for each part of the language
+    def _kind(self, node: ast.expr) -> str | None:
+        """Return what a part is; None for a field of which nothing is known yet."""
         match node:
             case ast.Name(id=name):
-                return _Part(self.kinds.setdefault(name, None), lambda columns: columns[name], name)
+                return self.kinds.setdefault(name, None)
+            case ast.Constant():
+                return _kind_of(self._literal(node))
+            case ast.Call(func=ast.Name(id=name)):
+                return TEXT if name == "lower" else READINGS.get(name, TRUTH)
+            case ast.BoolOp() | ast.Compare() | ast.Call() | ast.UnaryOp(op=ast.Not()):
+                return TRUTH
+        self.refuse(node, "this is not known here: see Filters in docs/input.md for what is")
+
+    def need(self, node: ast.expr, kind: str) -> Run:
+        """Return how a part is computed that must be of a kind."""
+        found = self._kind(node)
+        if found not in (kind, None):
+            what = f"`{node.id}` must be {kind} here" if isinstance(node, ast.Name) else f"must be {kind}"
+            self.refuse(node, f"{what}, and is {found}")
+        match node:
+            case ast.Name(id=name):
+                self.kinds[name] = kind
+                return lambda columns: columns[name]
+            case ast.Constant():
+                scalar = pa.scalar(self._literal(node))
+                return lambda _: scalar
             case ast.BoolOp(op=op, values=values):
+                runs = [self.need(each, TRUTH) for each in values]
                 join = pc.and_kleene if isinstance(op, ast.And) else pc.or_kleene
-                return self._of(TRUTH, lambda *parts: reduce(join, parts), TRUTH, values)
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return self._of(TRUTH, pc.invert, TRUTH, [operand])
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
-                negate = isinstance(op, ast.USub)
-                return self._of(NUMBER, pc.negate if negate else lambda number: number, NUMBER, [operand])
-            case ast.UnaryOp():
-                self._refuse(node, "~ is not known here: write not")
-            case ast.BinOp(op=op, left=left, right=right):
-                if type(op) not in ARITHMETIC:
-                    self._refuse(node, "operators are +, -, * and /")
-                compute = ARITHMETIC[type(op)]
-                return self._of(NUMBER, lambda *parts: _finite(compute(*parts)), NUMBER, [left, right])
+                return lambda columns: reduce(join, (run(columns) for run in runs))
+            case ast.UnaryOp(operand=operand):
+                run = self.need(operand, TRUTH)
+                return lambda columns: pc.invert(run(columns))
             case ast.Compare():
                 return self._compared(node)
-            case ast.Call():
-                return self._called(node)
-        value = self._literal(node)
-        scalar = pa.scalar(value)
-        return _Part(_kind_of(value), lambda _: scalar)
+        assert isinstance(node, ast.Call)
+        return self._called(node)
 
     def _literal(self, node: ast.expr) -> bool | str | float:
         """Return what a number, a text or a truth value stands for."""
         if not isinstance(node, ast.Constant) or not isinstance(value := node.value, bool | str | int | float | None):
-            self._refuse(node, "this is not known here: see Filters in docs/input.md for what is")
+            self.refuse(node, "must be a number, a text in quotes, true or false")
         if value is None:
-            self._refuse(node, "nothing is equal to null: write is null, or is not null")
+            self.refuse(node, "nothing is equal to null: write is null, or is not null")
         if value == "":
-            self._refuse(node, "an empty text is no value: write is null")
+            self.refuse(node, "an empty text is no value: write is null")
         if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-            self._refuse(node, "a text must be valid Unicode")
+            self.refuse(node, "a text must be valid Unicode")
         if isinstance(value, bool | str):
             return value
         if not math.isfinite(value) or (isinstance(value, int) and abs(value) > LARGEST):
-            self._refuse(node, "numbers must be finite, and whole ones at most 2**53, for larger ones are not exact")
+            self.refuse(node, "numbers must be finite, and whole ones at most 2**53, for larger ones are not exact")
         return float(value)
 
-    def _called(self, node: ast.Call) -> _Part:
+    def _called(self, node: ast.Call) -> Run:
         called = node.func.id if isinstance(node.func, ast.Name) else ""
-        known = (*FUNCTIONS, *SEARCHES, *READINGS, "field")
+        known = ("lower", *SEARCHES, *READINGS, "field")
         if called not in known:
-            self._refuse(node, f"functions are {', '.join(known)}")
+            self.refuse(node, f"functions are {', '.join(known)}")
         wanted = 2 if called in SEARCHES else 1
         if len(node.args) != wanted or node.keywords or any(isinstance(each, ast.Starred) for each in node.args):
-            self._refuse(node, f"{called} takes {wanted} argument{'s' * (wanted > 1)}")
+            self.refuse(node, f"{called} takes {wanted} argument{'s' * (wanted > 1)}")
         if called == "field":
-            self._refuse(node, "field takes the name of a field, in quotes")
-        first, kind = node.args[0], READINGS.get(called)
-        if kind is not None:
-            if not isinstance(first, ast.Name):
-                self._refuse(first, f"{called} takes a field")
-            return _Part(kind, self._need(first, kind))
-        if called in SEARCHES:
-            search, sought = SEARCHES[called], node.args[1]
-            if not isinstance(sought, ast.Constant) or not isinstance(sought.value, str):
-                self._refuse(sought, f"{called} takes a text in quotes here")
-            pattern = self._literal(sought)
-            return self._of(TRUTH, lambda text: search(text, pattern), TEXT, [first])
-        taken, given, compute = FUNCTIONS[called]
-        return self._of(given, compute, taken, [first])
+            self.refuse(node, "field takes the name of a field, in quotes")
+        if called in READINGS and not isinstance(node.args[0], ast.Name):
+            self.refuse(node.args[0], f"{called} takes a field")
+        run = self.need(node.args[0], READINGS.get(called, TEXT))
+        if called in READINGS:
+            return run
+        if called == "lower":
+            return lambda columns: pc.utf8_lower(run(columns))
+        search, sought = SEARCHES[called], self._literal(node.args[1])
+        if not isinstance(sought, str):
+            self.refuse(node.args[1], f"{called} takes a text in quotes here")
+        return lambda columns: search(run(columns), sought)
 
-    def _compared(self, node: ast.Compare) -> _Part:
-        operator, right = node.ops[0], node.comparators[0]
-        if any(isinstance(each, ast.Is | ast.IsNot) for each in node.ops):
-            if len(node.ops) > 1 or not isinstance(right, ast.Constant) or right.value is not None:
-                self._refuse(node, "is takes null alone: write == for others")
-            asked, test = self._part(node.left).run, pc.is_null if isinstance(operator, ast.Is) else pc.is_valid
-            return _Part(TRUTH, lambda columns: test(asked(columns)))
-        if any(isinstance(each, ast.In | ast.NotIn) for each in node.ops):
-            if len(node.ops) > 1:
-                self._refuse(node, "in must be in brackets beside other comparisons")
-            return self._among(node.left, right, inverted=isinstance(operator, ast.NotIn))
+    def _compared(self, node: ast.Compare) -> Run:
+        match node:
+            case ast.Compare(
+                left=ast.Name(id=name), ops=[ast.Is() | ast.IsNot() as asked], comparators=[ast.Constant(value=None)]
+            ):
+                self.kinds.setdefault(name, None)
+                test = pc.is_null if isinstance(asked, ast.Is) else pc.is_valid
+                return lambda columns: test(columns[name])
+            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as among], comparators=[right]):
+                return self._among(left, right, inverted=isinstance(among, ast.NotIn))
+        if any(type(each) not in COMPARISONS for each in node.ops):
+            self.refuse(node, "is takes a field and null; is and in must be in brackets beside other comparisons")
         sides = [node.left, *node.comparators]
         runs = [self._pair(*each) for each in zip(sides, node.ops, node.comparators, strict=False)]
-        return _Part(TRUTH, lambda columns: reduce(pc.and_kleene, (run(columns) for run in runs)))
+        return lambda columns: reduce(pc.and_kleene, (run(columns) for run in runs))
 
-    def _among(self, left: ast.expr, right: ast.expr, *, inverted: bool) -> _Part:
+    def _among(self, left: ast.expr, right: ast.expr, *, inverted: bool) -> Run:
         if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not right.elts:
-            self._refuse(right, "in takes numbers or texts in brackets: (404, 500), or one and a comma: (404,)")
-        if not all(isinstance(each, ast.Constant) and each.value is not None for each in right.elts):
-            self._refuse(right, "in takes numbers or texts alone, no fields")
+            self.refuse(right, "in takes numbers or texts in brackets: (404, 500), or one and a comma: (404,)")
         values = [self._literal(each) for each in right.elts]
         kind = _kind_of(values[0])
         for each in right.elts:
-            self._need(each, kind)
-        several = pa.array(values, KINDS[kind])
+            self.need(each, kind)
+        several, run = pa.array(values, KINDS[kind]), self.need(left, kind)
 
-        def among(value: Any) -> Any:
-            some = several
+        def among(columns: Columns) -> Any:
+            value, some = run(columns), several
             if kind == NUMBER:  # is_in tells -0.0 from 0.0, == does not
                 value, some = pc.add(value, 0.0), pc.add(several, 0.0)
             found = pc.if_else(pc.is_valid(value), pc.is_in(value, some), pa.scalar(None, pa.bool_()))
             return pc.invert(found) if inverted else found
 
-        return self._of(TRUTH, among, kind, [left])
+        return among
 
     def _pair(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Run:
         """Compile a comparison of two parts, of which one may say what the other is."""
-        parts = [self._part(left), self._part(right)]
-        kind = parts[0].kind or parts[1].kind
+        kind = self._kind(left) or self._kind(right)
         if kind is None:
-            self.open |= {str(part.field): node for part, node in zip(parts, (left, right), strict=True)}
-        elif kind == TRUTH and not isinstance(operator, ast.Eq | ast.NotEq):
-            self._refuse(left, "true and false are compared by == and != alone")
-        else:
-            self._need(left, kind)
-            self._need(right, kind)
-        compare, (one, other) = COMPARISONS[type(operator)], parts
-        return lambda columns: compare(one.run(columns), other.run(columns))
-
-
-def _finite(numbers: Any) -> Any:
-    """Return numbers; what is not finite is no value."""
-    return pc.if_else(pc.is_finite(numbers), numbers, pa.scalar(None, pa.float64()))
+            self.open |= {side.id: side for side in (left, right) if isinstance(side, ast.Name)}
+            return lambda _: pa.scalar(None, pa.bool_())  # compiled anew once it is known
+        if kind == TRUTH and not isinstance(operator, ast.Eq | ast.NotEq):
+            self.refuse(left, "true and false are compared by == and != alone")
+        one, other, compare = self.need(left, kind), self.need(right, kind), COMPARISONS[type(operator)]
+        return lambda columns: compare(one(columns), other(columns))
 
 
 def _kind_of(value: bool | str | float) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +56,7 @@ class FieldNames:
         stamped: whether a single event without the field `time` has the timestamp of its element as its time.
         times: how text and numbers are times.
         where: the condition that events must meet.
+        checked: whether nothing else is needed: see `PrivateTransform.of_checked`.
     """
 
     user: str = "user"
@@ -64,9 +66,23 @@ class FieldNames:
     stamped: bool = True
     times: TimeForm = SECONDS_OR_TEXT
     where: Filter | None = None
+    checked: bool = False
 
 
 AS_NAMED = FieldNames()
+
+
+def checked_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of `EventFields.schema` of a batch that has been checked by these rules; no time is 1970."""
+    nothing = pa.scalar(0, pa.int64())
+    columns = [
+        batch[field.name].cast(field.type) if field.name in batch.schema.names else pa.repeat(nothing, batch.num_rows)
+        for field in schema
+    ]
+    numbers = [column for column in columns if pa.types.is_floating(column.type)]
+    if any(column.null_count for column in columns) or not all(pc.all(pc.is_finite(each)).as_py() for each in numbers):
+        raise ValueError("columns that are said to be checked must have no nulls, and finite numbers alone")
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class Unusable(NamedTuple):
@@ -77,59 +93,72 @@ class Unusable(NamedTuple):
     number: int = 1
 
 
-def batches_of(frame: Any) -> Iterator[pa.RecordBatch]:
-    """Give the batches of a frame.
+class Read(NamedTuple):
+    """What has been read of a batch.
 
-    Raises:
-        BrokenRuleError: Arrow cannot take it; no value of it is quoted.
+    Attributes:
+        clean: the rows that can be used, in the columns of `EventFields.schema`.
+        refused: the first rule that each other row breaks; rows that do not pass the filter are in neither.
+        rows: int64, where the rows of `clean` were.
     """
-    try:
-        table = pa.table(frame)
-    except Exception:  # each library has its own errors, and they quote values
-        raise BrokenRuleError("event", TYPE, "frame must have columns of one type each") from None
-    yield from table.to_batches()
+
+    clean: pa.RecordBatch
+    refused: dict[int, BrokenRuleError]
+    rows: np.ndarray
 
 
 def usable_batches(
-    batch: pa.RecordBatch, fields: EventFields, names: FieldNames = AS_NAMED
+    frame: Any, fields: EventFields, names: FieldNames = AS_NAMED
 ) -> Iterator[pa.RecordBatch | Unusable]:
-    """Yield what can be used of a batch, in the columns of `EventFields.schema`, and what cannot."""
-    texts = [names.user, *names.item, *([names.value] if "value" in fields.required else [])]
+    """Yield what can be used of a batch or another frame, in the columns of `EventFields.schema`, and what cannot."""
     try:
-        read_batch(batch.slice(0, 0), fields, names)  # the columns, before any row of them is used
-        pieces = list(cut_by_text(batch, texts))
-    except BrokenRuleError as error:
-        yield Unusable(error, _first_rows(batch), batch.num_rows)
+        batches = [frame] if isinstance(frame, pa.RecordBatch) else pa.table(frame).to_batches()
+    except Exception:  # each library has its own errors, and they quote values
+        rows = len(frame) if isinstance(frame, Sized) else 1
+        rule = BrokenRuleError("event", TYPE, "frame must have columns of one type each")
+        yield Unusable(rule, f"{rows:,} rows", rows)
         return
-    for piece in pieces:
+    texts = [names.user, *names.item, *([names.value] if "value" in fields.required else [])]
+    for batch in batches:
+        pieces = list[pa.RecordBatch]()
         try:
-            clean, refused = read_batch(piece, fields, names)
+            if batch.num_rows:
+                read_batch(batch.slice(0, 0), fields, names)  # the columns, before any row of them is used
+                pieces = list(cut_by_text(batch, texts))
         except BrokenRuleError as error:
-            yield Unusable(error, _first_rows(piece), piece.num_rows)
-            continue
-        if names.where is not None:
-            counter("events_filtered").inc(piece.num_rows - clean.num_rows - len(refused))
-        if refused:
-            yield from map(Unusable, refused.values(), row_records(piece, list(refused)))
-        if clean.num_rows:
-            yield clean
+            yield Unusable(error, _first_rows(batch), batch.num_rows)
+        for piece in pieces:
+            try:
+                clean, refused, _ = read_batch(piece, fields, names)
+            except BrokenRuleError as error:
+                yield Unusable(error, _first_rows(piece), piece.num_rows)
+                continue
+            if names.where is not None:
+                counter("events_filtered").inc(piece.num_rows - clean.num_rows - len(refused))
+            if refused:
+                yield from map(Unusable, refused.values(), row_records(piece, list(refused)))
+            if clean.num_rows:
+                yield clean
 
 
 def read_batch(
-    batch: pa.RecordBatch, fields: EventFields, names: FieldNames = AS_NAMED
-) -> tuple[pa.RecordBatch, dict[int, BrokenRuleError]]:
-    """Return the rows that can be used, in the columns of `EventFields.schema`, and the first rule each other breaks.
+    batch: pa.RecordBatch,
+    fields: EventFields,
+    names: FieldNames = AS_NAMED,
+    broken: Mapping[int, BrokenRuleError] = MappingProxyType({}),
+) -> Read:
+    """Read a batch: what can be used of it, and which rules the other rows break; `broken` ones are known already.
 
     Integers become decimal text, so that the user 5 and the user "5" are one; times become microseconds since 1970
-    UTC. Rows that do not pass the filter are in neither.
+    UTC.
 
     Raises:
         BrokenRuleError: a column is missing, stands twice, is damaged, or of a type that cannot be what it is to be.
     """
-    refused: dict[int, BrokenRuleError] = {}
     passing, columns, found = np.ones(batch.num_rows, np.bool_), [], Marks()
     if names.where is not None:
         passing, found = _passing(batch, names.where)
+    refused = {row: rule for row, rule in broken.items() if passing[row]}
     for field in fields.schema():
         column, marks = _column(field.name, batch, fields, names)
         columns.append(column)
@@ -137,11 +166,10 @@ def read_batch(
     for mask, rule in found:
         for row in np.flatnonzero(mask).tolist():
             refused.setdefault(row, rule)
+    passing[list(refused)] = False
     clean = pa.RecordBatch.from_arrays(columns, schema=fields.schema())
-    if refused or not passing.all():
-        passing[list(refused)] = False
-        clean = clean.filter(pa.array(passing))
-    return clean, dict(sorted(refused.items()))
+    clean = clean if passing.all() else clean.filter(pa.array(passing))
+    return Read(clean, dict(sorted(refused.items())), np.flatnonzero(passing))
 
 
 def _passing(batch: pa.RecordBatch, where: Filter) -> tuple[np.ndarray, Marks]:

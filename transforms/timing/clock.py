@@ -20,7 +20,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from apache_beam.version import __version__
 from privstream.transforms.batches import Keyed, KeyedBatch, StepKey
 from privstream.transforms.counters import CLOSED, SENT
-from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, MOST_WINDOWS, Steps
+from privstream.transforms.timing.steps import END_OF_TIME, MILLISECOND, Steps
 from typing_extensions import override
 
 SEED = b""
@@ -48,7 +48,7 @@ class WithClock(beam.PTransform[Any, Any]):
 
     Raises:
         ValueError: `end` is missing although the input is bounded: its watermark jumps to the end of time, and every
-            window up to then would be published; or there are too many windows until then.
+            window up to then would be published.
     """
 
     def __init__(self, steps: Steps, names: Iterable[bytes] = (ONE_KEY,)) -> None:
@@ -60,22 +60,10 @@ class WithClock(beam.PTransform[Any, Any]):
     def expand(self, records: PCollection[Any]) -> PCollection[Any]:
         if records.is_bounded and self.steps.end is None:
             raise ValueError("end must be given when the input is bounded: every window until end is published")
-        windows = (self.steps.end or 0) - (self.steps.first or 0)
-        if records.is_bounded and windows > MOST_WINDOWS:
-            raise ValueError(
-                f"end must be at most {MOST_WINDOWS:,} windows after start, got {windows:,} windows of "
-                f"{self.steps.length}, all of which are handled, with events or without: check start, end and "
-                "window, or take longer windows"
-            )
         once = records.pipeline | "Once" >> beam.Impulse()
-        seeds = once | "StartClocks" >> beam.FlatMap(start_clocks, self.names).with_output_types(Keyed)
+        clocks = beam.FlatMap(lambda _, names: [(name, SEED) for name in names], self.names)
+        seeds = once | "StartClocks" >> clocks.with_output_types(Keyed)
         return cast(PCollection[Any], (records, seeds) | "WithSeeds" >> beam.Flatten())
-
-
-def start_clocks(_: bytes, names: Iterable[bytes]) -> Iterator[Keyed]:
-    """Yield a seed for each key."""
-    for name in names:
-        yield name, SEED
 
 
 def set_timer(timer: Any, fire: Timestamp, *, hold: Timestamp, tag: str) -> None:

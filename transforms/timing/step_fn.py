@@ -297,6 +297,13 @@ class StepFn(beam.DoFn, ABC):
             progress.log, progress.compacted, progress.outdated = 0, 0, progress.waiting
         self.close(key, known, cells)
 
+    def usable(self, outputs: Iterator[Any]) -> Iterator[Any]:
+        """Say whose state cannot be used, and what to do, where it cannot: the bundle fails, and changes nothing."""
+        try:
+            yield from outputs
+        except SnapshotError as error:
+            raise SnapshotError(f"state of {type(self).__name__} cannot be used: {error}. {WHAT_TO_DO}") from error
+
     def end(self, key: bytes, known: Known, cells: Cells) -> None:
         """Say at which step an unbounded clock stops, now that its input has ended."""
         known.progress.last = self.block_end(len(self._blocks) - 1, known.progress.handled)
@@ -395,13 +402,9 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         log: Any = beam.DoFn.StateParam(log),
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
-        """Keep a record until its step is due."""
         if isinstance(progress, DirectRuntimeState):  # what is added to a pipeline later may have made Beam choose it
             raise ValueError(RULE)
-        try:
-            yield from self.keep(element, Cells(waiting, progress, log, due))
-        except SnapshotError as error:
-            raise _unusable(self, error) from error
+        return self.usable(self.keep(element, Cells(waiting, progress, log, due)))
 
     @on_timer(due)
     def on_due(
@@ -413,17 +416,8 @@ def _declare_states(cls: type[StepFn], state: str) -> None:
         log: Any = beam.DoFn.StateParam(log),
         due: Any = beam.DoFn.TimerParam(due),
     ) -> Iterator[Any]:
-        """Handle the steps that are due; runners may deliver the timers of a key in any order."""
-        try:
-            yield from self.tick(key, time, Cells(waiting, progress, log, due))
-        except SnapshotError as error:
-            raise _unusable(self, error) from error
+        return self.usable(self.tick(key, time, Cells(waiting, progress, log, due)))
 
     declared: tuple[StateSpec | TimerSpec, ...] = (waiting, progress, log, due)
     for name, value in {**{spec.name.upper(): spec for spec in declared}, "process": process, "on_due": on_due}.items():
         setattr(cls, name, value)
-
-
-def _unusable(stage: StepFn, why: SnapshotError) -> SnapshotError:
-    """Say whose state cannot be used, and what to do; the bundle fails, and changes nothing."""
-    return SnapshotError(f"state of {type(stage).__name__} cannot be used: {why}. {WHAT_TO_DO}")

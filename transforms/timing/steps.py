@@ -127,39 +127,38 @@ class Steps:
         window: Length,
         start: Moment | None = None,
         end: Moment | None = None,
-        windows: int | None = None,
         renew_every: Length | None = None,
         allowed_lateness: Seconds = 0,
     ) -> Steps:
-        """Make the steps; windows are counted from `start`, or else from 1970 UTC.
-
-        `windows` is their number from `start` on, in place of `end`.
-        """
-        for name, moment in (("start", start), ("end", end)):
-            if moment is not None:
-                check_moment(name, moment)
-        if windows is not None and end is not None:
-            raise ValueError("windows must not be given with end: both name the last window")
-        if windows is not None and start is None:
-            raise ValueError("start must be given with windows, which are counted from it")
+        """Make the steps; windows are counted from `start`, or else from 1970 UTC."""
+        begin, until = (
+            None if moment is None else to_micros(name, check_moment(name, moment), minimum=0)
+            for name, moment in (("start", start), ("end", end))
+        )
         lateness = to_micros("allowed_lateness", allowed_lateness, minimum=0)
         if isinstance(window, str):
-            calendar = Calendar.parse(window)
-            renews = _in_calendar("renew_every", renew_every, calendar)
-            return cls._of_calendar(calendar, start, end, windows, renews, lateness)
-        if isinstance(renew_every, str):
-            raise ValueError(f"renew_every must be a number of seconds where window is one, got {renew_every!r}")
-        if start is not None and windows is not None:
-            end = start + checks.integer("windows", windows, minimum=1) * checks.real("window", window)
+            return cls._of_calendar(Calendar.parse(window), begin, until, renew_every, lateness)
         size = to_micros("window", window)
-        first, origin = (None, 0) if start is None else divmod(to_micros("start", start, minimum=0), size)
-        last, over = (None, 0) if end is None else divmod(to_micros("end", end, minimum=0) - origin - size, size)
-        if first is not None and last is not None and last < first:
-            raise ValueError(f"end must leave room for one window after start, got {_iso(start)} to {_iso(end)}")
-        if end is not None and over:
+        first, origin = (None, 0) if begin is None else divmod(begin, size)
+        last, over = (None, 0) if until is None else divmod(until - origin - size, size)
+        if begin is not None and until is not None and until - begin < size:
+            raise ValueError(f"end must leave room for one window after start, got {iso(begin)} to {iso(until)}")
+        if over:
             near = f"one ends {in_words(over)} before it, the next one {in_words(size - over)} after it"
-            raise ValueError(f"end must be where a window ends: {near}{_of_clocks(size, min(over, size - over))}")
-        renewal = None if renew_every is None else _renewal(renew_every, size, first)
+            days, rest = divmod(size, DAY)
+            if not rest and min(over, size - over) <= HOUR:
+                near += f"; if clocks change in between, window must be {days}day{'s' * (days > 1)}, of the calendar"
+            raise ValueError(f"end must be where a window ends: {near}")
+        renewal = None
+        if renew_every is not None:
+            if isinstance(renew_every, str):
+                raise ValueError(f"renew_every must be a number of seconds where window is one, got {renew_every!r}")
+            renewal, over = divmod(to_micros("renew_every", renew_every), size)
+            if begin is None:
+                raise ValueError("start must be given with renew_every, which counts from it")
+            if over:
+                given = in_words(renewal * size + over)
+                raise ValueError(f"renew_every must be a multiple of window, {in_words(size)}, got {given}")
         number = None if first is None or last is None else last - first + 1
         for name, many, of in (("window", number, " from start to end"), ("renew_every", renewal, "")):
             if many is not None and many > MOST_WINDOWS:
@@ -169,43 +168,27 @@ class Steps:
 
     @classmethod
     def _of_calendar(
-        cls,
-        calendar: Calendar,
-        start: Moment | None,
-        end: Moment | None,
-        windows: int | None,
-        renews: Calendar | None,
-        lateness: int,
+        cls, calendar: Calendar, begin: int | None, until: int | None, renew_every: Length | None, lateness: int
     ) -> Steps:
-        if start is None:
+        if begin is None:
             raise ValueError("start must be given with windows of a calendar, which are counted from it")
-        first, until = to_micros("start", start, minimum=0), None
-        if windows is not None:
-            starts = calendar.starts(first, None)
-            until = int(starts[checks.integer("windows", windows, minimum=1, maximum=len(starts) - 1)])
-        elif end is not None:
-            until = to_micros("end", end, minimum=0)
         made = cls(
             size=calendar.length,
-            origin=first,
+            origin=begin,
             first=0,
-            end=None if until is None else len(calendar.starts(first, until)) - 1,
+            end=None if until is None else len(calendar.starts(begin, until)) - 1,
             allowed_lateness=lateness,
             calendar=calendar,
             until=until,
-            renews=renews,
+            renews=None if renew_every is None else _in_calendar("renew_every", renew_every, calendar),
         )
-        if renews is None:
+        if made.renews is None:
             return made
-        if renews.length < made.size or not np.isin(made._periods, made.starts).all():
+        if made.renews.length < made.size or not np.isin(made._periods, made.starts).all():
             rule = f"must be a time after which one of the windows, {made.length}, always begins"
-            raise ValueError(f"renew_every {rule}, and at least one of them, got {renews}")
+            raise ValueError(f"renew_every {rule}, and at least one of them, got {made.renews}")
         longest = np.diff([*made._first_steps, len(made.starts) - 1]).max()
         return replace(made, renewal=int(longest))
-
-    def __post_init__(self) -> None:
-        checks.integer("size", self.size, minimum=1)
-        checks.integer("allowed_lateness", self.allowed_lateness, minimum=0)
 
     @property
     def starts(self) -> np.ndarray:
@@ -272,27 +255,17 @@ class Steps:
     @property
     def label(self) -> str:
         """The windows as a part of noise labels."""
-        return f"{self.size} {self.first} {self.end} {self.allowed_lateness}{self.further_label}"
-
-    @property
-    def further_label(self) -> str:
-        """Origin, calendar and renewal as a part of noise labels; nothing for windows from 1970 on that last."""
+        since = f" from {self.origin}" if self.origin else ""
+        renewed = "" if self.renewal is None else f" renewed {self.renews or self.renewal}"
         if self.calendar is not None:
             digest = hashlib.blake2b(self.starts.astype("<i8").tobytes(), digest_size=16).hexdigest()
-            renewed = "" if self.renewal is None else f" renewed every {self.renews}"
-            return f" of {self.calendar} from {self.origin}: {digest}{renewed}"
-        origin = f" from {self.origin}" if self.origin else ""
-        return origin if self.renewal is None else f"{origin} renewed {self.renewal}"
+            since = f" of {self.calendar} from {self.origin}: {digest}"
+        return f"{self.size} {self.first} {self.end} {self.allowed_lateness}{since}{renewed}"
 
     @property
     def length(self) -> str:
         """How long a window is, in words."""
         return in_words(self.size) if self.calendar is None else str(self.calendar)
-
-    @property
-    def renewal_length(self) -> str:
-        """The length of a budget period in words."""
-        return in_words((self.renewal or 0) * self.size) if self.renews is None else str(self.renews)
 
     @property
     def person_in_period(self) -> PrivacyUnit:
@@ -358,11 +331,6 @@ class Steps:
         later: np.ndarray = self.starts[np.minimum(self.starting(moments) + windows, len(self.starts) - 1)]
         return later
 
-    def begun_before(self, moments: np.ndarray) -> np.ndarray:
-        """Return the last step that starts before each moment, int64 microseconds."""
-        found: np.ndarray = self.starting(moments - 1)
-        return found
-
     def ending(self, end: Timestamp) -> int:
         """Return the step whose window ends then."""
         return int(self.starting(int(end.micros))) - 1
@@ -384,14 +352,6 @@ class Steps:
         return int(self.starting(micros - self.allowed_lateness - timer_offset * MILLISECOND)) - 1
 
 
-def _of_clocks(size: int, off: int) -> str:
-    """Return what to do about windows of whole days that miss an end by no more than clocks change by, else nothing."""
-    days, rest = divmod(size, DAY)
-    if rest or off > HOUR:
-        return ""
-    return f"; if clocks change in between, window must be {days}day{'s' * (days > 1)}, of the calendar"
-
-
 def end_of(windows: int, length: Length) -> float:
     """Return the end of consecutive windows from 1970 UTC on, in seconds since then."""
     if not isinstance(length, str):
@@ -410,8 +370,7 @@ def windows_in(over: Span, steps: Steps) -> str | int:
         if steps.calendar is None:
             rule = f"'window', 'start' or a number of seconds, with windows of {steps.length}"
             raise ValueError(f"over must be {rule}, got {over!r}")
-        wanted = _in_calendar("over", over, steps.calendar)
-        number = None if wanted is None else wanted.times(steps.calendar)
+        number = _in_calendar("over", over, steps.calendar).times(steps.calendar)
     else:
         micros = to_micros("over", over)
         number = None if micros % steps.size else micros // steps.size
@@ -421,10 +380,8 @@ def windows_in(over: Span, steps: Steps) -> str | int:
     return number if number > 1 else "window"
 
 
-def _in_calendar(name: str, given: Length | None, window: Calendar) -> Calendar | None:
-    """Return a duration in the calendar of a window; None for none."""
-    if given is None:
-        return None
+def _in_calendar(name: str, given: Length, window: Calendar) -> Calendar:
+    """Return a duration in the calendar of a window."""
     if not isinstance(given, str):
         example = "such as 3months or 1year, with windows of a calendar"
         raise ValueError(f"{name} must be days, weeks, months or years, {example}, got {given} seconds")
@@ -432,19 +389,6 @@ def _in_calendar(name: str, given: Length | None, window: Calendar) -> Calendar 
     if found.zone != window.zone:
         raise ValueError(f"{name} must be in the time zone of the window, {window.zone}, got {found.zone}")
     return found
-
-
-def _iso(seconds: Any) -> str:
-    return iso(round(seconds * MICROS))
-
-
-def _renewal(renew_every: float, size: int, first: int | None) -> int:
-    micros = to_micros("renew_every", renew_every)
-    if first is None:
-        raise ValueError("start must be given with renew_every, which counts from it")
-    if micros % size:
-        raise ValueError(f"renew_every must be a multiple of window, {in_words(size)}, got {in_words(micros)}")
-    return micros // size
 
 
 def of_period(guarantee: PrivacyGuarantee, steps: Steps) -> PrivacyGuarantee:
@@ -457,7 +401,8 @@ def of_period(guarantee: PrivacyGuarantee, steps: Steps) -> PrivacyGuarantee:
         return guarantee
     start = steps.bounds_micros(steps.first or 0)[0]
     limits = [limit.replace("the whole run", "one period") for limit in guarantee.limits]
-    limits.append(f"All limits and budgets begin again every {steps.renewal_length}, counted from {iso(start)}.")
+    length = in_words(steps.renewal * steps.size) if steps.renews is None else str(steps.renews)
+    limits.append(f"All limits and budgets begin again every {length}, counted from {iso(start)}.")
     unit = guarantee.unit
     if unit == PERSON:
         unit = steps.person_in_period
