@@ -1,5 +1,4 @@
-"""What published numbers are good for, such as free gaps: better estimates, ratios and totals of several numbers,
-confidence bounds, p-values. Costs no privacy."""
+"""What published numbers are good for, such as free gaps: better estimates, p-values. Costs no privacy."""
 
 from typing import NamedTuple
 
@@ -7,7 +6,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
-from privstream.mechanisms.views.digits import NORMAL
 from scipy import special
 
 
@@ -74,35 +72,6 @@ def combine_by_variance(
     v, w = _numbers("first_variance", first_variance, 0.0), _numbers("second_variance", second_variance, 0.0)
     values = (_numbers("first", first) * w + _numbers("second", second) * v) / (v + w)
     return Estimates(values, v * w / (v + w))
-
-
-def ratio_bounds(
-    numerators: ArrayLike, numerator_stddevs: ArrayLike, denominators: ArrayLike, denominator_stddevs: ArrayLike
-) -> Floats:
-    """Return ratios of noisy numbers that are at least 0, and the ends of intervals of 95%, (3, n); nan for no bound.
-
-    Privacy: none is spent; all inputs are published numbers.
-
-    Accuracy: with independent normal noise of known variance, each interval by itself holds the ratio of the numbers
-    without noise with a probability of 95% (92% where the denominator is as small as the deviation of its noise). Where
-    the denominator with noise is within its reach around 0, there is neither a ratio nor an interval.
-
-    Example:
-        >>> [end.round(3).tolist() for end in ratio_bounds([50.0], [5.0], [1000.0], [5.0])]
-        [[0.05], [0.04], [0.06]]
-
-    Source: Fieller, Some problems in interval estimation (1954).
-    """
-    above, below = _numbers("numerators", numerators), _numbers("denominators", denominators)
-    noise_above = np.square(NORMAL * _numbers("numerator_stddevs", numerator_stddevs, 0.0))
-    noise_below = np.square(NORMAL * _numbers("denominator_stddevs", denominator_stddevs, 0.0))
-    known = below > np.sqrt(noise_below)
-    below = np.where(known, below, np.nan)
-    leading = np.square(below) - noise_below  # of the quadratic equation whose roots are the ends
-    reach = np.sqrt(np.square(above) * noise_below + noise_above * leading)
-    ends = ((above * below + side * reach) / leading for side in (-1, 1))
-    lower, upper = (np.maximum(end, 0.0) for end in ends)
-    return np.array([np.maximum(above / below, 0.0), lower, upper])
 
 
 def gap_p_value(gaps: ArrayLike) -> Floats:

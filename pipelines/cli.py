@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 from privstream.pipelines.command import Command, CommandError, Parser, UsageError, spelled
 from privstream.pipelines.commands.question import run_command
 from privstream.pipelines.locations import MONITOR_FILES
-from privstream.pipelines.model.base import meant
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.model.question import loaded
 from privstream.pipelines.options import add_execution, add_layers, add_options, given_to
+from privstream.pipelines.suggestions import meant
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
 from privstream.pipelines.yaml_file import read_document
 

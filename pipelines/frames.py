@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from privstream.pipelines.command import NothingUsableError, RunError, UsageError, without_dashes
-from privstream.pipelines.model.base import meant
 from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.data import OF_FILES
 from privstream.pipelines.model.monitor import Account, Monitor
 from privstream.pipelines.model.question import Question, loaded
 from privstream.pipelines.options import Execution, in_python
 from privstream.pipelines.show.words import WARNING
+from privstream.pipelines.suggestions import meant
 from privstream.pipelines.terminal import NOTE
 
 if TYPE_CHECKING:

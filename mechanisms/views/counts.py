@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.postprocess import ratio_bounds
 from privstream.mechanisms.views.digits import FINEST, NORMAL, meaningful
 from privstream.mechanisms.views.rank import largest
+from privstream.mechanisms.views.ratios import ratio_bounds
 from privstream.mechanisms.views.smoothing import LOOKBACK, rises, smooth
 from privstream.mechanisms.views.tables import Windows, numbered, with_columns
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self, TypeVar
 
+from privstream.pipelines.suggestions import meant
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
@@ -16,9 +16,6 @@ Place = tuple[str, ...]
 
 LARGEST = 2**40
 """More steps, people, items or seconds than any run has."""
-
-ALSO_CALLED = {"ranks": "quantiles", "percentiles": "quantiles", "noise_key_file": "key", "user_field": "user"}
-"""What people may call a key, where that is not near to its name."""
 
 
 class WrongKeyError(ValueError):
@@ -64,14 +61,6 @@ def option(default: Any, text: str, *, metavar: str = "", name: str = "", seldom
     more = {"metavar": metavar, "name": name, "seldom": seldom}
     extra: dict[str, Any] = {key: value for key, value in more.items() if value}
     return Field(default, description=text, json_schema_extra=extra or None, **rules)
-
-
-def meant(key: Any, known: Iterable[str]) -> str:
-    """Return what was meant, if something is near."""
-    names = {name.lstrip("-").replace("-", "_"): name for name in known}
-    word = str(key).lstrip("-").replace("-", "_")
-    near = [name for name in [ALSO_CALLED.get(word)] if name in names] or difflib.get_close_matches(word, names, 1)
-    return f"; did you mean `{names[near[0]]}`?" if near else ""
 
 
 RULES = {

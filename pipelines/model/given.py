@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 from privstream.pipelines.command import CommandError, UsageError, spelled
-from privstream.pipelines.model.base import Place, WrongKeyError, meant
+from privstream.pipelines.model.base import Place, WrongKeyError
 from privstream.pipelines.model.monitor import FILL_IN, SECTIONS, Monitor
 from privstream.pipelines.model.question import Question
+from privstream.pipelines.suggestions import meant
 from privstream.pipelines.yaml_file import CoreLoader, Document, at
 
 PASSWORD = re.compile(r"\s*[\w+.-]+:/+([^/@]*:[^@]*@|.*[?&;]\w*password=)", re.IGNORECASE)

@@ -10,12 +10,13 @@ from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from privstream.pipelines.locations import DEFAULT_DATASET, DEFAULT_FORMAT, POSTGRESQL
-from privstream.pipelines.model.base import Model, WrongKeyError, meant, option
+from privstream.pipelines.model.base import Model, WrongKeyError, option
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.data import KAFKA, Data
 from privstream.pipelines.model.question import Question, Windows
 from privstream.pipelines.model.types import Epsilon, Flag, Name, Number, OneOrMore, PathText, Whole, no_truth
 from privstream.pipelines.model.views import ViewModel
+from privstream.pipelines.suggestions import meant
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 LEFT_TO_CHANCE, MOST_PEOPLE = 100, 10**11

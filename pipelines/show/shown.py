@@ -175,7 +175,7 @@ class Shown:
             return moments(column.cast(pa.int64()).to_pylist(), self.clocks, others=[*self.windows, self.last])
         values = column.to_pylist()
         if name == "value" and lower:  # noise may put a sum below 0
-            values = [max(0, each) for each in values]
+            values = [each and max(0, each) for each in values]
         spreads = list(map(_spread, lower, upper)) if lower else [None] * len(values)
         return list(map(_text, values, spreads))
 

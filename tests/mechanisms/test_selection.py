@@ -13,7 +13,7 @@ from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.postprocess import blue_from_gaps, combine_by_variance, gap_p_value, ratio_bounds
+from privstream.mechanisms.postprocess import blue_from_gaps, combine_by_variance, gap_p_value
 from privstream.mechanisms.privacy.accounting import PureComposition
 from privstream.mechanisms.selection.queries import excess_quantile, leaders
 from privstream.mechanisms.selection.sparse_vector import SparseVector
@@ -24,6 +24,7 @@ from privstream.mechanisms.selection.top_k import (
     gaps_between,
     truncated_logistic,
 )
+from privstream.mechanisms.views.ratios import ratio_bounds
 from scipy import stats
 
 NUMBERS = st.floats(-1e6, 1e6)

@@ -20,19 +20,19 @@ MOST_LINES = 500
 """Of a file, unless `LARGE` names it."""
 
 CEILINGS: dict[str, tuple[int, int]] = {
-    "mechanisms": (11_370, 59),
-    "transforms": (11_040, 49),
-    "pipelines": (17_560, 108),
-    "tests": (31_500, 207),
-    "benchmarks": (1_700, 7),
+    "mechanisms": (10_410, 60),
+    "transforms": (9_850, 50),
+    "pipelines": (16_120, 104),
+    "tests": (30_650, 209),
+    "benchmarks": (1_690, 7),
     "deploy": (460, 3),
 }
 """Lines of Python, and files of Python, in each folder."""
 
-WORDS = 58_950
+WORDS = 57_750
 """Of all pages, *.md."""
 
-WALK = (254, 44)
+WALK = (217, 42)
 """Functions on the way of a record from a line of CSV to its row, and files that have them."""
 
 LARGE = {

@@ -105,7 +105,7 @@ def test_one_question_is_a_monitor_too(shop: Path, capsys: pytest.CaptureFixture
     found = sorted(path.name for path in Path("out").iterdir())
     assert found == ["_guarantee.json", "present.csv", "present.csv.guarantee.json"]
     assert read_guarantee_file("out/_guarantee.json") == read_guarantee_file("out/present.csv.guarantee.json")
-    assert cli.main(["report", "out", "--output", "page.html", "--ledger", "noise.key.ledger.jsonl"]) == 0
+    assert cli.main(["report", "out", "--output", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert "present.csv" in page and "All results together: epsilon" in page
     assert [Path(path).name for path in LivePage("out").paths()] == ["present.csv"]
