@@ -14,9 +14,10 @@ from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
+from privstream.mechanisms.noise.running import least_noise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import log_moment
-from privstream.mechanisms.privacy.accounting import PureDp, least_noise, noise_curve
+from privstream.mechanisms.privacy.accounting import PureDp, noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from scipy import special

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
-from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
 from scipy import special
 from typing_extensions import override
 
@@ -375,15 +374,6 @@ def gaussian_sigma(shift: float, norm: float, changes: int = 1) -> float:
     sigma = math.sqrt((norm * (1 + FUNCTION_ERROR) / shift) ** 2 + SMOOTHING / changes)
     fraction, exponent = math.frexp(max(SMALLEST_SIGMA, sigma))
     return math.ldexp(math.ceil(math.ldexp(fraction, _SIGMA_BITS)), exponent - _SIGMA_BITS)
-
-
-def least_noise(epsilon: float, delta: float, l1: float, l2: float, changes: int = 1) -> SymmetricNoise:
-    """Return the noise of less variance, of the kinds that delta allows, on integers that move by such norms."""
-    laplace = DiscreteLaplace(math.nextafter(l1 / epsilon, math.inf))
-    if delta == 0:
-        return laplace
-    gaussian = DiscreteGaussian(gaussian_sigma(largest_shift(epsilon, delta), l2, changes))
-    return gaussian if gaussian.variance < laplace.variance else laplace
 
 
 def shift_of_noise(sigma: float, changes: int) -> float:
