@@ -1,18 +1,18 @@
 """Apache Beam transforms around the mechanisms."""
 
-from privstream.transforms.counts.transform import KeyedCounts
-from privstream.transforms.questions.alerts import AlertRule
-from privstream.transforms.questions.alerts_stages import SparseVectorAlerts
-from privstream.transforms.questions.cardinality_stages import SetCardinality
-from privstream.transforms.questions.heavy_hitters_stages import ShiftingHeavyHitters
-from privstream.transforms.questions.histograms_stages import ContinualHistogram, ThresholdFlags
-from privstream.transforms.questions.points_stages import PredecessorQueries, RangeCounts
-from privstream.transforms.questions.quantiles_stages import NumericQuantiles
-from privstream.transforms.questions.queries_stages import PrivateQueries
-from privstream.transforms.questions.top_k_stages import TopKWithGap
-from privstream.transforms.reading.domain import Domain
-from privstream.transforms.reading.fields import DeadLetter
-from privstream.transforms.rows import (
+from .counts.transform import KeyedCounts
+from .questions.alerts import AlertRule
+from .questions.alerts_stages import SparseVectorAlerts
+from .questions.cardinality_stages import SetCardinality
+from .questions.heavy_hitters_stages import ShiftingHeavyHitters
+from .questions.histograms_stages import ContinualHistogram, ThresholdFlags
+from .questions.points_stages import PredecessorQueries, RangeCounts
+from .questions.quantiles_stages import NumericQuantiles
+from .questions.queries_stages import PrivateQueries
+from .questions.top_k_stages import TopKWithGap
+from .reading.domain import Domain
+from .reading.fields import DeadLetter
+from .rows import (
     Alert,
     AlertState,
     CardinalityEstimate,
@@ -30,8 +30,8 @@ from privstream.transforms.rows import (
     RankedItem,
     RatioEstimate,
 )
-from privstream.transforms.stages import Published
-from privstream.transforms.timing.steps import WindowOptions
+from .stages import Published
+from .timing.steps import WindowOptions
 
 __all__ = [
     "Alert",

@@ -1,0 +1,70 @@
+"""Differentially private mechanisms over streams, on numpy arrays. Never imports Apache Beam."""
+
+from .continual.cardinality import SetCardinality
+from .continual.histogram import HistogramQueries
+from .continual.incremental_predecessor import IncrementalPredecessor
+from .continual.predecessor import DynamicPredecessor, Neighbours, PredecessorStep
+from .continual.queries import (
+    Histogram,
+    HistogramQuery,
+    MaxSum,
+    MinSum,
+    Monotone,
+    Quantile,
+    TopK,
+)
+from .continual.ranges import RangeCounter, Updates
+from .guarantee_records import read_guarantee_file
+from .keyed_counts.found_keys import FoundKeys
+from .keyed_counts.key_table import KeyedRows, KeyedStep
+from .keyed_counts.keyed_counts import KeyedCounts
+from .monitor.holdings import Holdings
+from .monitor.monitor import ThresholdMonitor
+from .noise.sources import KeyedNoise, NoiseSource, SeededNoise
+from .numeric_quantiles import BinnedStep, NumericQuantiles, QuantileRows
+from .privacy.guarantee import PrivacyGuarantee
+from .privacy.units import PrivacyUnit
+from .selection.multiplicative_weights import LinearQueries, OnlineMultiplicativeWeights
+from .selection.queries import QueryMechanism
+from .selection.sparse_vector import SparseVector
+from .selection.top_k import ExponentialMechanismWithGap, MeasuredTopK, NoisyTopK
+
+__all__ = [
+    "BinnedStep",
+    "DynamicPredecessor",
+    "ExponentialMechanismWithGap",
+    "FoundKeys",
+    "Histogram",
+    "HistogramQueries",
+    "HistogramQuery",
+    "Holdings",
+    "IncrementalPredecessor",
+    "KeyedCounts",
+    "KeyedNoise",
+    "KeyedRows",
+    "KeyedStep",
+    "LinearQueries",
+    "MaxSum",
+    "MeasuredTopK",
+    "MinSum",
+    "Monotone",
+    "Neighbours",
+    "NoiseSource",
+    "NoisyTopK",
+    "NumericQuantiles",
+    "OnlineMultiplicativeWeights",
+    "PredecessorStep",
+    "PrivacyGuarantee",
+    "PrivacyUnit",
+    "Quantile",
+    "QuantileRows",
+    "QueryMechanism",
+    "RangeCounter",
+    "SeededNoise",
+    "SetCardinality",
+    "SparseVector",
+    "ThresholdMonitor",
+    "TopK",
+    "Updates",
+    "read_guarantee_file",
+]

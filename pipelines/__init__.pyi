@@ -1,0 +1,14 @@
+"""The `privstream` command: pipelines, file formats, demo data and plots; and its questions about frames, in Python."""
+
+from .beam import Private
+from .frames import ask, read
+from .model.continual import Flags, Histogram, Predecessor, Queries, Ranges
+from .model.counted import Alerts, Cardinality, Counts, HeavyHitters, Quantiles, TopK
+from .model.data import Data
+from .model.monitor import Account, Monitor, Output, Privacy
+from .model.question import Windows
+
+__all__ = [
+    "Account", "Alerts", "Cardinality", "Counts", "Data", "Flags", "HeavyHitters", "Histogram", "Monitor", "Output",
+    "Predecessor", "Privacy", "Private", "Quantiles", "Queries", "Ranges", "TopK", "Windows", "ask", "read",
+]  # fmt: skip
