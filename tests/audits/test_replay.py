@@ -161,13 +161,18 @@ def unclipped(self, came, counted, before, *, right=DroppedShare.of_people):
 
 def one_value_more(self, *, right=NumericQuantiles._limits):
     bound, limit = right(self)
-    return bound, limit + 1
+    limit.limit += 1
+    return bound, limit
 
 
 def one_value_more_in_a_window(self, *, right=NumericQuantiles._limits):
     bound, limit = right(self)
     bound.limit += 1
     return bound, limit
+
+
+def not_bound(self, keys, steps, totals, source):
+    return self.law.draw(source, running._labels(keys, steps))
 
 
 def without_keys(keys, low, *, right=running._labels):
@@ -220,7 +225,7 @@ BROKEN = {
         worst("counts", "sums of values"),
     ),
     "noise is not bound to totals": (
-        *(running, "_bound", lambda source, labels, facts: labels),
+        *(running.IndependentNoise, "draw", not_bound),
         worst("counts", "public items"),
     ),
     "what a person drops is clipped in each window": (

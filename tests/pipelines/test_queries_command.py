@@ -29,10 +29,10 @@ class Country(NamedTuple):
 def country(tmp_path_factory):
     made = Country(tmp_path_factory.mktemp("country"))
     draw = np.random.default_rng(4)
-    groups = draw.choice(len(DOMAIN), size=USERS, p=draw.dirichlet(np.full(len(DOMAIN), 0.7)))
+    groups = draw.choice(len(DOMAIN), size=USERS, p=draw.dirichlet(np.full(len(DOMAIN), 0.05)))
     people = {"user": np.arange(USERS).astype(str), "item": np.array(DOMAIN)[groups]}
     pq.write_table(pa.table(people | {"time": ["2024-01-01T00:00:00Z"] * USERS}), made["events.parquet"])
-    asked = {f"query {number:02}": draw.random(len(DOMAIN)) < draw.random() for number in range(NUMBER)}
+    asked = {f"query {number:02}": draw.random(len(DOMAIN)) < draw.uniform(0.2, 1) for number in range(NUMBER)}
     named = {name: [item for item, one in zip(DOMAIN, chosen, strict=True) if one] for name, chosen in asked.items()}
     Path(made["queries"]).write_text("".join(f"{json.dumps({'name': n, 'items': i})}\n" for n, i in named.items()))
     Path(made["truth"]).write_text(json.dumps({name: int(chosen[groups].sum()) for name, chosen in asked.items()}))

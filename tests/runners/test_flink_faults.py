@@ -69,7 +69,7 @@ def expected(tmp_path_factory):
     folder = tmp_path_factory.mktemp("expected")
     rows = run_locally(folder, windows=WINDOWS, more=True)
     files = window_files(folder)
-    assert len(files) == WINDOWS + 2  # the last items end in a window of their own
+    assert len(files) == WINDOWS + 1
     assert files["_END"] == b""
     assert all(len(file.splitlines()) >= 2 for name, file in files.items() if name != "_END")
     return rows, files

@@ -47,7 +47,7 @@ class Watch(NamedTuple):
 
 DISTRICTS = "\n".join(simulate.DISTRICTS)
 RULES = """{"name": "parks", "at_least": 60, "items": ["bakery harbour", "library harbour"]}
-{"name": "all", "at_most": 500}"""
+{"name": "all", "at_least": 500}"""
 PARTS = '{"low": 1, "high": 128}\n{"low": 1, "high": 512}'
 COMMANDS = {
     "heavy-hitters": Watch(

@@ -227,9 +227,9 @@ def table_of(rows) -> pa.Table:
     return pa.table({name: [getattr(one, "micros", one) for one in column] for name, column in columns.items()})
 
 
-def rows_in(made: KeyedCounts, elements):
+def rows_in(made, elements):
     """Return the rows of what a transform gives."""
-    if not made.ended:
+    if not getattr(made, "ended", False):
         return list(elements)
     return [row for _, data in elements for row in rows_of(made.row_type, read(data))]
 
