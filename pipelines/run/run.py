@@ -285,7 +285,7 @@ class Run:
             yield hidden
         finally:
             with suppress(Exception):  # what remains there is not complete, and hidden
-                filesystems().delete([hidden])
+                filesystems().delete([f"{hidden}/"])  # stores without folders delete all below a name that ends so
 
     def _write_views(self, answers: Mapping[str, Any], folder: str) -> None:
         """Write the views of rows: first all of them into a folder, and then into the output."""
