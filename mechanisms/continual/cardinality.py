@@ -13,8 +13,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
-from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise
-from privstream.mechanisms.noise.running import least_noise
+from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise, least_noise
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
 from privstream.mechanisms.privacy.accounting import PrivacyCurve, PureDp, noise_curve

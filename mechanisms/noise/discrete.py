@@ -23,6 +23,7 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
+from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
 from scipy import special
 from typing_extensions import override
 
@@ -354,3 +355,12 @@ def _gaussian_table(sigma: float | Fraction) -> IntegerLaw:
     high, low = lower.high[::-1], lower.low[::-1]
     above = ~high + (low == 0), ~low + np.uint64(1)  # 2^128 less than zero
     return IntegerLaw(-len(high), np.concatenate([lower.high, above[0]]), np.concatenate([lower.low, above[1]]))
+
+
+def least_noise(epsilon: float, delta: float, l1: float, l2: float, changes: int = 1) -> SymmetricNoise:
+    """Return the noise of less variance, of the kinds that delta allows, on integers that move by such norms."""
+    laplace = DiscreteLaplace(math.nextafter(l1 / epsilon, math.inf))
+    if delta == 0:
+        return laplace
+    gaussian = DiscreteGaussian(gaussian_sigma(largest_shift(epsilon, delta), l2, changes))
+    return gaussian if gaussian.variance < laplace.variance else laplace

@@ -17,7 +17,7 @@ from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLapla
 from privstream.mechanisms.noise.prf import Words
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import NoiseSum, sum_quantile
-from privstream.mechanisms.privacy.accounting import SMOOTHING, gaussian_sigma, largest_shift
+from privstream.mechanisms.privacy.accounting import SMOOTHING, gaussian_sigma
 from scipy import special
 from typing_extensions import override
 
@@ -493,12 +493,3 @@ def prefix_nodes(base: int, step: int) -> Iterator[tuple[int, int, int]]:
         for node in range(min(position, position + number), max(position, position + number)):
             yield height, node, 1 if number > 0 else -1
         position += number
-
-
-def least_noise(epsilon: float, delta: float, l1: float, l2: float, changes: int = 1) -> SymmetricNoise:
-    """Return the noise of less variance, of the kinds that delta allows, on integers that move by such norms."""
-    laplace = DiscreteLaplace(math.nextafter(l1 / epsilon, math.inf))
-    if delta == 0:
-        return laplace
-    gaussian = DiscreteGaussian(gaussian_sigma(largest_shift(epsilon, delta), l2, changes))
-    return gaussian if gaussian.variance < laplace.variance else laplace
