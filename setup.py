@@ -11,9 +11,9 @@ setup(
     packages=[
         name
         for layer in LAYERS
-        for name in (f"privstream.{layer}", *(f"privstream.{layer}.{room}" for room in find_packages(layer)))
+        for name in (f"privstream.{layer}", *(f"privstream.{layer}.{package}" for package in find_packages(layer)))
     ],
     package_dir={f"privstream.{layer}": layer for layer in LAYERS},
     package_data={f"privstream.{layer}": ["py.typed", "*.yaml"] for layer in LAYERS}
-    | {f"privstream.pipelines.{room}": ["*.html", "*.css", "*.js"] for room in ("report", "serve")},
+    | {f"privstream.pipelines.{package}": ["*.html", "*.css", "*.js"] for package in ("report", "serve")},
 )

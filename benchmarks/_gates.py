@@ -67,10 +67,8 @@ RANKED = ("people", "estimate")
 """Columns by which items are ranked, the first one that there is."""
 
 TOLD = (
-    r"leave out (?P<at_most>at most) (?P<share>\d+)%",
-    r"leave out about (?P<share>\d+)% \(between (?P<lower>\d+)% and (?P<upper>\d+)%",
-    r"drop about (?P<share>\d+)% \((?P<lower>\d+)% to (?P<upper>\d+)%\)",
-    r"drop at least (?P<lower>\d+)%",
+    r"drop about (?P<share>[\d.]+)% \((?P<lower>[\d.]+)% to (?P<upper>[\d.]+)%\)",
+    r"drop at least (?P<lower>[\d.]+)%",
 )
 """How a run says which share limits drop."""
 

@@ -30,14 +30,14 @@ class Gate(NamedTuple):
 
     Attributes:
         row: what is measured, and the name of the figure.
-        today: what was measured before the first cut, in words.
+        before: what was measured before the first cut, in words.
         low: least figure that is good enough, or None.
         high: largest one, or None.
         unit: of the figure: % of a share, or words.
     """
 
     row: str
-    today: str
+    before: str
     low: float | None = None
     high: float | None = None
     unit: str = "%"
@@ -217,9 +217,7 @@ def each_once(key: int) -> Figures:
     true = float(not claims)
     if claims:
         told = claims[0].groupdict()
-        lower = 0 if told.get("at_most") else int(told["lower"])
-        upper = told.get("share") if told.get("at_most") else told.get("upper")
-        true = float(lower / 100 <= share <= (1.0 if upper is None else int(upper) / 100))
+        true = float(float(told["lower"]) <= 100 * share <= float(told.get("upper", 100)))
     return {
         "each comes once: what is said of the share is true": true,
         "each comes once: intervals of the top ten that hold": held(shown, data.people, largest),
@@ -452,14 +450,14 @@ def collected(tasks: Sequence[tuple[str, int]], workers: int) -> tuple[Figures, 
 
 def table(figures: Figures) -> tuple[str, int]:
     """Return the table, and how many gates fell."""
-    lines, fell = ["| row | today | gate | measured | ok |", "|---|---:|---:|---:|---|"], 0
+    lines, fell = ["| row | before | gate | measured | ok |", "|---|---:|---:|---:|---|"], 0
     for gate in GATES:
         if (figure := figures.get(gate.row)) is None:
             continue
         kept = gate.kept(figure)
         fell += not kept
         said = ("yes" if kept else "**no**") if gate.text else ""
-        lines.append(f"| {gate.row} | {gate.today} | {gate.text} | {gate.written(figure)} | {said} |")
+        lines.append(f"| {gate.row} | {gate.before} | {gate.text} | {gate.written(figure)} | {said} |")
     return "\n".join(lines) + "\n", fell
 
 

@@ -1,4 +1,4 @@
-"""A Flink session cluster of separate processes on this machine, on loopback only: for the demo and for tests.
+"""A Flink session cluster of separate processes on this machine, on loopback only: for one machine, and for tests.
 
     python deploy/flink_cluster.py start                 # job manager, two task managers, a pool of Python workers
     python deploy/flink_cluster.py options [--unbounded] # the Beam options that submit a pipeline to it
@@ -221,7 +221,7 @@ def _birth(pid: int) -> str:
 
 
 def stop_process(pid_file: Path) -> bool:
-    """End a process and what it started, kindly and then by force; say whether it was still running."""
+    """End a process and what it started, with SIGTERM, then SIGKILL; say whether it was still running."""
     pid = alive(pid_file)
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + 15

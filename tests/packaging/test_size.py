@@ -1,4 +1,4 @@
-"""How large the house may be: one table of ceilings, which only go down.
+"""Size limits of folders, files and pages; they may only be lowered.
 
 `python tests/packaging/test_size.py` prints the table as it is now, and writes the list of long files.
 """
