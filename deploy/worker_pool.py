@@ -19,13 +19,13 @@ import sys
 from apache_beam.runners.worker.sdk_worker import SdkHarness
 SdkHarness(sys.argv[1], worker_id=sys.argv[2], state_cache_size=100 << 20).run()
 """
-EARLY_EXIT_SECONDS, MAX_STARTS = 30, 5
+EARLY_SECONDS, MAX_STARTS = 30, 5
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     """Starts a process for each request and ends it when the same client asks.
 
-    A worker that exits within 30 s is started again: it may not have reached the cluster, which would wait for it for ever.
+    A worker that exits within 30 s is started again: it may not have reached the cluster, which would wait for ever.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
         for _ in range(MAX_STARTS):
             born = time.monotonic()
             worker = self._workers[key] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-            if not worker.wait() or self._workers.get(key) is not worker or time.monotonic() - born > EARLY_EXIT_SECONDS:
+            if not worker.wait() or self._workers.get(key) is not worker or time.monotonic() - born > EARLY_SECONDS:
                 return
 
 
