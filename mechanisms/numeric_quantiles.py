@@ -344,11 +344,11 @@ class NumericQuantiles(Mechanism[int]):
         noisy = true + self.law.draw(source, source.bind(labels, true))
         counts, quantiles = self.tree.estimates(noisy), np.array(self.quantiles)
         lower, upper = self._intervals(counts)
-        below = isotonic_regression(np.cumsum(counts)).x
-        if below[-1] <= 0:  # nothing is known
-            below = np.arange(1.0, self.resolution + 1)
-        ranks = np.append(min(0.0, below[0]), below)
-        places = np.interp(quantiles * below[-1], ranks, np.arange(self.resolution + 1.0))
+        below, total = isotonic_regression(np.cumsum(counts)).x, float(counts.sum())
+        if total <= 0:  # nothing is known
+            below, total = np.arange(1.0, self.resolution + 1), float(self.resolution)
+        ranks = np.append(min(0.0, below[0]), below)  # whose last one is too large in the mean: noise adds up above
+        places = np.interp(quantiles * total, ranks, np.arange(self.resolution + 1.0))
         estimates = np.clip(self.bins.at(places), lower, upper)
         return given.step, QuantileRows(
             step=given.step, quantiles=quantiles, estimates=estimates, lower=lower, upper=upper

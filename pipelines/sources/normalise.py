@@ -32,6 +32,9 @@ from privstream.transforms.reading.fields import (
 from privstream.transforms.reading.filters import NUMBER, TEXT, column_of_kind, with_nulls
 from privstream.transforms.reading.times import forms_of, read_times
 
+MOST_UNITS = 2.0**60
+"""Larger values are as large: limits are smaller."""
+
 EXACT = 1e-9
 """A number that is as near to a whole one, by its size, has not been rounded."""
 
@@ -198,7 +201,8 @@ def _batch(name: str, fields: FieldMapping, columns: dict[str, pa.Array], kept: 
     _counter("events_without_value", name).inc(int(np.count_nonzero(none)))
     numbers = np.where(none, 0.0, numbers)
     if fields.whole:
-        units = numbers / fields.value_unit
+        with np.errstate(over="ignore"):
+            units = np.clip(numbers / fields.value_unit, -MOST_UNITS, MOST_UNITS)
         numbers = np.rint(units)
         apart = np.abs(units - numbers) > EXACT * np.maximum(1.0, np.abs(units))
         _counter("values_rounded", name).inc(int(np.count_nonzero(apart)))

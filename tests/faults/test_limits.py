@@ -160,3 +160,13 @@ def test_noise_of_one_share_at_two_scales_is_independent():
     noise = SeededNoise(1)
     errors = [DroppedShare(5, shift).release(1, total, noise) - total for shift in (0.1, 0.2)]
     assert not np.all(np.abs(errors[0] - 2 * errors[1]) <= 2)
+
+
+def test_who_has_all_items_of_a_list_at_once_counts_for_all_of_them_since_the_start(tmp_path):
+    users = np.repeat(np.arange(500), 8)
+    written(tmp_path, users, np.tile(np.arange(8), 500), np.zeros(4000, int))
+    (tmp_path / "list").write_text("".join(f"i{number}\n" for number in range(8)))
+    limits = run(tmp_path, 4, 8, f"--over start --domain {tmp_path}/list --epsilon 100")
+    assert limits["dropped"] == {"share": 0.0, "lower": 0.0, "upper": 0.0}
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert len(rows) == 32 and all(abs(row["people"] - 500) <= 20 for row in rows)

@@ -36,6 +36,22 @@ def test_f5_directives_that_touch_need_all_their_digits(form, good, bad, tmp_pat
     assert found.counts() == {"rain": 20} and "20 of 50" in found.said
 
 
+@pytest.mark.parametrize("time", ["1e99999999999999999999", "-1e99999999999999999999", "1e999999999"])
+def test_a_hostile_time_behind_the_first_file_is_set_aside(time, tmp_path, run):
+    (tmp_path / "two").mkdir()
+    table(tmp_path / "two" / "a.csv", [f"{DAY}T01:00:00Z"] * 20)
+    table(tmp_path / "two" / "b.csv", [time])
+    found = run("--input", "two", items=["rain"])
+    assert found.counts() == {"rain": 20} and "20 of 21" in found.said
+
+
+def test_a_value_beyond_all_numbers_in_units_counts_as_the_limit(tmp_path, run):
+    lines = [f"u{number},rain,{DAY}T01:00:00Z,{1e308 if number else 2}" for number in range(2)]
+    (tmp_path / "a.csv").write_text("\n".join(["user,item,time,cost", *lines]) + "\n")
+    found = run("--input", "a.csv", "--value", "cost", "--value_unit", "0.01", "--max_value", "1000", items=["rain"])
+    assert found.status == 0 and abs(float(found.rows[0]["value"]) - 1200) < 50
+
+
 @pytest.mark.parametrize("year", ["2610", "1600", "9999"])
 def test_f6_no_time_outside_of_the_range_wraps_into_it(year, tmp_path, run):
     micros = pa.array(["2026-03-02T10:00:00"] * 20 + [f"{year}-09-15T09:34:33.709551"] * 30).cast(pa.timestamp("us"))

@@ -1,9 +1,10 @@
 """The smoother of published counts: coverage and error on simulated series, and what it must never do."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from privstream.mechanisms.views.digits import NORMAL
-from privstream.mechanisms.views.smoothing import WITHOUT_MODEL, rises, smooth, smooth_row
+from privstream.mechanisms.views.smoothing import DAY, WITHOUT_MODEL, SmoothedWindows, rises, smooth, smooth_row
 
 WINDOWS, KEYS = 52, 200
 
@@ -33,6 +34,36 @@ def test_intervals_hold_and_errors_are_not_those_of_counts(kind, stddev, alike):
     assert error < (0.3 if kind == "steady" else 0.95)
     last = smooth(noisy[:-1], stddev, alike)
     assert np.mean((last[1] <= true[:-1]) & (true[:-1] <= last[2])) > 0.9
+
+
+@pytest.mark.parametrize("level", [0.0, 150.0])
+def test_a_single_window_that_stands_out_is_in_its_interval(level):
+    rng, stddev = np.random.default_rng(3), 20.0
+    for deviations, least in ((3, 0.6), (4, 0.85), (5, 0.9), (8, 0.88), (13, 0.9), (20, 0.9), (30, 0.9)):
+        true = np.full((28, 400), level)
+        true[14] += deviations * stddev
+        number, lower, upper = smooth(np.rint(true + rng.normal(0, stddev, true.shape)), stddev)
+        assert np.mean((lower[14] <= true[14]) & (true[14] <= upper[14])) > least
+        assert np.mean((lower <= true) & (true <= upper)) > 0.95
+        assert deviations < 13 or abs(np.mean(number[14] - true[14])) < stddev
+
+
+def test_quantiles_of_a_window_do_not_fall_and_those_that_say_little_are_not_averaged():
+    """The upper quantile has an interval up to the end of the range, far from the truth, in each window."""
+    rng, windows = np.random.default_rng(4), 14
+    rows = {name: [] for name in ("window_start", "quantile", "value", "noisy", "lower", "upper")}
+    for window in range(windows):
+        middle = 100 + rng.normal(0, 60)
+        for quantile, number, ends in ((0.5, middle, (middle - 120, middle + 120)), (0.9, 60.0, (30, 1000))):
+            values = (window * DAY, quantile, number, number, *ends)
+            for name, value in zip(rows, values, strict=True):
+                rows[name].append(value)
+    shown = SmoothedWindows("value", "quantile", False, DAY, (-1000.0, 1000.0))(pa.table(rows)).to_pydict()
+    value, lower, upper = (np.array(shown[name]).reshape(windows, 2) for name in ("value", "lower", "upper"))
+    for each in (value, lower, upper):
+        assert np.all(np.diff(each, axis=1) >= 0)
+    assert np.all(lower[:, 1] == 30) and np.all(upper[:, 1] == 1000), "the ends of such a window stay as they are"
+    assert np.std(value[:, 0]) < 40, "medians are averaged"
 
 
 def test_gaps_and_ends():
@@ -87,7 +118,7 @@ def test_what_may_be_nothing_has_not_surely_risen():
     assert np.mean(lower[1:] > 0) < 0.002
 
 
-@pytest.mark.parametrize(("period", "least"), [(24, 0.5), (0, 1.0)])
+@pytest.mark.parametrize(("period", "least"), [(24, 0.6), (0, 1.0)])
 def test_one_number_of_each_window_keeps_its_days(period, least):
     """Days of hours with a sharp rise, among them days on which nearly nobody comes."""
     rng = np.random.default_rng(5)
@@ -102,5 +133,5 @@ def test_one_number_of_each_window_keeps_its_days(period, least):
         held.append(np.mean((found[1] <= true) & (true <= found[2])))
         wider.append(np.max(found[2] - found[1]) / (2 * NORMAL * 60))
     assert np.mean(off) < least
-    assert np.mean(held) > 0.92
-    assert np.max(wider) < 1 + 1e-9
+    assert np.mean(held) > 0.9
+    assert np.max(wider) < 2

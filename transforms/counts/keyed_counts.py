@@ -268,7 +268,8 @@ class CountsParameters(Parameters):
         if not self._by_person:
             return None
         mechanism = self.mechanism
-        return Bound(mechanism.contributions, mechanism.contributions_per_window, self.chooses_randomly)
+        in_run, per_window = mechanism.contributions, mechanism.contributions_per_window
+        return Bound(in_run, per_window, self.chooses_randomly, self._run_may_leave_out)
 
     @property
     def shares_read(self) -> tuple[int, ...]:

@@ -302,7 +302,8 @@ def _of_text(name: str, text: str, written: TimeForm) -> datetime | int | float 
     elif written.unit is not None and NOT_FINITE.fullmatch(text):
         return float(text)
     elif NUMBER.fullmatch(text):
-        return int(text) if text.lstrip("+-").isdecimal() and len(text) <= LONGEST_INTEGER else Decimal(text)
+        with suppress(ArithmeticError):  # there is no such exponent
+            return int(text) if text.lstrip("+-").isdecimal() and len(text) <= LONGEST_INTEGER else Decimal(text)
     raise broken(name, "syntax")
 
 
