@@ -71,10 +71,10 @@ def options_of(kind: type[Question] | None, sections: Sequence[str] = tuple(SECT
 
 def _unread(kind: type[Question], section: str, key: str) -> bool:
     """Tell whether a question does not have an option of all: what it does not read, or windows."""
-    about_all = kind.info.word == "queries"
-    read = {"item": kind.info.item, "value": kind.info.value, "value_unit": kind.info.whole_values}
-    read |= {"watch": not about_all, "watermark": not about_all}
-    return (section == "data" and not read.get(key, True)) or (section == "windows" and about_all)
+    info = kind.info
+    read = {"item": info.item, "value": info.value, "value_unit": info.whole_values}
+    read |= dict.fromkeys(("watch", "watermark"), not info.bounded)
+    return (section == "data" and not read.get(key, True)) or (section == "windows" and info.word == "queries")
 
 
 def add_options(

@@ -15,7 +15,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.snapshots import pack, unpack
 from privstream.pipelines.run.asked import READ, stage_label
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Tell
@@ -33,8 +32,8 @@ from typing_extensions import override
 LETTERS = "\0dead letters"
 """What is sent under this name, which no question has, are dead letters."""
 
-SENT, AT_ONCE = "elements", 1024
-"""What is written, as a snapshot, and how many elements together."""
+AT_ONCE = 1024
+"""So many elements are written together."""
 
 Place = tuple[str, int]
 """What elements are, a question or dead letters, and whose: the number of a process, or 0 for the command."""
@@ -58,9 +57,8 @@ class Post:
     @classmethod
     def send(cls, place: Place, element: Any) -> None:
         """Send an element, a plain value."""
-        waiting = cls._waiting[place]
-        waiting.append(element)
-        if len(waiting) >= AT_ONCE:
+        cls._waiting[place].append(element)
+        if len(cls._waiting[place]) >= AT_ONCE:
             cls._write(place)
 
     @classmethod
@@ -79,7 +77,7 @@ class Post:
 
     @classmethod
     def _write(cls, place: Place) -> None:
-        cls.sent[place].append(keep(pack(SENT, 1, {SENT: marshal.dumps(cls._waiting.pop(place))})))
+        cls.sent[place].append(keep(marshal.dumps(cls._waiting.pop(place))))
 
 
 class SendAway(beam.DoFn):
@@ -109,8 +107,7 @@ class Receive(beam.PTransform[Any, Any]):
 
 def _received(name: str, kind: Any) -> Iterator[Any]:
     for reference in Post.received.get(name, ()):
-        found: Any = unpack(SENT, 1, fetch(reference))
-        for micros, element in marshal.loads(found[SENT]):
+        for micros, element in marshal.loads(fetch(reference)):
             yield TimestampedValue(element if kind is None else kind(*element), Timestamp(micros=micros))
 
 
