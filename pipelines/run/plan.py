@@ -23,10 +23,9 @@ from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.model.public_lists import Reading, domain, of_columns
+from privstream.pipelines.model.public_lists import Reading, of_columns
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.transforms.reading.domain import column_names
 
 OF_DELTA = 0.9
 """So much of delta the questions get themselves; the composition of them needs the rest."""
@@ -251,10 +250,8 @@ def planned(question: Question, given: Mapping[str, Any], epsilon: float, delta:
 
 def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str, Any]:
     """Return the arguments of the transform of a question, but for the budget and the noise."""
-    question, reading = monitor.questions[name], Reading.of(monitor.data)
-    if named := _named_in_alerts(monitor, name, reading):
-        question = question.model_copy(update={"public_items": named})
-    given = question.arguments(monitor.windows, reading, monitor.data.time_zone)
+    reading = Reading.of(monitor.data)
+    given = monitor.questions[name].arguments(monitor.windows, reading, monitor.data.time_zone)
     return of_columns(given, len(fields.several)) if fields.several else given
 
 
@@ -268,32 +265,3 @@ def _check_same_people(monitor: Monitor, guarantee: PrivacyGuarantee) -> None:
         if user != users[first]:
             rule = f"must be {users[first]}, as in {first}, for all questions together protect {guarantee.unit}"
             raise WrongKeyError(("questions", name, "user"), f"{rule}; got {user}")
-
-
-def _named_in_alerts(monitor: Monitor, name: str, reading: Reading) -> tuple[str, ...]:
-    """Return the public items of counts that stay found, with those that views of alerts name; none without any more.
-
-    The file is public, and so are these items: they are published in every window.
-    """
-    question = monitor.questions[name]
-    if question.info.word != "counts" or question.gives("domain") or getattr(question, "over", "") == "start":
-        return ()
-    columns, given = len(column_names(question.item or monitor.data.item)), getattr(question, "public_items", None)
-    listed = [] if given is None else domain("public_items", given, reading).texts.to_pylist()
-    named = [
-        view.item[0] if columns == 1 else ",".join('"{}"'.format(part.replace('"', '""')) for part in view.item)
-        for view in monitor.views.values()
-        if view.item is not None and len(view.item) == columns and _is_about(monitor, view.of, name)
-    ]
-    more = [item for item in dict.fromkeys(named) if item not in listed]
-    return (*listed, *more) if more else ()
-
-
-def _is_about(monitor: Monitor, source: str | None, name: str, depth: int = 0) -> bool:
-    """Tell whether a source is a question, or sums or ratios that are made of it."""
-    if source == name:
-        return True
-    view = monitor.views.get(source or "")
-    if view is None or depth > len(monitor.views) or (view.over is None and view.ratio is None):
-        return False
-    return any(_is_about(monitor, one, name, depth + 1) for one in (view.of, *(view.ratio or ())))
