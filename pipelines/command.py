@@ -142,7 +142,8 @@ class Parser(argparse.ArgumentParser):
     """Takes options by their full names only, with dashes or underscores, and reports a mistake in one line."""
 
     def __init__(self, *, add_help: bool = True, **given: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, "formatter_class": HelpPage, **given, "add_help": False})
+        usual = {"allow_abbrev": False, "formatter_class": HelpPage}
+        super().__init__(**{**usual, **given, "add_help": False})
         if add_help:
             self.add_argument(
                 "-h", "--help", action=Help, nargs="?", choices=["all"], metavar="all", default=argparse.SUPPRESS,
@@ -166,8 +167,11 @@ class Parser(argparse.ArgumentParser):
 
     @override
     def format_help(self) -> str:
+        """Begin with the shortest call that can be."""
         if self.usage is None and self._subparsers is None:
-            self.usage = self._shortest()
+            words = {each: str(each.metavar or METAVARS.get(each.type, "NAME")) for each in self._actions}  # type: ignore[call-overload]
+            needed = [" ".join([*each.option_strings[:1], word]) for each, word in words.items() if each.required]
+            self.usage = " ".join(["%(prog)s", *needed, "[OPTION]..."])
         return super().format_help()
 
     @override
@@ -176,12 +180,3 @@ class Parser(argparse.ArgumentParser):
             hint = meant(choice[2], re.findall(r"[\w-]+", choice[3]))
             message = f"{choice[1]}{hint}" if hint else message
         self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
-
-    def _shortest(self) -> str:
-        """Return the shortest call that can be."""
-        width = self._get_formatter()._width
-        words_of = {each: str(each.metavar or METAVARS.get(each.type, "NAME")) for each in self._actions}  # type: ignore[call-overload]
-        needed = [" ".join([*each.option_strings[:1], word]) for each, word in words_of.items() if each.required]
-        words = [self.prog, *(word.replace(" ", "\0") for word in needed), "[OPTION]..."]
-        lines = textwrap.wrap(" ".join(words).replace("%", "%%"), width - 7, subsequent_indent=" " * 11)
-        return "\n".join(lines).replace("\0", " ")
