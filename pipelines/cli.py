@@ -20,7 +20,7 @@ from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.model.question import loaded
-from privstream.pipelines.options import add_execution, add_layers, add_options, given_to
+from privstream.pipelines.options import add_execution, add_options, given_to
 from privstream.pipelines.suggestions import meant
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
 from privstream.pipelines.yaml_file import read_document
@@ -154,7 +154,7 @@ def _add(
             one.add_argument(option, **how).seldom = option in of_all  # type: ignore[attr-defined]
         if command.keys is not None:
             add_options(one, command.keys, command.kind)
-            (add_execution if command.takes_beam_options else add_layers)(one)
+            add_execution(one, runs=command.takes_beam_options)
         chosen = command, one
     return chosen
 
