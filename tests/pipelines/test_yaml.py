@@ -20,7 +20,6 @@ from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import __path__ as installed
 from privstream.pipelines.yaml import transforms
 from privstream.transforms import AlertRule, Domain, KeyedCounts
-from privstream.transforms.reading.times import TimeForm, read_micros
 from privstream.transforms.stages import PrivateTransform
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
@@ -237,32 +236,3 @@ def test_what_is_wrong_with_each_is_said_before_anything_runs(name: str, config:
 def test_the_listing_has_questions_about_events() -> None:
     [provider] = load_providers(LISTING)
     assert set(provider.provided_transforms()) == {*CASES} <= transforms.KINDS.keys()
-
-
-@pytest.mark.parametrize(
-    ("value", "unit"),
-    [
-        (Timestamp(START), None),
-        (datetime(2024, 1, 1, tzinfo=UTC), None),
-        ("2024-01-01", None),
-        ("2024-01-01T01:00:00+01:00", None),
-        ("2024-01-01t00:00:00z", None),
-        (START, "s"),
-        (str(START), "s"),
-        (START * 1000, "ms"),
-        (f"{START * 10**9 + 1}", "ns"),
-    ],
-)
-def test_times_in_any_usual_form(value: Any, unit: str | None) -> None:
-    assert read_micros("time", value, TimeForm(unit=unit)) == START * 1_000_000
-
-
-@pytest.mark.parametrize(
-    "value", [None, True, b"2024", "", "nan", float("nan"), float("inf"), 10**400, -1, "2200-01-01"]
-)
-def test_what_is_no_time_is_refused_without_quoting_it(value: Any) -> None:
-    kinds = f"{NO_TIME}|a timestamp or a number of seconds since 1970, got [a-zA-Z]+|finite"
-    with pytest.raises(
-        (TypeError, ValueError), match=f"^time must (be ({kinds}|between 1970-01-01 and 2200-01-01)|not be null)$"
-    ):
-        read_micros("time", value, TimeForm(unit="s"))
