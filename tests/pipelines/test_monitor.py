@@ -10,7 +10,7 @@ import pytest
 from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.cli import main
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.run.plan import Plan, Sharing, calibrate, rounded_down
@@ -42,12 +42,14 @@ def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
     assert read.lines[("e",)] == 5
 
 
-def test_units_that_cannot_share_a_delta_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A change by a person that is told as one event more and one less costs more delta than there is."""
+def test_questions_protect_the_same_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = PAGES.replace("share: 3, max_contributions: 4", "unit: event")
     other = "  size: {question: counts, max_contributions: 2}\n"
     assert main(["plan", monitor(tmp_path, HEAD + one + other)]) == 2
-    assert "unit must be the same in questions that share a delta" in capsys.readouterr().err
+    assert (
+        "questions must protect the same unit: pages protects one event; size protects one person"
+        in capsys.readouterr().err
+    )
 
 
 def test_plan_keeps_to_the_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,8 +111,8 @@ class Gaussian:
 class Pure:
     """A transform with noise of a pure guarantee."""
 
-    def __init__(self, epsilon: float, delta: float, unit: PrivacyUnit = PERSON) -> None:
-        self.guarantee = PrivacyGuarantee(unit=unit, epsilon=epsilon, delta=0.0, curve=PureDp(epsilon))
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self.guarantee = PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=0.0, curve=PureDp(epsilon))
 
 
 def test_a_monitor_says_of_each_question_for_how_many_windows_it_holds() -> None:
@@ -163,14 +165,6 @@ def test_the_curve_of_a_monitor_promises_its_total(epsilon: float) -> None:
     """Where epsilons are large, slack costs more in the composition than in the sum: the ledger must be readable."""
     found = calibrate([Sharing("a", 1.0, Slack), Sharing("b", 2.0, Slack)], epsilon, 1e-6).guarantee
     assert read_guarantee(guarantee_record(found)) == found
-
-
-def test_epsilons_add_up_for_the_unit_of_all_questions() -> None:
-    """An event is two changes of a person: what protects a person counts twice, and the total holds all the same."""
-    found = calibrate([Sharing("a", 1.0, Pure), Sharing("b", 1.0, partial(Pure, unit=EVENT))], 1.0, 0.0)
-    person, event = (each.epsilon for each in found.questions)
-    assert found.guarantee.unit == EVENT and 0.99 < 2 * person + event <= 1
-    assert found.guarantee.epsilon == 2 * person + event and found.guarantee.curve == PureDp(2 * person + event)
 
 
 def test_one_question_alone_has_digits_that_a_command_line_can_repeat() -> None:
