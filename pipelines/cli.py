@@ -172,7 +172,7 @@ def _run(command: Command, known: argparse.Namespace, others: list[str], options
         with quietly(on=getattr(known, "quiet", False)):
             if command.keys is not None:
                 document = read_document(known.file) if command.kind is None else None
-                values["given"] = given_to(command.kind, vars(known), command.keys, document, command.usual)
+                values["given"] = given_to(command.kind, vars(known), command.keys, document)
             command.run(**values, **({"beam": others} if command.takes_beam_options else {}))
         sys.stdout.flush()
     except BrokenPipeError:

@@ -47,7 +47,6 @@ class Command:
         options: what argparse needs to know of each.
         keys: options that are keys of a monitor; `run` gets what they give, or its file, as `given`.
         kind: the question whose options these are; None of a monitor, which is in a `file`.
-        usual: values of a monitor that hold where nothing is given.
         takes_beam_options: whether `run` gets all other arguments as `beam`; other commands have none.
     """
 
@@ -56,7 +55,6 @@ class Command:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     keys: Sequence[Any] | None = None
     kind: Any = None
-    usual: Mapping[str, Any] | None = None
     takes_beam_options: bool = False
     epilog: str | None = None
 
@@ -142,8 +140,7 @@ class Parser(argparse.ArgumentParser):
     """Takes options by their full names only, with dashes or underscores, and reports a mistake in one line."""
 
     def __init__(self, *, add_help: bool = True, **given: Any) -> None:
-        usual = {"allow_abbrev": False, "formatter_class": HelpPage}
-        super().__init__(**{**usual, **given, "add_help": False})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": HelpPage, **given, "add_help": False})
         if add_help:
             self.add_argument(
                 "-h", "--help", action=Help, nargs="?", choices=["all"], metavar="all", default=argparse.SUPPRESS,

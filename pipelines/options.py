@@ -186,7 +186,6 @@ def given_to(
     given: Mapping[str, Any],
     options: Sequence[OptionOf],
     document: Document | None = None,
-    usual: Mapping[str, Any] | None = None,
 ) -> Given:
     """Return what options say, above what a monitor, a `document`, says, above a file of defaults.
 
@@ -194,11 +193,10 @@ def given_to(
         kind: the question of a single command.
         given: the values of parsed options, by where they go.
         options: those that the parser has.
-        usual: values of a command that hold where nothing is given.
     """
     values = {option.place: given[dest] for option in options if (dest := ".".join(option.place)) in given}
     main: Layer = _named(kind, values, {option.place: option.word for option in options})
-    layers: list[Layer] = [Named(usual or {}, {})]
+    layers: list[Layer] = [] if kind is None else [Named(kind.info.usual, {})]
     if (defaults := _defaults(given["defaults"])) is not None:
         layers.append(defaults)
     layers += [main] if document is None else [document, main]

@@ -42,7 +42,6 @@ def run_command(kind: type[Question] | None = None) -> Command:
         options=FILE if kind is None else {},
         keys=OF_MONITOR if kind is None else tuple(options_of(kind)),
         kind=kind,
-        usual=None if kind is None else kind.info.usual,
         run=run,
         takes_beam_options=True,
     )
