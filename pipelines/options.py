@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
@@ -140,21 +139,6 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
         several = default if isinstance(default, tuple) else (default,)
         text += f" (default: {','.join(f'{one:g}' if isinstance(one, float) else str(one) for one in several)})"
     return re.sub(r"--(\w+(?:_\w+)+)", lambda found: f"--{found[1].replace('_', '-')}", text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Execution:
-    """How a run is done; nothing that it publishes depends on it.
-
-    Attributes:
-        beam: options of Beam.
-        workers: processes that share the work; None for as many as the input is worth.
-        dry_run: whether input is read only to say how much of it can be used.
-    """
-
-    beam: Sequence[str] = ()
-    workers: int | None = None
-    dry_run: bool = False
 
 
 THIS_RUN: Mapping[str, Mapping[str, Any]] = {

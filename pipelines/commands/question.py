@@ -8,7 +8,7 @@ from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.model.given import Given
 from privstream.pipelines.model.question import Question, loaded
-from privstream.pipelines.options import Execution, OptionOf, options_of
+from privstream.pipelines.options import OptionOf, options_of
 
 FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
 OF_MONITOR: tuple[OptionOf, ...] = tuple(
@@ -27,7 +27,7 @@ def run_command(kind: type[Question] | None = None) -> Command:
                 loaded("runners.launch.parse_beam_options")(list(beam))
             raise
         with given.errors(), clock("checking options and input"):
-            prepared = loaded("run.run.Run").prepare(monitor, Execution(beam=beam, workers=workers, dry_run=dry_run))
+            prepared = loaded("run.run.Run").prepare(monitor, beam=beam, workers=workers, dry_run=dry_run)
         with prepared, given.errors(running=True):
             prepared.execute()
 

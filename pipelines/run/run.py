@@ -18,7 +18,6 @@ from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.public_lists import Reading
-from privstream.pipelines.options import Execution
 from privstream.pipelines.run import report
 from privstream.pipelines.run.asked import (
     Asked,
@@ -64,15 +63,14 @@ NEEDS_ALERTS = "must be given with alerts, or with a view above or below a numbe
 class Run:
     """A run that has been checked, and not been charged yet; use it as a context, for temporary files."""
 
-    def __init__(self, monitor: Monitor, execution: Execution, folder: str) -> None:
-        """Check everything that can be checked before anything is charged; `folder` is for temporary files."""
-        self.kept, self.monitor, self.dry_run = ExitStack(), monitor, execution.dry_run
+    def __init__(self, monitor: Monitor, folder: str, beam: Sequence[str], workers: int | None, dry_run: bool) -> None:
+        self.kept, self.monitor, self.dry_run = ExitStack(), monitor, dry_run
         self.budget: Budget | None = None  # once it has been charged
         self.mark: dict[str, Any] = {}  # line and head of the ledger, then
         data, account = monitor.data, monitor.account
         if data.unbounded:
             _check_unbounded(monitor, dry=self.dry_run)
-        self.options = _options(monitor, execution)
+        self.options = _options(monitor, beam)
         self.places, self.views = Places(monitor), views_of(monitor)
         check_name("dataset", account.dataset)
         self.ledger = named_ledger(account.ledger, account.key)
@@ -82,7 +80,7 @@ class Run:
         tables = tables_of(monitor, plan.transforms)
         answers = answer_views(self.views, tables)
         read = reader(data, shared_fields(plan.fields), self.options, folder)
-        workers = workers_of(execution.workers, self.options, read)
+        workers = workers_of(workers, self.options, read)
         files = () if data.unbounded else read.files
         ledger = None if self.ledger is None else self.ledger.path
         self.places.check([file.path for file in files], ledger, dry=self.dry_run)
@@ -112,13 +110,21 @@ class Run:
         self.pipeline = EventPipeline(self.places, read, self.questions, workers, streamed, self.sent)
 
     @classmethod
-    def prepare(cls, monitor: Monitor, execution: Execution | None = None) -> Self:
-        """Check everything that can be checked before anything is charged."""
+    def prepare(
+        cls, monitor: Monitor, *, beam: Sequence[str] = (), workers: int | None = 1, dry_run: bool = False
+    ) -> Self:
+        """Check everything that can be checked before anything is charged.
+
+        Args:
+            beam: options of Beam.
+            workers: processes that share the work; None for as many as the input is worth.
+            dry_run: whether input is read only to say how much of it can be used.
+        """
         with ExitStack() as kept:
             folder = ""
             if monitor.data.query is not None:
                 folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
-            run = cls(monitor.check(), execution or Execution(workers=1), folder)
+            run = cls(monitor.check(), folder, beam, workers, dry_run)
             run.kept = kept.pop_all()
             return run
         raise AssertionError  # a `with` may swallow errors as far as mypy knows
@@ -302,7 +308,7 @@ class Run:
         promised = self.promised
         for name, each in zip(self.monitor.questions, self.questions, strict=True):
             rows = {} if counted is None else {"rows": {"sha256": fingerprint(each.path)}, **each.limits(counted)}
-            write_json(self.places.guarantee(name), each.promised | rows | self.mark)
+            write_json(self.places.guarantee(name), {**each.promised, **rows, **self.mark})
             promised["questions"][name] |= rows
         if self.monitor.single:
             return
@@ -328,8 +334,8 @@ def _word(monitor: Monitor) -> str:
     return next(iter(monitor.questions.values())).info.word if monitor.single else "run"
 
 
-def _options(monitor: Monitor, execution: Execution) -> PipelineOptions:
-    options = parse_beam_options(list(execution.beam))
+def _options(monitor: Monitor, beam: Sequence[str]) -> PipelineOptions:
+    options = parse_beam_options(list(beam))
     to = "" if monitor.output.path == "-" else f" to {os.path.basename(os.path.normpath(monitor.output.path))}"
     name_job(options, f"{_word(monitor)}{to}")
     return options

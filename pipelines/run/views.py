@@ -64,8 +64,8 @@ class Table:
 
     def having(self, rows: pa.Table, row_type: Any = None, order: tuple[str, ...] = ()) -> Table:
         """Return the table of a view with these rows, in order."""
-        order, none = order or self.order, {"transform": None, "released": None}
-        return replace(self, row_type=row_type or self.row_type, order=order, rows=sort_table(rows, order), **none)
+        made = replace(self, row_type=row_type or self.row_type, order=order or self.order, transform=None)
+        return replace(made, rows=sort_table(rows, made.order), released=None)
 
 
 class View:
