@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
@@ -26,10 +27,12 @@ def run_command(kind: type[Question] | None = None) -> Command:
             if beam:  # an option that nobody knows is more likely the reason
                 loaded("runners.launch.parse_beam_options")(list(beam))
             raise
-        with given.errors(), clock("checking options and input"):
-            prepared = loaded("run.run.Run").prepare(monitor, beam=beam, workers=workers, dry_run=dry_run)
-        with prepared, given.errors(running=True):
-            prepared.execute()
+        with ExitStack() as stack:
+            with given.errors(), clock("checking options and input"):
+                prepare = loaded("run.run.Run").prepare
+                prepared = stack.enter_context(prepare(monitor, beam=beam, workers=workers, dry_run=dry_run))
+            with given.errors(running=True):
+                prepared.execute()
 
     return Command(
         description="Answers all questions of a file by one pipeline: events are read and checked once, and questions "

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 READ = "Read"
 """What stages are called that read for all questions."""
 
+RELEASED = ".released.parquet"
+"""What the name of a file with released rows ends in, beside the one with rows that are shown; both are hidden."""
+
 LEAST_SHARDS = 4
 BYTES_OF_SHARD = 1 << 30
 """Of input, at most, whose people one shard has: one window of it is in memory at a time."""
@@ -108,15 +111,10 @@ class Asked:
         found: type = self.question.info.row_type_of(self.counts or self.transform)
         return found
 
-    def released(self, path: str) -> str:
-        """Return the file with these, beside the one with rows that are shown."""
-        folder, slash, name = path.rpartition("/")
-        return f"{folder}{slash}.{name}.released.parquet"
-
     def answer(self, path: str, counted: Counters) -> tuple[Answer, Counters]:
         """Return the rows of a run over files, and counters with their number; write rows that a view makes of them."""
         view, info = self.transform.view, self.question.info
-        rows = read_plain(path if view is None else self.released(path), self.released_type)
+        rows = read_plain(path if view is None else f"{path}{RELEASED}", self.released_type)
         if view is None:
             return Answer(rows, rows), counted
         limits = self.limits(counted).get("limits")

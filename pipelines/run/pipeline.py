@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import ARRIVAL, END
 from privstream.pipelines.model.data import Data
-from privstream.pipelines.run.asked import READ, Asked, stage_label
+from privstream.pipelines.run.asked import READ, RELEASED, Asked, stage_label
 from privstream.pipelines.run.places import Places
 from privstream.pipelines.run.shares import LETTERS, Receive, Share, events_for, perform, share_out
 from privstream.pipelines.run.views_stream import Followed, FollowView
@@ -131,7 +131,7 @@ class EventPipeline:
             return self._windows(path, asked.row_type, order, asked.destination)
         if asked.transform.view is None:
             return WriteRows(path, asked.row_type, order=order, option="output")
-        return WriteRows(asked.released(path), asked.released_type, option="output", tables=asked.counts is not None)
+        return WriteRows(f"{path}{RELEASED}", asked.released_type, option="output", tables=asked.counts is not None)
 
     def _windows(self, path: str, row_type: type, order: Sequence[str], to: Any) -> WriteWindowFiles:
         return WriteWindowFiles(path, row_type, self.places.format, order, destination=to, option="output")

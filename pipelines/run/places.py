@@ -64,9 +64,7 @@ class Places:
         return join(self.rows(name), GUARANTEE) if self.unbounded else f"{self.rows(name)}.guarantee.json"
 
     def hidden(self, name: str, folder: str) -> str:
-        """Return where rows are written before they are complete, in a hidden folder."""
-        if self.unbounded:
-            return self.rows(name)
+        """Return where rows over files are written before they are complete, in a hidden folder."""
         apart = self.terminal or self.monitor.output.wide
         return join(folder, "rows.parquet" if apart else os.path.basename(self.rows(name)))
 

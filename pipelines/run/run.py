@@ -61,10 +61,10 @@ NEEDS_ALERTS = "must be given with alerts, or with a view above or below a numbe
 
 
 class Run:
-    """A run that has been checked, and not been charged yet; use it as a context, for temporary files."""
+    """A run that has been checked, and not been charged yet: see `prepare`."""
 
     def __init__(self, monitor: Monitor, folder: str, beam: Sequence[str], workers: int | None, dry_run: bool) -> None:
-        self.kept, self.monitor, self.dry_run = ExitStack(), monitor, dry_run
+        self.monitor, self.dry_run = monitor, dry_run
         self.budget: Budget | None = None  # once it has been charged
         self.mark: dict[str, Any] = {}  # line and head of the ledger, then
         data, account = monitor.data, monitor.account
@@ -110,10 +110,11 @@ class Run:
         self.pipeline = EventPipeline(self.places, read, self.questions, workers, streamed, self.sent)
 
     @classmethod
+    @contextmanager
     def prepare(
         cls, monitor: Monitor, *, beam: Sequence[str] = (), workers: int | None = 1, dry_run: bool = False
-    ) -> Self:
-        """Check everything that can be checked before anything is charged.
+    ) -> Iterator[Self]:
+        """Give a run of which everything has been checked that can be before it is charged; in the end its files go.
 
         Args:
             beam: options of Beam.
@@ -121,19 +122,9 @@ class Run:
             dry_run: whether input is read only to say how much of it can be used.
         """
         with ExitStack() as kept:
-            folder = ""
-            if monitor.data.query is not None:
-                folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
-            run = cls(monitor.check(), folder, beam, workers, dry_run)
-            run.kept = kept.pop_all()
-            return run
-        raise AssertionError  # a `with` may swallow errors as far as mypy knows
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kept.close()
+            query = monitor.data.query is not None
+            folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="privstream-")) if query else ""
+            yield cls(monitor.check(), folder, beam, workers, dry_run)
 
     def _sent(self, name: str, row_type: type, key: Sequence[str]) -> Any:
         """Return where rows are sent, if they are."""
