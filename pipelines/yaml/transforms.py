@@ -41,15 +41,6 @@ def keys_of(kind: type[Question]) -> Iterator[OptionOf]:
             yield option
 
 
-def error_output(error_handling: Any) -> str | None:
-    """Return the name of the output for dead letters."""
-    one = isinstance(error_handling, Mapping) and list(error_handling) == ["output"]
-    output = error_handling["output"] if one else None
-    if error_handling is not None and (not isinstance(output, str) or output in ("", GOOD)):
-        raise ValueError(f"error_handling must be a mapping with the one key output, a name other than {GOOD}")
-    return output
-
-
 class OnRows(beam.PTransform[Any, Any]):
     """Read events from rows, publish what a private transform makes of them, and give out rows that cannot be used.
 
@@ -62,7 +53,10 @@ class OnRows(beam.PTransform[Any, Any]):
 
     def __init__(self, kind: type[Question], error_handling: Any = None, **config: Any) -> None:
         super().__init__(kind.info.transform.rpartition(".")[2])
-        self.error_output = error_output(error_handling)
+        one = isinstance(error_handling, Mapping) and list(error_handling) == ["output"]
+        self.error_output = error_handling["output"] if one else None  # for dead letters
+        if error_handling is not None and (not isinstance(self.error_output, str) or self.error_output in ("", GOOD)):
+            raise ValueError(f"error_handling must be a mapping with the one key output, a name other than {GOOD}")
         given = in_python(kind, config, {"data": {"input": "rows"}}, list(keys_of(kind)))
         with given.errors():
             monitor = given.monitor()

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import logging
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,12 +18,11 @@ from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import __path__ as installed
 from privstream.pipelines.yaml import transforms
-from privstream.transforms import AlertRule, Domain, KeyedCounts
+from privstream.transforms import AlertRule, Domain
 from privstream.transforms.stages import PrivateTransform
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
 LISTING = str(Path(installed[0]) / "providers.yaml")
-LOGGERS = "privstream.pipelines.yaml"
 NO_TIME = "ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z, or a number"
 KEY = b"the key of the tests of Beam YAML"
 START = 1_704_067_200  # 2024-01-01
@@ -142,18 +140,6 @@ def test_items_of_several_columns_and_a_filter(tmp_path: Path, key_file: str) ->
     [found] = run_on_rows(tmp_path, rows, config)
     assert {row["land"] for row in found} == {"de"} and "tea" in {row["page"] for row in found}
     assert all("item" not in row for row in found)
-
-
-@pytest.mark.slow
-def test_without_a_key_a_random_one_is_made_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = [{"user": u, "item": i, "time": iso(t)} for u, i, t in crowd(people=400)]
-    with caplog.at_level(logging.INFO, LOGGERS):
-        [found] = run_on_rows(tmp_path, rows, BUDGET)
-    assert [row["item"] for row in found].count("tea") == 4
-    said = [record for record in caplog.records if record.name.startswith(LOGGERS)]
-    assert [record.levelno for record in said] == [logging.WARNING, logging.INFO]
-    assert "random" in said[0].message
-    assert KeyedCounts(**BUDGET, noise=KeyedNoise(KEY)).guarantee.paragraph() in said[1].message
 
 
 def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
