@@ -13,6 +13,7 @@ Needs Java; what else it needs is fetched on first use. Writes flink_faults.csv 
 """
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -25,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from _flink import RunningCluster, call, cluster, job_server_jar
+from _flink import DEPLOY, RunningCluster, cluster, job_server_jar
 from _report import load_average, parser, print_table, results_folder, write_csv
 from cores import LIMIT, PRIVSTREAM, START, WINDOW, WINDOWS, made_events
 
 PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 KILLED = "task-manager-1"
+SCRIPT = runpy.run_path(str(DEPLOY / "flink_cluster.py"))
 
 
 class Spent(threading.Thread):
@@ -100,7 +102,7 @@ def run(running: RunningCluster, events: Path, output: Path, kill_after: float |
                 time.sleep(max(0.0, new[0]["start-time"] / 1000 + kill_after - time.time()))
                 leader = (running.folder / f"{KILLED}.pid").read_text().split()[0]
                 os.kill(int(leader), signal.SIGKILL)
-                call("repair", f"--run={running.folder}")
+                SCRIPT["start_process"](running.folder, KILLED)
         if submitted.returncode:
             raise RuntimeError(f"the job failed: {log.read_text()[-2000:]}")
     return {
@@ -110,9 +112,9 @@ def run(running: RunningCluster, events: Path, output: Path, kill_after: float |
     }
 
 
-def measure(events: Path, scratch: Path, number: int, memory: str) -> Iterator[dict[str, Any]]:
+def measure(events: Path, scratch: Path, number: int) -> Iterator[dict[str, Any]]:
     """Run the job without a fault and with one."""
-    with cluster(scratch / "cluster", job_server_jar(), f"--task-manager-memory={memory}") as running:
+    with cluster(scratch / "cluster", job_server_jar()) as running:
         outputs = [scratch / f"{name}.parquet" for name in ("warm", "quiet", "fault")]
         run(running, events, outputs[0], None)
         quiet = run(running, events, outputs[1], None)
@@ -127,7 +129,6 @@ def measure(events: Path, scratch: Path, number: int, memory: str) -> Iterator[d
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--events", type=int, default=4_000_000, help="about so many")
-    arguments.add_argument("--memory", default="3g", help="of each of two task managers")
     options = arguments.parse_args()
     if options.quick:
         options.events = 120_000
@@ -136,7 +137,7 @@ def main() -> None:
         scratch = Path(name)
         path = scratch / "events.parquet"
         number = made_events(path, options.events, options.events // 10)
-        rows = list(measure(path, scratch, number, options.memory))
+        rows = list(measure(path, scratch, number))
     write_csv(folder / "flink_faults.csv", rows)
     print_table("a task manager is lost", rows)
 

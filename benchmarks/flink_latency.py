@@ -146,7 +146,7 @@ def main() -> None:
         scratch = Path(name)
         folder = scratch / "in"
         with (
-            cluster(scratch / "cluster", job_server_jar(), "--task-manager-memory=1500m") as running,
+            cluster(scratch / "cluster", job_server_jar()) as running,
             broker(scratch / "kafka") as address,
         ):
             for interval in options.checkpoints:

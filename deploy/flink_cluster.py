@@ -2,7 +2,6 @@
 
     python deploy/flink_cluster.py start                 # job manager, two task managers, a pool of Python workers
     python deploy/flink_cluster.py options [--unbounded] # the Beam options that submit a pipeline to it
-    python deploy/flink_cluster.py status                # processes, slots, jobs
     python deploy/flink_cluster.py suspend [JOB]         # end a job with a savepoint, and print where it is
     python deploy/flink_cluster.py options --resume SAVEPOINT   # go on from there, with this Python's version
     python deploy/flink_cluster.py cancel [JOB]
@@ -291,21 +290,11 @@ def suspend(run: Path, job: str) -> str:
     return str(answer["operation"]["location"]).removeprefix("file:")
 
 
-def status(run: Path) -> str:
-    """Return processes, slots and jobs as text."""
-    lines = [f"{name:16} {alive(run / f'{name}.pid') or 'dead'}" for name in about(run)["names"]]
-    totals = rest(run, "/overview")
-    lines.append(f"page             http://{HOST}:{about(run)['rest']}")
-    lines.append(f"slots            {totals['slots-available']} of {totals['slots-total']} free")
-    return "\n".join(
-        lines + [f"job {job['jid']} {job['state']} {job['name']}" for job in rest(run, "/jobs/overview")["jobs"]]
-    )
-
-
 def run_command(run: Path, given: argparse.Namespace) -> None:
     """Run one command."""
     if given.command == "start":
         start(run, given.task_managers, given.slots, given.rest_port, given.job_server)
+        print(f"Flink's page: http://{HOST}:{given.rest_port}")
     elif given.command == "options":
         print(*options(run, given.parallelism, unbounded=given.unbounded, resume=given.resume))
     elif given.command == "stop":
@@ -313,19 +302,17 @@ def run_command(run: Path, given: argparse.Namespace) -> None:
     elif given.command in ("suspend", "cancel"):
         jobs = [given.job] if given.job else running(run)
         if len(jobs) != 1:
-            raise ClusterError(f"{given.command} needs the job's id; status lists them")
+            raise ClusterError(f"{given.command} needs the job's id, which Flink's page lists")
         if given.command == "suspend":
             print(suspend(run, jobs[0]))
         else:
             rest(run, f"/jobs/{jobs[0]}?mode=cancel", "PATCH")
-    if given.command in ("start", "status"):
-        print(status(run))
 
 
 def main() -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["start", "options", "status", "suspend", "cancel", "stop"])
+    parser.add_argument("command", choices=["start", "options", "suspend", "cancel", "stop"])
     parser.add_argument("job", nargs="?", help="the job's id; may be left out if only one has not ended")
     parser.add_argument("--run", type=Path, default=CACHE / "cluster", help="run folder (%(default)s)")
     parser.add_argument("--task-managers", type=int, default=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import apache_beam as beam
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -44,17 +44,25 @@ class Private(beam.PTransform[Any, Any]):
         noise: NoiseSource,
         **fields: Any,
     ) -> None:
-        super().__init__(question.info.transform.rpartition(".")[2])
         if wrong := [name for name in fields if name in Data.model_fields and name not in FIELDS]:
             raise ValueError(f"{wrong[0]} must not be given for a pipeline, whose elements have values")
         data = Data.read({"input": IN_PIPELINE, **fields})
         privacy = Privacy.read({"epsilon": epsilon, "delta": delta})
-        monitor = Monitor.of(question, data=data, windows=windows or Windows(), privacy=privacy)
+        self._answer(Monitor.of(question, data=data, windows=windows or Windows(), privacy=privacy), noise)
+
+    @classmethod
+    def of(cls, monitor: Monitor, noise: NoiseSource) -> Self:
+        """Return the only question of a monitor, whose data are elements of a pipeline."""
+        made = cls.__new__(cls)
+        made._answer(monitor, noise)
+        return made
+
+    def _answer(self, monitor: Monitor, noise: NoiseSource) -> None:
         plan = Plan.of(monitor, unbounded=True)
-        (self.fields,) = plan.fields.values()
-        named = self.fields
-        made = question.info.transform_class(**plan.arguments(plan.questions[0]), noise=noise)
-        self.transform = made.with_fields(
+        (paid,), (info,) = plan.questions, (question.info for question in monitor.questions.values())
+        super().__init__(info.transform.rpartition(".")[2])
+        self.fields = named = plan.fields[paid.name]
+        self.transform = info.transform_class(**plan.arguments(paid), noise=noise).with_fields(
             user=named.user or "user",
             item=named.items if named.several else named.item or "item",
             time=named.time,
@@ -64,7 +72,7 @@ class Private(beam.PTransform[Any, Any]):
             where=named.where,
         )
         self.guarantee: PrivacyGuarantee = self.transform.guarantee
-        self.row_type = question.info.row_type_of(self.transform)
+        self.row_type = info.row_type_of(self.transform)
 
     def with_dead_letters(self) -> Any:
         """Return a transform whose output is a pair of rows and dead letters."""

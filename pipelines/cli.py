@@ -20,7 +20,7 @@ from privstream.pipelines.locations import MONITOR_FILES
 from privstream.pipelines.model.catalogue import CLASSES
 from privstream.pipelines.model.counted import Suggest
 from privstream.pipelines.model.question import loaded
-from privstream.pipelines.options import add_execution, add_layers, add_options, given_to
+from privstream.pipelines.options import add_execution, add_options, given_to
 from privstream.pipelines.suggestions import meant
 from privstream.pipelines.terminal import PrintableFormatter, one_line, quietly, say
 from privstream.pipelines.yaml_file import read_document
@@ -58,10 +58,8 @@ COMMANDS: Commands = {
 """Name -> the path of a command or of its module, or commands one word longer, and one line of help. Only the chosen
 command is imported: Beam takes seconds to load."""
 
-OF_FILES: Mapping[str, tuple[tuple[str, ...], tuple[str, str]]] = {
-    "plan": (MONITOR_FILES, ("commands.plan", "share out one budget over the questions of a file")),
-}
-"""Commands that may take a file where they take a question: endings of such files, and the command."""
+PLAN_OF_FILE = "commands.plan", "share out one budget over the questions of a file"
+"""What `plan` is where it takes a file in place of a question."""
 
 STATUS = """\
 exit status:
@@ -78,6 +76,8 @@ NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "defaults", "
 """Parsed values that a command does not get: what all commands have, and layers of what is `given`."""
 
 INTERRUPTED = "privstream: interrupted; no file is half-written"
+NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"
+
 BY_RICH = 1
 """The status with which rich ends a process whose standard output nobody reads any more."""
 
@@ -95,10 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _end_in_order()
     parser = Parser(prog="privstream", description="Differentially private monitoring of event streams.", epilog=STATUS)
     parser.add_argument("--version", action="version", version=f"privstream {version('privstream')}")
-    word, about = (*given, "", "")[:2]
-    of_file = word in OF_FILES and about.endswith(OF_FILES[word][0])
-    commands = {**COMMANDS, word: OF_FILES[word][1]} if of_file else COMMANDS
-    chosen = _add(parser, commands, given, "command")
+    of_file = given[:1] == ["plan"] and "".join(given[1:2]).endswith(MONITOR_FILES)
+    chosen = _add(parser, {**COMMANDS, "plan": PLAN_OF_FILE} if of_file else COMMANDS, given, "command")
     known, others = parser.parse_known_args(given)
     if chosen is None:
         parser.error(f"{known.command} must come first")
@@ -110,9 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     return status
-
-
-NO_DELTA = "; give --delta, or --people N, an upper bound on the number of people, from which it follows"
 
 
 def _prepare_terminal() -> None:
@@ -159,7 +154,7 @@ def _add(
             one.add_argument(option, **how).seldom = option in of_all  # type: ignore[attr-defined]
         if command.keys is not None:
             add_options(one, command.keys, command.kind)
-            (add_execution if command.takes_beam_options else add_layers)(one)
+            add_execution(one, runs=command.takes_beam_options)
         chosen = command, one
     return chosen
 
@@ -177,7 +172,7 @@ def _run(command: Command, known: argparse.Namespace, others: list[str], options
         with quietly(on=getattr(known, "quiet", False)):
             if command.keys is not None:
                 document = read_document(known.file) if command.kind is None else None
-                values["given"] = given_to(command.kind, vars(known), command.keys, document, command.usual)
+                values["given"] = given_to(command.kind, vars(known), command.keys, document)
             command.run(**values, **({"beam": others} if command.takes_beam_options else {}))
         sys.stdout.flush()
     except BrokenPipeError:

@@ -47,7 +47,6 @@ class Command:
         options: what argparse needs to know of each.
         keys: options that are keys of a monitor; `run` gets what they give, or its file, as `given`.
         kind: the question whose options these are; None of a monitor, which is in a `file`.
-        usual: values of a monitor that hold where nothing is given.
         takes_beam_options: whether `run` gets all other arguments as `beam`; other commands have none.
     """
 
@@ -56,7 +55,6 @@ class Command:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     keys: Sequence[Any] | None = None
     kind: Any = None
-    usual: Mapping[str, Any] | None = None
     takes_beam_options: bool = False
     epilog: str | None = None
 
@@ -166,8 +164,11 @@ class Parser(argparse.ArgumentParser):
 
     @override
     def format_help(self) -> str:
+        """Begin with the shortest call that can be."""
         if self.usage is None and self._subparsers is None:
-            self.usage = self._shortest()
+            words = {each: str(each.metavar or METAVARS.get(each.type, "NAME")) for each in self._actions}  # type: ignore[call-overload]
+            needed = [" ".join([*each.option_strings[:1], word]) for each, word in words.items() if each.required]
+            self.usage = " ".join(["%(prog)s", *needed, "[OPTION]..."])
         return super().format_help()
 
     @override
@@ -176,12 +177,3 @@ class Parser(argparse.ArgumentParser):
             hint = meant(choice[2], re.findall(r"[\w-]+", choice[3]))
             message = f"{choice[1]}{hint}" if hint else message
         self.exit(2, f"{self.prog}: error: {one_line(message)}; see {self.prog} --help\n")
-
-    def _shortest(self) -> str:
-        """Return the shortest call that can be."""
-        width = self._get_formatter()._width
-        words_of = {each: str(each.metavar or METAVARS.get(each.type, "NAME")) for each in self._actions}  # type: ignore[call-overload]
-        needed = [" ".join([*each.option_strings[:1], word]) for each, word in words_of.items() if each.required]
-        words = [self.prog, *(word.replace(" ", "\0") for word in needed), "[OPTION]..."]
-        lines = textwrap.wrap(" ".join(words).replace("%", "%%"), width - 7, subsequent_indent=" " * 11)
-        return "\n".join(lines).replace("\0", " ")

@@ -18,7 +18,7 @@ from privstream.pipelines.model.catalogue import MODELS
 from privstream.pipelines.model.data import OF_FILES
 from privstream.pipelines.model.monitor import Account, Monitor
 from privstream.pipelines.model.question import Question, loaded
-from privstream.pipelines.options import Execution, in_python
+from privstream.pipelines.options import in_python
 from privstream.pipelines.show.words import WARNING
 from privstream.pipelines.suggestions import meant
 from privstream.pipelines.terminal import NOTE
@@ -206,6 +206,6 @@ def _execute(monitor: Monitor, frame: Any, path: str) -> dict[str, str]:
     fields = loaded("run.run.shared_fields")(read)
     fields.check(table.schema, "the frame")
     loaded("sources.frame_files.write_events")([table], fields.names, path)
-    with loaded("run.run.Run").prepare(monitor, Execution(workers=1)) as run:
+    with loaded("run.run.Run").prepare(monitor) as run:
         run.execute()
         return {name: run.places.rows(name) for name in monitor.questions}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+from privstream.pipelines.command import UsageError
 from privstream.pipelines.model.base import Place
 from privstream.pipelines.model.given import Given, Layer, Named, assignments, merge, nested
 from privstream.pipelines.model.monitor import SECTIONS, Monitor
@@ -71,10 +71,10 @@ def options_of(kind: type[Question] | None, sections: Sequence[str] = tuple(SECT
 
 def _unread(kind: type[Question], section: str, key: str) -> bool:
     """Tell whether a question does not have an option of all: what it does not read, or windows."""
-    about_all = kind.info.word == "queries"
-    read = {"item": kind.info.item, "value": kind.info.value, "value_unit": kind.info.whole_values}
-    read |= {"watch": not about_all, "watermark": not about_all}
-    return (section == "data" and not read.get(key, True)) or (section == "windows" and about_all)
+    info = kind.info
+    read = {"item": info.item, "value": info.value, "value_unit": info.whole_values}
+    read |= dict.fromkeys(("watch", "watermark"), not info.bounded)
+    return (section == "data" and not read.get(key, True)) or (section == "windows" and info.word == "queries")
 
 
 def add_options(
@@ -141,45 +141,28 @@ def _text(option: OptionOf, kind: type[Question] | None) -> str:
     return re.sub(r"--(\w+(?:_\w+)+)", lambda found: f"--{found[1].replace('_', '-')}", text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Execution:
-    """How a run is done; nothing that it publishes depends on it.
+THIS_RUN: Mapping[str, Mapping[str, Any]] = {
+    "--dry-run": {"action": "store_true", "help": "read all input and say how much of it can be used, and why the rest "
+                  "cannot; nothing is published, recorded or spent. The numbers are exact: guard them like the input"},
+    "--workers": {"type": int, "metavar": "N", "help": "processes that share the work, for files on the FnApiRunner "
+                  "(default: by the size of the input)"},
+}  # fmt: skip
+"""How a run is done."""
 
-    Attributes:
-        beam: options of Beam.
-        workers: processes that share the work; None for as many as the input is worth.
-        dry_run: whether input is read only to say how much of it can be used.
-    """
-
-    beam: Sequence[str] = ()
-    workers: int | None = None
-    dry_run: bool = False
-
-
-def _add(group: argparse._ActionsContainer, option: str, text: str, **how: Any) -> None:
-    """Add an option that only `--help all` shows."""
-    group.add_argument(option, help=text, **how).seldom = True  # type: ignore[attr-defined]
+LAYERS: Mapping[str, Mapping[str, Any]] = {
+    "--defaults": {"metavar": "FILE", "help": "YAML with parts of a monitor that hold where nothing else is given "
+                   f"(default: {DEFAULTS}, if it is there)"},
+    "--set": {"action": "append", "default": [], "metavar": "PATH=VALUE", "help": "any key of `privstream schema`, "
+              "such as data.time_zone=Europe/Berlin; may be given several times"},
+}  # fmt: skip
+"""Where else values come from."""
 
 
-def add_execution(parser: argparse.ArgumentParser) -> None:
-    """Add how a run is done, and where else values come from."""
-    group = parser.add_argument_group("this run")
-    group.add_argument(
-        "--dry-run", action="store_true",
-        help="read all input and say how much of it can be used, and why the rest cannot; nothing is published, "
-        "recorded or spent. The numbers are exact: guard them like the input",
-    )  # fmt: skip
-    text = "processes that share the work, for files on the FnApiRunner (default: by the size of the input)"
-    _add(group, "--workers", text, type=int, metavar="N")
-    add_layers(group)
-
-
-def add_layers(group: argparse._ActionsContainer) -> None:
-    """Add where else values come from."""
-    text = f"YAML with parts of a monitor that hold where nothing else is given (default: {DEFAULTS}, if it is there)"
-    _add(group, "--defaults", text, metavar="FILE")
-    text = "any key of `privstream schema`, such as data.time_zone=Europe/Berlin; may be given several times"
-    _add(group, "--set", text, action="append", default=[], metavar="PATH=VALUE")
+def add_execution(parser: argparse.ArgumentParser, *, runs: bool = True) -> None:
+    """Add where else values come from, and, of what `runs`, how."""
+    group = parser.add_argument_group("this run") if runs else parser
+    for option, how in {**(THIS_RUN if runs else {}), **LAYERS}.items():
+        group.add_argument(option, **how).seldom = option != "--dry-run"  # type: ignore[attr-defined]
 
 
 def given_to(
@@ -187,7 +170,6 @@ def given_to(
     given: Mapping[str, Any],
     options: Sequence[OptionOf],
     document: Document | None = None,
-    usual: Mapping[str, Any] | None = None,
 ) -> Given:
     """Return what options say, above what a monitor, a `document`, says, above a file of defaults.
 
@@ -195,12 +177,10 @@ def given_to(
         kind: the question of a single command.
         given: the values of parsed options, by where they go.
         options: those that the parser has.
-        usual: values of a command that hold where nothing is given.
     """
-    values = ((option.place, given[dest]) for option in options if (dest := ".".join(option.place)) in given)
-    content = _content(kind, values)
-    main: Layer = Named(content, {option.place: option.word for option in options})
-    layers: list[Layer] = [Named(usual or {}, {})]
+    values = {option.place: given[dest] for option in options if (dest := ".".join(option.place)) in given}
+    main: Layer = _named(kind, values, {option.place: option.word for option in options})
+    layers: list[Layer] = [] if kind is None else [Named(kind.info.usual, {})]
     if (defaults := _defaults(given["defaults"])) is not None:
         layers.append(defaults)
     layers += [main] if document is None else [document, main]
@@ -209,9 +189,15 @@ def given_to(
     return Given(layers, main if document is None else document, kind)
 
 
-def _content(kind: type[Question] | None, values: Iterable[tuple[Place, Any]]) -> dict[str, Any]:
+def _named(
+    kind: type[Question] | None,
+    given: Mapping[Place, Any],
+    names: Mapping[Place, str],
+    error: Callable[[str], Exception] = UsageError,
+) -> Named:
+    """Return values by their places; a single question is there even where none of its options is given."""
     content: dict[str, Any] = {} if kind is None else {"questions": {kind.info.name: {}}}
-    return reduce(merge, (nested(place, value) for place, value in values), content)
+    return Named(reduce(merge, (nested(place, value) for place, value in given.items()), content), names, error)
 
 
 def _defaults(path: str | None) -> Document | None:
@@ -238,6 +224,6 @@ def in_python(
     for name in given:
         if name not in places:
             raise TypeError(f"{kind.info.word} has no option `{name}`{meant(name, places)}")
-    content = _content(kind, ((places[name], value) for name, value in given.items() if value is not None))
-    main = Named(content, {place: name for name, place in places.items()}, ValueError)
+    values = {places[name]: value for name, value in given.items() if value is not None}
+    main = _named(kind, values, {place: name for name, place in places.items()}, ValueError)
     return Given([Named(usual, {}, ValueError), main], main, kind)

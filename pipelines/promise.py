@@ -35,8 +35,7 @@ class Promise:
     @property
     def clocks(self) -> Clocks:
         """The clocks by which times of the run are shown."""
-        parameters = self.maybe("parameters")
-        return Clocks.of(parameters if isinstance(parameters, Mapping) else {})
+        return Clocks.of(found if isinstance(found := self.maybe("parameters"), Mapping) else {})
 
     @property
     def limited(self) -> bool:

@@ -57,10 +57,6 @@ class Document:
         line = next((self.lines[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in self.lines), 1)
         return UsageError(f"{self.path}, line {line}: {'.'.join(keys)}{': ' * bool(keys)}{without_dashes(message)}")
 
-    def at(self, keys: Path) -> Any:
-        """Return what stands at a key; None where it is not there."""
-        return at(self.content, keys)
-
 
 def read_document(path: str) -> Document:
     """Read a file."""

@@ -1,10 +1,8 @@
-"""Counters of what is read, set aside and left out: Beam's in pipelines, plain numbers where there is none."""
+"""Counters of what is read, set aside and dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from typing import Any
 
 Counters = dict[tuple[str, str], int]
@@ -13,37 +11,10 @@ Counters = dict[tuple[str, str], int]
 SENT, CLOSED = "events_in_windows", "events_in_time"
 """Events sent to windows, and those that were there when the runner closed them: it has dropped the others."""
 
-_COUNTED: ContextVar[dict[str, int] | None] = ContextVar("counted", default=None)
-
-
-@contextmanager
-def counted() -> Iterator[dict[str, int]]:
-    """Let counters that are made in the block add to numbers by name, which it gets."""
-    found: dict[str, int] = {}
-    token = _COUNTED.set(found)
-    try:
-        yield found
-    finally:
-        _COUNTED.reset(token)
-
-
-class PlainCounter:
-    """Adds to a number of others, as a counter of Beam does."""
-
-    def __init__(self, found: dict[str, int], name: str) -> None:
-        self._found, self._name = found, name
-
-    def inc(self, number: int = 1) -> None:
-        """Count so many."""
-        self._found[self._name] = self._found.get(self._name, 0) + number
-
 
 def counter(name: str) -> Any:
-    """Return a counter: that of the block of `counted` in which this is called, or else of Beam."""
-    found = _COUNTED.get()
-    if found is not None:
-        return PlainCounter(found, name)
-    from apache_beam.metrics.metric import Metrics  # noqa: PLC0415 - late: what counts by itself needs no Beam
+    """Return a counter of Beam; outside of pipelines it counts nothing."""
+    from apache_beam.metrics.metric import Metrics  # noqa: PLC0415 - late: plans load fast without Beam
 
     return Metrics.counter("privstream", name)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from privstream.mechanisms import checks
-from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve, group_point
+from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve
 from privstream.mechanisms.privacy.units import PrivacyUnit
 
 KEYED_NOISE = (
@@ -82,27 +82,6 @@ class PrivacyGuarantee:
     def known_curve(self) -> PrivacyCurve:
         """The curve, or what (epsilon, delta) alone implies."""
         return self.curve or PointCurve(at_epsilon=self.epsilon, at_delta=self.delta)
-
-    def about(self, unit: PrivacyUnit) -> PrivacyGuarantee | None:
-        """Return what this guarantee promises to another unit, or None if nothing is proved.
-
-        A change by the other unit is one change by this one, or several in a row, which cost more (group privacy):
-        docs/proofs/units.md.
-
-        Example:
-            >>> from privstream.mechanisms.privacy.units import EVENT, PERSON
-            >>> one = PrivacyGuarantee(unit=PERSON, epsilon=0.5, delta=0.0)
-            >>> one.about(EVENT).epsilon
-            1.0
-        """
-        changes = self.unit.changes(unit)
-        if changes is None:
-            return None
-        found = replace(self, unit=unit)
-        if changes == 1:
-            return found
-        point = group_point(self.known_curve, self.epsilon, self.delta, changes)
-        return None if point is None else replace(found, epsilon=point.at_epsilon, delta=point.at_delta, curve=point)
 
     def lasting(self, step: str) -> list[str]:
         """Return the sentence that says for how many steps the guarantee holds, by a name for one; none without end."""

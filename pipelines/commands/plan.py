@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from privstream.mechanisms import checks
@@ -22,7 +21,7 @@ from privstream.pipelines.run.plan import Plan, planned
 from privstream.pipelines.run.views import answer_views, tables_of, views_of
 from privstream.pipelines.show.words import number
 from privstream.pipelines.terminal import NOTE, json_text
-from privstream.transforms.timing.steps import Steps, end_of
+from privstream.transforms.timing.steps import end_of
 from rich.table import Table
 
 LEAST_EPSILON, MOST_EPSILON = 1e-3, 500.0
@@ -40,52 +39,51 @@ PLANNED = ("window", "start", "end", "renew_every", "delta", "people", "time_zon
 """Options of all questions that say something about accuracy."""
 
 
-class _Planned:
-    """A question of which nothing but the epsilon is open."""
+def _at(
+    kind: type[Question], given: Given, windows: int | None, lists: Mapping[str, Any], *, unbounded: bool
+) -> Callable[[float], Any]:
+    """Return what a question promises for an epsilon, of which nothing else is open."""
+    info, parts = kind.info, given.content
+    own: dict[str, Any] = {"question": info.word, **info.assumed}
+    for name, stand in info.stands.items():
+        if (listed := lists[stand.name.replace("-", "_")]) is not None:
+            own[name] = _list_of(name, stand.name, listed)
+    question = kind.read(own | parts["questions"][info.name], at=("questions", info.word))
+    privacy = Privacy.read({"epsilon": 1.0, **parts.get("privacy", {})}, at=("privacy",))
+    privacy.check()
+    spans = Windows.read(parts.get("windows", {}), at=("windows",))
+    zone = parts.get("data", {}).get("time_zone")
+    known = question.arguments(_counted(spans, windows) if info.has_windows else spans, zone=zone)
+    return lambda epsilon: planned(question, known, epsilon, privacy.spent_delta, unbounded=unbounded)
 
-    def __init__(
-        self, kind: type[Question], given: Given, windows: int | None, lists: Mapping[str, Any], *, unbounded: bool
-    ) -> None:
-        info, parts = kind.info, given.content
-        own: dict[str, Any] = {"question": info.word, **info.assumed}
-        for name, stand in info.stands.items():
-            if (listed := lists[stand.name.replace("-", "_")]) is not None:
-                own[name] = _list_of(name, stand.name, listed)
-        question = kind.read(own | parts["questions"][info.name], at=("questions", info.word))
-        privacy = Privacy.read({"epsilon": 1.0, **parts.get("privacy", {})}, at=("privacy",))
-        privacy.check()
-        zone = parts.get("data", {}).get("time_zone")
-        spans = Windows.read(parts.get("windows", {}), at=("windows",))
-        known = question.arguments(_counted(spans, windows, zone) if info.has_windows else spans, zone=zone)
-        self.at = partial(planned, question, known, delta=privacy.spent_delta, unbounded=unbounded)
 
-    def least(self, error: float) -> float:
-        """Return the least epsilon with an error, rounded up to three digits."""
-        wanted = checks.positive("error", error)
-        if self.at(epsilon=MOST_EPSILON).accuracy.error > wanted:
-            raise WrongKeyError(("plan", "error"), f"must be larger for an epsilon <= {MOST_EPSILON:g}, got {wanted:g}")
-        low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
-        for _ in range(TRIES):
-            middle = (low + high) / 2
-            try:
-                enough = self.at(epsilon=math.exp(middle)).accuracy.error <= wanted
-            except (ValueError, OverflowError):  # no noise is large enough
-                enough = False
-            low, high = (low, middle) if enough else (middle, high)
-        return rounded_up(math.exp(high))
+def _least(at: Callable[[float], Any], error: float) -> float:
+    """Return the least epsilon with an error, rounded up to three digits."""
+    wanted = checks.positive("error", error)
+    if at(MOST_EPSILON).accuracy.error > wanted:
+        raise WrongKeyError(("plan", "error"), f"must be larger for an epsilon <= {MOST_EPSILON:g}, got {wanted:g}")
+    low, high = math.log(LEAST_EPSILON), math.log(MOST_EPSILON)
+    for _ in range(TRIES):
+        middle = (low + high) / 2
+        try:
+            enough = at(math.exp(middle)).accuracy.error <= wanted
+        except (ValueError, OverflowError):  # no noise is large enough
+            enough = False
+        low, high = (low, middle) if enough else (middle, high)
+    return rounded_up(math.exp(high))
 
-    def budget(self, epsilon: float) -> dict[str, Any]:
-        """Return what a run with an epsilon promises."""
-        transform = self.at(epsilon=epsilon)
-        accuracy = transform.accuracy
-        return {
-            "epsilon": epsilon,
-            "method": getattr(transform, METHOD, None),
-            "error": _finite(accuracy.error),
-            "accuracy": accuracy.to_dict(),
-            "advice": transform.advice,
-            "guarantee": _record(transform.guarantee),
-        }
+
+def _budget(epsilon: float, transform: Any) -> dict[str, Any]:
+    """Return what a run with an epsilon promises."""
+    accuracy = transform.accuracy
+    return {
+        "epsilon": epsilon,
+        "method": getattr(transform, METHOD, None),
+        "error": _finite(accuracy.error),
+        "accuracy": accuracy.to_dict(),
+        "advice": transform.advice,
+        "guarantee": _record(transform.guarantee),
+    }
 
 
 def _finite(error: float) -> float | None:
@@ -108,20 +106,14 @@ def _list_of(name: str, option: str, number: str) -> Any:
     return [{"name": text, "at_least": FAR} for text in texts] if name == "rules" else list(texts)
 
 
-def _counted(windows: Windows, number: int | None, zone: str | None) -> Windows:
-    """Return a number of windows, or those between a start and an end; of the calendar they are the same anywhere."""
-    if number is None and windows.end is None:
-        start = 0.0 if windows.start is None else windows.start
-        return windows.model_copy(update={"window": windows.window or 1.0, "start": start})
-    if windows.end is not None:
-        for name in ("window", "start"):
-            if getattr(windows, name) is None:
-                raise WrongKeyError(("windows", name), "must be given with end")
-        found = windows.arguments(zone)
-        if number is not None:
-            raise ValueError("windows must not be given with end: both name the last window")
-        number = Steps.of(window=found["window"], start=found["start"], end=found["end"]).count
+def _counted(windows: Windows, number: int | None) -> Windows:
+    """Return the windows of a plan, of which a number may stand in place of start and end."""
     length = windows.window or 1.0
+    if number is None:
+        start = windows.start if windows.start is not None or windows.end is not None else 0.0
+        return windows.model_copy(update={"start": start} | ({} if windows.end is not None else {"window": length}))
+    if windows.end is not None:
+        raise ValueError("windows must not be given with end: both name the last window")
     if isinstance(length, str):
         length = length.partition(" ")[0]
     end = end_of(checks.integer("windows", number, minimum=1), length)
@@ -196,11 +188,11 @@ def plan_command(kind: type[Question]) -> Command:
         names |= {(option.name,): option.word for option in keys}
         given = Given(given.layers, Named(given.main.content, names), kind)
         with given.errors(), clock("planning"):
-            made = _Planned(kind, given, windows, lists, unbounded=unbounded)
+            at = _at(kind, given, windows, lists, unbounded=unbounded)
             if (epsilon is None) == (error is None):
                 raise ValueError("one of --epsilon and --error must be given")
-            epsilons = [made.least(error)] if error is not None else _epsilons(epsilon or "")
-            budgets = [made.budget(one) for one in epsilons]
+            epsilons = [_least(at, error)] if error is not None else _epsilons(epsilon or "")
+            budgets = [_budget(one, at(one)) for one in epsilons]
         if json:
             print(json_text({"question": info.word, "budgets": budgets}, 2))
         else:

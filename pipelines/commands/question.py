@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from privstream.pipelines.command import Command, UsageError
 from privstream.pipelines.console import clock
 from privstream.pipelines.model.given import Given
 from privstream.pipelines.model.question import Question, loaded
-from privstream.pipelines.options import Execution, OptionOf, options_of
+from privstream.pipelines.options import OptionOf, options_of
 
 FILE = {"file": {"metavar": "FILE.yaml", "help": "the monitor: data, windows, privacy, questions, output"}}
 OF_MONITOR: tuple[OptionOf, ...] = tuple(
@@ -26,10 +27,12 @@ def run_command(kind: type[Question] | None = None) -> Command:
             if beam:  # an option that nobody knows is more likely the reason
                 loaded("runners.launch.parse_beam_options")(list(beam))
             raise
-        with given.errors(), clock("checking options and input"):
-            prepared = loaded("run.run.Run").prepare(monitor, Execution(beam=beam, workers=workers, dry_run=dry_run))
-        with prepared, given.errors(running=True):
-            prepared.execute()
+        with ExitStack() as stack:
+            with given.errors(), clock("checking options and input"):
+                prepare = loaded("run.run.Run").prepare
+                prepared = stack.enter_context(prepare(monitor, beam=beam, workers=workers, dry_run=dry_run))
+            with given.errors(running=True):
+                prepared.execute()
 
     return Command(
         description="Answers all questions of a file by one pipeline: events are read and checked once, and questions "
@@ -42,7 +45,6 @@ def run_command(kind: type[Question] | None = None) -> Command:
         options=FILE if kind is None else {},
         keys=OF_MONITOR if kind is None else tuple(options_of(kind)),
         kind=kind,
-        usual=None if kind is None else kind.info.usual,
         run=run,
         takes_beam_options=True,
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from privstream.pipelines.command import Command, UsageError
+from privstream.pipelines.command import Command
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.sinks.row_files import write_json
 from privstream.pipelines.terminal import json_text
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -17,21 +16,9 @@ def schema() -> dict[str, Any]:
     return {"$schema": DRAFT, **Monitor.model_json_schema(by_alias=True), "title": "a monitor of privstream"}
 
 
-def run(output: str) -> None:
-    """Print the schema, or write it into a file."""
-    if output == "-":
-        print(json_text(schema(), 2))
-        return
-    try:
-        write_json(output, schema())
-    except OSError as error:
-        raise UsageError(f"--output must be a file that can be written ({error.strerror})") from error
-
-
 COMMAND = Command(
     description="Prints the JSON schema of monitors. An editor with it completes the keys of a monitor, says what each "
     "is, and marks mistakes while you write. A first line of the file names it: "
     "`# yaml-language-server: $schema=monitor.schema.json`.",
-    options={"--output": {"metavar": "PATH", "default": "-", "help": "a file, or - for the terminal (default)"}},
-    run=run,
+    run=lambda: print(json_text(schema(), 2)),
 )

@@ -11,7 +11,7 @@ CLASSES: tuple[type[Question], ...] = tuple(
     kind
     for module in (counted, continual)
     for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Question) and "info" in vars(kind) and not kind.info.local
+    if isinstance(kind, type) and issubclass(kind, Question) and "info" in vars(kind) and kind is not counted.Suggest
 )
 """In the order of help pages."""
 

@@ -182,6 +182,7 @@ class Queries(Question):
         order=("time", "query"),
         title="answers",
         published="queries_answered",
+        bounded=True,
         epilog="""\
 queries, one JSON object on each line, in the order in which they are asked:
   {"name": "young", "items": ["0-9", "10-19"]}

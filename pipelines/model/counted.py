@@ -257,13 +257,13 @@ class Suggest(Question):
         word="suggest",
         summary="choose the limit per person from data, privately",
         protected="a person over all that is read",
-        transform="questions.limits.SuggestLimits",
+        transform="questions.limits_stages.SuggestLimits",
         row="LimitShare",
         order=("above",),
         title="rows about limits",
         published="limits_published",
         below="suggest.answer.below",
-        local=True,
+        bounded=True,
         usual={"privacy": {"epsilon": 0.05, "delta": 1e-6}},
         epilog="""\
 The line that begins with -- is an option of counts, to be used for a run over the same windows with --for-epsilon and

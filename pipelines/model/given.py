@@ -58,7 +58,9 @@ class Given:
         merged: dict[str, Any] = {}
         for layer in self.layers:
             for place, text in texts_of(layer.content):
-                if not _is_text(text):
+                if (
+                    "\0" in text or text.encode(errors="ignore").decode() != text
+                ):  # what UTF-8 cannot say are surrogates
                     raise layer.error(place, "must be valid UTF-8 text without a NUL character")
                 if PASSWORD.match(text):
                     raise layer.error(place, f"must be without a password, which others could read; {SECRETS}")
@@ -87,7 +89,7 @@ class Given:
         try:
             yield
         except WrongKeyError as error:
-            raise self._in_words(error) from error
+            raise self._in_words(error.place, error.rule) from error
         except CommandError:
             raise
         except (ValueError, TypeError, OSError, OverflowError) as error:
@@ -95,11 +97,11 @@ class Given:
                 raise
             raise self._about(error) from error
 
-    def _in_words(self, error: WrongKeyError) -> Exception:
+    def _in_words(self, place: Place, rule: str) -> Exception:
         """Return an error in the words of the layer with what is wrong."""
-        place = self._whole(error.place)
+        place = self._whole(place)
         holder = next((layer for layer in reversed(self.layers) if at(layer.content, place) is not None), self.main)
-        return holder.error(place, error.rule)
+        return holder.error(place, rule)
 
     def _about(self, error: Exception) -> Exception:
         """Return an error of what lies below: it may begin with the name of a question, and that of an argument."""
@@ -107,8 +109,7 @@ class Given:
         if colon and name in self.content.get("questions", {}) and self.single is None:
             key, _, rule = message.removeprefix("--").partition(" ")
             place = self._whole((key.rstrip(",").replace("-", "_"),), name)
-            known = len(place) > 2 or place[0] != "questions"
-            return self._in_words(WrongKeyError(place, rule if known else message))
+            return self._in_words(place, message if place == ("questions", name) else rule)
         made = self.main.error((), str(error))
         return TypeError(str(made)) if isinstance(error, TypeError) and not isinstance(made, CommandError) else made
 
@@ -149,14 +150,6 @@ def texts_of(content: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
     elif isinstance(content, list | tuple):
         for value in content:
             yield from texts_of(value, place)
-
-
-def _is_text(text: str) -> bool:
-    """Tell whether UTF-8 can say a text: bytes of a command line that it could not are surrogates."""
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
 
 
 def assignments(texts: Sequence[str], names: Mapping[str, Place]) -> Named:

@@ -13,13 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from privstream.pipelines.model.base import Model
 from privstream.pipelines.model.data import Data
 from privstream.pipelines.sources.event_files import UTF_8, Damage, InputFileError
 from privstream.pipelines.sources.text_lines import REASON, encoding_of, parse_line, read_lines
+from privstream.pipelines.suggestions import meant
 from privstream.transforms.questions.alerts import AlertRule
 from privstream.transforms.reading.domain import AS_WRITTEN, Domain, Spelling, listed_item
 from privstream.transforms.row_types import LinearQuery
 from privstream.transforms.timing.steps import timestamp
+from pydantic import StrictInt, create_model
 
 Read = TypeVar("Read")
 
@@ -63,37 +66,26 @@ def json_lines(option: str, path: str, parse: Callable[[dict[str, Any]], Read]) 
     return found
 
 
-def _check_fields(given: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Refuse fields that a line does not have."""
-    if unknown := sorted(set(given) - set(names)):
-        raise ValueError(f"fields must be {', '.join(names)}, got {', '.join(map(repr, unknown))}")
-
-
 def point_queries(path: str, names: Sequence[str]) -> list[Any]:
     """Return the queries about points that the lines of a file describe: numbers of these names, or the one."""
+    kinds: dict[str, Any] = {name: (StrictInt, ...) for name in names}
+    line = create_model("PointQuery", __base__=Model, **kinds)
+    found = json_lines("queries", path, lambda given: tuple(line.read(given).model_dump().values()))
+    return [numbers[0] for numbers in found] if len(names) == 1 else found
 
-    def query(given: dict[str, Any]) -> Any:
-        _check_fields(given, names)
-        if wrong := [name for name in names if type(given.get(name)) is not int]:
-            raise TypeError(f"{wrong[0]} must be a whole number")
-        return given[names[0]] if len(names) == 1 else tuple(given[name] for name in names)
 
-    return json_lines("queries", path, query)
+class LinearLine(Model):
+    """A line with a query about people."""
+
+    name: Any
+    items: tuple[Any, ...]
 
 
 def linear_queries(path: str, reading: Reading = AS_UTF_8) -> tuple[LinearQuery, ...]:
     """Return the queries about people that the lines of a file describe; they are asked in the order of their lines."""
-
-    def query(given: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-        _check_fields(given, ("name", "items"))
-        if len(given) < 2:
-            raise ValueError("name and items must be given")
-        if not isinstance(given["items"], list):
-            raise TypeError("items must be a list")
-        return given["name"], tuple(map(reading.spelling.item, given["items"]))
-
-    found = json_lines("queries", path, query)
-    return tuple(LinearQuery(name, timestamp(line), items) for line, (name, items) in enumerate(found, 1))
+    found = enumerate(json_lines("queries", path, LinearLine.read), 1)
+    item = reading.spelling.item
+    return tuple(LinearQuery(one.name, timestamp(line), tuple(map(item, one.items))) for line, one in found)
 
 
 def domain(name: str, value: Any, reading: Reading = AS_UTF_8) -> Domain:
@@ -107,7 +99,9 @@ def rules(name: str, value: str | Iterable[Mapping[str, Any]], reading: Reading 
     """Return the rules that mappings, or the lines of a file, describe; of mappings, items may be whole numbers."""
 
     def rule(given: Mapping[str, Any]) -> AlertRule:
-        _check_fields(given, [each.name for each in dataclasses.fields(AlertRule)])
+        names = [each.name for each in dataclasses.fields(AlertRule)]
+        if unknown := [name for name in given if name not in names]:
+            raise ValueError(f"unknown field {unknown[0]!r}{meant(unknown[0], names)}")
         return _about(AlertRule(**given), reading.spelling.listed)
 
     if isinstance(value, str):

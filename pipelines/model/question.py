@@ -51,7 +51,7 @@ class QuestionInfo:
     whole_values: bool = False  # whether the value must be a whole number
     values_with: str = ""  # the option with which the value is read; empty if it is read always
     below: str | None = None  # path of what a terminal shows in place of rows, of rows and their guarantee file
-    local: bool = False  # whether this process reads and publishes without a pipeline
+    bounded: bool = False  # whether it is about all of one data set, which has an end
     usual: Mapping[str, Any] = field(default_factory=dict)  # values of a command that hold where nothing is given
     epilog: str = ""  # what stands below the help page, such as the form of a file
     assumed: Mapping[str, Any] = field(default_factory=dict)  # of plans: options that say nothing about accuracy

@@ -19,7 +19,7 @@ from privstream.pipelines.model.question import QuestionInfo, loaded
 from privstream.pipelines.promise import Promise
 from privstream.pipelines.sinks.row_files import arrow_table, fingerprint, read_rows, sort_rows, with_item_columns
 from privstream.pipelines.stores import check_store, exists
-from privstream.pipelines.yaml_file import read_document
+from privstream.pipelines.yaml_file import at, read_document
 from privstream.transforms import row_types
 from privstream.transforms.reading.domain import column_names
 from privstream.transforms.timing.steps import timestamp
@@ -186,7 +186,7 @@ def output_of(path: str) -> str:
     if not path.endswith(MONITOR_FILES):
         return path
     document = read_document(path)
-    folder = document.at(("output", "path"))
+    folder = at(document.content, ("output", "path"))
     if not isinstance(folder, str) or not folder:
         raise document.error(("output",), "must be given, with a path")
     return folder

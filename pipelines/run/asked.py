@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 READ = "Read"
 """What stages are called that read for all questions."""
 
+RELEASED = ".released.parquet"
+"""What the name of a file with released rows ends in, beside the one with rows that are shown; both are hidden."""
+
 LEAST_SHARDS = 4
 BYTES_OF_SHARD = 1 << 30
 """Of input, at most, whose people one shard has: one window of it is in memory at a time."""
@@ -104,39 +107,30 @@ class Asked:
 
     @property
     def released_type(self) -> type:
-        """The type of the rows that a run over files has released, before `show`."""
+        """The type of the rows that a run over files has released, before `answer`."""
         found: type = self.question.info.row_type_of(self.counts or self.transform)
         return found
 
-    def released(self, path: str) -> str:
-        """Return the file with these, beside the one with rows that are shown."""
-        folder, slash, name = path.rpartition("/")
-        return f"{folder}{slash}.{name}.released.parquet"
-
-    def show(self, path: str, counted: Counters) -> tuple[Answer | None, Counters]:
-        """Write rows as they are shown of what was released; return both, and counters with their number."""
-        if self.transform.view is None:
-            return None, counted
-        info, limits = self.question.info, self.limits(counted).get("limits")
-        released = read_plain(self.released(path), self.released_type)
-        shown = sort_table(self.transform.view(released, limits and limits["dropped"]), info.order)
+    def answer(self, path: str, counted: Counters) -> tuple[Answer, Counters]:
+        """Return the rows of a run over files, and counters with their number; write rows that a view makes of them."""
+        view, info = self.transform.view, self.question.info
+        rows = read_plain(path if view is None else f"{path}{RELEASED}", self.released_type)
+        if view is None:
+            return Answer(rows, rows), counted
+        limits = self.limits(counted).get("limits")
+        dropped = limits and limits["dropped"]
+        shown = sort_table(view(rows, dropped), info.order)
         write_row_file(path, self.row_type, shown)
         published = self.counters(counted).get(info.published, 0)
         counted = {**counted, (self.label("Show"), info.published): len(shown) - published}
-        return Answer(released, shown, limits and limits["dropped"]), counted
-
-    def answer(self, path: str) -> Answer:
-        """Return rows that are shown as they were released."""
-        rows = read_plain(path, self.released_type)
-        return Answer(rows, rows)
+        return Answer(rows, shown, dropped), counted
 
     def facts(self, counted: Counters, *, dry_run: bool = False) -> words.Asked:
         """Return what the summary of a run, perhaps one that publishes nothing, says of the question."""
         counters = self.counters(counted)
-        known = COMPLETE in counters or (dry_run and counters)
         return words.Asked(
             name=self.name,
-            counters=counters if known else {},
+            counters=counters if dry_run or COMPLETE in counters else {},
             record={**self.promised, **({} if dry_run else self.limits(counted))},
             published=counters.get(self.question.info.published, 0),
             advice=self.transform.advice,
@@ -157,19 +151,14 @@ def shared_evenly(given: Mapping[str, Any], info: QuestionInfo, workers: int, si
 
 def parameters_of(monitor: Monitor, question: Question, fields: FieldMapping) -> dict[str, Any]:
     """Return what guarantee files say of options: what shapes rows, and nothing of places. Lists are not quoted."""
-    own = question.model_dump(mode="json", exclude_none=True, include=set(question.options()))
-    lists = {name: f"a list of {len(own[name]):,}" for name in PUBLIC if isinstance(own.get(name), list | dict)}
-    windows = question.windows_in(monitor.windows)
-    read = {name: getattr(fields, name) for name in ("user", "item", "time", "value", "where")}
-    forms = monitor.data.model_dump(mode="json", exclude_defaults=True, include=set(FORMS))
-    return {
-        **own,
-        **lists,
-        **(windows.model_dump(mode="json", exclude_none=True) if question.info.has_windows else {}),
-        **{name: value for name, value in read.items() if value},
-        **forms,
-        **({"value_unit": fields.value_unit} if fields.whole and fields.value else {}),
-    }
+    plain: dict[str, Any] = {"mode": "json", "exclude_none": True}
+    own = question.model_dump(**plain, include=set(question.options()))
+    own |= {name: f"a list of {len(own[name]):,}" for name in PUBLIC if isinstance(own.get(name), list | dict)}
+    if question.info.has_windows:
+        own |= question.windows_in(monitor.windows).model_dump(**plain)
+    own |= {name: found for name in ("user", "item", "time", "value", "where") if (found := getattr(fields, name))}
+    own |= monitor.data.model_dump(mode="json", exclude_defaults=True, include=set(FORMS))
+    return own | ({"value_unit": fields.value_unit} if fields.whole and fields.value else {})
 
 
 def promise(

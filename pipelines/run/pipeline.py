@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from privstream.pipelines.command import UsageError
 from privstream.pipelines.locations import ARRIVAL, END
 from privstream.pipelines.model.data import Data
-from privstream.pipelines.run.asked import READ, Asked, stage_label
+from privstream.pipelines.run.asked import READ, RELEASED, Asked, stage_label
 from privstream.pipelines.run.places import Places
 from privstream.pipelines.run.shares import LETTERS, Receive, Share, events_for, perform, share_out
 from privstream.pipelines.run.views_stream import Followed, FollowView
@@ -91,21 +91,21 @@ class EventPipeline:
         Args:
             charge: writes the run into the ledger: the last thing before it may start.
             paths: where rows go; without any they are let go unseen.
-            accepted: called as soon as the runner has taken a pipeline whose input has no end, since rows are then to
+            accepted: called as soon as the runner has taken the pipeline, of input without an end: rows are then to
                 come.
         """
         unbounded = self.places.unbounded
         processes = self.workers if all(len(each.transform.segments) > 1 for each in self.questions) else 1
         if unbounded:
             _prepare(options)
-        writes = _unseen(self.questions) if paths is None else list(map(self._writer, self.questions, paths))
+        unseen = [beam.FlatMap(lambda row: ()) for _ in self.questions]
+        writes = unseen if paths is None else list(map(self._writer, self.questions, paths))
         folders = [*(paths or ()), *(self.places.rows(view.name) for view in self.views)] if unbounded else []
 
         def build(pipeline: beam.Pipeline) -> None:
             try:
                 if processes > 1:
-                    whole = launch.new_pipeline(options)  # what is wrong with it is raised
-                    self._build_all(whole, _unseen(self.questions))
+                    self._build_all(launch.new_pipeline(options), unseen)  # what is wrong with it is raised
                     self._build_last(pipeline, writes)
                 else:
                     self._build_all(pipeline, writes)
@@ -121,20 +121,20 @@ class EventPipeline:
                 transforms = {each.name: each.transform for each in self.questions}
                 letters = bool(self.places.monitor.output.dead_letter)
                 share = Share(transforms=transforms, fields=self.read.fields, processes=processes, letters=letters)
-                tell = stack.enter_context(crew(processes, perform))
-                first = partial(share_out, tell, share, self.read, options)
-            ends = [join(folder, END) for folder in folders]
-            return launch.run(options, build, ends, accepted if unbounded else None, first)
+                first = partial(share_out, stack.enter_context(crew(processes, perform)), share, self.read, options)
+            return launch.run(options, build, [join(folder, END) for folder in folders], accepted, first)
         raise AssertionError  # a `with` may swallow errors as far as mypy knows
 
     def _writer(self, asked: Asked, path: str) -> Any:
+        order = asked.question.info.order
         if self.places.unbounded:
-            form = asked.row_type, self.places.format, asked.question.info.order
-            return WriteWindowFiles(path, *form, destination=asked.destination, option="output")
+            return self._windows(path, asked.row_type, order, asked.destination)
         if asked.transform.view is None:
-            return WriteRows(path, asked.row_type, order=asked.question.info.order, option="output")
-        tables = asked.counts is not None
-        return WriteRows(asked.released(path), asked.released_type, option="output", tables=tables)
+            return WriteRows(path, asked.row_type, order=order, option="output")
+        return WriteRows(f"{path}{RELEASED}", asked.released_type, option="output", tables=asked.counts is not None)
+
+    def _windows(self, path: str, row_type: type, order: Sequence[str], to: Any) -> WriteWindowFiles:
+        return WriteWindowFiles(path, row_type, self.places.format, order, destination=to, option="output")
 
     def _build_all(self, pipeline: beam.Pipeline, writes: Sequence[Any]) -> None:
         """Read once, run the transforms, and write."""
@@ -147,9 +147,8 @@ class EventPipeline:
                 raise type(error)(asked.label(str(error))) from None
             dead.append(letters)
         for view in self.views:
-            folder, table, sent = self.places.rows(view.name), view.table, self.sent[view.name]
-            form = table.written_type, self.places.format, table.order
-            write = WriteWindowFiles(folder, *form, destination=sent, option="output")
+            table = view.table
+            write = self._windows(self.places.rows(view.name), table.written_type, table.order, self.sent[view.name])
             rows = {name: written[name] for name in view.tables} | stage_label(view.name, "Follow") >> FollowView(view)
             rows | stage_label(view.name, "Write") >> write
         self._write_letters(dead)
@@ -205,8 +204,3 @@ def workers_of(given: int | None, options: PipelineOptions, read: Any) -> int:
     if given is not None and workers_for(given, 0) > 1:
         raise ValueError(f"workers must be 1 but for files on {LOCAL_RUNNER}, got {given}")
     return 1
-
-
-def _unseen(questions: Sequence[Asked]) -> list[Any]:
-    """Return what stands in the place of writing where rows are let go."""
-    return [beam.FlatMap(lambda row: ()) for _ in questions]

@@ -64,9 +64,7 @@ class Places:
         return join(self.rows(name), GUARANTEE) if self.unbounded else f"{self.rows(name)}.guarantee.json"
 
     def hidden(self, name: str, folder: str) -> str:
-        """Return where rows are written before they are complete, in a hidden folder."""
-        if self.unbounded:
-            return self.rows(name)
+        """Return where rows over files are written before they are complete, in a hidden folder."""
         apart = self.terminal or self.monitor.output.wide
         return join(folder, "rows.parquet" if apart else os.path.basename(self.rows(name)))
 
@@ -80,15 +78,12 @@ class Places:
             view = next(iter(self.monitor.views))
             raise WrongKeyError(("views", view), "must not be given without an output on this machine")
         rows = [] if self.terminal else self._written()
-        in_file = bool(rows) and self.monitor.single and not self.unbounded
-        if in_file:
-            output_format(self.folder, "output")
-        elif rows and self.monitor.single:
-            _checked(check_folder, self.folder)
+        if rows and self.monitor.single:
+            _checked(check_folder if self.unbounded else output_format, self.folder)
         if not (self.unbounded or output.overwrite or dry):
             for what, path in rows:
                 check_new(path, what)
-        if in_file:
+        if rows and self.monitor.single and not self.unbounded:
             _checked(check_destination, self.folder)
         letters = [("dead_letter", output.dead_letter)] if output.dead_letter else []
         if self.unbounded:
@@ -194,7 +189,7 @@ def _check_apart(taken: Iterable[Named], paths: Sequence[Named], rule: str) -> N
             raise ValueError(f"{option} {rule} {named}, got {path}")
 
 
-def _checked(check: Callable[[str, str], None], path: str) -> None:
+def _checked(check: Callable[[str, str], object], path: str) -> None:
     try:
         check(path, "output")
     except ValueError as error:

@@ -20,13 +20,11 @@ from privstream.mechanisms.privacy.accounting import (
     largest_shift,
 )
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import PrivacyUnit
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.model.public_lists import Reading, domain, of_columns
+from privstream.pipelines.model.public_lists import Reading, of_columns
 from privstream.pipelines.model.question import Question
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.transforms.reading.domain import column_names
 
 OF_DELTA = 0.9
 """So much of delta the questions get themselves; the composition of them needs the rest."""
@@ -38,10 +36,6 @@ TRIES = 30
 DIGITS = 6
 FINEST_GRID, GRID_POINTS = 1e-4, 200_000
 
-MIXED = (
-    "unit must be the same in questions that share a delta: one that protects persons and one that protects events, or "
-    "other neighbours, would need a larger one"
-)
 TOO_SMALL = "epsilon or delta of privacy must be larger for this number of questions: no budget is small enough"
 PROOF = "docs/proofs/monitor.md, Theorem 1"
 
@@ -110,60 +104,48 @@ def calibrate(asked: Sequence[Sharing], epsilon: float, delta: float) -> Calibra
 def _made(asked: Sequence[Sharing], epsilons: Sequence[float], deltas: Sequence[float], delta: float) -> Calibrated:
     """Return questions with these budgets; the epsilon of the whole is what they cost at the total delta."""
     paid = []
-    for each, own, part in zip(asked, epsilons, deltas, strict=True):
+    for each, budget, part in zip(asked, epsilons, deltas, strict=True):
         try:
-            made = each.make(own, part)
+            made = each.make(budget, part)
         except ValueError as error:
             about = re.search(r"\b(epsilon|delta)\b", str(error))
-            share = f" (its share of the budget: epsilon {own:g}, delta {part:g})" if about else ""
+            share = f" (its share of the budget: epsilon {budget:g}, delta {part:g})" if about else ""
             raise ValueError(f"{each.name}: {error}{share}") from None
-        paid.append(Paid(each.name, each.share, own, part, made, made.guarantee))
-    unit = common_unit({each.name: each.guarantee for each in paid})
-    turned = [one for each in paid if (one := each.guarantee.about(unit)) is not None]
+        paid.append(Paid(each.name, each.share, budget, part, made, made.guarantee))
+    units = {each.guarantee.unit for each in paid}
+    if len(units) > 1:
+        protected = "; ".join(f"{each.name} protects {each.guarantee.unit}" for each in paid)
+        raise ValueError(f"questions must protect the same unit: {protected}")
     if len(paid) == 1:
-        return Calibrated(tuple(paid), turned[0])
-    plain = math.fsum(each.epsilon for each in turned)
-    cost = plain if math.fsum(each.delta for each in turned) <= delta else math.inf
+        return Calibrated(tuple(paid), paid[0].guarantee)
+    own = [each.guarantee for each in paid]
+    plain = math.fsum(each.epsilon for each in own)
+    cost = plain if math.fsum(each.delta for each in own) <= delta else math.inf
     curve: PrivacyCurve = PureDp(plain)
     if delta:
-        joint = joint_curve([each.known_curve for each in turned], max(FINEST_GRID, plain / GRID_POINTS))
+        joint = joint_curve([each.known_curve for each in own], max(FINEST_GRID, plain / GRID_POINTS))
         composed = joint.epsilon(delta)  # more than the sum by slack of a large epsilon, or what a grid rounds up
         curve = PointCurve(at_epsilon=cost, at_delta=delta) if cost < composed else joint
         cost = min(cost, composed)
-    if not math.isfinite(cost):
-        raise ValueError(MIXED)
-    lasts = {one.horizon for one in turned}
+    lasts = {one.horizon for one in own}
     shared = next(iter(lasts)) if len(lasts) == 1 else None  # else each question says for how many windows it holds
     limits = {each.name: [*each.guarantee.limits] for each in paid}
     if shared is None:
         limits = {each.name: [*limits[each.name], *each.guarantee.lasting("window")] for each in paid}
     of_each = [limit for limit in limits[paid[0].name] if all(limit in others for others in limits.values())]
-    of_one = [f"{name}: {limit}" for name, own in limits.items() for limit in own if limit not in of_each]
+    of_one = [f"{name}: {limit}" for name, listed in limits.items() for limit in listed if limit not in of_each]
     whole = replace(
-        turned[0],
+        own[0],
         epsilon=cost,
         delta=delta,
         limits=tuple(dict.fromkeys([*of_one, *(f"Each question: {limit}" for limit in of_each)])),
-        public=tuple(dict.fromkeys(public for one in turned for public in one.public)),
-        caveats=tuple(dict.fromkeys(caveat for one in turned for caveat in one.caveats)),
-        proof="; ".join(dict.fromkeys([PROOF, *(one.proof for one in turned if one.proof)])),
+        public=tuple(dict.fromkeys(public for one in own for public in one.public)),
+        caveats=tuple(dict.fromkeys(caveat for one in own for caveat in one.caveats)),
+        proof="; ".join(dict.fromkeys([PROOF, *(one.proof for one in own if one.proof)])),
         horizon=shared,
         curve=curve,
     )
     return Calibrated(tuple(paid), whole)
-
-
-def common_unit(guarantees: Mapping[str, PrivacyGuarantee]) -> PrivacyUnit:
-    """Return a unit to which all guarantees promise something, at the least number of changes."""
-    able: dict[PrivacyUnit, int] = {}
-    for unit in dict.fromkeys(each.unit for each in guarantees.values()):
-        changes = [each.unit.changes(unit) for each in guarantees.values()]
-        if None not in changes and all(each.about(unit) is not None for each in guarantees.values()):
-            able[unit] = sum(number or 0 for number in changes)
-    if not able:
-        protected = "; ".join(f"{name} protects {each.unit}" for name, each in guarantees.items())
-        raise ValueError(f"questions must protect the same unit, or units with one in common: {protected}")
-    return min(able, key=lambda unit: able[unit])
 
 
 def rounded_down(value: float) -> float:
@@ -251,10 +233,8 @@ def planned(question: Question, given: Mapping[str, Any], epsilon: float, delta:
 
 def arguments_of(monitor: Monitor, name: str, fields: FieldMapping) -> dict[str, Any]:
     """Return the arguments of the transform of a question, but for the budget and the noise."""
-    question, reading = monitor.questions[name], Reading.of(monitor.data)
-    if named := _named_in_alerts(monitor, name, reading):
-        question = question.model_copy(update={"public_items": named})
-    given = question.arguments(monitor.windows, reading, monitor.data.time_zone)
+    reading = Reading.of(monitor.data)
+    given = monitor.questions[name].arguments(monitor.windows, reading, monitor.data.time_zone)
     return of_columns(given, len(fields.several)) if fields.several else given
 
 
@@ -268,32 +248,3 @@ def _check_same_people(monitor: Monitor, guarantee: PrivacyGuarantee) -> None:
         if user != users[first]:
             rule = f"must be {users[first]}, as in {first}, for all questions together protect {guarantee.unit}"
             raise WrongKeyError(("questions", name, "user"), f"{rule}; got {user}")
-
-
-def _named_in_alerts(monitor: Monitor, name: str, reading: Reading) -> tuple[str, ...]:
-    """Return the public items of counts that stay found, with those that views of alerts name; none without any more.
-
-    The file is public, and so are these items: they are published in every window.
-    """
-    question = monitor.questions[name]
-    if question.info.word != "counts" or question.gives("domain") or getattr(question, "over", "") == "start":
-        return ()
-    columns, given = len(column_names(question.item or monitor.data.item)), getattr(question, "public_items", None)
-    listed = [] if given is None else domain("public_items", given, reading).texts.to_pylist()
-    named = [
-        view.item[0] if columns == 1 else ",".join('"{}"'.format(part.replace('"', '""')) for part in view.item)
-        for view in monitor.views.values()
-        if view.item is not None and len(view.item) == columns and _is_about(monitor, view.of, name)
-    ]
-    more = [item for item in dict.fromkeys(named) if item not in listed]
-    return (*listed, *more) if more else ()
-
-
-def _is_about(monitor: Monitor, source: str | None, name: str, depth: int = 0) -> bool:
-    """Tell whether a source is a question, or sums or ratios that are made of it."""
-    if source == name:
-        return True
-    view = monitor.views.get(source or "")
-    if view is None or depth > len(monitor.views) or (view.over is None and view.ratio is None):
-        return False
-    return any(_is_about(monitor, one, name, depth + 1) for one in (view.of, *(view.ratio or ())))

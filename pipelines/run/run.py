@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Self
 
@@ -18,7 +18,6 @@ from privstream.pipelines.command import NothingUsableError, UsageError
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.public_lists import Reading
-from privstream.pipelines.options import Execution
 from privstream.pipelines.run import report
 from privstream.pipelines.run.asked import (
     Asked,
@@ -29,11 +28,10 @@ from privstream.pipelines.run.asked import (
     row_type_of,
     shared_evenly,
 )
-from privstream.pipelines.run.local import LocalPipeline, check_local
 from privstream.pipelines.run.pipeline import EventPipeline, reader, workers_of
 from privstream.pipelines.run.places import Places, destination, send
 from privstream.pipelines.run.plan import Paid, Plan, about
-from privstream.pipelines.run.views import answer_views, tables_of, views_of
+from privstream.pipelines.run.views import Table, answer_views, tables_of, views_of
 from privstream.pipelines.run.views_stream import followed
 from privstream.pipelines.runners.flink import name_job
 from privstream.pipelines.runners.launch import parse_beam_options
@@ -43,6 +41,7 @@ from privstream.pipelines.sinks.row_files import (
     fingerprint,
     move_file,
     read_row_file,
+    read_table,
     write_json,
     write_row_file,
 )
@@ -62,17 +61,16 @@ NEEDS_ALERTS = "must be given with alerts, or with a view above or below a numbe
 
 
 class Run:
-    """A run that has been checked, and not been charged yet; use it as a context, for temporary files."""
+    """A run that has been checked, and not been charged yet: see `prepare`."""
 
-    def __init__(self, monitor: Monitor, execution: Execution, folder: str) -> None:
-        """Check everything that can be checked before anything is charged; `folder` is for temporary files."""
-        self.kept, self.monitor, self.dry_run = ExitStack(), monitor, execution.dry_run
+    def __init__(self, monitor: Monitor, folder: str, beam: Sequence[str], workers: int | None, dry_run: bool) -> None:
+        self.monitor, self.dry_run = monitor, dry_run
         self.budget: Budget | None = None  # once it has been charged
-        self.mark: Mapping[str, Any] | None = None  # line and head of the ledger
+        self.mark: dict[str, Any] = {}  # line and head of the ledger, then
         data, account = monitor.data, monitor.account
-        local = any(each.info.local for each in monitor.questions.values())
-        _check_input(monitor, execution)
-        self.options = _options(monitor, execution)
+        if data.unbounded:
+            _check_unbounded(monitor, dry=self.dry_run)
+        self.options = _options(monitor, beam)
         self.places, self.views = Places(monitor), views_of(monitor)
         check_name("dataset", account.dataset)
         self.ledger = named_ledger(account.ledger, account.key)
@@ -82,76 +80,55 @@ class Run:
         tables = tables_of(monitor, plan.transforms)
         answers = answer_views(self.views, tables)
         read = reader(data, shared_fields(plan.fields), self.options, folder)
-        workers = 1 if local else workers_of(execution.workers, self.options, read)
+        workers = workers_of(workers, self.options, read)
         files = () if data.unbounded else read.files
-        self.places.check(
-            [file.path for file in files], None if self.ledger is None else self.ledger.path, dry=self.dry_run
-        )
+        ledger = None if self.ledger is None else self.ledger.path
+        self.places.check([file.path for file in files], ledger, dry=self.dry_run)
         size = sum(file.size for file in files)
-        given = {
-            paid.name: shared_evenly(plan.arguments(paid), monitor.questions[paid.name].info, workers, size)
-            for paid in plan.questions
-        }
-        more = {name: each.inputs(Reading.of(data)) for name, each in monitor.questions.items()}
-        self._draw(given, {name: {"fields": plan.fields[name], **each} for name, each in more.items()}, files)
+        given, more = {}, {}
+        for paid in plan.questions:
+            question = monitor.questions[paid.name]
+            given[paid.name] = shared_evenly(plan.arguments(paid), question.info, workers, size)
+            more[paid.name] = question.inputs(Reading.of(data))
+        records = {name: {"fields": plan.fields[name], **each} for name, each in more.items()}
+        self.identity = identify(monitor, given, records, files)
+        self.label = self.identity.label(account.run_id)
+        self.noise = noise_source(account.key, account.key_variable, self.label)
+        self.run_id = account.run_id or public_name(self.noise)
         if not self.dry_run:
             if not data.unbounded:
                 check_usable(data, files, read.fields)
             self.places.make()
         self.questions = tuple(self._asked(paid, given[paid.name], more[paid.name]) for paid in plan.questions)
-        self.sent = {
-            name: destination(self.places, name, self.run_id, table.written_type, table.key, dry_run=self.dry_run)
-            for name, table in answers.items()
-        }
+        self.sent = {name: self._sent(name, table.written_type, table.key) for name, table in answers.items()}
         if monitor.output.notify and not any([*(each.destination for each in self.questions), *self.sent.values()]):
             raise WrongKeyError(("output", "notify"), NEEDS_ALERTS)
-        self.described = {
-            name: {
-                "output": os.path.basename(self.places.rows(name)),
-                "view": monitor.views[name].given,
-                "questions": sorted(table.questions),
-                "rows": table.row_type.__name__,
-                "order": list(table.order),
-                "columns": list(table.columns),
-            }
-            for name, table in answers.items()
-        }
+        self.described = {name: self._described(name, table) for name, table in answers.items()}
         if data.unbounded:
             self.places.check_same_views(self.described)
-        self.pipeline: EventPipeline | LocalPipeline
-        if local:
-            self.pipeline = LocalPipeline(read, self.questions[0], monitor.output.dead_letter)
-        else:
-            streamed = followed(self.views, tables, answers) if data.unbounded else ()
-            self.pipeline = EventPipeline(self.places, read, self.questions, workers, streamed, self.sent)
+        streamed = followed(self.views, tables, answers) if data.unbounded else ()
+        self.pipeline = EventPipeline(self.places, read, self.questions, workers, streamed, self.sent)
 
     @classmethod
-    def prepare(cls, monitor: Monitor, execution: Execution | None = None) -> Self:
-        """Check everything that can be checked before anything is charged."""
+    @contextmanager
+    def prepare(
+        cls, monitor: Monitor, *, beam: Sequence[str] = (), workers: int | None = 1, dry_run: bool = False
+    ) -> Iterator[Self]:
+        """Give a run of which everything has been checked that can be before it is charged; in the end its files go.
+
+        Args:
+            beam: options of Beam.
+            workers: processes that share the work; None for as many as the input is worth.
+            dry_run: whether input is read only to say how much of it can be used.
+        """
         with ExitStack() as kept:
-            folder = ""
-            if monitor.data.query is not None:
-                folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="privstream-"))
-            run = cls(monitor.check(), execution or Execution(workers=1), folder)
-            run.kept = kept.pop_all()
-            return run
-        raise AssertionError  # a `with` may swallow errors as far as mypy knows
+            query = monitor.data.query is not None
+            folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="privstream-")) if query else ""
+            yield cls(monitor.check(), folder, beam, workers, dry_run)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kept.close()
-
-    def _draw(self, given: Mapping[str, Any], records: Mapping[str, Any], files: Any) -> None:
-        """Set what is drawn: the identity, the label of the noise, the noise, and the public name."""
-        account = self.monitor.account
-        if self.monitor.data.unbounded and not account.run_id:
-            raise WrongKeyError(("account", "run_id"), RUN_ID_NEEDED)
-        self.identity = identify(self.monitor, given, records, files)
-        self.label = self.identity.label(account.run_id)
-        self.noise = noise_source(account.key, account.key_variable, self.label)
-        self.run_id = account.run_id or public_name(self.noise)
+    def _sent(self, name: str, row_type: type, key: Sequence[str]) -> Any:
+        """Return where rows are sent, if they are."""
+        return destination(self.places, name, self.run_id, row_type, key, dry_run=self.dry_run)
 
     def _asked(self, paid: Paid, given: Mapping[str, Any], more: Mapping[str, Any]) -> Asked:
         """Return a question with its transform, whose noise is its own, and where its rows go."""
@@ -173,7 +150,6 @@ class Run:
             row_type = row_type_of(question.info, transform, fields, places.row_format)
             if monitor.output.wide:
                 check_wide(places.rows(name), row_type, unbounded=places.unbounded)
-            to = destination(places, name, self.run_id, row_type, question.info.key, dry_run=self.dry_run)
             return Asked(
                 name="" if monitor.single else name,
                 question=question,
@@ -182,8 +158,19 @@ class Run:
                 promised=promised,
                 row_type=row_type,
                 more=more,
-                destination=to,
+                destination=self._sent(name, row_type, question.info.key),
             )
+
+    def _described(self, name: str, table: Table) -> dict[str, Any]:
+        """Return what the guarantee file of all questions says of a view."""
+        return {
+            "output": os.path.basename(self.places.rows(name)),
+            "view": self.monitor.views[name].given,
+            "questions": sorted(table.questions),
+            "rows": table.row_type.__name__,
+            "order": list(table.order),
+            "columns": list(table.columns),
+        }
 
     @property
     def promised(self) -> dict[str, Any]:
@@ -206,56 +193,58 @@ class Run:
 
     def execute(self) -> Counters:
         """Charge, run, publish, and tell; a `CommandError` says why not."""
-        tables: dict[str, Any] = {}
+        tables: Mapping[str, Any] = {}
         if self.dry_run:
             counted = self.pipeline.run(self.options, self._pay)
         elif self.places.unbounded:
             paths = [self.places.rows(name) for name in self.monitor.questions]
             counted = self.pipeline.run(self.options, self._pay, paths, self._write_guarantees)
         else:
-            with self._hidden_folder() as folder:
-                hidden = {name: self.places.hidden(name, folder) for name in self.monitor.questions}
-                counted = self.pipeline.run(self.options, self._pay, list(hidden.values()))
-                answers = {}
-                for each, (name, path) in zip(self.questions, hidden.items(), strict=True):
-                    answer, counted = each.show(path, counted)
-                    if self.views:
-                        answers[name] = answer or each.answer(path)
-                tables = {} if is_quiet() else report.tables_of(self, hidden)
-                self._write_views(answers, folder)
-                if not self.places.terminal:
-                    self._complete(hidden, counted)
-            for each in self.questions:
-                send(each.destination, each.path)
-            for name, to in self.sent.items():
-                send(to, self.places.rows(name))
+            counted, tables = self._publish_files()
         nothing = report.tell(self, counted, tables)
         if nothing is not None:
             raise NothingUsableError(nothing)
         return counted
 
-    def _complete(self, hidden: Mapping[str, str], counted: Counters) -> None:
-        """Give rows, which are complete, the names by which they are looked for, and write what they promise."""
-        for each, path in zip(self.questions, hidden.values(), strict=True):
-            if self.monitor.output.wide:
-                write_wide(each.path, each.row_type, read_row_file(path, each.row_type))
-            else:
-                move_file(path, each.path)
-        self._write_guarantees(counted)
+    def _publish_files(self) -> tuple[Counters, Mapping[str, Any]]:
+        """Run over files, and give rows their names once all are complete; return counters, and rows to be shown."""
+        answers, wide = {}, self.monitor.output.wide
+        with self._hidden_folder() as folder:
+            paths = [self.places.hidden(name, folder) for name in self.monitor.questions]
+            counted = self.pipeline.run(self.options, self._pay, paths)
+            named = [*zip(self.monitor.questions, self.questions, paths, strict=True)]
+            for name, each, path in named:
+                answer, counted = each.answer(path, counted)
+                if self.views:
+                    answers[name] = answer
+            tables = {} if is_quiet() else {name: read_table(path, each.row_type) for name, each, path in named}
+            self._write_views(answers, folder)
+            for _, each, path in () if self.places.terminal else named:
+                if wide:
+                    write_wide(each.path, each.row_type, read_row_file(path, each.row_type))
+                else:
+                    move_file(path, each.path)
+            if not self.places.terminal:
+                self._write_guarantees(counted)
+        for each in self.questions:
+            send(each.destination, each.path)
+        for name, to in self.sent.items():
+            send(to, self.places.rows(name))
+        return counted, tables
 
     def _pay(self) -> None:
         """Write the run into the ledger, if there is one; the last thing before it may start."""
         if self.ledger is None:
             self.budget = Budget()
             return
-        guarantee, dataset = self.plan.guarantee, self.monitor.account.dataset
+        dataset = self.monitor.account.dataset
         entry = Entry.of(
-            guarantee,
+            self.plan.guarantee,
             label=self.label,
             digest=self.identity.digest,
             name=self.run_id,
             dataset=dataset,
-            command=next(iter(self.monitor.questions.values())).info.word if self.monitor.single else "run",
+            command=_word(self.monitor),
             data=self.identity.data,
             key=self.noise.fingerprint,
             output=self.places.folder,
@@ -270,7 +259,7 @@ class Run:
         assert standing is not None  # of the unit of this run
         limit = None if standing.limit is None else standing.limit.epsilon
         self.budget = Budget(dataset, len(standing.costs), standing.epsilon, standing.delta, limit, receipt.repeats)
-        self.mark = {"line": receipt.line, "head": receipt.head}
+        self.mark = {"ledger": {"line": receipt.line, "head": receipt.head}}
 
     @contextmanager
     def _hidden_folder(self) -> Iterator[str]:
@@ -285,7 +274,7 @@ class Run:
             yield hidden
         finally:
             with suppress(Exception):  # what remains there is not complete, and hidden
-                filesystems().delete([hidden if has_folders(hidden) else f"{hidden}/"])  # all that is below that name
+                filesystems().delete([hidden if has_folders(hidden) else f"{hidden}/"])  # others delete by a prefix
 
     def _write_views(self, answers: Mapping[str, Any], folder: str) -> None:
         """Write the views of rows: first all of them into a folder, and then into the output."""
@@ -303,38 +292,43 @@ class Run:
             move_file(self.places.hidden(name, folder), self.places.rows(name))
 
     def _write_guarantees(self, counted: Counters | None = None) -> None:
-        """Write what each question promises, and last what is promised of all of them together."""
-        mark, rows = {} if self.mark is None else {"ledger": self.mark}, dict[str, dict[str, Any]]()
+        """Write what each question promises, and last what is promised of all of them together.
+
+        Files of rows have been counted, and are complete, of input that has ended.
+        """
+        promised = self.promised
         for name, each in zip(self.monitor.questions, self.questions, strict=True):
-            rows[name] = {}
-            if counted is not None:
-                rows[name] = {"rows": {"sha256": fingerprint(each.path)}, **each.limits(counted)}
-            write_json(self.places.guarantee(name), {**each.promised, **rows[name], **mark})
+            rows = {} if counted is None else {"rows": {"sha256": fingerprint(each.path)}, **each.limits(counted)}
+            write_json(self.places.guarantee(name), {**each.promised, **rows, **self.mark})
+            promised["questions"][name] |= rows
         if self.monitor.single:
             return
-        promised, views = self.promised, {name: dict(each) for name, each in self.described.items()}
-        promised["questions"] = {name: each | rows[name] for name, each in promised["questions"].items()}
-        if counted is not None:  # all files are complete
-            views = {name: {**each, "sha256": fingerprint(self.places.rows(name))} for name, each in views.items()}
-        write_json(self.places.whole, promised | ({"views": views} if views else {}) | mark)
+        views = {"views": self.described} if self.described else {}
+        if counted is not None:
+            for name, view in self.described.items():
+                view["sha256"] = fingerprint(self.places.rows(name))
+        write_json(self.places.whole, promised | views | self.mark)
 
 
-def _check_input(monitor: Monitor, execution: Execution) -> None:
-    """Refuse input that questions cannot be about, or that cannot be read so."""
+def _check_unbounded(monitor: Monitor, *, dry: bool) -> None:
+    """Refuse what cannot be about input without an end."""
     for question in monitor.questions.values():
-        if question.info.local:
-            check_local(monitor, execution)
-        elif monitor.data.unbounded and not question.info.has_windows:
+        if question.info.bounded:
             raise WrongKeyError(("data", "input"), f"must have an end: {question.info.word} is about one data set")
-    if monitor.data.unbounded and execution.dry_run:
+    if dry:
         raise ValueError("dry_run must not be given when the input has no end")
+    if not monitor.account.run_id:
+        raise WrongKeyError(("account", "run_id"), RUN_ID_NEEDED)
 
 
-def _options(monitor: Monitor, execution: Execution) -> PipelineOptions:
-    options = parse_beam_options(list(execution.beam))
-    word = next(iter(monitor.questions.values())).info.word if monitor.single else "run"
+def _word(monitor: Monitor) -> str:
+    return next(iter(monitor.questions.values())).info.word if monitor.single else "run"
+
+
+def _options(monitor: Monitor, beam: Sequence[str]) -> PipelineOptions:
+    options = parse_beam_options(list(beam))
     to = "" if monitor.output.path == "-" else f" to {os.path.basename(os.path.normpath(monitor.output.path))}"
-    name_job(options, f"{word}{to}")
+    name_job(options, f"{_word(monitor)}{to}")
     return options
 
 

@@ -6,8 +6,7 @@ import marshal
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.internal import pickler
@@ -15,7 +14,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
-from privstream.mechanisms.snapshots import pack, unpack
 from privstream.pipelines.run.asked import READ, stage_label
 from privstream.pipelines.runners import launch
 from privstream.pipelines.runners.processes import Tell
@@ -33,8 +31,8 @@ from typing_extensions import override
 LETTERS = "\0dead letters"
 """What is sent under this name, which no question has, are dead letters."""
 
-SENT, AT_ONCE = "elements", 1024
-"""What is written, as a snapshot, and how many elements together."""
+AT_ONCE = 1024
+"""So many elements are written together."""
 
 Place = tuple[str, int]
 """What elements are, a question or dead letters, and whose: the number of a process, or 0 for the command."""
@@ -48,50 +46,42 @@ def events_for(name: str, events: PCollection[Any], fields: FieldMapping | Share
     return taken
 
 
-class Post:
-    """What this process has sent, and what it has been sent: references to elements with their times."""
+SENT: defaultdict[Place, list[bytes]] = defaultdict(list)
+RECEIVED: dict[str, Sequence[bytes]] = {}
+"""What this process has sent, and what it has been sent: references to elements with their times."""
 
-    sent: ClassVar[defaultdict[Place, list[bytes]]] = defaultdict(list)
-    received: ClassVar[Mapping[str, Sequence[bytes]]] = MappingProxyType({})
-    _waiting: ClassVar[defaultdict[Place, list[Any]]] = defaultdict(list)
 
-    @classmethod
-    def send(cls, place: Place, element: Any) -> None:
-        """Send an element, a plain value."""
-        waiting = cls._waiting[place]
-        waiting.append(element)
-        if len(waiting) >= AT_ONCE:
-            cls._write(place)
-
-    @classmethod
-    def begin(cls, received: Mapping[str, Sequence[bytes]]) -> None:
-        """Forget everything, and receive."""
-        cls.received = received
-        cls.sent.clear()
-        cls._waiting.clear()
-
-    @classmethod
-    def end(cls) -> dict[Place, list[bytes]]:
-        """Return what has been sent."""
-        for place in list(cls._waiting):
-            cls._write(place)
-        return dict(cls.sent)
-
-    @classmethod
-    def _write(cls, place: Place) -> None:
-        cls.sent[place].append(keep(pack(SENT, 1, {SENT: marshal.dumps(cls._waiting.pop(place))})))
+def begin(received: Mapping[str, Sequence[bytes]]) -> None:
+    """Forget everything, and receive."""
+    SENT.clear()
+    RECEIVED.clear()
+    RECEIVED.update(received)
 
 
 class SendAway(beam.DoFn):
-    """Sends elements of a name to the process that has the shard in their key, or to the command."""
+    """Sends elements of a name, plain values, to the process that has the shard in their key, or to the command."""
 
     def __init__(self, name: str, processes: int | None) -> None:
         self.name, self.processes = name, processes
 
     @override
+    def start_bundle(self) -> None:
+        self.waiting: defaultdict[int, list[Any]] = defaultdict(list)
+
+    @override
     def process(self, element: Any, timestamp: Any = beam.DoFn.TimestampParam) -> None:
         to = 0 if self.processes is None else StepKey.from_bytes(element[0]).shard % self.processes
-        Post.send((self.name, to), (timestamp.micros, tuple(element)))
+        self.waiting[to].append((timestamp.micros, tuple(element)))
+        if len(self.waiting[to]) >= AT_ONCE:
+            self._write(to)
+
+    @override
+    def finish_bundle(self) -> None:
+        for to in list(self.waiting):
+            self._write(to)
+
+    def _write(self, to: int) -> None:
+        SENT[self.name, to].append(keep(marshal.dumps(self.waiting.pop(to))))
 
 
 class Receive(beam.PTransform[Any, Any]):
@@ -108,9 +98,8 @@ class Receive(beam.PTransform[Any, Any]):
 
 
 def _received(name: str, kind: Any) -> Iterator[Any]:
-    for reference in Post.received.get(name, ()):
-        found: Any = unpack(SENT, 1, fetch(reference))
-        for micros, element in marshal.loads(found[SENT]):
+    for reference in RECEIVED.get(name, ()):
+        for micros, element in marshal.loads(fetch(reference)):
             yield TimestampedValue(element if kind is None else kind(*element), Timestamp(micros=micros))
 
 
@@ -164,9 +153,9 @@ class Share:
 def perform(task: bytes) -> tuple[Counters, dict[Place, list[bytes]]]:
     """Do a `Share`, as a process of a crew; return what was counted, and references to what was sent."""
     share: Share = pickler.loads(task)
-    Post.begin(share.received)
+    begin(share.received)
     counted = launch.run_quietly(PipelineOptions.from_dictionary(dict(share.options)), share.build)
-    return counted, Post.end()
+    return counted, dict(SENT)
 
 
 def evenly(parts: Sequence[EventFile], processes: int) -> list[list[EventFile]]:
@@ -205,5 +194,5 @@ def share_out(tell: Tell, share: Share, read: ReadEvents, options: PipelineOptio
             for (name, to), references in sent.items():
                 whole = name == LETTERS or share.transforms[name].shared_segments == segment + 1
                 (here if whole else there[to])[name] += references
-    Post.begin(dict(here))
+    begin(here)
     return launch.added(counted)

@@ -14,7 +14,7 @@ from privstream.mechanisms.views.corrected import Dropped, corrected_table
 from privstream.mechanisms.views.counts import ShownCounts
 from privstream.mechanisms.views.rank import largest
 from privstream.mechanisms.views.ratios import ratios
-from privstream.mechanisms.views.rules import Watch, states
+from privstream.mechanisms.views.rules import NO_DATA, Watch, states
 from privstream.pipelines.model.base import WrongKeyError
 from privstream.pipelines.model.monitor import Monitor
 from privstream.pipelines.model.public_lists import Reading
@@ -78,13 +78,12 @@ class View:
 
     def note(self, tables: Mapping[str, Table]) -> str:
         """Return what must be said of the rows beside them, in words; empty where there is nothing."""
-        if not tables[self.name].rows.num_rows:
+        rows = tables[self.name].rows
+        if not rows.num_rows:
             return "no rows: nothing surely rose" if self.kind == "against" else "no rows"
-        if self.model.condition is None or any(
-            number is not None for number, *_ in self._numbers(tables[self.of]).values()
-        ):
+        if self.model.condition is None or set(rows["state"].to_pylist()) != {NO_DATA}:
             return ""
-        return f"no data in any window: {self.of} has published no number to compare, so that nothing can alert"
+        return f"no data in any window: {self.of} has published no number to compare; an item may be in `public_items`"
 
     def error(self, key: str, message: str) -> WrongKeyError:
         """Return an error about a key."""
@@ -101,10 +100,9 @@ class View:
             found = self._ratios(above, below)
         elif self.kind in ("over", "against"):
             view = self._of_counts(above)
-            rows = view.chosen(
-                corrected_table(view.numbers(above.released, ended=above.transform.ended), above.dropped)
-            )
-            found = above.having(rows) if self.kind == "over" else above.having(rows, KeyRise, ORDERS[self.kind])
+            numbers = corrected_table(view.numbers(above.released, ended=above.transform.ended), above.dropped)
+            row_type, order = (above.row_type, above.order) if self.kind == "over" else (KeyRise, ORDERS["against"])
+            found = above.having(view.chosen(numbers), row_type, order)
         elif self.kind == "largest":
             found = above.having(above.rows)
         else:
@@ -165,27 +163,26 @@ class View:
 
     def _states(self, table: Table, windows: Iterable[tuple[int, int]], watch: Watch) -> tuple[Table, Watch]:
         """Return whether a number is beyond a threshold, window by window, and how the alert stands after them."""
-        condition = self.model.condition
+        condition, item = self.model.condition, self.model.item or ()
         assert condition is not None  # it is a view of an alert
-        found, watch = states(self._numbers(table), windows, condition, watch, str(self._about))
+        about = self.model.quantile or (join_item(item) if len(item) > 1 else "".join(item))
+        named = next((name for name in ("item", "quantile") if name in table.row_type._fields), None)
+        self._check_compared(table, named, about)
+        rows = table.rows if named is None else table.rows.filter(pc.equal(table.rows[named], about))
+        number = next(name for name in NUMBERS if name in table.row_type._fields)
+        columns = (rows[name].to_pylist() for name in ("window_start", number, "lower", "upper"))
+        numbers = {
+            start: (None, None, None) if lower is None else (value, lower, upper)
+            for start, value, lower, upper in zip(*columns, strict=True)
+        }
+        found, watch = states(numbers, windows, condition, watch, str(about))
         made = table.having(found, AlertState, ("window_start", "item"))
-        return made if "item" in table.row_type._fields else replace(made, columns=()), watch
+        return made if named == "item" else replace(made, columns=()), watch
 
-    @property
-    def _about(self) -> str | float:
-        """The item or the quantile that an alert is about; empty where rows of a window have but one number."""
-        item, quantile = self.model.item or (), self.model.quantile
-        if quantile is not None:
-            return quantile
-        return join_item(item) if len(item) > 1 else "".join(item)
-
-    def _numbers(self, table: Table) -> dict[int, tuple[float | None, ...]]:
-        """Return the number that an alert is about, and its interval, by the start of a window; None where nothing is
-        known."""
-        fields, about = table.row_type._fields, self._about
+    def _check_compared(self, table: Table, named: str | None, about: str | float) -> None:
+        """Refuse an alert about what rows have no number of; `named` is the field that tells their numbers apart."""
         if table.row_type.__name__ not in COMPARED:
             raise self.error("of", "must be counts, ratios, quantiles, or the size of a set")
-        named = next((name for name in ("item", "quantile") if name in fields), None)
         if (named is None) != (about == "") or (named == "quantile") != isinstance(about, float):
             must = "must be given" if named else "must not be given"
             raise self.error(named or "item", f"{must} for {self.of}")
@@ -195,13 +192,6 @@ class View:
             raise self.error("item", f"must be on the list of items of {self.of}, others have no number")
         if named == "quantile" and about not in (asked := table.transform.mechanism.quantiles):
             raise self.error("quantile", f"must be one of {', '.join(map('{:g}'.format, asked))}, those of {self.of}")
-        rows = table.rows if named is None else table.rows.filter(pc.equal(table.rows[named], about))
-        number = next(name for name in NUMBERS if name in fields)
-        columns = (rows[name].to_pylist() for name in ("window_start", number, "lower", "upper"))
-        return {
-            start: (None, None, None) if lower is None else (value, lower, upper)
-            for start, value, lower, upper in zip(*columns, strict=True)
-        }
 
 
 def _windows_of(table: Table) -> list[tuple[int, int]]:

@@ -12,7 +12,6 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
-from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.views.rules import Watch
 from privstream.pipelines.run.views import Table, View
 from privstream.pipelines.sinks.row_files import read_plain
@@ -132,12 +131,11 @@ class Follow(StepFn, state="monitor_view"):
 
     @override
     def snapshot(self, state: Remembered) -> bytes:
-        return pack("files of a view", 1, {"state": json.dumps(state).encode()})
+        return json.dumps(state).encode()
 
     @override
     def restore(self, data: bytes) -> Remembered:
-        found: dict[str, Any] = unpack("files of a view", 1, data)
-        files, before = json.loads(found["state"])
+        files, before = json.loads(data)
         named = {path: (name, step) for path, (name, step) in files.items()}
         return named, None if before is None else Watch(*before)
 

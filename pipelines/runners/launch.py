@@ -329,17 +329,14 @@ def _silence() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def cause(error: BaseException, *, reading: bool = False) -> str:
-    """Return the message of an error, if it is our own, or from before workers started or this process was `reading`.
-
-    Others may quote records.
-    """
+def cause(error: BaseException) -> str:
+    """Return the message of an error, if it is our own, or from before workers started: others may quote records."""
     message = (str(error).strip().splitlines() or [""])[-1].split(" [while running")[0]
     message = TYPE_NAME.sub("", message)
     text = "".join(traceback.format_exception(error))
     path, source = (FRAME.findall(text) or [("", "")])[-1]
     ours = source.startswith("raise ") and path.startswith(OURS)
-    if message and (ours or not (reading or WORKER.search(text))):
+    if message and (ours or not WORKER.search(text)):
         return message
     if _kind(error).endswith("MemoryError"):
         return OUT_OF_MEMORY

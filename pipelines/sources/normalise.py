@@ -14,7 +14,7 @@ from privstream.pipelines.sources.event_files import Damage, RawEvents
 from privstream.pipelines.sources.fields import LONGEST, AnyFields, FieldMapping
 from privstream.pipelines.sources.found_files import FORMATS, EventFile, check_file, check_unchanged, parts_of
 from privstream.pipelines.stores import scheme_of
-from privstream.transforms.counters import counted, counter
+from privstream.transforms.counters import counter
 from privstream.transforms.reading.domain import join_columns
 from privstream.transforms.reading.fields import (
     TIME_TEXT,
@@ -276,12 +276,6 @@ def read_file(file: EventFile, fields: AnyFields) -> Iterator[pa.RecordBatch | D
         yield from usable(found, file.path, fields)
 
 
-def read_files(files: Sequence[EventFile], fields: AnyFields) -> Iterator[pa.RecordBatch | DeadLetter]:
-    """Yield batches of events of files, and what cannot be used of them, one after the other and without a pipeline."""
-    for file in files:
-        yield from read_file(file, fields)
-
-
 def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
     """Return why the first records cannot be used, by the codes of counters; nothing if one of them can.
 
@@ -291,21 +285,20 @@ def unusable(files: Sequence[EventFile], fields: AnyFields) -> Counter[str]:
         InputFileError, ValueError, TypeError: a file cannot be read; names the file, the option or the field.
     """
     found: Counter[str] = Counter()
-    with counted():
-        for file in files:
-            if scheme_of(file.path) is None:
-                FORMATS[file.format].check(file.path, fields.text)
-                next(_read_raw(file, fields), None)
-        read = 0
-        for each in (each for file in files for each in _read_raw(file, fields)):
-            if isinstance(each, Damage):
-                found[each.code] += 1
-                continue
-            batches, damages = normalise(RawEvents(each.columns, str, str), fields)
-            if any(batch.num_rows for batch in batches):
-                return Counter()
-            found.update(damage.code for damage in damages)
-            read += len(next(iter(each.columns.values())))
-            if found.total() >= FIRST or read >= MOST:
-                break
+    for file in files:
+        if scheme_of(file.path) is None:
+            FORMATS[file.format].check(file.path, fields.text)
+            next(_read_raw(file, fields), None)
+    read = 0
+    for each in (each for file in files for each in _read_raw(file, fields)):
+        if isinstance(each, Damage):
+            found[each.code] += 1
+            continue
+        batches, damages = normalise(RawEvents(each.columns, str, str), fields)
+        if any(batch.num_rows for batch in batches):
+            return Counter()
+        found.update(damage.code for damage in damages)
+        read += len(next(iter(each.columns.values())))
+        if found.total() >= FIRST or read >= MOST:
+            break
     return found

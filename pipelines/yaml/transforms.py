@@ -22,7 +22,7 @@ from apache_beam.utils.timestamp import Timestamp
 from privstream.pipelines.accounts.run_identity import noise_source
 from privstream.pipelines.beam import FIELDS, Private
 from privstream.pipelines.model.catalogue import CLASSES
-from privstream.pipelines.model.question import Question, Windows
+from privstream.pipelines.model.question import Question
 from privstream.pipelines.options import OptionOf, in_python, options_of
 from privstream.pipelines.sinks.row_files import shape_of, with_item_columns
 from privstream.transforms.row_types import Time
@@ -41,15 +41,6 @@ def keys_of(kind: type[Question]) -> Iterator[OptionOf]:
             yield option
 
 
-def error_output(error_handling: Any) -> str | None:
-    """Return the name of the output for dead letters."""
-    one = isinstance(error_handling, Mapping) and list(error_handling) == ["output"]
-    output = error_handling["output"] if one else None
-    if error_handling is not None and (not isinstance(output, str) or output in ("", GOOD)):
-        raise ValueError(f"error_handling must be a mapping with the one key output, a name other than {GOOD}")
-    return output
-
-
 class OnRows(beam.PTransform[Any, Any]):
     """Read events from rows, publish what a private transform makes of them, and give out rows that cannot be used.
 
@@ -62,58 +53,44 @@ class OnRows(beam.PTransform[Any, Any]):
 
     def __init__(self, kind: type[Question], error_handling: Any = None, **config: Any) -> None:
         super().__init__(kind.info.transform.rpartition(".")[2])
-        self.error_output = error_output(error_handling)
+        one = isinstance(error_handling, Mapping) and list(error_handling) == ["output"]
+        self.error_output = error_handling["output"] if one else None  # for dead letters
+        if error_handling is not None and (not isinstance(self.error_output, str) or self.error_output in ("", GOOD)):
+            raise ValueError(f"error_handling must be a mapping with the one key output, a name other than {GOOD}")
         given = in_python(kind, config, {"data": {"input": "rows"}}, list(keys_of(kind)))
         with given.errors():
             monitor = given.monitor()
             account, where = monitor.account, monitor.data.where
             run_id = account.run_id or ""  # with another condition rows are other data, with other noise
             label = run_id if where is None else json.dumps([run_id, where])
-            noise = noise_source(account.key, account.key_variable, label)
             if account.key is None and account.key_variable is None:
                 _LOGGER.warning("noise key: a new random one, for this run only; key makes runs repeatable")
-            (question,) = monitor.questions.values()
-            fields = monitor.data.model_dump(include=set(FIELDS), exclude_unset=True)
-            self.made = Private(
-                question,
-                monitor.windows if question.info.has_windows else Windows(),
-                epsilon=monitor.privacy.epsilon,
-                delta=monitor.privacy.spent_delta,
-                noise=noise,
-                **fields,
-            )
+            self.made = Private.of(monitor, noise_source(account.key, account.key_variable, label))
         self.row_type = with_item_columns(self.made.row_type, self.made.fields.items)
 
     @override
     def expand(self, rows: PCollection[Any]) -> Any:
-        _check_schema(rows)
+        element: Any = rows.element_type
+        try:
+            named_fields_from_element_type(element)
+        except TypeError:
+            raise TypeError(f"input must be rows with a schema, got {element}") from None
         _LOGGER.info("%s", self.made.guarantee.paragraph())
-        published = (
-            rows | "InOneWindow" >> beam.WindowInto(GlobalWindows()) | self.label >> self.made.with_dead_letters()
-        )
+        in_one = rows | "InOneWindow" >> beam.WindowInto(GlobalWindows())
+        published = in_one | self.label >> self.made.with_dead_letters()
         hints = get_type_hints(self.row_type)
         columns = shape_of(self.row_type).columns
         plain = {name: str if kind is Time else hints.get(name, kind) for name, kind in columns.items()}
         found = published.rows | "TimesAsText" >> beam.Map(_with_times_as_text, self.row_type).with_output_types(
             RowTypeConstraint.from_fields(list(plain.items()))
         )
-        if self.error_output is None:
-            return found
-        return {GOOD: found, self.error_output: published.dead_letters}
+        return found if self.error_output is None else {GOOD: found, self.error_output: published.dead_letters}
 
 
 def _with_times_as_text(row: Any, row_type: type) -> Row:
     """Write the times of a row as text, and an item of several columns as these."""
     values = zip(shape_of(row_type).columns, shape_of(row_type).values(row), strict=True)
     return Row(**{name: value.to_rfc3339() if isinstance(value, Timestamp) else value for name, value in values})
-
-
-def _check_schema(rows: PCollection[Any]) -> None:
-    element: Any = rows.element_type
-    try:
-        named_fields_from_element_type(element)
-    except TypeError:
-        raise TypeError(f"input must be rows with a schema, got {element}") from None
 
 
 KINDS = {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import files_with
-from privstream.pipelines.sources.normalise import read_files
+from privstream.pipelines.sources.normalise import read_file
 from privstream.transforms.reading.fields import DeadLetter
 
 CANARY = "c4n4ry"
@@ -42,7 +42,7 @@ def read_path(path: Path, **fields: Any) -> Outcome:
     mapping = FieldMapping(**({"time_zone": "UTC"} | fields))
     events, letters = Counter[tuple[str, str, int]](), []
     try:
-        for found in read_files(files_with(mapping, str(path)), mapping):
+        for found in (each for file in files_with(mapping, str(path)) for each in read_file(file, mapping)):
             if isinstance(found, DeadLetter):
                 letters.append(found.reason)
                 check_clear(found.reason)

@@ -10,7 +10,7 @@ import pytest
 from privstream.pipelines.sinks.row_files import COMPLETE, read_row_file
 from privstream.pipelines.sinks.writers import WriteRows
 from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.normalise import read_files
+from privstream.pipelines.sources.normalise import read_file
 from privstream.pipelines.sources.readers import ReadEvents
 from privstream.transforms.reading.fields import DeadLetter
 
@@ -81,7 +81,7 @@ def read_all() -> Callable[..., Found]:
 
     def read_all(pattern: object, **fields: object) -> Found:
         reader = ReadEvents(str(pattern), FieldMapping(**({"time_zone": "UTC"} | fields)))
-        found = list(read_files(reader.files, reader.fields))
+        found = [each for file in reader.files for each in read_file(file, reader.fields)]
         batches = [in_microseconds(each) for each in found if isinstance(each, pa.RecordBatch)]
         rows = [row for batch in batches for row in batch.to_pylist()]
         return Found(rows, [each for each in found if isinstance(each, DeadLetter)])

@@ -6,7 +6,7 @@ import pytest
 from privstream.pipelines.sources import normalise
 from privstream.pipelines.sources.fields import FieldMapping
 from privstream.pipelines.sources.found_files import match_files
-from privstream.pipelines.sources.normalise import read_files
+from privstream.pipelines.sources.normalise import read_file
 from privstream.transforms.reading.fields import TEXT_PER_BATCH
 
 MEBIBYTE = 1 << 20
@@ -34,7 +34,8 @@ def batches_of(path, **fields):
     POOLS.append(pool)
     pa.set_memory_pool(pool)
     try:
-        found = list(read_files(match_files(str(path)), FieldMapping(**({"time_zone": "UTC"} | fields))))
+        mapping = FieldMapping(**({"time_zone": "UTC"} | fields))
+        found = [each for file in match_files(str(path)) for each in read_file(file, mapping)]
     finally:
         pa.set_memory_pool(before)
     batches = [each for each in found if isinstance(each, pa.RecordBatch)]

@@ -10,10 +10,10 @@ import pytest
 from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, SlackCurve, largest_shift
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.privacy.units import EVENT, PERSON, PrivacyUnit
+from privstream.mechanisms.privacy.units import PERSON
 from privstream.pipelines.cli import main
 from privstream.pipelines.model.monitor import Monitor
-from privstream.pipelines.run.plan import Plan, Sharing, calibrate, common_unit, rounded_down
+from privstream.pipelines.run.plan import Plan, Sharing, calibrate, rounded_down
 from privstream.pipelines.yaml_file import read_document
 
 HEAD = """\
@@ -38,25 +38,18 @@ def monitor(folder: Path, text: str) -> str:
 def test_values_are_read_by_yaml_1_2(tmp_path: Path) -> None:
     """Not by YAML 1.1, to which `no` is false and 1e-6 a text."""
     read = read_document(monitor(tmp_path, "a: 1e-6\nb: no\nc: 2026-01-01\nd: 010\ne: true\nf: ~\ng: .inf\nh: 1_0\n"))
-    assert read.content == {
-        "a": 1e-6,
-        "b": "no",
-        "c": "2026-01-01",
-        "d": 10,
-        "e": True,
-        "f": None,
-        "g": math.inf,
-        "h": "1_0",
-    }
+    assert [*read.content.values()] == [1e-6, "no", "2026-01-01", 10, True, None, math.inf, "1_0"]
     assert read.lines[("e",)] == 5
 
 
-def test_units_that_cannot_share_a_delta_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A change by a person that is told as one event more and one less costs more delta than there is."""
+def test_questions_protect_the_same_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = PAGES.replace("share: 3, max_contributions: 4", "unit: event")
     other = "  size: {question: counts, max_contributions: 2}\n"
     assert main(["plan", monitor(tmp_path, HEAD + one + other)]) == 2
-    assert "unit must be the same in questions that share a delta" in capsys.readouterr().err
+    assert (
+        "questions must protect the same unit: pages protects one event; size protects one person"
+        in capsys.readouterr().err
+    )
 
 
 def test_plan_keeps_to_the_total(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,8 +111,8 @@ class Gaussian:
 class Pure:
     """A transform with noise of a pure guarantee."""
 
-    def __init__(self, epsilon: float, delta: float, unit: PrivacyUnit = PERSON) -> None:
-        self.guarantee = PrivacyGuarantee(unit=unit, epsilon=epsilon, delta=0.0, curve=PureDp(epsilon))
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self.guarantee = PrivacyGuarantee(unit=PERSON, epsilon=epsilon, delta=0.0, curve=PureDp(epsilon))
 
 
 def test_a_monitor_says_of_each_question_for_how_many_windows_it_holds() -> None:
@@ -174,35 +167,9 @@ def test_the_curve_of_a_monitor_promises_its_total(epsilon: float) -> None:
     assert read_guarantee(guarantee_record(found)) == found
 
 
-def test_epsilons_add_up_for_the_unit_of_all_questions() -> None:
-    """An event is two changes of a person: what protects a person counts twice, and the total holds all the same."""
-    found = calibrate([Sharing("a", 1.0, Pure), Sharing("b", 1.0, partial(Pure, unit=EVENT))], 1.0, 0.0)
-    person, event = (each.epsilon for each in found.questions)
-    assert found.guarantee.unit == EVENT and 0.99 < 2 * person + event <= 1
-    assert found.guarantee.epsilon == 2 * person + event and found.guarantee.curve == PureDp(2 * person + event)
-
-
 def test_one_question_alone_has_digits_that_a_command_line_can_repeat() -> None:
     """No printed number is above the total."""
     (alone,) = calibrate([Sharing("a", 1.0, Gaussian)], 1.2345678, 1.2345678e-6).questions
     assert (alone.epsilon, alone.delta) == (1.23456, 1.23456e-6)
     with pytest.raises(ValueError, match="delta of privacy must be smaller"):
         rounded_down(0.0)
-
-
-def test_units_must_have_one_in_common() -> None:
-    """Who protects a person protects an event; of queries nothing follows."""
-    person = Pure(0.5, 0.0).guarantee
-    event = PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0)
-    assert common_unit({"a": person, "b": person}) == PERSON
-    assert common_unit({"a": person, "b": event}) == EVENT
-
-
-def test_budgets_are_rounded_down() -> None:
-    """To what a command line can repeat."""
-    assert [rounded_down(value) for value in (0.123456789, 1.0, 1.8e-7, 99.99999999)] == [
-        0.123456,
-        1.0,
-        1.8e-7,
-        99.9999,
-    ]

@@ -102,24 +102,3 @@ def test_what_is_read_is_valid(tmp_path: Path, valid: Any) -> None:
     path.unlink()
     path.write_text(filled(written(tmp_path, "clicks.csv")))
     valid.validate(read_document(str(path)).content)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("share: 3", "shrae: 3"),
-        ("question: counts", "question: count"),
-        ("privacy: {epsilon: 1", "privacy: {epsilon: -1"),
-        ("input: clicks.csv, ", ""),
-        ("[top, latency]", "[top]"),
-        ("timeout: 30m", "timeout: true"),
-    ],
-)
-def test_what_is_refused_is_not_valid(tmp_path: Path, valid: Any, old: str, new: str) -> None:
-    """The reader and the schema refuse the same mistakes."""
-    path = tmp_path / "monitor.yaml"
-    assert old in EVERYTHING
-    path.write_text(EVERYTHING.replace(old, new, 1))
-    with pytest.raises(ValueError):
-        Monitor.from_file(path)
-    assert not valid.is_valid(read_document(str(path)).content)

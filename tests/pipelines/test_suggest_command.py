@@ -1,22 +1,15 @@
 """`privstream suggest`: from a file to options that the next command takes."""
 
 import json
-import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from privstream.pipelines import cli
-from privstream.pipelines.run import local
 from privstream.pipelines.sinks.row_files import read_row_file
-from privstream.pipelines.sources.fields import FieldMapping
-from privstream.pipelines.sources.found_files import EventFile
-from privstream.pipelines.sources.normalise import read_files
 from privstream.transforms.row_types import LimitShare
 
 WINDOWS = "--window 1d --start 2024-01-01 --end 2024-01-08"
@@ -105,8 +98,7 @@ def test_few_people_are_a_line_and_no_option(shop: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--watch 5", "--watch must not be given, and input must have an end"),
-        ("--runner PrismRunner", "--runner must not be given: this command uses none"),
+        ("--set data.watch=5", "--input must have an end: suggest is about one data set"),
         ("--nonsense 1", "unknown option --nonsense"),
         ("--delta 0.5", "--delta must be <= 0.1"),
     ],
@@ -116,35 +108,3 @@ def test_mistakes_are_named_before_anything_is_spent(options, message, shop, tmp
     assert suggest(shop, f"{options} --ledger {tmp_path}/ledger") == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "ledger").exists()
-
-
-@pytest.mark.parametrize("change", ["touched", "torn", "odd"])
-def test_a_failure_while_reading_is_one_line_that_quotes_no_record(
-    change: str, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The run is written down by then, as it is wherever a run fails; no file of rows is there."""
-    secret = "name of a person"
-    copy, ledger, output = tmp_path / "events.jsonl", tmp_path / "ledger", tmp_path / "limits.jsonl"
-    copy.write_bytes((shop / "events.jsonl").read_bytes())
-
-    def read(files: Sequence[EventFile], fields: FieldMapping) -> Iterator[Any]:
-        if change == "touched":
-            os.utime(copy, (1, 1))
-        if change == "torn":
-            copy.unlink()
-        if change == "odd":
-            raise KeyError(secret)
-        return read_files(files, fields)
-
-    monkeypatch.setattr(local, "read_files", read)
-    line = f"suggest --input {copy} --key {shop}/key {WINDOWS} --output {output} --ledger {ledger}"
-    assert cli.main(shlex.split(line)) == 1
-    rule = {
-        "touched": f"{copy} must not change while a run reads it",
-        "torn": f"{copy} must stay until it has been read",
-        "odd": "the run failed with KeyError",
-    }[change]
-    told = capsys.readouterr().err
-    assert f"privstream suggest: error: {rule}" in told
-    assert secret not in told
-    assert ledger.exists() and not output.exists()

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import logging
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +18,11 @@ from grids import some_quick
 from privstream.mechanisms.noise.sources import KeyedNoise
 from privstream.pipelines import __path__ as installed
 from privstream.pipelines.yaml import transforms
-from privstream.transforms import AlertRule, Domain, KeyedCounts
-from privstream.transforms.reading.times import TimeForm, read_micros
+from privstream.transforms import AlertRule, Domain
 from privstream.transforms.stages import PrivateTransform
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "beam_yaml.md"
 LISTING = str(Path(installed[0]) / "providers.yaml")
-LOGGERS = "privstream.pipelines.yaml"
 NO_TIME = "ISO 8601 text with dashes and colons, such as 2030-01-31T12:00:00Z, or a number"
 KEY = b"the key of the tests of Beam YAML"
 START = 1_704_067_200  # 2024-01-01
@@ -145,18 +142,6 @@ def test_items_of_several_columns_and_a_filter(tmp_path: Path, key_file: str) ->
     assert all("item" not in row for row in found)
 
 
-@pytest.mark.slow
-def test_without_a_key_a_random_one_is_made_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = [{"user": u, "item": i, "time": iso(t)} for u, i, t in crowd(people=400)]
-    with caplog.at_level(logging.INFO, LOGGERS):
-        [found] = run_on_rows(tmp_path, rows, BUDGET)
-    assert [row["item"] for row in found].count("tea") == 4
-    said = [record for record in caplog.records if record.name.startswith(LOGGERS)]
-    assert [record.levelno for record in said] == [logging.WARNING, logging.INFO]
-    assert "random" in said[0].message
-    assert KeyedCounts(**BUDGET, noise=KeyedNoise(KEY)).guarantee.paragraph() in said[1].message
-
-
 def test_a_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVSTREAM_TEST_KEY", KEY.decode())
     made = transforms.KeyedCounts(**BUDGET, key_variable="PRIVSTREAM_TEST_KEY", run_id="r").made
@@ -237,32 +222,3 @@ def test_what_is_wrong_with_each_is_said_before_anything_runs(name: str, config:
 def test_the_listing_has_questions_about_events() -> None:
     [provider] = load_providers(LISTING)
     assert set(provider.provided_transforms()) == {*CASES} <= transforms.KINDS.keys()
-
-
-@pytest.mark.parametrize(
-    ("value", "unit"),
-    [
-        (Timestamp(START), None),
-        (datetime(2024, 1, 1, tzinfo=UTC), None),
-        ("2024-01-01", None),
-        ("2024-01-01T01:00:00+01:00", None),
-        ("2024-01-01t00:00:00z", None),
-        (START, "s"),
-        (str(START), "s"),
-        (START * 1000, "ms"),
-        (f"{START * 10**9 + 1}", "ns"),
-    ],
-)
-def test_times_in_any_usual_form(value: Any, unit: str | None) -> None:
-    assert read_micros("time", value, TimeForm(unit=unit)) == START * 1_000_000
-
-
-@pytest.mark.parametrize(
-    "value", [None, True, b"2024", "", "nan", float("nan"), float("inf"), 10**400, -1, "2200-01-01"]
-)
-def test_what_is_no_time_is_refused_without_quoting_it(value: Any) -> None:
-    kinds = f"{NO_TIME}|a timestamp or a number of seconds since 1970, got [a-zA-Z]+|finite"
-    with pytest.raises(
-        (TypeError, ValueError), match=f"^time must (be ({kinds}|between 1970-01-01 and 2200-01-01)|not be null)$"
-    ):
-        read_micros("time", value, TimeForm(unit="s"))

@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 
+import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+import runner_harness
 from privstream.mechanisms.limits.contributions import ContributionHistogram
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.transforms.batches import EventBatch, Names, StepKey, encode
-from privstream.transforms.counters import counted
-from privstream.transforms.questions.limits import SuggestLimits, people_by_contributions
-from privstream.transforms.reading.fields import DeadLetter
+from privstream.transforms.questions.limits_stages import SuggestLimits, people_by_contributions
 
 RUN = {"window": 60, "start": 0, "end": 600}
 MADE = ContributionHistogram(1.0)
@@ -68,12 +68,12 @@ def batch_of(users, windows=10):
     return pa.record_batch({"user": list(user), "item": list(item), "time": times})
 
 
-def rows_of(transform, batches):
-    """Return what is published, of events that can all be used."""
-    aside = []
-    rows = transform.publish(batches, aside.append)
-    assert not aside
-    return rows
+def published(transform, batches):
+    """Return rows, dead letters and counters."""
+    found = runner_harness.run(
+        "fn_api", lambda pipeline: pipeline | beam.Create(batches) | transform.with_dead_letters()
+    )
+    return sorted(found.elements("rows")), found.elements("dead"), found.counters
 
 
 def test_rows_are_the_same_however_events_are_cut_ordered_and_shared_out():
@@ -83,7 +83,7 @@ def test_rows_are_the_same_however_events_are_cut_ordered_and_shared_out():
         for order, size in ((rng.permutation(batch.num_rows), size) for size in (9_999, 500, 37))
     ]
     first, *others = [
-        rows_of(made(epsilon=2.0, shards=shards), batches) for shards, batches in zip((1, 8, 3), cut, strict=True)
+        published(made(epsilon=2.0, shards=shards), batches)[0] for shards, batches in zip((1, 8, 3), cut, strict=True)
     ]
     assert all(rows == first for rows in others)
 
@@ -92,11 +92,12 @@ def test_what_cannot_be_used_is_set_aside_and_changes_nothing():
     batch = batch_of(60)
     times = pa.array([0, 0, None], pa.timestamp("us", "UTC"))
     columns = {"user": ["u1", None, "u2"], "item": ["", "i", "i"], "time": times}
-    letters: list[DeadLetter] = []
-    unread = DeadLetter("a line is damaged", "a file", "line 3", "?")
-    with counted() as counters:
-        rows = made().publish([unread, pa.record_batch(columns), batch], letters.append)
-    assert rows == rows_of(made(), [batch])
-    assert letters[0] == unread
-    assert [letter.reason.split()[0] for letter in letters[1:]] == ["item", "user", "time"]
-    assert counters["events_usable"] == batch.num_rows and counters["limits_published"] == len(rows)
+    rows, letters, counters = published(made(), [pa.record_batch(columns), batch])
+    assert rows == published(made(), [batch])[0]
+    assert sorted(letter.reason.split()[0] for letter in letters) == ["item", "time", "user"]
+    assert counters["privstream:events_usable"] == batch.num_rows
+    assert counters["privstream:limits_published"] == len(rows)
+
+
+def test_no_events_at_all_are_published_as_noise():
+    assert published(made(), [])[0]

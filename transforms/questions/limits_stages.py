@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
+from typing import Any, cast
 
+import apache_beam as beam
 import numpy as np
-import pyarrow as pa
+from apache_beam.pvalue import PCollection
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE, Accuracy
 from privstream.mechanisms.arrays import Integers
@@ -15,13 +16,12 @@ from privstream.mechanisms.keyed_counts.found_keys import FoundKeys
 from privstream.mechanisms.limits.contributions import ContributionHistogram, NoisyHistogram
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.transforms.batches import EventBatch, StepKey, decode, first_of_run
+from privstream.transforms.batches import EventBatch, KeyedBatch, StepKey, decode, first_of_run, people_key
 from privstream.transforms.counters import counter
-from privstream.transforms.parameters import Parameters, within
-from privstream.transforms.people.bound import EventSplitter
-from privstream.transforms.reading.fields import DeadLetter, EventFields, broken_letter
-from privstream.transforms.reading.frames import Unusable, usable_batches
-from privstream.transforms.row_types import LimitShare
+from privstream.transforms.parameters import within
+from privstream.transforms.people.bounding import SplitEvents
+from privstream.transforms.rows import LimitShare
+from privstream.transforms.stages import ApplyDoFn, PrivateTransform
 from privstream.transforms.timing.steps import Length, Moment, Steps
 from typing_extensions import override
 
@@ -29,32 +29,10 @@ Waiting = tuple[bytes, bytes]
 """Encoded events of a shard of people, with their `StepKey`."""
 
 
-def by_people(
-    read: Iterable[pa.RecordBatch | DeadLetter],
-    fields: EventFields,
-    split: EventSplitter,
-    aside: Callable[[DeadLetter], None],
-) -> Iterator[list[Waiting]]:
-    """Yield the events that can be used, shard by shard of people; until all are read they wait (see `spill`).
-
-    Args:
-        read: batches of columns, and what could not be read.
-        fields: what is read of an event.
-        split: splits events, without names.
-        aside: gets what cannot be used.
-    """
-    shards: defaultdict[int, list[Waiting]] = defaultdict(list)
-    for batch in read:
-        for found in [batch] if isinstance(batch, DeadLetter) else usable_batches(batch, fields):
-            if isinstance(found, DeadLetter):
-                aside(found)
-            elif isinstance(found, Unusable):
-                aside(broken_letter(found.rule, found.record, "event", number=found.number))
-            else:
-                for key, (_, data) in split.process(found):
-                    shards[StepKey.from_bytes(key).shard].append((key, data))
-    while shards:
-        yield shards.popitem()[1]
+def by_people(batch: KeyedBatch) -> tuple[bytes, Waiting]:
+    """Return events under the key of their people, whatever their window."""
+    place, (_, data) = batch
+    return people_key(StepKey.from_bytes(place).shard), (place, data)
 
 
 def people_by_contributions(records: Iterable[Waiting], histogram: ContributionHistogram) -> Integers:
@@ -70,11 +48,10 @@ def people_by_contributions(records: Iterable[Waiting], histogram: ContributionH
     return histogram.tally(np.diff(np.append(np.flatnonzero(first_of_run(users)), len(users))))
 
 
-class SuggestLimits(Parameters):
+class SuggestLimits(PrivateTransform):
     """Publish how many contributions people have, items in windows, and what each limit would keep and find.
 
-    `publish` takes Arrow record batches with the columns `user`, `item`, `time`, all of them, and
-    returns `LimitShare` rows, once. It needs no pipeline. Args: see `Parameters` and `privstream help suggest`.
+    Events of input that ends in, `LimitShare` rows out, once. Args: see `Parameters` and `privstream help suggest`.
 
     Privacy:
         Unit: one person over all that is read, added or removed. (epsilon, 0): `guarantee`. Each person is in one cell,
@@ -123,18 +100,24 @@ class SuggestLimits(Parameters):
         claim = f"Fewer people with alike numbers than some {8 * scale:,.0f} cannot be seen."
         return Accuracy(error=scale, failure_probability=OUTSIDE, claim=claim, numbers={"noise_scale": scale})
 
-    def publish(
-        self, read: Iterable[pa.RecordBatch | DeadLetter], aside: Callable[[DeadLetter], None]
-    ) -> list[LimitShare]:
-        """Return the rows about events; see `by_people` for the arguments."""
+    @override
+    def build(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
+        if not events.is_bounded:
+            raise ValueError("events must be a bounded collection: limits are chosen from all of them")
         noise = self.noise.derive("limits", self.steps.label)
-        split = EventSplitter(steps=self.steps, noise=noise, shards=self.shards, named=False)
-        counts = np.zeros(self.mechanism.cells, np.int64)
-        for people in by_people(read, self.event_fields, split, aside):
-            counts += people_by_contributions(people, self.mechanism)
-        rows = self.rows(counts, noise)
-        counter("limits_published").inc(len(rows))
-        return rows
+        split = SplitEvents(steps=self.steps, noise=noise, shards=self.shards, named=False)
+        total = (
+            apply_dofn(self.read(events, apply_dofn), split, KeyedBatch)
+            | "ByPeople" >> beam.Map(by_people).with_output_types(tuple[bytes, Waiting])
+            | "Together" >> beam.GroupByKey()
+            | "Tally" >> beam.MapTuple(lambda _, found: people_by_contributions(found, self.mechanism))
+            | "AddUp" >> beam.CombineGlobally(self._added)  # also where there are none
+        )
+        rows = total | "Publish" >> beam.FlatMap(self.rows, noise).with_output_types(LimitShare)
+        return cast(PCollection[Any], rows)
+
+    def _added(self, tallies: Iterable[Integers]) -> Integers:
+        return cast(Integers, np.sum([np.zeros(self.mechanism.cells, np.int64), *tallies], axis=0))
 
     def rows(self, counts: Integers, noise: NoiseSource) -> list[LimitShare]:
         """Return what is published: `counts` are the people in all cells."""
@@ -145,7 +128,9 @@ class SuggestLimits(Parameters):
         start = min(found.seen.stop, len(found.edges))
         rest = found.in_cells(range(start, mechanism.cells))
         above = float(found.edges[start - 1]) if start else 0.0
-        return [*rows, LimitShare(above, None, *rest, None, None, None, None, None, None, "")]
+        published = [*rows, LimitShare(above, None, *rest, None, None, None, None, None, None, "")]
+        counter("limits_published").inc(len(published))
+        return published
 
     def later_run(self, limit: int) -> FoundKeys:
         """Return the counts of the later run under a limit, which may drop something."""
