@@ -70,7 +70,7 @@ exit status:
   130  interrupted; 143 by SIGTERM, as of kill and timeout, and 129 by a terminal that was closed
 """
 
-OF_ALL = {"--traceback": {"action": "store_true", "help": "show where an error is from, and records"}}
+OF_ALL = {"--traceback": {"action": "store_true", "help": "show the traceback of an error, which may quote records"}}
 OF_RUNS = {"--quiet": {"action": "store_true", "help": "print nothing but errors"}}
 NOT_ITS_OWN = frozenset({"command", "about", "traceback", "quiet", "defaults", "set"})
 """Parsed values that a command does not get: what all commands have, and layers of what is `given`."""

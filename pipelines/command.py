@@ -131,7 +131,7 @@ class Help(argparse.Action):
         if more and values != "all":
             for action in more:
                 action.help = argparse.SUPPRESS
-            parser.epilog = f"{parser.epilog or ''}\n\n{len(more)} more options: {parser.prog} --help all".strip()
+            parser.epilog = f"{parser.epilog or ''}\n\n{len(more)} more option{'s' * (len(more) > 1)}: {parser.prog} --help all".strip()
         parser.print_help()
         parser.exit()
 

@@ -243,7 +243,7 @@ spent already on --dataset counts, and the limit is that of the ledger. At most 
         "--delta": {"type": float, "default": 0.0, "help": "of each run (default: 0)"},
         "--gaussian": {"action": "store_true", "help": "the noise of each run is Gaussian"},
         "--like": {"metavar": "PATH", "help": "guarantee file of a run: the runs are like that one"},
-        **_dataset(f"whose budget is partly spent (default: {DEFAULT_DATASET})", default=DEFAULT_DATASET),
+        **_dataset(f"data set whose earlier runs count (default: {DEFAULT_DATASET})", default=DEFAULT_DATASET),
         **JSON,
     },
     needed=False,

@@ -27,7 +27,7 @@ NO_NAME = re.compile(r"[-+.\d\s]*\d[-+.:TZe\d\s]*|.*@.*|.*\d{4,}.*|")
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "input": {"metavar": "INPUT", "help": "events: a path, a folder or a glob, .avro .parquet .jsonl .csv"},
+    "input": {"metavar": "INPUT", "help": "events: a path, a folder or a glob, .avro .parquet .jsonl .csv .xlsx"},
     "--output": {"metavar": "PATH", "default": DEFAULT, "help": f"a new file (default: {DEFAULT}), or -"},
     "--input-format": {"choices": READ, "help": "default: by the ending of the name"},
     "--encoding": {"metavar": "NAME", "help": "of CSV and JSON lines, such as windows-1252"},

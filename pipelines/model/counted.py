@@ -44,14 +44,14 @@ class Counts(AboutItems):
     max_value: Count | None = option(
         None, "largest value of an event: publishes sums and means of values, too, for half of the budget"
     )
-    min_people: Count = option(1, "people without whom an item is never discovered or published", seldom=True)
+    min_people: Count = option(1, "fewest people that an item needs to be discovered or published", seldom=True)
     unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
-    over: Span = option("window", "what a count is about: a window, all since the start, or such as 7d", seldom=True)
+    over: Span = option("window", "what a count spans: a window, all since the start, or a duration such as 7d", seldom=True)
     top: Count | None = option(None, "view: this number of largest items in each window")
     rising: Back = option(
         None, "view: only items that surely rose against this number of windows before (without a number: 1)"
     )
-    at_least: Count | None = option(None, "view: only rows whose number is so large", seldom=True)
+    at_least: Count | None = option(None, "view: only rows with at least this number", seldom=True)
 
     info: ClassVar[QuestionInfo] = QuestionInfo(
         word="counts",

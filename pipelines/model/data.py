@@ -53,7 +53,7 @@ class Data(Model):
     )
     time_zone: Name | None = option(
         None,
-        "where the clocks are that wrote times without an offset from UTC, such as Europe/Berlin; --start and --end "
+        "time zone of times without an offset from UTC, such as Europe/Berlin; --start and --end "
         "without one are by them, too",
     )
     time_unit: Literal["s", "ms", "us", "ns"] | None = option(None, "unit of times that are plain numbers", seldom=True)
@@ -82,7 +82,7 @@ class Data(Model):
     )
     trim: Flag = option(False, "leave out white space around texts", seldom=True)
     normalize: Flag = option(False, "compose letters and their accents (Unicode NFC)", seldom=True)
-    fold_case: Flag = option(False, "take items that differ in large and small letters for one", seldom=True)
+    fold_case: Flag = option(False, "ignore case in items", seldom=True)
     input_format: Literal["avro", "parquet", "jsonl", "csv", "xlsx"] | None = option(
         None, "format of the input (default: by the ending of the name)", seldom=True
     )

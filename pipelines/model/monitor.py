@@ -79,7 +79,7 @@ class Output(Model):
         None, f"format of files in a folder (default: {DEFAULT_FORMAT})", name="output_format", seldom=True
     )
     send: OneOrMore = option(
-        (), "send the rows of these files on to kafka://host:port/topic or postgresql://user@host:port/database/table; "
+        (), "also send the rows to kafka://host:port/topic or postgresql://user@host:port/database/table; "
         "may be given several times",
         metavar="ADDRESS", seldom=True,
     )  # fmt: skip

@@ -55,7 +55,7 @@ from privstream.transforms.release import plain
 NOISE = "question"
 """The noise of a question of a monitor is derived from that of the run by this word and its name."""
 
-WITHOUT_ACCOUNT = "must be given, or key, beside which there is one; or none, to go without an account"
+WITHOUT_ACCOUNT = "must be given, or a key, whose ledger lies beside it; none keeps no account"
 RUN_ID_NEEDED = "must be given when the input has no end: only a name can distinguish such runs"
 NEEDS_ALERTS = "must be given with alerts, or with a view above or below a number"
 
