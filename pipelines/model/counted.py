@@ -220,12 +220,11 @@ class Cardinality(Question):
         None, "windows at whose ends one person counts in the whole run, the first ones (default: all)"
     )
     max_updates: Count | None = option(
-        None, "public guess of how often people enter or leave, all together, by the published algorithms"
+        None, "public guess of how often people enter or leave, all together, by sparse_counter"
     )
-    method: Literal["counts", "sparse_counter", "henzinger_sricharan_steiner"] = option(
+    method: Literal["counts", "sparse_counter"] = option(
         "counts",
-        "counts gives each window noise of its own; sparse_counter changes an estimate when it is far from the truth; "
-        "henzinger_sricharan_steiner is the published algorithm",
+        "counts gives each window noise of its own; sparse_counter changes an estimate when it is far from the truth",
         metavar="METHOD",
     )
 
