@@ -10,16 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
-from privstream.mechanisms.noise.running import (
-    EXACT,
-    LENGTHS,
-    CompleteTreeNoise,
-    EpochNoise,
-    RunningNoise,
-    ToeplitzNoise,
-    best_arity,
-    plain_digits,
-)
+from privstream.mechanisms.noise.running import LENGTHS, EpochNoise, RunningNoise, ToeplitzNoise, laplace_tree
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
@@ -28,7 +19,6 @@ _TYPICAL_STEPS = 1 << 20  # for the split of the budget between the two noises
 _EARLY = 64.0  # intervals that may end before a query has grown, on average
 _SUMS, _ENDS, _TAU = 0.8, 0.1, 0.1  # shares of a failure probability
 _LONGEST = 1 << 14  # steps of correlated noise
-_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 
 
 def sums_noise(
@@ -45,16 +35,8 @@ def sums_noise(
 
     Trees of complete nodes with delta = 0, else correlated Gaussian noise; so all of it is bound to the sums. How often
     sums are expected to be published, and can be at most, is for accuracy and memory alone. `opposite`: there are two
-    rows, of which the second takes back what the first adds. Proof: docs/proofs/counters.md, Theorem 4.
+    rows, of which the second takes back what the first adds. Proof: docs/proofs/counters.md, Theorem 2.
     """
-
-    def tree(steps: int) -> RunningNoise:
-        base = best_arity(steps)
-        height = len(plain_digits(base, steps))
-        law = DiscreteLaplace(math.nextafter(height * touched * rows / epsilon, math.inf))
-        if law.scale * _SCALES * base * height > EXACT:
-            raise ValueError("sums of noise must be exact in floating point")
-        return CompleteTreeNoise(steps, law, base)
 
     def correlated(steps: int) -> RunningNoise:
         norm, shift = (
@@ -65,7 +47,8 @@ def sums_noise(
 
     try:
         if delta == 0:
-            return EpochNoise.of(tree, expected, horizon or LENGTHS[-1])
+            scale = touched * rows / epsilon
+            return EpochNoise.of(lambda steps: laplace_tree(steps, scale), expected, horizon or LENGTHS[-1])
         first = expected and min(1 << (expected - 1).bit_length(), _LONGEST)  # few different ones are made
         return EpochNoise.of(correlated, first, min(horizon or _LONGEST, _LONGEST))
     except ValueError:

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from privstream.mechanisms.keyed_counts.dropped import DROPPED_SHARE
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.running import (
-    EXACT,
     LARGEST_HORIZON,
-    CompleteTreeNoise,
     IndependentNoise,
     RunningNoise,
     ToeplitzNoise,
-    best_arity,
-    plain_digits,
+    laplace_tree,
 )
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, SlackCurve, gaussian_sigma, largest_shift
 
@@ -29,8 +26,6 @@ LIST_SHARE = 0.2
 
 MOST_PURE = 16
 """Contributions up to which discrete Laplace noise is tried: with more, Gaussian noise is smaller."""
-
-_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,14 +140,13 @@ def laws(epsilon: float, delta: float, bounds: Bounds) -> list[KeyLaw]:
 
 def _laplace_noise(epsilon: float, largest: int, bounds: Bounds) -> RunningNoise:
     """Return discrete Laplace noise, per window or in a tree."""
-    base = best_arity(bounds.steps)
-    height = len(plain_digits(base, bounds.steps))
-    law = DiscreteLaplace(math.nextafter(bounds.contributions * largest * height / epsilon, math.inf))
+    scale = bounds.contributions * largest / epsilon
     if bounds.steps == 1:
-        return IndependentNoise(law)
-    if _SCALES * law.scale * base * height >= EXACT:  # else the low bits of what is published would be the true ones
-        raise ValueError(f"max_value must be smaller for noise over {bounds.steps:,} windows, got {largest:,}")
-    return CompleteTreeNoise(bounds.steps, law, base)
+        return IndependentNoise(DiscreteLaplace(math.nextafter(scale, math.inf)))
+    try:
+        return laplace_tree(bounds.steps, scale)
+    except ValueError:
+        raise ValueError(_too_large(largest, bounds)) from None
 
 
 def gaussian_noise(shift: float, largest: int, bounds: Bounds) -> RunningNoise:
@@ -166,5 +160,8 @@ def gaussian_noise(shift: float, largest: int, bounds: Bounds) -> RunningNoise:
     try:
         return ToeplitzNoise.of(bounds.steps, shift, norm=norm, touched=bounds.contributions, largest=largest)
     except ValueError:
-        rule = f"max_value must be smaller for noise over {bounds.steps:,} windows, got {largest:,}"
-        raise ValueError(rule) from None
+        raise ValueError(_too_large(largest, bounds)) from None
+
+
+def _too_large(largest: int, bounds: Bounds) -> str:
+    return f"max_value must be smaller for noise over {bounds.steps:,} windows, got {largest:,}"
