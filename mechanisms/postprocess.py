@@ -54,26 +54,6 @@ def blue_from_gaps(
     return Estimates(values, measure_variance * (1 + ratio * count) / (count * (1 + ratio)))
 
 
-def combine_by_variance(
-    first: ArrayLike, first_variance: ArrayLike, second: ArrayLike, second_variance: ArrayLike
-) -> Estimates:
-    """Combine two independent unbiased estimates of the same numbers, weighted by inverse variance.
-
-    Privacy: none is spent; both inputs are published numbers.
-
-    Accuracy: the result has variance v w / (v + w), the least of all weighted means.
-
-    Example:
-        >>> combine_by_variance([10.0], 1.0, [4.0], 2.0).values.tolist()
-        [8.0]
-
-    Source: Ding et al., Free gap estimates (2022), section 5.3.
-    """
-    v, w = _numbers("first_variance", first_variance, 0.0), _numbers("second_variance", second_variance, 0.0)
-    values = (_numbers("first", first) * w + _numbers("second", second) * v) / (v + w)
-    return Estimates(values, v * w / (v + w))
-
-
 def gap_p_value(gaps: ArrayLike) -> Floats:
     """Return p-values of the hypothesis that some candidate is better than the one that was selected.
 

@@ -77,4 +77,3 @@ def unpack(kind: str, version: int, data: bytes) -> dict[str, int | float | byte
             fields[name] = little.astype(little.dtype.newbyteorder("="), copy=True)
             place += little.nbytes
     return fields
-

@@ -142,7 +142,7 @@ class AnchoredPartition:
         """Return the error up to `step`, up to which all queries together have grown by `growth`."""
         most = growth // self.slack + early_ends(self.beta)
         most = max(1, most if self.horizon is None else min(most, self.horizon))
-        sums = self.noise.tail_up_to(most, _SUMS * self.beta / (2 * self.columns))
+        sums = self.noise.tail_bound(most, _SUMS * self.beta / (2 * self.columns * most), so_far=True)
         feigned = 0 if self.columnwise else 2 * (sums - self.anchor_bound(most))
         return sums + (self.unseen(step, most) + feigned + 1) // 2
 
@@ -180,7 +180,7 @@ class PaperPartition:
         epsilon, delta: of everything; of the comparisons and the sums.
         queries: k; with thresholds the number of columns.
         moves: rows of a unit.
-        fixed: thresholds, which become infinite when they are passed; None for those of Algorithm 2, which rise.
+        fixed: thresholds, which become infinite when they are passed; empty for those of Algorithm 2, which rise.
     """
 
     epsilon: float
@@ -190,7 +190,7 @@ class PaperPartition:
     columns: int
     queries: int
     moves: int
-    fixed: tuple[int, ...] | None = None
+    fixed: tuple[int, ...] = ()
 
     def _beta(self, number: int) -> float:
         """Return beta_t, for t = 1, 2, .."""
@@ -224,7 +224,7 @@ class PaperPartition:
 
     def sums_bound(self, number: int) -> int:
         """Return alpha_H^j."""
-        return self.noise.tail_up_to(number, self._beta(number) / (12 * self.columns))
+        return self.noise.tail_bound(number, self._beta(number) / (12 * self.columns * number), so_far=True)
 
     def margin(self, step: int, number: int) -> float:
         """Return C_j^t."""
@@ -241,10 +241,9 @@ class PaperPartition:
     def error_at(self, step: int, interval: int) -> int:
         """Return the error; of flags: how far the sum of one that is up is below its threshold, and the reverse."""
         number = interval + 1
-        bounds = self.margin(step, number) + self.gamma_bound(number) + self.sums_bound(number)
-        if self.fixed:
-            return math.ceil(bounds) + 1
-        return math.ceil(self.rise(step, number) + bounds + self.margin(step, number) + 2 * self.sums_bound(number) + 1)
+        margin, sums = self.margin(step, number), self.sums_bound(number)
+        rising = 0.0 if self.fixed else self.rise(step, number) + margin + 2 * sums
+        return math.ceil(rising + margin + self.gamma_bound(number) + sums) + 1
 
     def error(self, growth: int, step: int) -> int:
         """Return the error up to `step`, up to which all queries together have grown by `growth`."""

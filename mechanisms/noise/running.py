@@ -351,14 +351,6 @@ class EpochNoise(RunningNoise):
         begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
         return sum(epoch.tail_bound(done, tail / len(begun), number) for epoch, done in begun)
 
-    def tail_up_to(self, step: int, tail: float) -> int:
-        """Return z with Pr[noise at any of the steps 1 .. `step` > z] <= tail; it grows with the step."""
-        begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
-        shares = [tail / len(begun) / done for _, done in begun]
-        if any(most := self.laws(step, largest=True)):
-            return max(sum_quantile(laws, math.log(2 * share)) for laws, share in zip(most, shares, strict=True))
-        return sum(epoch.tail_bound(done, share) for (epoch, done), share in zip(begun, shares, strict=True))
-
     def laws(self, step: int, *, largest: bool = False) -> list[list[tuple[SymmetricNoise, int]]]:
         """Return of how many nodes of each law the noise is, up to each epoch; nothing where it is not of nodes.
 

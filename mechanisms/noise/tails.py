@@ -103,13 +103,6 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
     return int(max(0, min(exact, chernoff)))
 
 
-def log_moment(law: DiscreteLaplace, rate: float) -> float:
-    """Return ln E[e^(rate X)], for rates below 1 / the scale of the law."""
-    decay = math.exp(-1 / law.scale)
-    product = (1 - decay) ** 2 / ((1 - decay * np.exp(rate)) * (1 - decay * np.exp(-rate)))
-    return float(np.log(np.maximum(product, 1.0)))
-
-
 def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -> int:
     """Return z that |sum| exceeds with probability at most e^log_beta, for so many noises of each law, all of one kind.
 

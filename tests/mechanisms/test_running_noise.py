@@ -159,7 +159,7 @@ class TestVariance:
         beta, keys, steps = 0.1, 4000, 60
         noise = sums_noise(1.0, delta, 1, 1, steps)
         largest = run(noise, np.zeros((steps, keys), np.int64), 8).max(axis=0)
-        bound = noise.tail_up_to(steps, beta)
+        bound = noise.tail_bound(steps, beta / steps, so_far=True)
         assert stats.binom.sf(np.sum(largest > bound) - 1, keys, beta) > FALSE_ALARM
         assert np.mean(largest > 0.6 * bound) > beta
 
