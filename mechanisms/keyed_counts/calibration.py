@@ -30,25 +30,15 @@ MOST_PURE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What one unit can do, and what is asked: all that noise depends on beside epsilon and delta.
+    """What one unit can do, and what is asked: all that noise depends on beside epsilon and delta."""
 
-    Attributes:
-        since_start: whether answers are about all steps so far, and not about one window each.
-        horizon: steps of the run.
-        contributions: of one person in all; since the start each to another key.
-        largest: value of a contribution to a sum, or None without sums.
-        min_people: that a key must have; None if the list of keys is public.
-        listed: keys of a person on a list of different people; 0 without one.
-        dropped: whether the share of contributions that limits drop is released: docs/proofs/limits_of_people.md.
-    """
-
-    since_start: bool
-    horizon: int
-    contributions: int
-    largest: int | None
-    min_people: int | None
-    listed: int = 0
-    dropped: bool = False
+    since_start: bool  # whether answers are about all steps so far, and not about one window each
+    horizon: int  # steps of the run
+    contributions: int  # of one person in all; since the start each to another key
+    largest: int | None  # value of a contribution to a sum, or None without sums
+    min_people: int | None  # that a key must have; None if the list of keys is public
+    listed: int = 0  # keys of a person on a list of different people; 0 without one
+    dropped: bool = False  # whether the share of contributions that limits drop is released
 
     @property
     def steps(self) -> int:
@@ -69,18 +59,11 @@ class Bounds:
 
 @dataclass(frozen=True)
 class KeyLaw:
-    """Noise, thresholds and the privacy curve.
+    """Noise, thresholds and the privacy curve."""
 
-    Attributes:
-        noises: of counts, and of sums if there are any.
-        curve: of the noise alone.
-        slack: probability with which a key that one person makes known may be published, in the whole run.
-        bounds: what it is for.
-    """
-
-    noises: tuple[RunningNoise, ...]
-    curve: GaussianCurve | PureDp
-    slack: float
+    noises: tuple[RunningNoise, ...]  # of counts, and of sums if there are any
+    curve: GaussianCurve | PureDp  # of the noise alone
+    slack: float  # probability with which a key that one person makes known may be published, in the whole run
     bounds: Bounds
 
     @property

@@ -51,21 +51,13 @@ def windows_since(windows: tuple[WindowCounts, ...], first: int) -> tuple[Window
 
 @dataclass(frozen=True, eq=False)
 class FoundState:
-    """What outlives a step. Private, but for what was published of keys that are found.
+    """What outlives a step, in columns of keys. Private, but for what was published of keys that are found."""
 
-    Attributes:
-        step: number of steps so far.
-        found_at: int64 (keys,): the step at which each key was found, or PUBLIC, CARRIED or NOT_FOUND.
-        totals: int64 (keys,): sum of the counts that were published of each.
-        listed: int64 (keys,): entries of each key on the list of people; empty without one, or after its last test.
-        windows: what the last windows brought to keys that are not found, as far as there may be rows of them.
-    """
-
-    step: int
-    found_at: Integers
-    totals: Integers
-    listed: Integers
-    windows: tuple[WindowCounts, ...]
+    step: int  # steps so far
+    found_at: Integers  # the step at which each key was found, or PUBLIC, CARRIED or NOT_FOUND
+    totals: Integers  # sums of the counts that were published
+    listed: Integers  # entries of each key on the list of people; empty without one, or after its last test
+    windows: tuple[WindowCounts, ...]  # what came for keys that are not found, as far as there may be rows of it
 
     @property
     def found(self) -> Integers:

@@ -28,30 +28,21 @@ STARTED, CONTINUES, ENDED = range(3)
 
 @dataclass(frozen=True, eq=False)
 class StatusRows:
-    """What is published about one step: hits, or the items that are up and those that no longer are.
+    """What is published about one step: hits, or the items that are up and those that no longer are; shape (m,).
 
-    Attributes:
-        items: uint64, shape (m,), increasing.
-        status: uint8, shape (m,): STARTED, as each hit is, CONTINUES or ENDED.
-        since: int64, shape (m,): the step at which each item went up.
-        counts: int64, shape (m,): noisy number of people charged, for items that started or ended; 0 for those that
-            continue, as nothing is paid for their counts. Shape (0,) without counts.
+    Counts are noisy numbers of people charged, of items that started or ended; 0 of those that continue, as nothing is
+    paid for these. Shape (0,) without counts.
     """
 
-    items: Words
-    status: NDArray[np.uint8]
-    since: Integers
+    items: Words  # increasing
+    status: NDArray[np.uint8]  # STARTED, as each hit is, CONTINUES or ENDED
+    since: Integers  # the step at which each item went up
     counts: Integers
 
 
 @dataclass(frozen=True, eq=False)
 class UpItems:
-    """Items that are up: public, like the changes that made them so.
-
-    Attributes:
-        items: uint64, shape (n,), increasing.
-        since: int64, shape (n,): the step at which each of them went up.
-    """
+    """Items that are up, increasing, and the steps at which they went up: public, as the changes that made them so."""
 
     items: Words = field(default_factory=lambda: np.empty(0, np.uint64))
     since: Integers = field(default_factory=lambda: np.empty(0, np.int64))
@@ -65,17 +56,11 @@ NONE_UP = UpItems()
 
 @dataclass(frozen=True, eq=False)
 class MonitorState:
-    """Everything that outlives a step.
+    """Everything that outlives a step."""
 
-    Attributes:
-        counters: the charges of each person; private.
-        up: the items that are up, if the monitor keeps statuses.
-        last_step: the last one decided, None before the first.
-    """
-
-    counters: UserCounters = field(default_factory=UserCounters)
-    up: UpItems = NONE_UP
-    last_step: int | None = None
+    counters: UserCounters = field(default_factory=UserCounters)  # the charges of each person; private
+    up: UpItems = NONE_UP  # where statuses are kept
+    last_step: int | None = None  # the last one decided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,19 +145,15 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         checks.integer("items_per_step", self.items_per_step, minimum=1, maximum=LARGEST_HITS)
         if self._size is None and self.horizon is None:
             raise ValueError("horizon must be given without a public list of items")
-        if self.starts or self.ends:
-            self._check_rules()
         _ = self._budget  # checks the rest
-
-    def _check_rules(self) -> None:
         if len(self.starts) != len(self.ends):
             raise ValueError(f"starts and ends must be of equal length, got {len(self.starts)} and {len(self.ends)}")
-        if self.calibration != "status" or self.domain_size is not None or self.items_per_step > 1:
+        if self.starts and (self.calibration != "status" or self.domain_size is not None or self.items_per_step > 1):
             raise ValueError("calibration must be status with starts, which say how many items there are")
         for start, end in zip(self.starts, self.ends, strict=True):
             most = checks.integer("starts", start, minimum=0, maximum=LARGEST_THRESHOLD)
             checks.integer("ends", end, minimum=0, maximum=most)
-        checks.integer("max_hits", self.max_hits, minimum=len(self.starts))  # one person may count for all of them
+        checks.integer("max_hits", self.max_hits, minimum=max(1, len(self.starts)))  # a person may count for all rules
 
     @property
     def _size(self) -> int | None:
