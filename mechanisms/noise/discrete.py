@@ -184,6 +184,7 @@ class DiscreteLaplace(DiscreteNoise):
     """Pr[X = k] proportional to e^(-|k|/scale) on all integers; scale up to 1e12."""
 
     scale: float
+    mean = 0.0
 
     def __post_init__(self) -> None:
         _check_up_to("scale", self.scale, LARGEST_SCALE)

@@ -47,16 +47,13 @@ class Progress:
 class Answers(NamedTuple):
     """Hit or miss for the first queries of a step, in order, and for each hit what is published of it.
 
-    Attributes:
-        hits: bool, shape (n,): fewer than asked if the run halted.
-        numbers: float64, shape (m,): noisy values, or gaps, which estimate value - threshold without bias (before it is
-            known that the query hits); shape (0,) if only hits are published.
-        branches: int64, shape (m,): branch 0 costs the full price, branch j that price divided by 2^j.
+    Numbers are noisy values, or gaps, which estimate value - threshold without bias (before it is known that the query
+    hits); there are none if only hits are published.
     """
 
-    hits: NDArray[np.bool_]
-    numbers: Floats
-    branches: Integers
+    hits: NDArray[np.bool_]  # (n,): fewer than asked if the run halted
+    numbers: Floats  # (m,)
+    branches: Integers  # (m,): branch 0 costs the full price, branch j that price divided by 2^j
 
     @property
     def answered(self) -> int:
@@ -239,12 +236,12 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     def _gap_accuracy(self, queries: int, share: float) -> float:
         """Return alpha where each direction of the threshold's noise, hits and misses each fail with `share`."""
         threshold, query = self.threshold_law, self.query_law()
-        missed = _mean(query) + threshold.tail_quantile(share) - _mean(threshold)
+        missed = query.mean + threshold.tail_quantile(share) - threshold.mean
         raised = max(
-            law.tail_quantile(share / queries / self.branches) - _mean(law) - self.least_gap(branch)
+            law.tail_quantile(share / queries / self.branches) - law.mean - self.least_gap(branch)
             for branch, law in enumerate(map(self.query_law, range(self.branches)))
         )
-        return max(missed, raised + _mean(threshold))
+        return max(missed, raised + threshold.mean)
 
     def halted(self, state: Progress) -> bool:
         """Return whether the run answers no more: a hit at the full price could no longer be paid."""
@@ -271,8 +268,8 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         """
         wrong = (1 - checks.probability("confidence", confidence)) / self.branches
         threshold = Geometric(self.threshold_scale)
-        scales = [math.ldexp(self.query_scale, branch) for branch in range(self.branches)]
-        below = np.array([excess_quantile(Geometric(scale), threshold, wrong) for scale in scales])
+        laws = (Geometric(math.ldexp(self.query_scale, branch)) for branch in range(self.branches))
+        below = np.array([excess_quantile(law, threshold, wrong) for law in laws])
         return np.asarray(answers.numbers - below[answers.branches])
 
     def step(
@@ -372,16 +369,12 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
 
     def _centre(self, branch: int) -> float:
         """Return the mean of the noise of a gap."""
-        return _mean(self.query_law(branch)) - _mean(self.threshold_law)
+        return self.query_law(branch).mean - self.threshold_law.mean
 
     @property
     def _price(self) -> int:
         """Price of a hit in branch 0, in units."""
         return 1 << (self.branches - 1)
-
-
-def _mean(law: Geometric | DiscreteLaplace) -> float:
-    return law.mean if isinstance(law, Geometric) else 0.0
 
 
 @functools.lru_cache(maxsize=1024)

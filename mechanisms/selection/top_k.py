@@ -227,7 +227,7 @@ class MeasuredTopK(QueryMechanism):
         if self._charges > MOST_MEASURES:
             raise ValueError(f"releases times measures in each must be <= {MOST_MEASURES:,}, got {self._charges:,}")
         checks.probability("measure_share", self.measure_share)
-        _ = self._laplace, self.selection
+        _ = self.measurement
 
     @property
     @override
@@ -262,20 +262,20 @@ class MeasuredTopK(QueryMechanism):
     @functools.cached_property
     def measurement(self) -> SymmetricNoise:
         """The noise on each measure: of the two kinds that delta allows the one with less variance."""
+        laplace = DiscreteLaplace(self._charges / (self.epsilon * self.measure_share))
         if self.delta == 0 or self._charges == 1:
-            return self._laplace
+            return laplace
         try:
             shift = shift_beside(self._selections(self.selection.epsilon), self.epsilon, self.delta)
             gaussian = DiscreteGaussian(gaussian_sigma(shift, math.sqrt(self._charges), self._charges))
         except ValueError:  # no sigma that the sampler draws is large enough
-            return self._laplace
-        return gaussian if gaussian.variance < self._laplace.variance else self._laplace
+            return laplace
+        return gaussian if gaussian.variance < laplace.variance else laplace
 
     @property
     def estimate_variance(self) -> float:
         """Variance of an estimate, as if the selection did not depend on the noise."""
-        nothing = [0.0] * self.top
-        return float(self._improved(nothing, nothing[1:]).variance)
+        return float(self._improved([0.0] * self.top, [0.0] * (self.top - 1)).variance)
 
     def _improved(self, measures: ArrayLike, gaps: ArrayLike) -> Estimates:
         variances = {"measure_variance": self.measurement.variance, "noise_variance": self.selection.law.variance}
@@ -313,10 +313,6 @@ class MeasuredTopK(QueryMechanism):
     def _selections(self, epsilon: float) -> PureComposition:
         """Return the composition of all selections of one person, each `epsilon`-DP."""
         return PureComposition(rounds=self.releases, round_epsilon=epsilon)
-
-    @functools.cached_property
-    def _laplace(self) -> DiscreteLaplace:
-        return DiscreteLaplace(self._charges / (self.epsilon * self.measure_share))
 
 
 class CandidateSelection(NamedTuple):
