@@ -74,26 +74,16 @@ class AnchoredPartition:
 
     epsilon = 1 / b_tau + 1 / b_mu, the cost of one row, with scales b: docs/proofs/anchored.md. All other parameters
     are for accuracy.
-
-    Attributes:
-        epsilon: of the tests.
-        beta: failure probability of all bounds.
-        noise: of the published sums.
-        columns: of the sums.
-        horizon: steps, or None.
-        slack: growth of each interval that does not end early.
-        intervals: how many are expected.
-        columnwise: whether growth of the values is growth of column sums, whatever the sums are.
     """
 
-    epsilon: float
-    beta: float
-    noise: EpochNoise
-    columns: int
+    epsilon: float  # of the tests
+    beta: float  # failure probability of all bounds
+    noise: EpochNoise  # of the published sums
+    columns: int  # of the sums
     horizon: int | None
-    slack: int
-    intervals: int
-    columnwise: bool
+    slack: int  # growth of each interval that does not end early
+    intervals: int  # how many are expected
+    columnwise: bool  # whether growth of the values is growth of column sums, whatever the sums are
 
     @cached_property
     def scales(self) -> tuple[float, float]:
@@ -175,22 +165,16 @@ class PaperPartition:
     The listing has `moves` = 1: one row changes the values of one interval by 1. All its noise is scaled by `moves`.
     What the listing leaves open, or has wrong, is read as in docs/proofs/errata.md. All noise is integer noise of the
     same scale, which exceeds a bound of continuous noise by half of one.
-
-    Attributes:
-        epsilon, delta: of everything; of the comparisons and the sums.
-        queries: k; with thresholds the number of columns.
-        moves: rows of a unit.
-        fixed: thresholds, which become infinite when they are passed; empty for those of Algorithm 2, which rise.
     """
 
-    epsilon: float
-    delta: float
+    epsilon: float  # of everything
+    delta: float  # of the comparisons and the sums
     beta: float
     noise: EpochNoise
     columns: int
-    queries: int
-    moves: int
-    fixed: tuple[int, ...] = ()
+    queries: int  # k; with thresholds the number of columns
+    moves: int  # rows of a unit
+    fixed: tuple[int, ...] = ()  # thresholds, which become infinite when they are passed; those of Algorithm 2 rise
 
     def _beta(self, number: int) -> float:
         """Return beta_t, for t = 1, 2, .."""

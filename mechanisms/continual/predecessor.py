@@ -37,15 +37,10 @@ _TYPICAL_STEPS = _TYPICAL_INTERVALS = 1 << 10
 
 @dataclass(frozen=True, eq=False)
 class PredecessorStep:
-    """Input of a step: updates, and the queries to be answered after them.
+    """Input of a step: updates, and the queries to be answered after them."""
 
-    Attributes:
-        updates: insertions and, where they are allowed, deletions, in order; private.
-        queries: integers, shape (n,), in 1 .. universe; public.
-    """
-
-    updates: Updates
-    queries: ArrayLike = ()
+    updates: Updates  # private
+    queries: ArrayLike = ()  # integers, shape (n,), in 1 .. universe; public
 
 
 @dataclass(frozen=True, eq=False)

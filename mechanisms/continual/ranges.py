@@ -59,15 +59,10 @@ def cover(starts: Integers, ends: Integers, base: int) -> tuple[Integers, Intege
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """Insertions and deletions of one step, in order.
+    """Insertions and deletions of one step, in order."""
 
-    Attributes:
-        points: integers, shape (n,), in 1 .. universe.
-        inserted: bool, shape (n,): whether the update is an insertion, else it is a deletion; None if all are.
-    """
-
-    points: ArrayLike
-    inserted: ArrayLike | None = None
+    points: ArrayLike  # integers, shape (n,), in 1 .. universe
+    inserted: ArrayLike | None = None  # bool, shape (n,): whether each is an insertion, not a deletion; None: all are
 
 
 def checked_points(name: str, values: ArrayLike, universe: int) -> Integers:
@@ -179,18 +174,15 @@ class PointMechanism(Mechanism[State]):
 class Nodes:
     """Sets of neighbouring points with a counter each: every range is a sum of some of them, less others.
 
-    Attributes:
-        starts, ends: of the sets [start, end), int64 (sets,).
-        owners, places, signs: for each set of each range the number of the range, that of the set, and 1 or -1.
-        overlap: sets that contain one point, at most.
+    For each set of each range there is the number of the range, that of the set, and 1 or -1.
     """
 
-    starts: Integers
+    starts: Integers  # of the sets [start, end)
     ends: Integers
     owners: Integers
     places: Integers
     signs: Integers
-    overlap: int
+    overlap: int  # sets that contain one point, at most
 
     @classmethod
     def of(cls, starts: Integers, ends: Integers, *, pure: bool) -> Nodes:
@@ -218,19 +210,12 @@ class Nodes:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RangeState:
-    """What outlives a step.
-
-    Attributes:
-        step: steps done.
-        points: the points, sorted; private.
-        memory: what the noise of each set remembers; private.
-        digest: of all updates; private.
-    """
+    """What outlives a step. Private."""
 
     step: int = 0
-    points: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    memory: Floats
-    digest: bytes = bytes(DIGEST_BYTES)
+    points: Integers = field(default_factory=lambda: np.zeros(0, np.int64))  # sorted
+    memory: Floats  # what the noise of each set remembers
+    digest: bytes = bytes(DIGEST_BYTES)  # of all updates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,18 +53,12 @@ class DroppedShare:
     Privacy: the numbers of all readings are Gaussian, with a squared shift of `shift` ** 2 in all for what one person
     does: docs/proofs/limits_of_people.md, Theorem 3. Noise is a function of the key, the label of the reading and the
     true number.
-
-    Args:
-        limit: contributions that count of a person in the run, at most.
-        shift: that one person may cause, in standard deviations of all numbers of all readings together, > 0.
-        largest: contributions that a person can have, by public parameters; None if there is no such number.
-        readings: how often the numbers are released, each time of all that came until then.
     """
 
-    limit: int
-    shift: float
-    largest: int | None = None
-    readings: int = 1
+    limit: int  # contributions that count of a person in the run, at most
+    shift: float  # that a person may cause, in standard deviations of all numbers of all readings together, > 0
+    largest: int | None = None  # contributions that a person can have, by public parameters, if they say so
+    readings: int = 1  # how often the numbers are released, each time of all that came until then
 
     def __post_init__(self) -> None:
         checks.integer("limit", self.limit, minimum=1)
@@ -116,12 +110,9 @@ class DroppedShare:
         return found
 
     def release(self, reading: int, sums: Integers, noise: NoiseSource) -> Integers:
-        """Return the numbers with noise, int64 (1 + knots,): of all that came until now.
+        """Return the exact numbers of all that came until reading 1, 2, .. with noise, int64 (1 + knots,).
 
-        Args:
-            reading: 1, 2, .. `readings`
-            sums: the exact numbers, int64 (1 + knots,).
-            noise: of this run, for these numbers alone.
+        `noise` is that of this run, for these numbers alone.
         """
         # Laws are in the label: of one number, noise of two scales would give it away.
         laws = repr((self.limit, self.knots.tolist(), [law.sigma for law in self.laws]))

@@ -75,16 +75,10 @@ class RunningNoise(ABC):
 
 @dataclass(frozen=True)
 class IndependentNoise(RunningNoise):
-    """Each step has noise of its own; where several are added up, variance and tails are those of the sum.
+    """Each step has noise of its own; where several are added up, variance and tails are those of the sum."""
 
-    Attributes:
-        law: of one step.
-        windows: steps that are added up.
-    """
-
-    law: SymmetricNoise
-    windows: int = 1
-
+    law: SymmetricNoise  # of one step
+    windows: int = 1  # steps that are added up
     rows = 0
 
     @override
@@ -114,18 +108,11 @@ class IndependentNoise(RunningNoise):
 
 @dataclass(frozen=True)
 class ToeplitzNoise(RunningNoise):
-    """Sums of w = D^-1 R^-1 z over all steps, z independent Gaussian numbers on a grid of 2^-fraction.
+    """Sums of w = D^-1 R^-1 z over all steps, z independent Gaussian numbers on a grid of 2^-fraction."""
 
-    Attributes:
-        factor: R D.
-        law: of z where its level is 1, in units of the grid.
-        fraction: fractional bits of the grid.
-    """
-
-    factor: BufferedFactor
-    law: DiscreteGaussian
-    fraction: int
-
+    factor: BufferedFactor  # R D
+    law: DiscreteGaussian  # of z where its level is 1, in units of the grid
+    fraction: int  # fractional bits of the grid
     rows = BUFFERS + 1  # those of the factor, and the sum of w
 
     @classmethod
@@ -216,17 +203,11 @@ class ToeplitzNoise(RunningNoise):
 
 @dataclass(frozen=True)
 class CompleteTreeNoise(RunningNoise):
-    """A tree of complete nodes, each bound to the totals after its last step: docs/proofs/counters.md, section 2.
+    """A tree of complete nodes, each bound to the totals after its last step: docs/proofs/counters.md, section 2."""
 
-    Attributes:
-        horizon: steps of the run.
-        law: of a node.
-        base: children of a node.
-    """
-
-    horizon: int
-    law: SymmetricNoise
-    base: int
+    horizon: int  # steps of the run
+    law: SymmetricNoise  # of a node
+    base: int  # children of a node
 
     @property
     @override
@@ -299,14 +280,10 @@ class EpochNoise(RunningNoise):
     """One noise after the other, the last one again and again: noise grows with the steps done, not with a horizon.
 
     Past epochs count with their noise at their ends: docs/proofs/counters.md, section 4.
-
-    Attributes:
-        epochs: the noise of each.
-        lengths: the steps of each.
     """
 
-    epochs: tuple[RunningNoise, ...]
-    lengths: tuple[int, ...]
+    epochs: tuple[RunningNoise, ...]  # the noise of each
+    lengths: tuple[int, ...]  # the steps of each
 
     @classmethod
     def of(cls, make: Callable[[int], RunningNoise], first: int | None = None, longest: int = LENGTHS[-1]) -> Self:
