@@ -223,10 +223,6 @@ class CompleteTreeNoise(RunningNoise):
             found += [(height, position) for position in range(end - digit, end)]
         return found
 
-    def most_nodes(self, step: int) -> int:
-        """Return how many nodes a prefix of at most `step` steps has at most."""
-        return _most_digits(self.base, step)
-
     @override
     def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
         height = self._height(step)
@@ -322,25 +318,18 @@ class EpochNoise(RunningNoise):
     @override
     def tail_bound(self, step: int, tail: float, number: int = 1, *, so_far: bool = False) -> int:
         """Return z with Pr[sum of the noise of so many keys > z] <= tail: at `step`, or at any one step `so_far`."""
-        if any(found := self.laws(step, largest=so_far)):
-            sums = [[(law, _few(each * number)) for law, each in laws] for laws in found]
-            return max(sum_quantile(laws, math.log(2 * tail)) for laws in (sums if so_far else sums[-1:]))
         begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
-        return sum(epoch.tail_bound(done, tail / len(begun), number) for epoch, done in begun)
-
-    def laws(self, step: int, *, largest: bool = False) -> list[list[tuple[SymmetricNoise, int]]]:
-        """Return of how many nodes of each law the noise is, up to each epoch; nothing where it is not of nodes.
-
-        Of the last steps of all epochs but the last one, and of `step`; or of any steps up to these, at most.
-        """
-        past: list[tuple[SymmetricNoise, int]] = []
-        found = []
-        for _, epoch, _, done in self.begun(step):
-            if isinstance(epoch, CompleteTreeNoise):
-                ends = (epoch.law, sum(plain_digits(epoch.base, done)))
-                found.append([*past, (epoch.law, epoch.most_nodes(done)) if largest else ends])
-                past.append(ends)
-        return found or [[]]
+        if not isinstance(begun[0][0], CompleteTreeNoise):
+            return sum(epoch.tail_bound(done, tail / len(begun), number) for epoch, done in begun)
+        past: list[tuple[SymmetricNoise, int]] = []  # nodes at the ends of past epochs
+        bounds = []
+        for epoch, done in begun:
+            assert isinstance(epoch, CompleteTreeNoise)
+            ends = sum(plain_digits(epoch.base, done))
+            most = _most_digits(epoch.base, done) if so_far else ends
+            bounds.append(sum_quantile([*past, (epoch.law, _few(most * number))], math.log(2 * tail)))
+            past.append((epoch.law, _few(ends * number)))
+        return max(bounds) if so_far else bounds[-1]
 
 
 @functools.lru_cache(maxsize=256)
