@@ -207,15 +207,6 @@ class NumericQuantiles(Mechanism[int]):
         Each interval contains the true quantile with probability 95%, of values clipped to [low, high], if there are
         any; see `error`. Where there are few or none, intervals reach from `low` to `high`.
 
-    Attributes:
-        delta: in [0, 1). With 0 noise is discrete Laplace, else the smaller of this and discrete Gaussian.
-        low, high, resolution, scale: the public bins, see `Bins`; values outside count as the nearest bin.
-        quantiles: in (0, 1), increasing; 0.5 is the median.
-        horizon: steps of the run, or None.
-        contributions: values of one person in the whole run at most, >= 1; 1 for the unit of an event.
-        per_step: values of one person in one step at most, >= 1.
-        unit: "person" or "event".
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> ages = NumericQuantiles(epsilon=1.0, delta=1e-6, low=0, high=100, resolution=100, quantiles=(0.5,))
@@ -228,17 +219,16 @@ class NumericQuantiles(Mechanism[int]):
     """
 
     epsilon: float
-    delta: float = 0.0
-    low: float
+    delta: float = 0.0  # in [0, 1); with 0 noise is discrete Laplace, else the smaller of this and discrete Gaussian
+    low: float  # of the public bins, see `Bins`; values outside count as the nearest bin
     high: float
     resolution: int = 1000
     scale: str = "linear"
-    quantiles: tuple[float, ...] = (0.5,)
-    horizon: int | None = None
-    contributions: int = 1
-    per_step: int = 1
-    unit: str = "person"
-
+    quantiles: tuple[float, ...] = (0.5,)  # in (0, 1), increasing; 0.5 is the median
+    horizon: int | None = None  # steps of the run
+    contributions: int = 1  # values of one person in the whole run at most; 1 for the unit of an event
+    per_step: int = 1  # values of one person in one step at most
+    unit: str = "person"  # or "event"
     noise_label = "numeric quantiles"
     state_type = int
 

@@ -245,16 +245,6 @@ class SetCardinality(Mechanism[CardinalityState]):
         and leave at most `updates` times in all. Published error bounds: all of them hold at once with probability 95%,
         if there are at most `max_updates` updates; beyond, the estimate may be `exhausted`: it stays what it is.
 
-    Attributes:
-        epsilon: finite and > 0.
-        delta: in [0, 1); spent in mode counts alone.
-        horizon: steps of the run at most; None if unbounded.
-        contributions: steps after which one person is in the set, at most; None for all of them. In mode counts one of
-            this and `horizon` must be given.
-        max_updates: how often people enter or leave the set in the whole run, all together; None if unknown.
-            Several changes of one person within a step count as what is left of them at its end.
-        mode: "counts" or "sparse".
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = SetCardinality(epsilon=1.0, horizon=1000, max_updates=100_000, mode="sparse")
@@ -267,12 +257,12 @@ class SetCardinality(Mechanism[CardinalityState]):
     Source: Henzinger, Sricharan, Steiner (2023), section 5, Algorithms 6 and 7; docs/proofs/cardinality.md.
     """
 
-    epsilon: float
-    delta: float = 0.0
-    horizon: int | None = None
-    contributions: int | None = None
-    max_updates: int | None = None
-    mode: str = COUNTS
+    epsilon: float  # finite and > 0
+    delta: float = 0.0  # in [0, 1); spent in mode counts alone
+    horizon: int | None = None  # steps of the run at most; in mode counts this or `contributions` must be given
+    contributions: int | None = None  # steps after which one person is in the set, at most; None for all of them
+    max_updates: int | None = None  # how often people enter or leave in the whole run, all together, if it is known
+    mode: str = COUNTS  # or "sparse"
     noise_label = "set cardinality"
     state_type = CardinalityState
 

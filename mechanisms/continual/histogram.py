@@ -71,21 +71,6 @@ class HistogramQueries(Mechanism[HistogramState]):
         no query exceeds `largest`. `error_bound(step, interval)`: no answer is off by more at that step; a flag that is
         up has a sum of at least its threshold less that, and one that is down has a sum below its threshold plus that.
 
-    Attributes:
-        epsilon: finite and > 0; below 3 in mode "paper" with delta > 0.
-        delta: in [0, 1).
-        columns: number of columns, >= 1.
-        horizon: steps of the whole run at most, or None.
-        row_columns: ones in a row at most; None for no bound.
-        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row.
-        beta: failure probability of the accuracy.
-        queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `Quantile(q)`, `TopK(k)`,
-            `Monotone(function)`.
-        mode: "anchored", or "paper" for the constants of the source.
-        largest: largest value of a query that is expected, for how long intervals are; None for the horizon, or
-            100,000. Not used for privacy or accuracy.
-        thresholds: for flags, one integer from 1 to 2**53 for each column; public.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = HistogramQueries(epsilon=1.0, columns=10, horizon=1 << 20, largest=1000)
@@ -100,17 +85,17 @@ class HistogramQueries(Mechanism[HistogramState]):
     Source: Henzinger, Sricharan, Steiner (2023), Algorithms 2 and 9, and Appendix D; docs/proofs/anchored.md.
     """
 
-    epsilon: float
-    delta: float = 0.0
+    epsilon: float  # finite and > 0; below 3 in mode "paper" with delta > 0
+    delta: float = 0.0  # in [0, 1)
     columns: int
-    horizon: int | None = None
-    row_columns: int | None = None
-    rows_per_unit: int | None = None
-    beta: float = 0.05
+    horizon: int | None = None  # steps of the whole run at most
+    row_columns: int | None = None  # ones in a row at most
+    rows_per_unit: int | None = None  # rows of one person at most, many at one step too; None: the unit is one row
+    beta: float = 0.05  # failure probability of the accuracy
     queries: tuple[HistogramQuery, ...] = (Histogram(),)
-    mode: str = "anchored"
-    largest: int | None = None
-    thresholds: tuple[int, ...] | None = None
+    mode: str = "anchored"  # or "paper" for the constants of the source
+    largest: int | None = None  # value of a query that is expected, for the length of intervals alone
+    thresholds: tuple[int, ...] | None = None  # for flags, one from 1 to 2**53 for each column; public
     noise_label = "histogram mechanism"
     state_type = HistogramState
 

@@ -45,19 +45,12 @@ class PredecessorStep:
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Answers to queries q, int64 (n,) each.
+    """Answers to queries q, int64 (n,) each."""
 
-    Attributes:
-        predecessors: some x <= q with a point in [x, q] and few of them; 0 if there are few points up to q.
-        successors: some x >= q with a point in [q, x] and few of them; 0 if there are few points from q on.
-        distances: from q to the nearer of both, which is no less than to the nearest point; -1 if there is neither.
-        errors: how many points are "few", on either side, with the probability that the mechanism states; no secret.
-    """
-
-    predecessors: Integers
-    successors: Integers
-    distances: Integers
-    errors: Integers
+    predecessors: Integers  # some x <= q with a point in [x, q] and few of them; 0 if there are few points up to q
+    successors: Integers  # some x >= q with a point in [q, x] and few of them; 0 if there are few points from q on
+    distances: Integers  # from q to the nearer of both, no less than to the nearest point; -1 if there is neither
+    errors: Integers  # how many points are "few", on either side, with the probability that is stated; no secret
 
     @classmethod
     def of(cls, queries: Integers, predecessors: Integers, successors: Integers, errors: Integers) -> Neighbours:
@@ -124,9 +117,6 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
         point between x and q and at most `errors` of them; where there is no answer there are at most as many on that
         side. `error(step)` is no less, whatever the answer.
 
-    Attributes: those of `PointMechanism`, with delta = 0, and
-        queries: number of queries at a step that the accuracy is stated for; None for all points.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = IncrementalPredecessor(epsilon=1.0, universe=1 << 32, horizon=10)
@@ -138,7 +128,7 @@ class IncrementalPredecessor(PointMechanism[IncrementalState]):
     Source: Henzinger, Sricharan, Steiner (2023), Algorithms 4 and 5; docs/proofs/predecessor.md.
     """
 
-    queries: int | None = None
+    queries: int | None = None  # at a step, that the accuracy is stated for; None for all points
     noise_label = "incremental predecessor"
     state_type = IncrementalState
     update = "inserts one point, which is never deleted,"
@@ -315,9 +305,6 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
         between x and q, and at most `errors` of them; where there is no answer there are at most as many on that side.
         `error(step)` is no less, whatever the answer.
 
-    Attributes: those of `PointMechanism`, and
-        queries: number of queries at a step that the accuracy is stated for, None for all points.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = DynamicPredecessor(epsilon=1.0, universe=1 << 20, horizon=10)
@@ -329,7 +316,7 @@ class DynamicPredecessor(PointMechanism[DynamicState]):
     Source: Henzinger, Sricharan, Steiner (2023), Lemmas 14, 26, 27; docs/proofs/range_counting.md, section 5.
     """
 
-    queries: int | None = None
+    queries: int | None = None  # at a step, that the accuracy is stated for; None for all points
     noise_label = "dynamic predecessor"
     state_type = DynamicState
     public = (*PointMechanism.public, "which queries are asked, and when")

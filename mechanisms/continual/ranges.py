@@ -110,21 +110,13 @@ def history(digest: bytes, new: Integers, gone: Integers) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class PointMechanism(Mechanism[State]):
-    """A mechanism whose input is insertions, and perhaps deletions, of points 1 .. `universe`.
+    """A mechanism whose input is insertions, and perhaps deletions, of points 1 .. `universe`."""
 
-    Attributes:
-        epsilon: finite and > 0.
-        delta: in [0, 1).
-        universe: points are 1 .. universe, at most 2^60.
-        horizon: steps of the whole run at most, or None: noise then grows with the steps done.
-        beta: failure probability of the accuracy.
-    """
-
-    epsilon: float
-    delta: float = 0.0
-    universe: int
-    horizon: int | None = None
-    beta: float = 0.05
+    epsilon: float  # finite and > 0
+    delta: float = 0.0  # in [0, 1)
+    universe: int  # points are 1 .. universe, at most 2^60
+    horizon: int | None = None  # steps of the whole run at most; without, noise grows with the steps done
+    beta: float = 0.05  # failure probability of the accuracy
 
     update: ClassVar[str] = "inserts or deletes one point"
     public: ClassVar[tuple[str, ...]] = ("all parameters", "the number of steps")
@@ -235,9 +227,6 @@ class RangeCounter(PointMechanism[RangeState]):
         `errors(step)`: with probability 1 - beta no answer at any step is off by more, with updates that do not depend
         on answers. `error(step)` is the largest of these up to a step. Time: O(points + nodes) per step.
 
-    Attributes: those of `PointMechanism`, and
-        ranges: tuple of (low, high) with 1 <= low <= high <= universe; public.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = RangeCounter(epsilon=1.0, universe=1 << 32, horizon=1, ranges=((1, 10_000), (1, 1 << 32)))
@@ -249,7 +238,7 @@ class RangeCounter(PointMechanism[RangeState]):
     Source: Henzinger, Sricharan, Steiner (2023), Lemmas 26 and 27; docs/proofs/range_counting.md.
     """
 
-    ranges: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int], ...]  # (low, high) with 1 <= low <= high <= universe; public
     noise_label = "range counter"
     proof = "range_counting.md, Theorem 1"
     state_type = RangeState

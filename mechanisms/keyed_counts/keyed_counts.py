@@ -56,22 +56,6 @@ class KeyedCounts(Mechanism[KeyedState]):
         `stddev(step)` is exact. `detection(step, beta)`: a key with at least so many people is published with
         probability 1 - beta.
 
-    Attributes:
-        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace.
-        over: "window": each step alone; "start": all steps, in which a person contributes to a key once; or n >= 2, at
-            most 1024: errors are stated of sums of the last n windows, which a view makes of what is published.
-        horizon: steps of the run, up to 2^20 since the start.
-        contributions: of one person in the whole run at most, >= 1.
-        contributions_per_window: of one person in one step at most; None: as many. It makes no noise smaller.
-        public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
-        min_people: that a key must have to be considered, >= 1.
-        max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
-            and half of the budget is for their sums.
-        unit: "person" or "event"; with "event", `contributions` is 1.
-        dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a tenth of
-            the budget; not without delta, for events, or over "start".
-        possible: contributions that a person can have, dropped ones too, by public parameters, or None.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, over="start", horizon=24, contributions=7)
@@ -84,18 +68,17 @@ class KeyedCounts(Mechanism[KeyedState]):
     """
 
     epsilon: float
-    delta: float = 0.0
-    over: str | int = "window"
-    horizon: int = 1
-    contributions: int = 1
-    contributions_per_window: int | None = None
-    public_keys: bool = False
-    min_people: int = 1
-    max_value: int | None = None
-    unit: str = "person"
-    dropped: bool = False
-    possible: int | None = None
-
+    delta: float = 0.0  # in [0, 1); in (0, 0.1] if keys are not public; with 0 noise is discrete Laplace
+    over: str | int = "window"  # or "start": all steps; or n in 2 .. 1024: errors are of sums of the last n windows
+    horizon: int = 1  # steps of the run, up to 2^20 since the start
+    contributions: int = 1  # of one person in the whole run at most; 1 for events
+    contributions_per_window: int | None = None  # of one person in one step at most; it makes no noise smaller
+    public_keys: bool = False  # whether the list of keys, given to `initial_state`, is public: all are published
+    min_people: int = 1  # that a key must have to be considered
+    max_value: int | None = None  # with sums: values are integers from 0 to it, and half of the budget is for them
+    unit: str = "person"  # or "event"
+    dropped: bool = False  # whether a tenth of the budget is for `dropped_share`; not for events, or over "start"
+    possible: int | None = None  # contributions that a person can have, dropped ones too, by public parameters
     noise_label = "keyed counts"
     state_type: ClassVar[type[Any]] = KeyedState
 

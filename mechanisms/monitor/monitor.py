@@ -88,24 +88,8 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         an unknown domain, items that nobody has are never reported. With rules: by how much a number of people must
         pass a threshold, or miss it, for all `tests` tests to go as they should; in between a rule stays as it is.
 
-    Attributes:
-        epsilon: finite and > 0.
-        delta: in (0, 1).
-        max_hits: charges after which a person is dropped, 1 to 65535; not below the number of rules.
-        beta: failure probability over all tests that the accuracy is stated for.
-        count_share: share of epsilon that pays for noisy counts of what is charged; 0 publishes no counts.
-        label: says what the steps and items are. Monitors that differ in any field draw different noise from one key;
-            two that look at the same people in different ways must, or their answers together would give noise away.
-        domain_size: size of a public domain, whose items are 0 .. domain_size - 1, or None if items exist only
-            because somebody has them.
-        horizon: steps that one person takes part in at most; None for no bound, with public items alone.
-        first_step: public number of the first step of the horizon, or None.
-        items_per_step: items that one person has in a step at most, 1 to 65535; any number of rules.
-        tests: number of tests for the accuracy; None for domain_size * horizon, or a million.
-        calibration: "clock"; "status"; or "paper" for the clock's constants as published, for a public domain.
-        up_steps: steps at which an item is up, of all items together, for the accuracy of statuses, up to `tests`.
-        starts: of rules: the number of people at which each becomes active, integers in [0, 2^53].
-        ends: of rules: the number, not above, below which each ends.
+    Monitors that differ in any field draw different noise from one key; two that look at the same people in different
+    ways must have different labels, or their answers together would give noise away.
 
     Example:
         >>> from dataclasses import replace
@@ -117,21 +101,21 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5; docs/proofs/clock.md, docs/proofs/status_monitor.md.
     """
 
-    epsilon: float
-    delta: float
-    max_hits: int
-    beta: float = 0.05
-    count_share: float = 0.25
-    label: str = ""
-    domain_size: int | None = None
-    horizon: int | None = None
-    first_step: int | None = None
-    items_per_step: int = 1
-    tests: int | None = None
-    calibration: str = "clock"
-    up_steps: int = 100_000
-    starts: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
+    epsilon: float  # finite and > 0
+    delta: float  # in (0, 1)
+    max_hits: int  # charges after which a person is dropped, 1 to 65535; not below the number of rules
+    beta: float = 0.05  # failure probability over all tests that the accuracy is stated for
+    count_share: float = 0.25  # share of epsilon for noisy counts of what is charged; 0 publishes none
+    label: str = ""  # says what the steps and items are
+    domain_size: int | None = None  # public items are 0 .. domain_size - 1; None: items exist as somebody has them
+    horizon: int | None = None  # steps that one person takes part in at most; None with public items alone
+    first_step: int | None = None  # public number of the first step of the horizon
+    items_per_step: int = 1  # items that one person has in a step at most, 1 to 65535; any number of rules
+    tests: int | None = None  # for the accuracy; None for domain_size * horizon, or a million
+    calibration: str = "clock"  # "status"; or "paper" for the clock's constants as published, for a public domain
+    up_steps: int = 100_000  # at which an item is up, of all items together, for the accuracy of statuses
+    starts: tuple[int, ...] = ()  # of rules: the number of people at which each becomes active, in [0, 2^53]
+    ends: tuple[int, ...] = ()  # of rules: the number, not above, below which each ends
     noise_label = "threshold monitor"
     state_type = MonitorState
 

@@ -79,12 +79,6 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
         and, if there are exactly `records` records and at least `records_needed(queries, beta)` of them, the run does
         not halt before all these queries are answered.
 
-    Args:
-        delta: in [0, 1); > 0 pays for many updates.
-        domain_size: number of kinds of records, from 2 to 2^24.
-        records: public number of records, from 1 to 2^53, exact or estimated; a wrong one costs accuracy, not privacy.
-        alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1).
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=4, records=10**6, alpha=0.1)
@@ -97,10 +91,10 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     """
 
     epsilon: float
-    delta: float = 0.0
-    domain_size: int
-    records: int
-    alpha: float
+    delta: float = 0.0  # in [0, 1); > 0 pays for many updates
+    domain_size: int  # kinds of records, from 2 to 2^24
+    records: int  # how many, public, from 1 to 2^53, exact or estimated: a wrong one costs accuracy, not privacy
+    alpha: float  # error, as a part of `records`, from which the hypothesis is corrected, in (0, 1)
     noise_label = "multiplicative weights"
     state_type = Hypothesis
     proof = "docs/proofs/multiplicative_weights.md, section Privacy"

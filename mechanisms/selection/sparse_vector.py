@@ -91,17 +91,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         Over so many queries, with probability 1 - beta, each hit has value >= threshold - alpha, each miss
         value <= threshold + alpha, and each published value is off by alpha at most: `accuracy(queries, beta)`.
 
-    Attributes:
-        delta: in [0, 1); 0 with gaps.
-        max_hits: number of hits at the full price that are paid for, >= 1.
-        threshold: public threshold of the queries that bring none of their own.
-        publish: "hits", "values" or "gaps".
-        branches: from 1 to 32; 1 without gaps.
-        margin: what branches from 1 on demand, in standard deviations of their query noise, >= 0.
-        threshold_share: part of epsilon for the threshold, in (0, 1), with gaps; None for that of least gap variance.
-
-    All other attributes are those of `QueryMechanism`; `monotone` is for gaps alone.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = SparseVector(epsilon=1.0, max_hits=2, threshold=500)
@@ -113,14 +102,14 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     """
 
     epsilon: float
-    delta: float = 0.0
-    max_hits: int = 1
-    threshold: int = 0
-    publish: str = HITS
-    monotone: bool = False
-    branches: int = 1
-    margin: float = 2.0
-    threshold_share: float | None = None
+    delta: float = 0.0  # in [0, 1); 0 with gaps
+    max_hits: int = 1  # hits at the full price that are paid for
+    threshold: int = 0  # of the queries that bring none of their own; public
+    publish: str = HITS  # or "values" or "gaps"
+    monotone: bool = False  # see `QueryMechanism`; for gaps alone
+    branches: int = 1  # from 1 to 32; 1 without gaps
+    margin: float = 2.0  # what branches from 1 on demand, in standard deviations of their query noise
+    threshold_share: float | None = None  # of epsilon, with gaps, in (0, 1); None for that of least gap variance
     noise_label = "sparse vector"
     state_type = Progress
     public = ("all parameters", "the thresholds", "the number of queries")

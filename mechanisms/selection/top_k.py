@@ -82,12 +82,6 @@ class NoisyTopK(QueryMechanism):
         reached, by more than `accuracy(queries, beta)`. The noise of a gap has twice the variance of `law`,
         as if the selection did not depend on it.
 
-    Attributes:
-        top: number of queries to select, >= 1.
-        threshold: a public integer; None for no threshold.
-
-    All other attributes are those of `QueryMechanism`.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> hybrid = NoisyTopK(epsilon=1.0, top=4, threshold=500, monotone=True)
@@ -99,9 +93,9 @@ class NoisyTopK(QueryMechanism):
     """
 
     epsilon: float
-    top: int = 1
-    threshold: int | None = None
-    monotone: bool = False
+    top: int = 1  # queries to select
+    threshold: int | None = None  # public
+    monotone: bool = False  # see `QueryMechanism`
     proof = "docs/proofs/free_gap.md, section 3"
 
     def __post_init__(self) -> None:
@@ -192,14 +186,6 @@ class MeasuredTopK(QueryMechanism):
         measure, which does not know what the selection saw, widened until it contains the estimate. Where the noise
         decides what is selected, gaps and estimates are biased upwards; elsewhere `estimate_variance` holds.
 
-    Args:
-        delta: in [0, 1). Above 0 many releases need less noise.
-        top: number of counts to select in each release, >= 1.
-        releases: releases that one person takes part in at most, >= 1.
-        items_per_release: counts of a release that one person changes at most, >= 1. `releases` times the smaller one
-            of this and `top` is at most 1,000,000.
-        measure_share: part of epsilon for measuring, in (0, 1).
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> MeasuredTopK(epsilon=1.0, top=2).release([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
@@ -209,11 +195,11 @@ class MeasuredTopK(QueryMechanism):
     """
 
     epsilon: float
-    delta: float = 0.0
-    top: int = 1
-    releases: int = 1
-    items_per_release: int = 1
-    measure_share: float = 0.25
+    delta: float = 0.0  # in [0, 1); above 0 many releases need less noise
+    top: int = 1  # counts to select in each release
+    releases: int = 1  # that one person takes part in at most; times the smaller of both others at most 1,000,000
+    items_per_release: int = 1  # counts of a release that one person changes at most
+    measure_share: float = 0.25  # of epsilon, for measuring, in (0, 1)
     proof = "docs/proofs/top_k_windows.md, section 2"
     unit = PERSON
     adaptivity = "The counts of each release may depend on everything published before it."
@@ -339,10 +325,6 @@ class ExponentialMechanismWithGap(QueryMechanism):
         With probability 1 - beta the selected utility is within `utility_scale` ln(candidates / beta) of the best.
         `postprocess.gap_p_value` is how unlikely so large a gap is if another candidate is better.
 
-    Args:
-        sensitivity: most that one change of the data can move any utility, > 0.
-        epsilon, monotone: see `QueryMechanism`.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> ExponentialMechanismWithGap(epsilon=1.0).select([3.0, 90.0, 40.0], SeededNoise(1)).candidate
@@ -352,8 +334,8 @@ class ExponentialMechanismWithGap(QueryMechanism):
     """
 
     epsilon: float
-    sensitivity: float = 1.0
-    monotone: bool = False
+    sensitivity: float = 1.0  # most that one change of the data can move any utility, > 0
+    monotone: bool = False  # see `QueryMechanism`
     proof = "docs/proofs/free_gap.md, section 4"
     limits = (ONE_SELECTION,)
     public = ("all parameters", "the number of candidates and their order")

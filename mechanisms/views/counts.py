@@ -33,26 +33,16 @@ class ShownCounts:
     """What is shown of released counts: a view.
 
     Privacy: post-processing of what is published.
-
-    Attributes:
-        windows: that rows are about.
-        stddev: standard deviation of the noise of a count, to smooth single windows; None for numbers as released.
-        over: number of windows of which counts are the sum, as far as an item has so many.
-        margins: how far such sums of so many windows, and those of values, are off at most, int64 (answers, n).
-        max_value: largest value of an event; None where there are none.
-        rising: number of windows to look back for what rose, of the same budget period; 0 for none.
-        at_least: rows with a smaller number are not shown.
-        top: number of rows of a window, those with the largest numbers or rises; None for all.
     """
 
-    windows: Windows
-    stddev: float | None = None
-    over: int = 1
-    margins: Callable[[Integers], Integers] | None = None
-    max_value: int | None = None
-    rising: int = 0
-    at_least: int | None = None
-    top: int | None = None
+    windows: Windows  # that rows are about
+    stddev: float | None = None  # of the noise of a count, to smooth single windows; None for numbers as released
+    over: int = 1  # windows of which counts are the sum, as far as an item has so many
+    margins: Callable[[Integers], Integers] | None = None  # how far sums of so many windows are off, (answers, n)
+    max_value: int | None = None  # of an event
+    rising: int = 0  # windows to look back for what rose, of the same budget period; 0 for none
+    at_least: int | None = None  # rows with a smaller number are not shown
+    top: int | None = None  # rows of a window, those with the largest numbers or rises; None for all
 
     @property
     def lookback(self) -> int:

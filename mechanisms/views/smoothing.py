@@ -189,20 +189,13 @@ class SmoothedWindows:
     """What is shown of one number of each window of a run that has ended, or of several that a column tells apart.
 
     Privacy: post-processing of what is published.
-
-    Attributes:
-        shown: column with the number that is shown; `noisy` has that of the window alone.
-        by: column that tells numbers of a window apart; empty where there is one.
-        logarithmic: whether numbers are smoothed as logarithms.
-        length: of a window, in microseconds: hours repeat themselves by days, and days by weeks.
-        ends: of the range of all numbers.
     """
 
-    shown: str
-    by: str = ""
-    logarithmic: bool = False
-    length: int = 0
-    ends: tuple[float, float] = (-np.inf, np.inf)
+    shown: str  # column with the number that is shown; `noisy` has that of the window alone
+    by: str = ""  # column that tells numbers of a window apart; empty where there is one
+    logarithmic: bool = False  # whether numbers are smoothed as logarithms
+    length: int = 0  # of a window, in microseconds: hours repeat themselves by days, and days by weeks
+    ends: tuple[float, float] = (-np.inf, np.inf)  # of the range of all numbers
 
     @property
     def period(self) -> int:
