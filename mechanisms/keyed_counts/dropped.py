@@ -94,10 +94,8 @@ class DroppedShare:
     def of_people(self, came: Integers, counted: Integers, before: Integers) -> tuple[Integers, Integers]:
         """Return what people add to the exact numbers, int64 (1 + knots,), and what each has dropped now.
 
-        Args:
-            came: contributions of each person, the counted ones too, int64 (n,).
-            counted: those that count.
-            before: what each has dropped before, at most `clip`; the second result is to be added to it.
+        `came` are contributions of each person, the `counted` ones too; `before` is what each has dropped before, at
+        most `clip`, to which the second result is to be added; all int64 (n,).
         """
         now = np.minimum(before + (came - counted), self.clip)
         return np.append(counted.sum(), self._at_knots(now) - self._at_knots(before)), now - before

@@ -178,12 +178,9 @@ class FoundKeys(KeyedCounts):
         return min(scale.people(windows, margin) for scale in self.law.scales)
 
     def initial_state(self, keys: Words | None = None, *, public: int = 0, carried: int = 0) -> Any:
-        """Return the state before the first step.
+        """Return the state before the first step; `keys` is None.
 
-        Args:
-            keys: None.
-            public: keys 0, .., public - 1 are on the public list.
-            carried: the next keys, so many, are known, for they were published.
+        Keys 0, .., public - 1 are on the public list, and the next ones, so many, are carried: they were published.
 
         Raises:
             ValueError: keys are given; or a number is below 0.

@@ -157,10 +157,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     def with_dropped_share(self, possible: float) -> Self:
         """Return this mechanism with that release, where its noise is Gaussian: noise of counts is 5% larger then.
 
-        Privacy: a function of public parameters.
-
-        Args:
-            possible: as the field, or `math.inf`.
+        `possible` is as the field, or `math.inf`. Privacy: a function of public parameters.
         """
         if not isinstance(self.law.curve, GaussianCurve):
             return self

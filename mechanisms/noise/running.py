@@ -118,16 +118,11 @@ class ToeplitzNoise(RunningNoise):
     @classmethod
     @functools.lru_cache(maxsize=64)
     def of(cls, steps: int, shift: float, *, norm: float, touched: int, largest: int) -> Self:
-        """Return the least noise in which one person is seen as a shift of so many deviations.
+        """Return the least noise of so many steps in which one person is seen as a shift of so many deviations in all.
 
+        `norm` is that of what the person adds, over columns, as if all of it came at one step; `touched` the columns
+        that the person may move, counted with each contribution; `largest` what one column moves by, at most.
         Proof: docs/proofs/counters.md, Theorem 2.
-
-        Args:
-            steps: of the run.
-            shift: in standard deviations, of all steps together.
-            norm: of what the person adds, over columns, as if all of it came at one step.
-            touched: columns that the person may move, counted with each contribution.
-            largest: what one column moves by, at most.
 
         Raises:
             ValueError: floats could not add it up exactly.

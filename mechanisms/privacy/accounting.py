@@ -302,13 +302,8 @@ def _check_curve(curve: object) -> None:
 def group_point(curve: PrivacyCurve, epsilon: float, delta: float, changes: int) -> PointCurve | None:
     """Return what a mechanism promises for so many changes in a row, if it is anything.
 
-    Proof: docs/proofs/units.md, Theorem 2. Where another point of the curve allows it, delta stays what it is.
-
-    Args:
-        curve: all that it promises for one change.
-        epsilon: of the point at which that is stated.
-        delta: of the same point.
-        changes: at least 1.
+    Its curve says all that it promises for one change, which is stated at one point. Where another point allows it,
+    delta stays what it is. Proof: docs/proofs/units.md, Theorem 2.
     """
 
     def of_group(at: float) -> float:
@@ -389,12 +384,11 @@ def noise_curve(epsilon: float, delta: float) -> PrivacyCurve:
 def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> PrivacyCurve:
     """Return the curve of mechanisms that run at once and may feed each other.
 
+    Curves are those of each mechanism, at least one, for the same unit and neighbours. Losses of parts that are not
+    Gaussian are on a grid of `interval`.
+
     Privacy: docs/proofs/monitor.md, Theorem 1. A slack beside a Gaussian curve is covered by a catastrophe of its own,
     and the probabilities of these add up.
-
-    Args:
-        curves: of each mechanism, at least one, for the same unit and neighbours.
-        interval: grid of the privacy losses of parts that are not Gaussian, > 0.
 
     Raises:
         ValueError: a slack is larger than what its curve leaves at epsilon 0.

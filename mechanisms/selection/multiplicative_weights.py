@@ -112,9 +112,7 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     def most_accurate(cls, *, queries: int, beta: float, **parameters: Any) -> Self:
         """Return the mechanism whose alpha, of two digits, gives the least error among those that answer all queries.
 
-        Args:
-            queries, beta: what the error is stated for, and with which probability it is larger.
-            parameters: all but alpha.
+        The error is for so many queries, and larger with probability `beta`; parameters are all but alpha.
 
         Raises:
             ValueError, TypeError: a parameter breaks its rule, whatever alpha is.
@@ -179,15 +177,8 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     def step(self, state: Hypothesis, given: LinearQueries, noise: NoiseSource) -> tuple[Hypothesis, LinearAnswers]:
         """Answer queries in order, up to and including the last that is paid for.
 
-        Queries are answered in pieces as they are at once.
-
-        Args:
-            state: where the run stands.
-            given: the data, the same in all steps, and queries of shape (n, domain_size).
-            noise: the noise of this run; give every run a source of its own.
-
-        Returns:
-            The next state, and the answers: fewer than n if the run halted before the last query.
+        There are fewer answers than queries if the run halts before the last one. Queries are answered in pieces as
+        they are at once. Every run needs noise of its own.
 
         Raises:
             BudgetSpent: the run had halted before.

@@ -266,17 +266,10 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     ) -> tuple[Progress, Answers]:
         """Answer queries in order, up to and including the last hit that is paid for.
 
-        A vector is answered in pieces as it is at once. The noise of what is published depends on a query's position
-        and on its true value: a replay repeats the answer, a replay with other data does not repeat the noise.
-
-        Args:
-            state: where the run stands.
-            values: true values of the queries, integers (n,); private.
-            noise: the noise of this run; give every run a source of its own.
-            thresholds: one threshold or n, in place of `threshold`; public.
-
-        Returns:
-            The next state, and the answers: fewer than n if the run halted before the last query.
+        True values are integers (n,), private; public thresholds, one or n, may take the place of `threshold`. There
+        are fewer than n answers if the run halts before the last query. A vector is answered in pieces as it is at
+        once. Every run needs noise of its own, which depends on a query's position and on its true value where it is
+        published: a replay repeats the answer, a replay with other data does not repeat the noise.
 
         Raises:
             BudgetSpent: the run had halted before.

@@ -127,14 +127,10 @@ class NoisyTopK(QueryMechanism):
         return float(self.law.tail_quantile(checks.probability("beta", beta) / contestants))
 
     def select(self, values: ArrayLike, noise: NoiseSource) -> TopSelection:
-        """Select queries.
+        """Select queries by their true values, integers (n,), private; each selection needs noise of its own.
 
         The noise of a query depends on its index and its true value: a replay repeats the answer, a replay with other
         data does not repeat the noise.
-
-        Args:
-            values: true values of the queries, integers (n,); private.
-            noise: the noise of this selection; give every selection a source of its own.
 
         Raises:
             ValueError: there are too few queries to select from.
@@ -270,12 +266,8 @@ class MeasuredTopK(QueryMechanism):
     def release(self, counts: ArrayLike, noise: NoiseSource) -> RankedCounts:
         """Select and measure the largest counts of one release; estimates and intervals in tenths.
 
-        The noise depends on index and true value: a replay repeats the answer, a replay with other data does not
-        repeat the noise.
-
-        Args:
-            counts: true counts in a public order, integers, shape (n,), n > `top`; private.
-            noise: the noise of this release; give every release a source of its own.
+        True counts come in a public order, integers (n,), n > `top`; each release needs noise of its own. It depends
+        on index and true value: a replay repeats the answer, a replay with other data does not repeat the noise.
 
         Raises:
             ValueError: there are not more than `top` counts.
@@ -370,12 +362,8 @@ class ExponentialMechanismWithGap(QueryMechanism):
     def gap(self, utilities: ArrayLike, index: int, noise: NoiseSource) -> CandidateSelection:
         """Draw the gap of a candidate that another sampler of the same exponential mechanism selected (Algorithm 6).
 
-        The gap is drawn by inverse CDF: a rejection loop would take time that depends on the data.
-
-        Args:
-            utilities: finite numbers, shape (n,), n >= 2; private.
-            index: what was selected, with probability proportional to e^(utility / `utility_scale`).
-            noise: the noise of this selection; independent of that of the sampler.
+        The index was selected with probability proportional to e^(utility / `utility_scale`), with other noise. The
+        gap is drawn by inverse CDF: a rejection loop would take time that depends on the data.
 
         Raises:
             ValueError: there are not two candidates, or `index` is none of them.

@@ -50,11 +50,9 @@ class ShownCounts:
         return self.over if self.over > 1 or self.stddev is None else LOOKBACK
 
     def numbers(self, table: pa.Table, *, ended: bool = False) -> pa.Table:
-        """Return all rows of a table with their numbers, made of those of the other windows in it.
+        """Return all rows of a table, of a run or of the last windows, with their numbers, made of those of the others.
 
-        Args:
-            table: of a run, or of the last windows.
-            ended: whether it is that of a whole run: how items move is learned from all of them then.
+        Of a run that has `ended` it is learned from all items how they move.
         """
         if not table.num_rows:
             return with_columns(table, dict.fromkeys(RISE, np.empty(0)) if self.rising else {})
@@ -89,10 +87,8 @@ class ShownCounts:
     def newest(self, before: Sequence[pa.Table], released: pa.Table, start: int) -> pa.Table:
         """Return the rows of what was released for the window that starts then, in order, while the run goes on.
 
-        An item that comes with rows of earlier windows has numbers that are made of these.
-
-        Args:
-            before: what was released for the windows before, as many as `lookback` says; `RELEASED` is enough of it.
+        An item that comes with rows of earlier windows has numbers that are made of these. `before` is what was
+        released for the windows before, as many as `lookback` says; `RELEASED` is enough of it.
         """
         come = released["item"].filter(pc.less(released["window_start"], start))
         found = released.filter(pc.is_in(released["item"], come))
@@ -121,11 +117,8 @@ def shown_columns(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> dic
 def released_columns(answers: Integers, margins: Integers, max_value: int | None = None) -> dict[str, np.ndarray]:
     """Return the columns of counts as they were released, and those of values, if there are any.
 
-    The interval of a mean is that of the ratio of a sum and a count, by the noise of both.
-
-    Args:
-        answers: counts, and perhaps sums of values, int64 (answers, n).
-        margins: how far they are off at most, with probability 0.95, of the same shape.
+    The interval of a mean is that of the ratio of a sum and a count, by the noise of both. Answers, counts and perhaps
+    sums of values, are off by at most `margins`, with probability 0.95; both are int64 (answers, n).
     """
     counts, margin = answers[0], margins[0]
     columns = {**shown_columns(counts, counts - margin, counts + margin), "noisy": counts}

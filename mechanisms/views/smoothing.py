@@ -44,11 +44,8 @@ def smooth(counts: ArrayLike, stddev: ArrayLike, alike: bool = False) -> Floats:
 
     Accuracy: intervals hold 93 to 95% of steady, drifting, jumping, bursting and weekly series, on the mean.
 
-    Args:
-        counts: shape (windows, keys), nan where a key has none.
-        stddev: of their noise, >= 0, of all or of each.
-        alike: whether how keys move is learned from all of them together (empirical Bayes): numbers of a key depend on
-            the others then.
+    Counts are nan where a key has none; `stddev` is that of their noise, of all or of each. With `alike` it is learned
+    from all keys together how they move (empirical Bayes): numbers of a key depend on the others then.
     """
     noisy = np.asarray(counts, np.float64)
     if not noisy.size:
@@ -146,12 +143,9 @@ def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period:
     What numbers have in common in each period, such as a day of hours, is taken away before and added again after. A
     number keeps its own interval where that is narrower.
 
-    Privacy: post-processing.
+    95% intervals say how large the noise is; `period` is how many windows may repeat themselves, or 0.
 
-    Args:
-        estimates: of each window, in order.
-        lower, upper: ends of their 95% intervals, which say how large the noise is.
-        period: windows of a period that may repeat itself; 0 for none.
+    Privacy: post-processing.
     """
     number, low, high = (np.asarray(each, np.float64) for each in (estimates, lower, upper))
     stddev = np.maximum(np.maximum(high - number, number - low) / NORMAL, _LEAST_STDDEV)  # ends may be cut off at 0
