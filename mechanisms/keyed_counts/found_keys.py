@@ -223,19 +223,16 @@ class FoundKeys(KeyedCounts):
         published = np.flatnonzero(found_at != NOT_FOUND)
         true = np.zeros((len(values), 1, number), np.int64)
         true[:, 0, keys] = values
-        rows = self._rows(
-            step, published.astype(np.uint64), self._noisy(published, true[:, :, published], step, source)[:, 0]
-        )
-        earlier = [*self._earlier(windows, newly, step, source, number)]
+        noisy = self._noisy(published, true[:, :, published], step, source)[:, 0]
+        rows = self._rows(step, published.astype(np.uint64), noisy)
+        earlier = (*self._earlier(windows, newly, step, source, number),)
         totals[published] += rows.counts
         for one in earlier:
             totals[newly] += one.counts
         if len(newly):
             windows = tuple(_without(window, found_at) for window in windows)
         listed = listed if self.lists(step + 1) else listed[:0]  # tested for the last time
-        return replace(state, step=step, found_at=found_at, totals=totals, listed=listed, windows=windows), replace(
-            rows, earlier=tuple(earlier)
-        )
+        return FoundState(step, found_at, totals, listed, windows), replace(rows, earlier=earlier)
 
     def renewed(self, state: FoundState) -> tuple[FoundState, Integers]:
         """Return the state before the first step of a period that follows, and the old numbers of its keys.
@@ -270,9 +267,8 @@ class FoundKeys(KeyedCounts):
             held[window.keys] = True
         kept, place = np.flatnonzero(held), np.cumsum(held) - 1
         windows = tuple(replace(window, keys=place[window.keys]) for window in state.windows)
-        known: Any = {"found_at": state.found_at[kept], "totals": state.totals[kept]}
         listed = state.listed[kept] if len(state.listed) else state.listed
-        return replace(state, **known, listed=listed, windows=windows), kept
+        return FoundState(state.step, state.found_at[kept], state.totals[kept], listed, windows), kept
 
     def _newly_found(
         self, windows: tuple[WindowCounts, ...], found_at: Integers, step: int, source: NoiseSource

@@ -278,9 +278,8 @@ class KeyedCounts(Mechanism[KeyedState]):
         threshold = self.law.threshold(given.step)
         after.published[some] |= True if threshold is None else answers[0] >= threshold
         chosen = after.published[some]
-        return replace(after, step=given.step), self._rows(
-            given.step, some[chosen].astype(np.uint64), answers[:, chosen]
-        )
+        rows = self._rows(given.step, some[chosen].astype(np.uint64), answers[:, chosen])
+        return replace(after, step=given.step), rows
 
     def _remember(self, state: KeyedState, keys: Integers, step: int, source: NoiseSource) -> None:
         """Bring the memory of keys that start to be counted at `step` to where noise is that they had all the time."""
@@ -341,14 +340,9 @@ class KeyedCounts(Mechanism[KeyedState]):
         They are of counts of one window each, and of sums of values; each bound holds with probability 0.95.
         """
         distinct, place = np.unique(windows, return_inverse=True)
-        return np.array(
-            [
-                np.array([self._noise(answer, n).tail_bound(n, OUTSIDE / 2) for n in distinct.tolist()], np.int64)[
-                    place
-                ]
-                for answer in ANSWERS[: len(self.law.noises)]
-            ]
-        )
+        answers = ANSWERS[: len(self.law.noises)]
+        margins = [[self._noise(answer, n).tail_bound(n, OUTSIDE / 2) for n in distinct.tolist()] for answer in answers]
+        return np.array(margins, np.int64)[:, place]
 
     def _noise(self, answer: str, windows: int) -> RunningNoise:
         """Return the noise of an answer, of a sum of so many windows."""

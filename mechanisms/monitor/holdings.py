@@ -19,7 +19,6 @@ class Charges(Run):
     """Amounts charged to distinct people, uint64, in one step; uint16, and wider only if one does not fit."""
 
     kind = "user counters"
-    names = ("users", "amounts")
 
     @classmethod
     def none(cls) -> Charges:

@@ -25,10 +25,8 @@ class NoiseSum:
     """The sum of independent noises: `raising` are geometric with these scales, `lowering` are subtracted ones.
 
     The law is tilted by e^(rate x) so that the quantile asked for becomes its mean, convolved exactly (a discrete
-    Fourier transform of its closed form), and tilted back: full relative precision however small the tail.
-
-    Attributes:
-        raising, lowering: pairs (scale, number of such noises).
+    Fourier transform of its closed form), and tilted back: full relative precision however small the tail. Noises are
+    given as pairs of a scale and how many have it.
     """
 
     raising: tuple[tuple[float, int], ...]
@@ -45,11 +43,9 @@ class NoiseSum:
         sums = self.raising + self.lowering
         if not sums or math.log(sum(n for _, n in sums)) - 1 / max(b for b, _ in sums) <= log_beta:
             return 0  # all noises are 0 with probability 1 - e^log_beta
-        return _quantile(self._drawable(), log_beta)
-
-    def _drawable(self) -> NoiseSum:
-        """Return this with scales that are not so small as to overflow; larger ones have larger tails."""
-        return NoiseSum(*(tuple((max(b, 1 / 700), n) for b, n in part) for part in (self.raising, self.lowering)))
+        # Scales that are so small as to overflow may be larger, which have larger tails.
+        drawable = (tuple((max(b, 1 / 700), n) for b, n in part) for part in (self.raising, self.lowering))
+        return _quantile(NoiseSum(*drawable), log_beta)
 
     def log_moment(self, rate: float) -> float:
         """Return ln E[e^(rate sum)], for rates up to 1 / the largest scale that raises."""

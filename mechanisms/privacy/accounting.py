@@ -213,7 +213,6 @@ class SlackCurve(PrivacyCurve):
     slack: float
 
     def __post_init__(self) -> None:
-        _check_curve(self.curve)
         checks.probability("slack", self.slack, zero=True)
 
     @override
@@ -256,10 +255,6 @@ class ComposedCurve(PrivacyCurve):
     interval: float = 1e-4
 
     def __post_init__(self) -> None:
-        if not isinstance(self.curves, tuple) or not self.curves:
-            raise TypeError("curves must be a tuple of privacy curves, at least one")
-        for curve in self.curves:
-            _check_curve(curve)
         checks.positive("interval", self.interval)
 
     @functools.cached_property
@@ -291,11 +286,6 @@ def point_of(curve: PrivacyCurve) -> PointCurve | None:
     if isinstance(curve, SlackCurve) and isinstance(curve.curve, PointCurve):
         return PointCurve(at_epsilon=curve.curve.at_epsilon, at_delta=curve.curve.at_delta + curve.slack)
     return curve if isinstance(curve, PointCurve) else None
-
-
-def _check_curve(curve: object) -> None:
-    if not isinstance(curve, PrivacyCurve):
-        raise TypeError(f"curve must be a privacy curve, got {type(curve).__name__}")
 
 
 @functools.lru_cache(maxsize=4096)
