@@ -17,10 +17,10 @@ from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.mechanism import Mechanism, State
 from privstream.mechanisms.noise.running import EpochNoise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import normal_spread
 from privstream.mechanisms.privacy.accounting import noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
+from scipy import special
 from typing_extensions import override
 
 LARGEST_UNIVERSE = 1 << 60
@@ -303,9 +303,9 @@ class RangeCounter(PointMechanism[RangeState]):
 
     def spreads(self, step: int, beta: float) -> Integers:
         """Return by how much the answer about each range at `step` is off at most with probability 1 - beta, alone."""
-        if self.delta > 0:
-            variance = self.noise.variance(step)
-            return self._of_each(lambda size: normal_spread(size * variance, beta))
+        if self.delta > 0:  # rounded normal noise
+            reach = -float(special.ndtri(checks.probability("beta", beta) / 2)) * math.sqrt(self.noise.variance(step))
+            return self._of_each(lambda size: math.ceil(reach * math.sqrt(size) + 0.5))
         return self._of_each(lambda size: self.noise.tail_bound(step, beta / 2, size))
 
     def _of_each(self, bound: Callable[[int], int]) -> Integers:

@@ -79,11 +79,6 @@ class DroppedShare:
         """What is counted as dropped of a person, at most."""
         return int(self.knots[-1])
 
-    @property
-    def clips(self) -> bool:
-        """Whether a person can have more than that."""
-        return self.largest is None or self.largest > self.limit + self.clip
-
     @cached_property
     def laws(self) -> tuple[DiscreteGaussian, ...]:
         """The noise of what counts, and of the people at each knot, in each reading."""
@@ -150,7 +145,8 @@ class DroppedShare:
         least = float(own[:sure] @ people[:sure])
         off = _NORMAL * spread * float(np.linalg.norm(own[:sure]))
         lower = max(0.0, share_of(least) - math.hypot(share_of(least) - share_of(least - off), by_counted))
-        if self.clips and last >= len(people) - 2 and people[-1] > _PERHAPS * spread:
+        clips = self.largest is None or self.largest > self.limit + self.clip  # whether a person can have more
+        if clips and last >= len(people) - 2 and people[-1] > _PERHAPS * spread:
             return Share(share, lower, None) if lower >= _LEAST else None
         hidden = float(above @ people[some:most].clip(0))
         error = math.hypot(error, _NORMAL * spread * float(np.linalg.norm(above)))

@@ -78,11 +78,6 @@ class KeyedState:
     published: NDArray[np.bool_]  # whether it has been published
     memory: Floats  # (rows, keys): what the noise remembers
 
-    @property
-    def considered(self) -> Integers:
-        """The keys that have noise, increasing."""
-        return np.flatnonzero(self.counted)
-
     def grown(self, number: int) -> KeyedState:
         """Return a copy with room for so many keys, or as many as there are."""
         more = max(0, number - len(self.counted))

@@ -273,7 +273,7 @@ class KeyedCounts(Mechanism[KeyedState]):
         ready = totals[0] >= self.min_people  # a contribution each
         self._remember(after, np.flatnonzero(ready & ~counted), given.step, source)
         counted |= ready
-        some = after.considered
+        some = np.flatnonzero(counted)
         answers = totals[:, some] + self._noises(after, given.step, source)
         threshold = self.law.threshold(given.step)
         after.published[some] |= True if threshold is None else answers[0] >= threshold
@@ -290,7 +290,7 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _noises(self, state: KeyedState, step: int, source: NoiseSource) -> Integers:
         """Return the noise of one step, int64 (answers, keys considered), and bring memory up to date."""
-        keys, noises = state.considered, []
+        keys, noises = np.flatnonzero(state.counted), []
         for (answer, noise, rows), totals in zip(self._memories(state), state.totals, strict=True):
             memory = rows[:, keys]
             noises.append(noise.advance(memory, step, keys.astype(np.uint64), totals[keys], source.derive(answer)))

@@ -9,10 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
-from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
-from scipy import fft, special
+from scipy import fft
 
 SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
 
@@ -111,11 +110,6 @@ def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -
         return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
     laplace = [(law.scale, number) for law, number in parts if isinstance(law, DiscreteLaplace)]
     return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
-
-
-def normal_spread(variance: float, beta: float) -> int:
-    """Return z such that rounded normal noise is within z with probability 1 - beta."""
-    return math.ceil(-float(special.ndtri(checks.probability("beta", beta) / 2)) * math.sqrt(variance) + 0.5)
 
 
 def series_share(number: int) -> float:
