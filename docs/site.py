@@ -89,6 +89,12 @@ class Docstrings(griffe.Extension):
         for written, read in DOCSTRING.items() if obj.docstring else ():
             obj.docstring.value = re.sub(written, read, obj.docstring.value, flags=re.MULTILINE)
 
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: object) -> None:
+        """Take the comment behind a field for its docstring, where it has no other."""
+        source = attr.source.splitlines()
+        if attr.docstring is None and source and "  # " in source[0]:
+            attr.docstring = griffe.Docstring(source[0].split("  # ", 1)[1], parent=attr)
+
     def on_package(self, *, pkg: griffe.Module, **_: object) -> None:
         """Give transforms that have no docstring of their own that of their parameters, as `help` does."""
         for each in [member for member in pkg.members.values() if not member.is_alias]:

@@ -2,8 +2,7 @@
 
 from .continual.cardinality import SetCardinality
 from .continual.histogram import HistogramQueries
-from .continual.incremental_predecessor import IncrementalPredecessor
-from .continual.predecessor import DynamicPredecessor, Neighbours, PredecessorStep
+from .continual.predecessor import DynamicPredecessor, IncrementalPredecessor, Neighbours, PredecessorStep
 from .continual.queries import (
     Histogram,
     HistogramQuery,

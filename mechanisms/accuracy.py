@@ -17,19 +17,12 @@ WITHIN = {WINDOW: " in a window", RUN: " in the whole run", "": ""}
 
 
 class Limit(NamedTuple):
-    """What one person adds to the answers at most: what is beyond it is missing in all of them.
+    """What one person adds to the answers at most: what is beyond it is missing in all of them."""
 
-    Attributes:
-        option: the argument that sets it; empty if none does.
-        most: how many count.
-        thing: what they are, in the singular.
-        where: within what: "window" or "run"; empty for all that there is.
-    """
-
-    option: str
-    most: int
-    thing: str
-    where: str = ""
+    option: str  # the argument that sets it; empty if none does
+    most: int  # how many count
+    thing: str  # what they are, in the singular
+    where: str = ""  # "window" or "run"; empty for all that there is
 
     def __str__(self) -> str:
         return f"{self.most:,} {self.thing}{'s' * (self.most != 1)}{WITHIN[self.where]}"
@@ -37,26 +30,15 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """How accurate the answers to a question are; computed from public parameters alone.
+    """How accurate the answers to a question are; computed from public parameters alone."""
 
-    Attributes:
-        error: the number by which methods are compared, in the unit of the question; less is better, and math.inf says
-            that no bound is stated.
-        failure_probability: with which the statement is wrong, in (0, 1).
-        claim: the statement, for people, about what counts.
-        numbers: all that it says, by name, for machines.
-        limits: those that may drop something.
-        released: whether runs release the share that limits drop.
-        note: a sentence on how rows are chosen or clipped; empty if there is nothing to say.
-    """
-
-    error: float
-    failure_probability: float
-    claim: str
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    limits: tuple[Limit, ...] = ()
-    released: bool = False
-    note: str = ""
+    error: float  # in the unit of the question; less is better, and math.inf says that no bound is stated
+    failure_probability: float  # with which the statement is wrong, in (0, 1)
+    claim: str  # the statement, for people, about what counts
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # all that it says, by name, for machines
+    limits: tuple[Limit, ...] = ()  # those that may drop something
+    released: bool = False  # whether runs release the share that limits drop
+    note: str = ""  # a sentence on how rows are chosen or clipped
 
     def __post_init__(self) -> None:
         if self.error != math.inf:

@@ -52,8 +52,7 @@ def read_guarantee(record: Mapping[str, Any]) -> PrivacyGuarantee:
     Raises:
         ValueError, TypeError: it was written otherwise; the message names the field.
     """
-    version = record.get("version")
-    if type(version) is not int or version != VERSION:
+    if type(version := record.get("version")) is not int or version != VERSION:
         raise ValueError(f"version of a guarantee must be {VERSION}, got {version!r}")
     unit = PrivacyUnit.from_dict(record.get("privacy_unit"))
     given = {name: record[name] for name in WRITTEN if name in record}

@@ -14,7 +14,7 @@ import numpy as np
 from privstream.mechanisms.checks import SnapshotError
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
-from privstream.mechanisms.snapshots import pack_state, unpack_state
+from privstream.mechanisms.snapshots import pack, unpack
 from privstream.mechanisms.sorted_runs import SortedRuns
 
 State = TypeVar("State")
@@ -40,7 +40,7 @@ class Mechanism(ABC, Generic[State]):
 
     def snapshot(self, state: State) -> bytes:
         """Return `state` as bytes that only a mechanism with equal parameters restores; as private as the state is."""
-        return pack_state(f"{type(self).__name__} state", self.parameters, state_fields(state))
+        return pack(f"{type(self).__name__} state", 1, {"parameters": self.parameters} | state_fields(state))
 
     def restore(self, data: bytes) -> State:
         """Return the state in a snapshot.
@@ -48,7 +48,9 @@ class Mechanism(ABC, Generic[State]):
         Raises:
             SnapshotError: no snapshot of this mechanism, or one of a mechanism with other parameters.
         """
-        found = unpack_state(f"{type(self).__name__} state", self.parameters, data)
+        found = unpack(f"{type(self).__name__} state", 1, data)
+        if found.pop("parameters") != self.parameters:
+            raise SnapshotError("snapshot must be made by a mechanism with equal parameters")
         state = None
         with suppress(KeyError):
             state = cast(State, state_of(self.state_type, found))

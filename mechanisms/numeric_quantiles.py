@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise, least_noise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import log_moment
+from privstream.mechanisms.noise.tails import NoiseSum
 from privstream.mechanisms.privacy.accounting import PureDp, noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import PrivacyUnit
@@ -36,22 +37,16 @@ Number = TypeVar("Number", np.int64, np.float64)
 
 @dataclass(frozen=True)
 class Bins:
-    """So many bins [edge, next edge) from `low` to `high`; the last one includes `high`.
-
-    Attributes:
-        low: the first edge, finite; > 0 with equal ratios.
-        high: the last edge, finite and > `low`.
-        resolution: number of bins, from 2 to 65,536.
-        scale: "linear" for bins of equal width, "log" for bins whose edges have equal ratios.
+    """Bins [edge, next edge) from `low` to `high`; the last one includes `high`.
 
     Raises:
         ValueError, TypeError: a field breaks its rule, or bins are so narrow that floats cannot tell their edges apart.
     """
 
-    low: float
-    high: float
-    resolution: int
-    scale: str
+    low: float  # finite; > 0 with equal ratios
+    high: float  # finite and > `low`
+    resolution: int  # number of bins, from 2 to 65,536
+    scale: str  # "linear" for bins of equal width, "log" for bins whose edges have equal ratios
 
     def __post_init__(self) -> None:
         low, high = checks.real("low", self.low), checks.real("high", self.high)
@@ -114,10 +109,7 @@ class BinTree:
 
     def counts(self, counts: Integers) -> Integers:
         """Return the counts of all nodes, int64 (nodes,), from those of the bins."""
-        found = [counts]
-        for _ in self.sizes[1:]:
-            found.append(self._sums(found[-1]))
-        return np.concatenate(found)
+        return np.concatenate([*itertools.accumulate(self.sizes[1:], lambda sums, _: self._sums(sums), initial=counts)])
 
     def estimates(self, noisy: Integers) -> Floats:
         """Return the least squares estimates of the counts of the bins, children adding up to their parents."""
@@ -181,32 +173,20 @@ def _passed(rejected: NDArray[np.bool_], surely: NDArray[np.bool_]) -> int:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BinnedStep:
-    """What came in one step.
+    """What came in one step."""
 
-    Attributes:
-        step: public number of the step, >= 1; steps come in increasing order.
-        counts: int64, shape (resolution,): how many values each bin has, see `Bins.count`.
-    """
-
-    step: int
-    counts: Integers
+    step: int  # public, >= 1; steps come in increasing order
+    counts: Integers  # int64, shape (resolution,): how many values each bin has, see `Bins.count`
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class QuantileRows:
-    """What is published about one step: parallel columns, float64 (n,), in the order of quantiles.
-
-    Attributes:
-        step: number of the step.
-        quantiles: which ones, increasing.
-        estimates: their estimates, from `low` to `high`, never falling.
-        lower, upper: the interval that contains the true quantile with probability 95%. Both never fall.
-    """
+    """What is published about one step: parallel columns, float64 (n,), in the order of quantiles; none ever falls."""
 
     step: int
-    quantiles: Floats
-    estimates: Floats
-    lower: Floats
+    quantiles: Floats  # which ones, increasing
+    estimates: Floats  # from `low` to `high`
+    lower: Floats  # of the interval that contains the true quantile with probability 95%
     upper: Floats
 
 
@@ -226,15 +206,6 @@ class NumericQuantiles(Mechanism[int]):
         Each interval contains the true quantile with probability 95%, of values clipped to [low, high], if there are
         any; see `error`. Where there are few or none, intervals reach from `low` to `high`.
 
-    Attributes:
-        delta: in [0, 1). With 0 noise is discrete Laplace, else the smaller of this and discrete Gaussian.
-        low, high, resolution, scale: the public bins, see `Bins`; values outside count as the nearest bin.
-        quantiles: in (0, 1), increasing; 0.5 is the median.
-        horizon: steps of the run, or None.
-        contributions: values of one person in the whole run at most, >= 1; 1 for the unit of an event.
-        per_step: values of one person in one step at most, >= 1.
-        unit: "person" or "event".
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> ages = NumericQuantiles(epsilon=1.0, delta=1e-6, low=0, high=100, resolution=100, quantiles=(0.5,))
@@ -247,17 +218,16 @@ class NumericQuantiles(Mechanism[int]):
     """
 
     epsilon: float
-    delta: float = 0.0
-    low: float
+    delta: float = 0.0  # in [0, 1); with 0 noise is discrete Laplace, else the smaller of this and discrete Gaussian
+    low: float  # of the public bins, see `Bins`; values outside count as the nearest bin
     high: float
     resolution: int = 1000
     scale: str = "linear"
-    quantiles: tuple[float, ...] = (0.5,)
-    horizon: int | None = None
-    contributions: int = 1
-    per_step: int = 1
-    unit: str = "person"
-
+    quantiles: tuple[float, ...] = (0.5,)  # in (0, 1), increasing; 0.5 is the median
+    horizon: int | None = None  # steps of the run
+    contributions: int = 1  # values of one person in the whole run at most; 1 for the unit of an event
+    per_step: int = 1  # values of one person in one step at most
+    unit: str = "person"  # or "event"
     noise_label = "numeric quantiles"
     state_type = int
 
@@ -318,12 +288,8 @@ class NumericQuantiles(Mechanism[int]):
         worst edge and quantile. Intervals reach about that far to both sides of a quantile, in the order of values.
         """
         error = math.ceil(max(float(each.max()) for each in self._bounds(OUTSIDE / 2)))
-        return Accuracy(
-            error=float(error),
-            failure_probability=OUTSIDE,
-            claim=f"The number of values below an edge of a bin is within {error:,} with probability 95%.",
-            numbers={"rank_error": error},
-        )
+        claim = f"The number of values below an edge of a bin is within {error:,} with probability 95%."
+        return Accuracy(error=error, failure_probability=OUTSIDE, claim=claim, numbers={"rank_error": error})
 
     def step(self, state: int, given: BinnedStep, noise: NoiseSource) -> tuple[int, QuantileRows]:
         """Return the quantiles of what one step brought.
@@ -350,9 +316,8 @@ class NumericQuantiles(Mechanism[int]):
         ranks = np.append(min(0.0, below[0]), below)  # whose last one is too large in the mean: noise adds up above
         places = np.interp(quantiles * total, ranks, np.arange(self.resolution + 1.0))
         estimates = np.clip(self.bins.at(places), lower, upper)
-        return given.step, QuantileRows(
-            step=given.step, quantiles=quantiles, estimates=estimates, lower=lower, upper=upper
-        )
+        rows = QuantileRows(step=given.step, quantiles=quantiles, estimates=estimates, lower=lower, upper=upper)
+        return given.step, rows
 
     def _intervals(self, counts: Floats) -> tuple[Floats, Floats]:
         """Return ends of intervals: from both sides, edges are passed up to the first that may be the quantile's.
@@ -379,8 +344,8 @@ class NumericQuantiles(Mechanism[int]):
         """
         if isinstance(self.law, DiscreteGaussian):
             return [-float(special.ndtri(tail)) * self.law.sigma * norms for norms in self._norms]
-        rates = _RATES / self.law.scale
-        moments = np.array([log_moment(self.law, rate) for rate in rates.tolist()])
+        rates, one = _RATES / self.law.scale, NoiseSum.laplace([(self.law.scale, 1)])
+        moments = np.array([one.log_moment(rate) for rate in rates.tolist()])
         # A coefficient w <= 1 has at most w^2 of the log-moment of 1.
         return [((np.square(norms)[:, None] * moments - math.log(tail)) / rates).min(axis=1) for norms in self._norms]
 

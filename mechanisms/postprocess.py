@@ -26,13 +26,8 @@ def blue_from_gaps(
     Accuracy: measure i is q_i plus independent noise of variance v, gap i is q_i + e_i - q_(i+1) - e_(i+1) with
     independent e of equal means and variance w. Then each estimate has variance v (v + k w) / (k v + k w). The noise
     of gaps is so only if the selection had not depended on it; where the noise decides what is selected, gaps are
-    biased upwards.
-
-    Args:
-        measures: independent measurements of the selected queries in order of selection, shape (k,), k >= 1.
-        gaps: the gaps between them, shape (k - 1,): of a `TopSelection` all but the last.
-        measure_variance: v > 0.
-        noise_variance: w >= 0, that of `NoisyTopK.law`.
+    biased upwards. Measures are in order of selection, shape (k,); gaps, shape (k - 1,), are all but the last of a
+    `TopSelection`; w is the variance of `NoisyTopK.law`.
 
     Example:
         >>> blue_from_gaps([10.0, 4.0], [2.0], measure_variance=1.0, noise_variance=1.0).values.tolist()
@@ -54,36 +49,13 @@ def blue_from_gaps(
     return Estimates(values, measure_variance * (1 + ratio * count) / (count * (1 + ratio)))
 
 
-def combine_by_variance(
-    first: ArrayLike, first_variance: ArrayLike, second: ArrayLike, second_variance: ArrayLike
-) -> Estimates:
-    """Combine two independent unbiased estimates of the same numbers, weighted by inverse variance.
-
-    Privacy: none is spent; both inputs are published numbers.
-
-    Accuracy: the result has variance v w / (v + w), the least of all weighted means.
-
-    Example:
-        >>> combine_by_variance([10.0], 1.0, [4.0], 2.0).values.tolist()
-        [8.0]
-
-    Source: Ding et al., Free gap estimates (2022), section 5.3.
-    """
-    v, w = _numbers("first_variance", first_variance, 0.0), _numbers("second_variance", second_variance, 0.0)
-    values = (_numbers("first", first) * w + _numbers("second", second) * v) / (v + w)
-    return Estimates(values, v * w / (v + w))
-
-
 def gap_p_value(gaps: ArrayLike) -> Floats:
     """Return p-values of the hypothesis that some candidate is better than the one that was selected.
 
     Privacy: none is spent; gaps are published numbers.
 
     Accuracy: if the hypothesis is true the p-value is <= alpha with probability at most alpha, for each alpha, even
-    given which candidate was selected.
-
-    Args:
-        gaps: of `ExponentialMechanismWithGap`, >= 0.
+    given which candidate was selected. Gaps are those of `ExponentialMechanismWithGap`.
 
     Example:
         >>> gap_p_value([0.0, 3.66]).round(3).tolist()

@@ -16,18 +16,11 @@ SEGMENT = 65_536
 
 @dataclass(frozen=True, eq=False)
 class Run(ABC):
-    """Distinct keys and their values.
-
-    Attributes:
-        keys: integers, shape (n,), strictly increasing.
-        values: integers, shape (n,).
-    """
+    """Distinct keys, integers (n,), strictly increasing, and their values, integers (n,)."""
 
     keys: np.ndarray
     values: np.ndarray
-
     kind: ClassVar[str]
-    names: ClassVar[tuple[str, str]] = ("keys", "values")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -51,7 +44,7 @@ class Run(ABC):
 
     def to_bytes(self) -> bytes:
         """Encode as versioned bytes."""
-        return pack(self.kind, 1, dict(zip(self.names, (self.keys, self.values), strict=True)))
+        return pack(self.kind, 1, {"keys": self.keys, "values": self.values})
 
     def to_segments(self) -> list[bytes]:
         """Encode in parts of at most so many keys."""
@@ -61,7 +54,7 @@ class Run(ABC):
     def from_bytes(cls, data: bytes) -> Self:
         """Decode what `to_bytes` wrote."""
         fields = unpack(cls.kind, 1, data)
-        return cls(*(np.asarray(fields[name]) for name in cls.names))
+        return cls(np.asarray(fields["keys"]), np.asarray(fields["values"]))
 
 
 AnyRun = TypeVar("AnyRun", bound=Run)

@@ -249,11 +249,7 @@ class PeopleTransform(PrivateTransform):
 
     def _gather(self, events: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from events to checked batches of columns."""
-        self._check(events)
         return self.read(events, apply_dofn)
-
-    def _check(self, events: PCollection[Any]) -> None:
-        """Refuse input about which nothing can be promised."""
 
     @abstractmethod
     def _splitter(self) -> beam.DoFn:
@@ -266,15 +262,6 @@ class PeopleTransform(PrivateTransform):
     @abstractmethod
     def _publish(self, counted: PCollection[Any], apply_dofn: ApplyDoFn) -> PCollection[Any]:
         """Add the stages from what counts to rows."""
-
-
-def refuse_unbounded(events: PCollection[Any], rule: str, otherwise: str = "with delta = 0") -> None:
-    """Refuse unbounded input, for which a rule must hold: otherwise noise does not depend on the data."""
-    if not events.is_bounded:
-        raise ValueError(
-            f"{rule}: {otherwise} noise does not depend on the data, and a job that is restored and sees other events "
-            "in time would show the exact difference"
-        )
 
 
 def _text(argument: str, name: object, what: str = "the name of a field") -> str:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import OUTSIDE
-from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.mechanism import Mechanism
 from privstream.mechanisms.noise.discrete import DiscreteLaplace, Geometric, SymmetricNoise, least_noise
 from privstream.mechanisms.noise.sources import NoiseSource
@@ -25,7 +24,7 @@ BETA = 0.05
 """Probability with which error bounds may be wrong."""
 
 COUNTS = "counts"
-PROVED = {COUNTS: "section 3", "sparse": "Theorem 1", "paper": "section 4"}
+PROVED = {COUNTS: "section 3", "sparse": "Theorem 1"}
 LARGEST_HORIZON = 1 << 40
 LARGEST_SIZE = 1 << 40
 LARGEST_CONTRIBUTIONS = 1 << 20
@@ -36,47 +35,27 @@ _CANDIDATES = 400
 
 
 class Cardinalities(NamedTuple):
-    """What is published after a step.
+    """What is published after a step."""
 
-    Attributes:
-        estimates: how many are in the set, with noise; below 0 where noise is.
-        error_bounds: with probability 95% no estimate of the run is off by more, while not `exhausted`.
-        exhausted: whether all changes of the estimate are used up, so that it stays what it is.
-    """
-
-    estimates: int
-    error_bounds: int
-    exhausted: bool
+    estimates: int  # how many are in the set, with noise; perhaps below 0
+    error_bounds: int  # with probability 95% no estimate of the run is off by more, while not `exhausted`
+    exhausted: bool  # whether all changes of the estimate are used up, so that it stays what it is
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CardinalityState:
-    """What outlives a step.
+    """What outlives a step: public, but for the size."""
 
-    Attributes:
-        step: steps done.
-        size: how many are in the set; private.
-        shown: what was published last.
-        round: how often `shown` has been set.
-        exhausted: raised when no change of `shown` is left: it is published for ever. A function of what has been
-            published, so it is no secret.
-    """
-
-    step: int
-    size: int
-    shown: int
-    round: int
-    exhausted: bool
+    step: int = 0
+    size: int = 0  # how many are in the set; private
+    shown: int = 0  # what was published last
+    round: int = 0  # how often `shown` has been set
+    exhausted: bool = False  # whether no change of `shown` is left
 
 
 def _label(noise: NoiseSource, number: int, size: int) -> Any:
     """Return a label that depends on the size."""
     return noise.bind(np.array([number], np.uint64), np.array([size], np.int64))
-
-
-def _whole(bound: float) -> int:
-    """Round an error bound up to an integer that fits."""
-    return math.ceil(min(bound, _LARGEST_BOUND))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,25 +98,8 @@ class FreshNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseChanges:
-    """Changes an estimate when a private test says that it is far off; its noise is bound to the step and the size."""
-
-    epsilon: float
-    horizon: int | None
-    max_updates: int | None
-    beta: float = BETA
-
-    @property
-    def curve(self) -> PrivacyCurve:
-        """All (epsilon, delta) of the run."""
-        return PureDp(self.epsilon)
-
-    spread = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class GapChanges(SparseChanges):
-    """At each step two tests, the second one only if the first is a miss:
+class GapChanges:
+    """At each step two tests, the second one only if the first is a miss; noise is bound to the step and the size:
 
         up:   size - shown + mu  >= K + tau        down:  shown - size + mu' >= K + tau'
 
@@ -149,6 +111,17 @@ class GapChanges(SparseChanges):
     unbounded: hit r = 0, 1, .. costs series_share(s + 1) of what is for hits, s the last number that has the three
     leading binary digits of r: laws are costly to make. See docs/proofs/cardinality.md.
     """
+
+    epsilon: float
+    horizon: int | None
+    max_updates: int | None
+    beta: float = BETA
+    spread = None
+
+    @property
+    def curve(self) -> PrivacyCurve:
+        """All (epsilon, delta) of the run."""
+        return PureDp(self.epsilon)
 
     @cached_property
     def rounds(self) -> int | None:
@@ -217,7 +190,7 @@ class GapChanges(SparseChanges):
     def _bound(self, step: int, number: int) -> int:
         """Return the error bound after so many hits; what is true before the last hit stays true after it."""
         last = number if self.rounds is None else min(number, self.rounds - 1)
-        return _whole(self.threshold(step, last) + self.tau_bound)
+        return math.ceil(min(self.threshold(step, last) + self.tau_bound, _LARGEST_BOUND))
 
     def error(self, step: int, updates: int) -> int:
         """Return an error bound after as many hits as so many updates can bring."""
@@ -252,92 +225,6 @@ class GapChanges(SparseChanges):
         return math.log(4 / self.beta)
 
 
-_BASEL = 6 / math.pi**2  # times the sum of 1 / j^2 is 1
-_LARGEST_RATIO = 12.0  # of epsilon and ln(2 T / beta): beyond, rounding to integers is felt
-
-
-class Instance(NamedTuple):
-    """One run of Algorithm 6 or 7: epsilon, and S, the number of estimates that it pays for."""
-
-    epsilon: float
-    changes: int
-
-    @property
-    def unit(self) -> float:
-        """S / epsilon_1, epsilon_1 = epsilon / 2."""
-        return 2 * self.changes / self.epsilon
-
-    def draw(self, factor: int, noise: NoiseSource, label: Any) -> int:
-        """Draw noise of so many units."""
-        return int(DiscreteLaplace(math.nextafter(factor * self.unit, math.inf)).draw(noise, label)[0])
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperChanges(SparseChanges):
-    """Change the estimate iff |shown - size| + Lap(4 S / eps_1) > 24 S / eps_1 ln(2 T / beta) + Lap(2 S / eps_1).
-
-    The new estimate is size + Lap(S / eps_1), also at step 1. With `max_updates` all changes are used up after S
-    estimates. Without, instance j = 1, 2, .. follows on instance j - 1, with 6 epsilon / (pi^2 j^2) and for 2^(j - 1)
-    updates. Without a horizon beta / T is 6 beta / (pi^2 t^2) at step t. All noise is rounded to integers.
-    """
-
-    def __post_init__(self) -> None:
-        if self.epsilon > (largest := _LARGEST_RATIO * self._log(1)):
-            raise ValueError(f"epsilon must be <= {largest:g} for the published algorithm with these parameters")
-
-    @cached_property
-    def rounds(self) -> int | None:
-        """Estimates that are paid for; None where they are unbounded."""
-        return None if self.max_updates is None else self.instance(0).changes
-
-    def instance(self, number: int) -> Instance:
-        """Return the instance that estimate 0, 1, .. belongs to."""
-        if self.max_updates is not None:
-            return self._made(self.epsilon, self.max_updates)
-        j, before = 1, 0
-        while number >= before + (made := self.of_doubling(j)).changes:
-            j, before = j + 1, before + made.changes
-        return made
-
-    def of_doubling(self, j: int) -> Instance:
-        """Return instance 1, 2, .."""
-        return self._made(self.epsilon * _BASEL / j**2, 1 << (j - 1))
-
-    def publish(self, state: CardinalityState, noise: NoiseSource) -> tuple[CardinalityState, int]:
-        """Set the estimate at step 1, then where the test says so."""
-        step, size, done = state.step, state.size, state.round
-        hit = step == 1
-        if done and not state.exhausted:
-            instance = self.instance(done - 1)
-            mu = instance.draw(4, noise.derive("mu"), _label(noise, step, size))
-            tau = instance.draw(2, noise.derive("tau"), np.array([done], np.uint64))
-            hit = abs(state.shown - size) + mu > self._threshold(instance, step) + tau
-        if hit and self.rounds is not None and done >= self.rounds:
-            state = replace(state, exhausted=True)
-        elif hit:
-            nu = self.instance(done).draw(1, noise.derive("nu"), _label(noise, done, size))
-            state = replace(state, shown=size + nu, round=done + 1)
-        return state, self._error(self.instance(max(0, state.round - 1)), step)
-
-    def error(self, step: int, updates: int) -> int:
-        """Return an error bound in the last instance that so many updates reach: those before are for 2^(j-1) - 1."""
-        reached = max(1, math.ceil(math.log2(updates + 1)))
-        return self._error(self.of_doubling(reached) if self.max_updates is None else self.instance(0), step)
-
-    def _error(self, instance: Instance, step: int) -> int:
-        return _whole(self._threshold(instance, step) * 4 / 3 + 1)  # 4 alpha, and 1 for rounding
-
-    def _threshold(self, instance: Instance, step: int) -> float:
-        return 24 * instance.unit * self._log(step)
-
-    def _made(self, epsilon: float, updates: int) -> Instance:
-        return Instance(epsilon=epsilon, changes=1 + math.isqrt(int(updates * epsilon / (16 * self._log(1)))))
-
-    def _log(self, step: int) -> float:
-        """Return ln(2 / beta_t); half of beta is for what the paper's proof fails with a second time."""
-        return math.log(4 / self.beta * (self.horizon or step**2 / _BASEL))
-
-
 @dataclass(frozen=True, kw_only=True)
 class SetCardinality(Mechanism[CardinalityState]):
     """Publishes after every step how many people are in a set, of which any number come and go at a step.
@@ -346,7 +233,6 @@ class SetCardinality(Mechanism[CardinalityState]):
       counts: fresh noise at each step, for people who are in the set after at most `contributions` steps.
       sparse: the estimate stays what it is until a private test says that it is far off; error about
         sqrt(max_updates / epsilon) up to logarithms, as good as possible without other limits and delta = 0.
-      paper: the sparse changes as published, by doubling if `max_updates` is unknown.
 
     Privacy:
         Unit: all that one person ever does, added or removed. The person is in the set, or not, at each step, so moves
@@ -357,16 +243,6 @@ class SetCardinality(Mechanism[CardinalityState]):
         `error(step, updates)`: with probability 95% no estimate at steps 1 .. `step` is off by more, if people enter
         and leave at most `updates` times in all. Published error bounds: all of them hold at once with probability 95%,
         if there are at most `max_updates` updates; beyond, the estimate may be `exhausted`: it stays what it is.
-
-    Attributes:
-        epsilon: finite and > 0.
-        delta: in [0, 1); spent in mode counts alone.
-        horizon: steps of the run at most; None if unbounded.
-        contributions: steps after which one person is in the set, at most; None for all of them. In mode counts one of
-            this and `horizon` must be given.
-        max_updates: how often people enter or leave the set in the whole run, all together; None if unknown.
-            Several changes of one person within a step count as what is left of them at its end.
-        mode: "counts", "sparse" or "paper".
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -380,12 +256,12 @@ class SetCardinality(Mechanism[CardinalityState]):
     Source: Henzinger, Sricharan, Steiner (2023), section 5, Algorithms 6 and 7; docs/proofs/cardinality.md.
     """
 
-    epsilon: float
-    delta: float = 0.0
-    horizon: int | None = None
-    contributions: int | None = None
-    max_updates: int | None = None
-    mode: str = COUNTS
+    epsilon: float  # finite and > 0
+    delta: float = 0.0  # in [0, 1); spent in mode counts alone
+    horizon: int | None = None  # steps of the run at most; in mode counts this or `contributions` must be given
+    contributions: int | None = None  # steps after which one person is in the set, at most; None for all of them
+    max_updates: int | None = None  # how often people enter or leave in the whole run, all together, if it is known
+    mode: str = COUNTS  # or "sparse"
     noise_label = "set cardinality"
     state_type = CardinalityState
 
@@ -403,13 +279,12 @@ class SetCardinality(Mechanism[CardinalityState]):
         _ = self.algorithm.spread  # checks the rest
 
     @cached_property
-    def algorithm(self) -> FreshNoise | GapChanges | PaperChanges:
+    def algorithm(self) -> FreshNoise | GapChanges:
         """What decides on the estimates."""
         if self.mode == COUNTS:
             most = min(each for each in (self.contributions, self.horizon) if each is not None)
             return FreshNoise(epsilon=self.epsilon, delta=self.delta, horizon=self.horizon, contributions=most)
-        kind = GapChanges if self.mode == "sparse" else PaperChanges
-        return kind(epsilon=self.epsilon, horizon=self.horizon, max_updates=self.max_updates)
+        return GapChanges(epsilon=self.epsilon, horizon=self.horizon, max_updates=self.max_updates)
 
     @property
     @override
@@ -446,10 +321,6 @@ class SetCardinality(Mechanism[CardinalityState]):
         """`horizon`, or for how many steps errors are predicted where that is unbounded."""
         return self.horizon or _TYPICAL_STEPS
 
-    @override
-    def initial_state(self) -> CardinalityState:
-        return CardinalityState(step=0, size=0, shown=0, round=0, exhausted=False)
-
     def step(
         self, state: CardinalityState, change: ArrayLike, noise: NoiseSource
     ) -> tuple[CardinalityState, Cardinalities]:
@@ -462,9 +333,7 @@ class SetCardinality(Mechanism[CardinalityState]):
         changed = np.asarray(change)
         if changed.ndim or changed.dtype.kind not in "iu":
             raise TypeError(f"change must be an integer, got {changed.dtype} of shape {changed.shape}")
-        step, size = state.step + 1, state.size + int(changed)
-        if step > (self.horizon or LARGEST_HORIZON):
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {step}")
+        step, size = checks.step(state.step + 1, self.horizon or LARGEST_HORIZON), state.size + int(changed)
         if not 0 <= size <= LARGEST_SIZE:
             raise ValueError("change must keep the number of people between 0 and 2**40")
         state, bound = self.algorithm.publish(replace(state, step=step, size=size), self._source(noise))

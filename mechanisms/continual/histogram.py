@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
-from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.continual.partition import AnchoredPartition, PaperPartition, early_ends, sums_noise
 from privstream.mechanisms.continual.queries import Histogram, HistogramQuery, Monotone
 from privstream.mechanisms.mechanism import Mechanism
@@ -38,27 +37,16 @@ _DEFAULT_LARGEST = 100_000
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HistogramState:
-    """What outlives a step.
-
-    Attributes:
-        step: steps done.
-        interval: intervals that have ended.
-        totals: true sums at the end of the last one; private.
-        counts: true sums since; private.
-        anchor: the sums that were published then.
-        memory: what their noise remembers; private.
-        base: what each query is compared with.
-        raised: which flags are up; empty without flags.
-    """
+    """What outlives a step."""
 
     step: int
-    interval: int
-    totals: Integers
-    counts: Integers
-    anchor: Integers
-    memory: Floats
-    base: Floats
-    raised: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    interval: int  # intervals that have ended
+    totals: Integers  # true sums at the end of the last one; private
+    counts: Integers  # true sums since; private
+    anchor: Integers  # the sums that were published then
+    memory: Floats  # what their noise remembers; private
+    base: Floats  # what each query is compared with
+    raised: NDArray[np.bool_]  # which flags are up; empty without flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,21 +71,6 @@ class HistogramQueries(Mechanism[HistogramState]):
         no query exceeds `largest`. `error_bound(step, interval)`: no answer is off by more at that step; a flag that is
         up has a sum of at least its threshold less that, and one that is down has a sum below its threshold plus that.
 
-    Attributes:
-        epsilon: finite and > 0; below 3 in mode "paper" with delta > 0.
-        delta: in [0, 1).
-        columns: number of columns, >= 1.
-        horizon: steps of the whole run at most, or None.
-        row_columns: ones in a row at most; None for no bound.
-        rows_per_unit: rows of one person at most, at any steps, many at one step too. None: the unit is one row.
-        beta: failure probability of the accuracy.
-        queries: a tuple of `Histogram()`, `MaxSum()`, `MinSum()`, `Quantile(q)`, `TopK(k)`,
-            `Monotone(function)`.
-        mode: "anchored", or "paper" for the constants of the source.
-        largest: largest value of a query that is expected, for how long intervals are; None for the horizon, or
-            100,000. Not used for privacy or accuracy.
-        thresholds: for flags, one integer from 1 to 2**53 for each column; public.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = HistogramQueries(epsilon=1.0, columns=10, horizon=1 << 20, largest=1000)
@@ -112,17 +85,17 @@ class HistogramQueries(Mechanism[HistogramState]):
     Source: Henzinger, Sricharan, Steiner (2023), Algorithms 2 and 9, and Appendix D; docs/proofs/anchored.md.
     """
 
-    epsilon: float
-    delta: float = 0.0
+    epsilon: float  # finite and > 0; below 3 in mode "paper" with delta > 0
+    delta: float = 0.0  # in [0, 1)
     columns: int
-    horizon: int | None = None
-    row_columns: int | None = None
-    rows_per_unit: int | None = None
-    beta: float = 0.05
+    horizon: int | None = None  # steps of the whole run at most
+    row_columns: int | None = None  # ones in a row at most
+    rows_per_unit: int | None = None  # rows of one person at most, many at one step too; None: the unit is one row
+    beta: float = 0.05  # failure probability of the accuracy
     queries: tuple[HistogramQuery, ...] = (Histogram(),)
-    mode: str = "anchored"
-    largest: int | None = None
-    thresholds: tuple[int, ...] | None = None
+    mode: str = "anchored"  # or "paper" for the constants of the source
+    largest: int | None = None  # value of a query that is expected, for the length of intervals alone
+    thresholds: tuple[int, ...] | None = None  # for flags, one from 1 to 2**53 for each column; public
     noise_label = "histogram mechanism"
     state_type = HistogramState
 
@@ -185,7 +158,7 @@ class HistogramQueries(Mechanism[HistogramState]):
                 columns=self.columns,
                 queries=self._tracked,
                 moves=self.rows_per_unit or 1,
-                fixed=self.thresholds,
+                fixed=self.thresholds or (),
             )
         growth, step = self._tracked * self.expected, self.horizon or self.expected
         slacks = sorted({max(8, growth >> place) for place in range(_SLACKS)})
@@ -208,8 +181,8 @@ class HistogramQueries(Mechanism[HistogramState]):
 
     def _noise(self, share: float, delta: float, expected: int | None = None) -> EpochNoise:
         """Return the noise of the published sums, for a share of epsilon."""
-        touched = self.columns if self.row_columns is None else self.row_columns
-        return sums_noise(self.epsilon * share, delta, touched, self.rows_per_unit or 1, expected, self.horizon)
+        touched, rows = self.row_columns or self.columns, self.rows_per_unit or 1
+        return sums_noise(self.epsilon * share, delta, touched, rows, expected, self.horizon)
 
     @property
     def expected(self) -> int:
@@ -267,8 +240,7 @@ class HistogramQueries(Mechanism[HistogramState]):
         counts = state.counts + self._checked(vector)
         if np.any(state.totals + counts > LARGEST_TOTAL):
             raise ValueError("vector must keep all sums up to 2**60")
-        if self.horizon is not None and step > self.horizon:
-            raise HorizonExceeded(f"step must be <= horizon {self.horizon}, got {step}")
+        checks.step(step, self.horizon or step)
         values, source = self._values(state.anchor + counts), self._source(noise)
         own = source.derive("interval", interval, state.anchor.astype("<i8").tobytes())
         gap, added = float((values - state.base).max()), 0  # where an interval has just ended nothing has been missed
@@ -277,9 +249,8 @@ class HistogramQueries(Mechanism[HistogramState]):
             keys = np.arange(self.columns, dtype=np.uint64)
             anchor = totals + partition.noise.advance(memory, interval + 1, keys, totals, source.derive("sums"))
             base = partition.next_base(state.base, values, self._values(anchor), step, interval, own)
-            zeros = np.zeros_like(totals)
-            state = replace(state, totals=totals, counts=zeros, anchor=anchor, memory=memory, base=base)
-            state = replace(state, step=step, interval=interval + 1)
+            state = replace(state, totals=totals, counts=np.zeros_like(totals), anchor=anchor, memory=memory)
+            state = replace(state, step=step, interval=interval + 1, base=base)
         else:
             state, added = replace(state, step=step, counts=counts), partition.added(step, interval)
         answers = self._values(state.anchor) + added

@@ -10,16 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric, SymmetricNoise
-from privstream.mechanisms.noise.running import (
-    EXACT,
-    LENGTHS,
-    CompleteTreeNoise,
-    EpochNoise,
-    RunningNoise,
-    ToeplitzNoise,
-    best_arity,
-    plain_digits,
-)
+from privstream.mechanisms.noise.running import LENGTHS, EpochNoise, RunningNoise, ToeplitzNoise, laplace_tree
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.noise.tails import SERIES, series_share
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
@@ -28,7 +19,6 @@ _TYPICAL_STEPS = 1 << 20  # for the split of the budget between the two noises
 _EARLY = 64.0  # intervals that may end before a query has grown, on average
 _SUMS, _ENDS, _TAU = 0.8, 0.1, 0.1  # shares of a failure probability
 _LONGEST = 1 << 14  # steps of correlated noise
-_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 
 
 def sums_noise(
@@ -45,16 +35,8 @@ def sums_noise(
 
     Trees of complete nodes with delta = 0, else correlated Gaussian noise; so all of it is bound to the sums. How often
     sums are expected to be published, and can be at most, is for accuracy and memory alone. `opposite`: there are two
-    rows, of which the second takes back what the first adds. Proof: docs/proofs/counters.md, Theorem 4.
+    rows, of which the second takes back what the first adds. Proof: docs/proofs/counters.md, Theorem 2.
     """
-
-    def tree(steps: int) -> RunningNoise:
-        base = best_arity(steps)
-        height = len(plain_digits(base, steps))
-        law = DiscreteLaplace(math.nextafter(height * touched * rows / epsilon, math.inf))
-        if law.scale * _SCALES * base * height > EXACT:
-            raise ValueError("sums of noise must be exact in floating point")
-        return CompleteTreeNoise(steps, law, base)
 
     def correlated(steps: int) -> RunningNoise:
         norm, shift = (
@@ -65,7 +47,8 @@ def sums_noise(
 
     try:
         if delta == 0:
-            return EpochNoise.of(tree, expected, horizon or LENGTHS[-1])
+            scale = touched * rows / epsilon
+            return EpochNoise.of(lambda steps: laplace_tree(steps, scale), expected, horizon or LENGTHS[-1])
         first = expected and min(1 << (expected - 1).bit_length(), _LONGEST)  # few different ones are made
         return EpochNoise.of(correlated, first, min(horizon or _LONGEST, _LONGEST))
     except ValueError:
@@ -91,26 +74,16 @@ class AnchoredPartition:
 
     epsilon = 1 / b_tau + 1 / b_mu, the cost of one row, with scales b: docs/proofs/anchored.md. All other parameters
     are for accuracy.
-
-    Attributes:
-        epsilon: of the tests.
-        beta: failure probability of all bounds.
-        noise: of the published sums.
-        columns: of the sums.
-        horizon: steps, or None.
-        slack: growth of each interval that does not end early.
-        intervals: how many are expected.
-        columnwise: whether growth of the values is growth of column sums, whatever the sums are.
     """
 
-    epsilon: float
-    beta: float
-    noise: EpochNoise
-    columns: int
+    epsilon: float  # of the tests
+    beta: float  # failure probability of all bounds
+    noise: EpochNoise  # of the published sums
+    columns: int  # of the sums
     horizon: int | None
-    slack: int
-    intervals: int
-    columnwise: bool
+    slack: int  # growth of each interval that does not end early
+    intervals: int  # how many are expected
+    columnwise: bool  # whether growth of the values is growth of column sums, whatever the sums are
 
     @cached_property
     def scales(self) -> tuple[float, float]:
@@ -159,7 +132,7 @@ class AnchoredPartition:
         """Return the error up to `step`, up to which all queries together have grown by `growth`."""
         most = growth // self.slack + early_ends(self.beta)
         most = max(1, most if self.horizon is None else min(most, self.horizon))
-        sums = self.noise.tail_up_to(most, _SUMS * self.beta / (2 * self.columns))
+        sums = self.noise.tail_bound(most, _SUMS * self.beta / (2 * self.columns * most), so_far=True)
         feigned = 0 if self.columnwise else 2 * (sums - self.anchor_bound(most))
         return sums + (self.unseen(step, most) + feigned + 1) // 2
 
@@ -192,22 +165,16 @@ class PaperPartition:
     The listing has `moves` = 1: one row changes the values of one interval by 1. All its noise is scaled by `moves`.
     What the listing leaves open, or has wrong, is read as in docs/proofs/errata.md. All noise is integer noise of the
     same scale, which exceeds a bound of continuous noise by half of one.
-
-    Attributes:
-        epsilon, delta: of everything; of the comparisons and the sums.
-        queries: k; with thresholds the number of columns.
-        moves: rows of a unit.
-        fixed: thresholds, which become infinite when they are passed; None for those of Algorithm 2, which rise.
     """
 
-    epsilon: float
-    delta: float
+    epsilon: float  # of everything
+    delta: float  # of the comparisons and the sums
     beta: float
     noise: EpochNoise
     columns: int
-    queries: int
-    moves: int
-    fixed: tuple[int, ...] | None = None
+    queries: int  # k; with thresholds the number of columns
+    moves: int  # rows of a unit
+    fixed: tuple[int, ...] = ()  # thresholds, which become infinite when they are passed; those of Algorithm 2 rise
 
     def _beta(self, number: int) -> float:
         """Return beta_t, for t = 1, 2, .."""
@@ -241,7 +208,7 @@ class PaperPartition:
 
     def sums_bound(self, number: int) -> int:
         """Return alpha_H^j."""
-        return self.noise.tail_up_to(number, self._beta(number) / (12 * self.columns))
+        return self.noise.tail_bound(number, self._beta(number) / (12 * self.columns * number), so_far=True)
 
     def margin(self, step: int, number: int) -> float:
         """Return C_j^t."""
@@ -258,10 +225,9 @@ class PaperPartition:
     def error_at(self, step: int, interval: int) -> int:
         """Return the error; of flags: how far the sum of one that is up is below its threshold, and the reverse."""
         number = interval + 1
-        bounds = self.margin(step, number) + self.gamma_bound(number) + self.sums_bound(number)
-        if self.fixed:
-            return math.ceil(bounds) + 1
-        return math.ceil(self.rise(step, number) + bounds + self.margin(step, number) + 2 * self.sums_bound(number) + 1)
+        margin, sums = self.margin(step, number), self.sums_bound(number)
+        rising = 0.0 if self.fixed else self.rise(step, number) + margin + 2 * sums
+        return math.ceil(rising + margin + self.gamma_bound(number) + sums) + 1
 
     def error(self, growth: int, step: int) -> int:
         """Return the error up to `step`, up to which all queries together have grown by `growth`."""

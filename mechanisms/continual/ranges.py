@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,60 +15,54 @@ from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats, Integers
 from privstream.mechanisms.continual.partition import sums_noise
 from privstream.mechanisms.mechanism import Mechanism, State
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
-from privstream.mechanisms.noise.running import EXACT, EpochNoise, TreeNoise, tree_nodes
+from privstream.mechanisms.noise.running import EpochNoise
 from privstream.mechanisms.noise.sources import NoiseSource
-from privstream.mechanisms.noise.tails import normal_spread
 from privstream.mechanisms.privacy.accounting import noise_curve
 from privstream.mechanisms.privacy.guarantee import KEYED_NOISE, PrivacyGuarantee
 from privstream.mechanisms.privacy.units import EVENT
+from scipy import special
 from typing_extensions import override
 
 LARGEST_UNIVERSE = 1 << 60
 LARGEST_HORIZON = 1 << 40
 IMPULSES = 2  # an update moves the count of a set, and perhaps back, if it decides whether a later one counts
 DIGEST_BYTES = 16
+_LARGEST_BASE = 48
 _MOST_NODES = 1 << 22  # of all ranges together, unless the tree is binary
-_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 
 
-def tree_height(universe: int) -> int:
-    """Return H: the levels of the dyadic intervals are 0 .. H."""
-    return (universe - 1).bit_length()
+def cover(starts: Integers, ends: Integers, base: int) -> tuple[Integers, Integers, Integers, Integers]:
+    """Return the ranges [start, end) as sums of few intervals [i b^l, (i + 1) b^l), b the base.
 
-
-def cover(starts: Integers, ends: Integers, base: int) -> tuple[Integers, Integers, Integers]:
-    """Partition the ranges [start, end) into the fewest intervals [i b^l, (i + 1) b^l), b the base.
+    Intervals reach to the multiples of b^l that are nearest, and what they have beyond the range is subtracted. To the
+    base 2 nothing ever is.
 
     Returns:
-        The number of the range, l and i, for each interval of each cover, all int64.
+        The number of the range, l, i, and the sign, for each interval of each range, all int64.
     """
     left, right, level = starts.copy(), ends.copy(), 0
-    found = [(np.zeros(0, np.int64),) * 3]
+    found = [(np.zeros(0, np.int64),) * 4]
     while np.any(left < right):
-        inner = np.minimum(-(-left // base) * base, right)
-        outer = np.maximum(right // base * base, inner)
-        for low, high in ((left, inner), (outer, right)):
+        inner, outer = (left + base // 2) // base * base, (right + (base - 1) // 2) // base * base
+        apart = np.abs(left - inner) + np.abs(right - outer) + (base > 2)
+        single = (inner >= outer) | (right - left <= apart)
+        inner, outer = np.where(single, right, inner), np.where(single, right, outer)
+        for low, high, sign in ((left, inner, 1), (inner, left, -1), (outer, right, 1), (right, outer, -1)):
             counts = np.maximum(high - low, 0)
             owners = np.repeat(np.arange(len(counts)), counts)
             within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-            found.append((owners, np.full(len(owners), level), low[owners] + within))
-        left, right, level = -(-inner // base), outer // base, level + 1
-    owners, levels, places = (np.concatenate(each) for each in zip(*found, strict=True))
-    return owners, levels, places
+            found.append((owners, np.full(len(owners), level), low[owners] + within, np.full(len(owners), sign)))
+        left, right, level = np.where(single, 0, inner // base), np.where(single, 0, outer // base), level + 1
+    owners, levels, places, signs = (np.concatenate(each) for each in zip(*found, strict=True))
+    return owners, levels, places, signs
 
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """Insertions and deletions of one step, in order.
+    """Insertions and deletions of one step, in order."""
 
-    Attributes:
-        points: integers, shape (n,), in 1 .. universe.
-        inserted: bool, shape (n,): whether the update is an insertion, else it is a deletion; None if all are.
-    """
-
-    points: ArrayLike
-    inserted: ArrayLike | None = None
+    points: ArrayLike  # integers, shape (n,), in 1 .. universe
+    inserted: ArrayLike | None = None  # bool, shape (n,): whether each is an insertion, not a deletion; None: all are
 
 
 def checked_points(name: str, values: ArrayLike, universe: int) -> Integers:
@@ -114,20 +108,47 @@ def history(digest: bytes, new: Integers, gone: Integers) -> bytes:
     return hashlib.blake2b(changes, digest_size=DIGEST_BYTES, person=b"range history").digest()
 
 
+@dataclass(frozen=True, kw_only=True)
 class PointMechanism(Mechanism[State]):
     """A mechanism whose input is insertions, and perhaps deletions, of points 1 .. `universe`."""
 
-    epsilon: float
-    universe: int
-    horizon: int | None
-    beta: float
+    epsilon: float  # finite and > 0
+    delta: float = 0.0  # in [0, 1)
+    universe: int  # points are 1 .. universe, at most 2^60
+    horizon: int | None = None  # steps of the whole run at most; without, noise grows with the steps done
+    beta: float = 0.05  # failure probability of the accuracy
+
+    update: ClassVar[str] = "inserts or deletes one point"
+    public: ClassVar[tuple[str, ...]] = ("all parameters", "the number of steps")
+    proof: ClassVar[str]
 
     def __post_init__(self) -> None:
         checks.epsilon(self.epsilon)
+        checks.probability("delta", self.delta, zero=True)
         checks.probability("beta", self.beta)
         checks.integer("universe", self.universe, minimum=1, maximum=LARGEST_UNIVERSE)
         if self.horizon is not None:
             checks.integer("horizon", self.horizon, minimum=1, maximum=LARGEST_HORIZON)
+
+    @property
+    @override
+    def guarantee(self) -> PrivacyGuarantee:
+        return PrivacyGuarantee(
+            unit=EVENT,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            limits=(f"An event {self.update} of 1 .. {self.universe}, at one step.",),
+            public=self.public,
+            proof=f"docs/proofs/{self.proof}",
+            caveats=(KEYED_NOISE,),
+            horizon=self.horizon,
+            curve=noise_curve(self.epsilon, self.delta),
+        )
+
+    @property
+    def height(self) -> int:
+        """H: the levels of the dyadic intervals of the universe are 0 .. H."""
+        return (self.universe - 1).bit_length()
 
     def _step_number(self, step: int) -> int:
         """Return a step number within the horizon."""
@@ -143,19 +164,17 @@ class PointMechanism(Mechanism[State]):
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """Sets of neighbouring points with a counter each: every range is the disjoint union of some of them.
+    """Sets of neighbouring points with a counter each: every range is a sum of some of them, less others.
 
-    Attributes:
-        starts, ends: of the sets [start, end), int64 (sets,).
-        owners, places: for each set of each range the number of the range, and that of the set.
-        overlap: sets that contain one point, at most.
+    For each set of each range there is the number of the range, that of the set, and 1 or -1.
     """
 
-    starts: Integers
+    starts: Integers  # of the sets [start, end)
     ends: Integers
     owners: Integers
     places: Integers
-    overlap: int
+    signs: Integers
+    overlap: int  # sets that contain one point, at most
 
     @classmethod
     def of(cls, starts: Integers, ends: Integers, *, pure: bool) -> Nodes:
@@ -163,36 +182,32 @@ class Nodes:
         edges = np.unique(np.concatenate([starts, ends]))
         first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
         found: list[tuple[int, Nodes]] = []
-        for height in range(1, len(edges).bit_length() + 1):
-            base = 1 << -(-len(edges).bit_length() // height)
+        for base in {*range(2, _LARGEST_BASE), len(edges)}:
+            height = math.ceil(math.log(len(edges), base))
             if base > 2 and np.minimum(last - first, 2 * base * height).sum() > _MOST_NODES:
                 continue
-            owners, levels, numbers = cover(first, last, base)
-            codes, places = np.unique((numbers * base**levels << 32) + base**levels, return_inverse=True)
-            low = codes >> 32
-            high = low + (codes & ((1 << 32) - 1))
+            owners, levels, numbers, signs = cover(first, last, base)
+            low = numbers * base**levels
+            high = np.minimum(low + base**levels, len(edges) - 1)  # no range has what lies beyond
+            inside = low < high
+            owners, signs = owners[inside], signs[inside]
+            codes, places = np.unique(((low << 32) + high)[inside], return_inverse=True)
+            low, high = codes >> 32, codes & ((1 << 32) - 1)
             change = np.bincount(low, minlength=len(edges)) - np.bincount(high, minlength=len(edges))
             overlap = int(np.cumsum(change).max())
-            made = cls(edges[low], edges[high], owners, places.reshape(-1), overlap)
+            made = cls(edges[low], edges[high], owners, places.reshape(-1), signs, overlap)
             found.append((overlap ** (2 if pure else 1) * len(owners), made))
         return min(found, key=lambda option: option[0])[1]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RangeState:
-    """What outlives a step.
-
-    Attributes:
-        step: steps done.
-        points: the points, sorted; private.
-        memory: what the noise of each set remembers; private.
-        digest: of all updates; private.
-    """
+    """What outlives a step. Private."""
 
     step: int = 0
-    points: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    memory: Floats
-    digest: bytes = bytes(DIGEST_BYTES)
+    points: Integers = field(default_factory=lambda: np.zeros(0, np.int64))  # sorted
+    memory: Floats  # what the noise of each set remembers
+    digest: bytes = bytes(DIGEST_BYTES)  # of all updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,14 +227,6 @@ class RangeCounter(PointMechanism[RangeState]):
         `errors(step)`: with probability 1 - beta no answer at any step is off by more, with updates that do not depend
         on answers. `error(step)` is the largest of these up to a step. Time: O(points + nodes) per step.
 
-    Attributes:
-        epsilon: finite and > 0.
-        delta: in [0, 1).
-        universe: points are 1 .. universe, at most 2^60.
-        horizon: steps of the whole run at most, or None: noise then grows with the steps done.
-        ranges: tuple of (low, high) with 1 <= low <= high <= universe; public.
-        beta: failure probability of the accuracy.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = RangeCounter(epsilon=1.0, universe=1 << 32, horizon=1, ranges=((1, 10_000), (1, 1 << 32)))
@@ -231,19 +238,14 @@ class RangeCounter(PointMechanism[RangeState]):
     Source: Henzinger, Sricharan, Steiner (2023), Lemmas 26 and 27; docs/proofs/range_counting.md.
     """
 
-    epsilon: float
-    delta: float = 0.0
-    universe: int
-    horizon: int | None = None
-    ranges: tuple[tuple[int, int], ...]
-    beta: float = 0.05
+    ranges: tuple[tuple[int, int], ...]  # (low, high) with 1 <= low <= high <= universe; public
     noise_label = "range counter"
+    proof = "range_counting.md, Theorem 1"
     state_type = RangeState
 
     @override
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.probability("delta", self.delta, zero=True)
         if not isinstance(self.ranges, tuple) or not self.ranges:
             raise TypeError("ranges must be a tuple of at least one pair (low, high)")
         for pair in self.ranges:
@@ -262,25 +264,8 @@ class RangeCounter(PointMechanism[RangeState]):
     @cached_property
     def noise(self) -> EpochNoise:
         """The noise of a node's counter."""
-        if self.delta > 0:
-            touched, horizon = self.nodes.overlap, self.horizon
-            return sums_noise(self.epsilon, self.delta, touched, IMPULSES, horizon, horizon, opposite=True)
-        return subtraction_trees(IMPULSES * self.nodes.overlap / self.epsilon, self.horizon)
-
-    @property
-    @override
-    def guarantee(self) -> PrivacyGuarantee:
-        return PrivacyGuarantee(
-            unit=EVENT,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            limits=(f"An event inserts or deletes one point of 1 .. {self.universe}, at one step.",),
-            public=("all parameters", "the number of steps"),
-            proof="docs/proofs/range_counting.md, Theorem 1",
-            caveats=(KEYED_NOISE,),
-            horizon=self.horizon,
-            curve=noise_curve(self.epsilon, self.delta),
-        )
+        touched, horizon = self.nodes.overlap, self.horizon
+        return sums_noise(self.epsilon, self.delta, touched, IMPULSES, horizon, horizon, opposite=True)
 
     @override
     def initial_state(self) -> RangeState:
@@ -293,15 +278,14 @@ class RangeCounter(PointMechanism[RangeState]):
             HorizonExceeded: the run is over.
             ValueError, TypeError: points have another type or shape, or are outside of the universe.
         """
-        step, nodes, source = self._step_number(state.step + 1), self.nodes, self._source(noise)
+        step, nodes = self._step_number(state.step + 1), self.nodes
         points, new, gone = updated(state.points, updates, self.universe)
         digest, memory = history(state.digest, new, gone), state.memory.copy()
-        if self.delta > 0:  # nodes of trees with subtraction are used before their data are there
-            source = source.derive("history", digest)
+        source = self._source(noise).derive("history", digest)
         sums = below(points, nodes.ends) - below(points, nodes.starts)
         sums += self.noise.advance(memory, step, np.arange(len(sums), dtype=np.uint64), sums, source)
         counts = np.zeros(len(self.ranges), np.int64)
-        np.add.at(counts, nodes.owners, sums[nodes.places])
+        np.add.at(counts, nodes.owners, nodes.signs * sums[nodes.places])
         return RangeState(step=step, points=points, memory=memory, digest=digest), counts
 
     @cached_property
@@ -319,9 +303,9 @@ class RangeCounter(PointMechanism[RangeState]):
 
     def spreads(self, step: int, beta: float) -> Integers:
         """Return by how much the answer about each range at `step` is off at most with probability 1 - beta, alone."""
-        if self.delta > 0:
-            variance = self.noise.variance(step)
-            return self._of_each(lambda size: normal_spread(size * variance, beta))
+        if self.delta > 0:  # rounded normal noise
+            reach = -float(special.ndtri(checks.probability("beta", beta) / 2)) * math.sqrt(self.noise.variance(step))
+            return self._of_each(lambda size: math.ceil(reach * math.sqrt(size) + 0.5))
         return self._of_each(lambda size: self.noise.tail_bound(step, beta / 2, size))
 
     def _of_each(self, bound: Callable[[int], int]) -> Integers:
@@ -337,15 +321,3 @@ class RangeCounter(PointMechanism[RangeState]):
     def _described(self) -> Any:
         kind, values = super()._described()
         return [kind, values | {"ranges": hashlib.blake2b(np.array(self.ranges, "<i8").tobytes()).hexdigest()}]
-
-
-def subtraction_trees(scale: float, horizon: int | None) -> EpochNoise:
-    """Return noise of k-ary trees with subtraction, of that scale for each level of them."""
-
-    def tree(steps: int) -> TreeNoise:
-        made = TreeNoise(steps, DiscreteLaplace(math.nextafter(scale * tree_nodes(steps), math.inf)))
-        if made.law.scale * _SCALES * made.most_nodes(steps) > EXACT:
-            raise ValueError("epsilon must be larger: sums of noise must be exact in floating point")
-        return made
-
-    return EpochNoise.of(tree) if horizon is None else EpochNoise((tree(horizon),), (horizon,))

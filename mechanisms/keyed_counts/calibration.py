@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from privstream.mechanisms.keyed_counts.dropped import DROPPED_SHARE
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace
 from privstream.mechanisms.noise.running import (
-    EXACT,
     LARGEST_HORIZON,
-    CompleteTreeNoise,
     IndependentNoise,
     RunningNoise,
     ToeplitzNoise,
-    best_arity,
-    plain_digits,
+    laplace_tree,
 )
 from privstream.mechanisms.privacy.accounting import GaussianCurve, PureDp, SlackCurve, gaussian_sigma, largest_shift
 
@@ -30,30 +27,18 @@ LIST_SHARE = 0.2
 MOST_PURE = 16
 """Contributions up to which discrete Laplace noise is tried: with more, Gaussian noise is smaller."""
 
-_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
-
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What one unit can do, and what is asked: all that noise depends on beside epsilon and delta.
+    """What one unit can do, and what is asked: all that noise depends on beside epsilon and delta."""
 
-    Attributes:
-        since_start: whether answers are about all steps so far, and not about one window each.
-        horizon: steps of the run.
-        contributions: of one person in all; since the start each to another key.
-        largest: value of a contribution to a sum, or None without sums.
-        min_people: that a key must have; None if the list of keys is public.
-        listed: keys of a person on a list of different people; 0 without one.
-        dropped: whether the share of contributions that limits drop is released: docs/proofs/limits_of_people.md.
-    """
-
-    since_start: bool
-    horizon: int
-    contributions: int
-    largest: int | None
-    min_people: int | None
-    listed: int = 0
-    dropped: bool = False
+    since_start: bool  # whether answers are about all steps so far, and not about one window each
+    horizon: int  # steps of the run
+    contributions: int  # of one person in all; since the start each to another key
+    largest: int | None  # value of a contribution to a sum, or None without sums
+    min_people: int | None  # that a key must have; None if the list of keys is public
+    listed: int = 0  # keys of a person on a list of different people; 0 without one
+    dropped: bool = False  # whether the share of contributions that limits drop is released
 
     @property
     def steps(self) -> int:
@@ -74,18 +59,11 @@ class Bounds:
 
 @dataclass(frozen=True)
 class KeyLaw:
-    """Noise, thresholds and the privacy curve.
+    """Noise, thresholds and the privacy curve."""
 
-    Attributes:
-        noises: of counts, and of sums if there are any.
-        curve: of the noise alone.
-        slack: probability with which a key that one person makes known may be published, in the whole run.
-        bounds: what it is for.
-    """
-
-    noises: tuple[RunningNoise, ...]
-    curve: GaussianCurve | PureDp
-    slack: float
+    noises: tuple[RunningNoise, ...]  # of counts, and of sums if there are any
+    curve: GaussianCurve | PureDp  # of the noise alone
+    slack: float  # probability with which a key that one person makes known may be published, in the whole run
     bounds: Bounds
 
     @property
@@ -145,14 +123,13 @@ def laws(epsilon: float, delta: float, bounds: Bounds) -> list[KeyLaw]:
 
 def _laplace_noise(epsilon: float, largest: int, bounds: Bounds) -> RunningNoise:
     """Return discrete Laplace noise, per window or in a tree."""
-    base = best_arity(bounds.steps)
-    height = len(plain_digits(base, bounds.steps))
-    law = DiscreteLaplace(math.nextafter(bounds.contributions * largest * height / epsilon, math.inf))
+    scale = bounds.contributions * largest / epsilon
     if bounds.steps == 1:
-        return IndependentNoise(law)
-    if _SCALES * law.scale * base * height >= EXACT:  # else the low bits of what is published would be the true ones
-        raise ValueError(f"max_value must be smaller for noise over {bounds.steps:,} windows, got {largest:,}")
-    return CompleteTreeNoise(bounds.steps, law, base)
+        return IndependentNoise(DiscreteLaplace(math.nextafter(scale, math.inf)))
+    try:
+        return laplace_tree(bounds.steps, scale)
+    except ValueError:
+        raise ValueError(_too_large(largest, bounds)) from None
 
 
 def gaussian_noise(shift: float, largest: int, bounds: Bounds) -> RunningNoise:
@@ -166,5 +143,8 @@ def gaussian_noise(shift: float, largest: int, bounds: Bounds) -> RunningNoise:
     try:
         return ToeplitzNoise.of(bounds.steps, shift, norm=norm, touched=bounds.contributions, largest=largest)
     except ValueError:
-        rule = f"max_value must be smaller for noise over {bounds.steps:,} windows, got {largest:,}"
-        raise ValueError(rule) from None
+        raise ValueError(_too_large(largest, bounds)) from None
+
+
+def _too_large(largest: int, bounds: Bounds) -> str:
+    return f"max_value must be smaller for noise over {bounds.steps:,} windows, got {largest:,}"

@@ -26,19 +26,12 @@ _PRUNED = 0.02  # of the noise that a test allows for: a key with less in a bloc
 
 @dataclass(frozen=True)
 class Scale:
-    """Blocks of one length. They end at the multiples of `stride`, the first one with window `windows`.
+    """Blocks of one length. They end at the multiples of `stride`, the first one with window `windows`."""
 
-    Attributes:
-        windows: of a block.
-        stride: windows between the ends of two blocks.
-        least: contributions in a block without which a key is not tested.
-        threshold: the least noisy sum over a block with which a key is found.
-    """
-
-    windows: int
-    stride: int
-    least: int
-    threshold: int
+    windows: int  # of a block
+    stride: int  # windows between the ends of two blocks
+    least: int  # contributions in a block without which a key is not tested
+    threshold: int  # the least noisy sum over a block with which a key is found
 
     def is_due(self, step: int) -> bool:
         """Return whether a block ends with this step."""
@@ -56,19 +49,12 @@ class Scale:
 
 @dataclass(frozen=True)
 class PeopleList:
-    """How many different people have a key is tested at some steps; a person counts for so many keys at most.
+    """How many different people have a key is tested at some steps; a person counts for so many keys at most."""
 
-    Attributes:
-        noises: of each test, independent, on the number of all people until then.
-        steps: increasing.
-        least: people without whom a key is not tested at these steps.
-        thresholds: the least noisy numbers of people with which a key is found then.
-    """
-
-    noises: tuple[IndependentNoise, ...]
-    steps: tuple[int, ...]
-    least: tuple[int, ...]
-    thresholds: tuple[int, ...]
+    noises: tuple[IndependentNoise, ...]  # of each test, independent, on the number of all people until then
+    steps: tuple[int, ...]  # increasing
+    least: tuple[int, ...]  # people without whom a key is not tested at these steps
+    thresholds: tuple[int, ...]  # the least noisy numbers of people with which a key is found then
 
     def people(self, probability: float) -> float:
         """Return how many people an item needs in each window of a run, others in each, to be found: the best test
@@ -80,15 +66,10 @@ class PeopleList:
 
 @dataclass(frozen=True)
 class DiscoveryLaw(KeyLaw):
-    """Noise, thresholds of all scales, and the privacy curve.
+    """Noise, thresholds of all scales, and the privacy curve."""
 
-    Attributes:
-        scales: by length, the shortest first.
-        people: the list of different people, or None.
-    """
-
-    scales: tuple[Scale, ...]
-    people: PeopleList | None = None
+    scales: tuple[Scale, ...]  # by length, the shortest first
+    people: PeopleList | None = None  # the list of different people
 
     @override
     def threshold(self, step: int) -> int:

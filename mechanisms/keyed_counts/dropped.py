@@ -53,18 +53,12 @@ class DroppedShare:
     Privacy: the numbers of all readings are Gaussian, with a squared shift of `shift` ** 2 in all for what one person
     does: docs/proofs/limits_of_people.md, Theorem 3. Noise is a function of the key, the label of the reading and the
     true number.
-
-    Args:
-        limit: contributions that count of a person in the run, at most.
-        shift: that one person may cause, in standard deviations of all numbers of all readings together, > 0.
-        largest: contributions that a person can have, by public parameters; None if there is no such number.
-        readings: how often the numbers are released, each time of all that came until then.
     """
 
-    limit: int
-    shift: float
-    largest: int | None = None
-    readings: int = 1
+    limit: int  # contributions that count of a person in the run, at most
+    shift: float  # that a person may cause, in standard deviations of all numbers of all readings together, > 0
+    largest: int | None = None  # contributions that a person can have, by public parameters, if they say so
+    readings: int = 1  # how often the numbers are released, each time of all that came until then
 
     def __post_init__(self) -> None:
         checks.integer("limit", self.limit, minimum=1)
@@ -85,11 +79,6 @@ class DroppedShare:
         """What is counted as dropped of a person, at most."""
         return int(self.knots[-1])
 
-    @property
-    def clips(self) -> bool:
-        """Whether a person can have more than that."""
-        return self.largest is None or self.largest > self.limit + self.clip
-
     @cached_property
     def laws(self) -> tuple[DiscreteGaussian, ...]:
         """The noise of what counts, and of the people at each knot, in each reading."""
@@ -100,10 +89,8 @@ class DroppedShare:
     def of_people(self, came: Integers, counted: Integers, before: Integers) -> tuple[Integers, Integers]:
         """Return what people add to the exact numbers, int64 (1 + knots,), and what each has dropped now.
 
-        Args:
-            came: contributions of each person, the counted ones too, int64 (n,).
-            counted: those that count.
-            before: what each has dropped before, at most `clip`; the second result is to be added to it.
+        `came` are contributions of each person, the `counted` ones too; `before` is what each has dropped before, at
+        most `clip`, to which the second result is to be added; all int64 (n,).
         """
         now = np.minimum(before + (came - counted), self.clip)
         return np.append(counted.sum(), self._at_knots(now) - self._at_knots(before)), now - before
@@ -116,12 +103,9 @@ class DroppedShare:
         return found
 
     def release(self, reading: int, sums: Integers, noise: NoiseSource) -> Integers:
-        """Return the numbers with noise, int64 (1 + knots,): of all that came until now.
+        """Return the exact numbers of all that came until reading 1, 2, .. with noise, int64 (1 + knots,).
 
-        Args:
-            reading: 1, 2, .. `readings`
-            sums: the exact numbers, int64 (1 + knots,).
-            noise: of this run, for these numbers alone.
+        `noise` is that of this run, for these numbers alone.
         """
         # Laws are in the label: of one number, noise of two scales would give it away.
         laws = repr((self.limit, self.knots.tolist(), [law.sigma for law in self.laws]))
@@ -161,7 +145,8 @@ class DroppedShare:
         least = float(own[:sure] @ people[:sure])
         off = _NORMAL * spread * float(np.linalg.norm(own[:sure]))
         lower = max(0.0, share_of(least) - math.hypot(share_of(least) - share_of(least - off), by_counted))
-        if self.clips and last >= len(people) - 2 and people[-1] > _PERHAPS * spread:
+        clips = self.largest is None or self.largest > self.limit + self.clip  # whether a person can have more
+        if clips and last >= len(people) - 2 and people[-1] > _PERHAPS * spread:
             return Share(share, lower, None) if lower >= _LEAST else None
         hidden = float(above @ people[some:most].clip(0))
         error = math.hypot(error, _NORMAL * spread * float(np.linalg.norm(above)))

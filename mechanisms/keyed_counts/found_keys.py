@@ -51,21 +51,13 @@ def windows_since(windows: tuple[WindowCounts, ...], first: int) -> tuple[Window
 
 @dataclass(frozen=True, eq=False)
 class FoundState:
-    """What outlives a step. Private, but for what was published of keys that are found.
+    """What outlives a step, in columns of keys. Private, but for what was published of keys that are found."""
 
-    Attributes:
-        step: number of steps so far.
-        found_at: int64 (keys,): the step at which each key was found, or PUBLIC, CARRIED or NOT_FOUND.
-        totals: int64 (keys,): sum of the counts that were published of each.
-        listed: int64 (keys,): entries of each key on the list of people; empty without one, or after its last test.
-        windows: what the last windows brought to keys that are not found, as far as there may be rows of them.
-    """
-
-    step: int
-    found_at: Integers
-    totals: Integers
-    listed: Integers
-    windows: tuple[WindowCounts, ...]
+    step: int  # steps so far
+    found_at: Integers  # the step at which each key was found, or PUBLIC, CARRIED or NOT_FOUND
+    totals: Integers  # sums of the counts that were published
+    listed: Integers  # entries of each key on the list of people; empty without one, or after its last test
+    windows: tuple[WindowCounts, ...]  # what came for keys that are not found, as far as there may be rows of it
 
     @property
     def found(self) -> Integers:
@@ -186,12 +178,9 @@ class FoundKeys(KeyedCounts):
         return min(scale.people(windows, margin) for scale in self.law.scales)
 
     def initial_state(self, keys: Words | None = None, *, public: int = 0, carried: int = 0) -> Any:
-        """Return the state before the first step.
+        """Return the state before the first step; `keys` is None.
 
-        Args:
-            keys: None.
-            public: keys 0, .., public - 1 are on the public list.
-            carried: the next keys, so many, are known, for they were published.
+        Keys 0, .., public - 1 are on the public list, and the next ones, so many, are carried: they were published.
 
         Raises:
             ValueError: keys are given; or a number is below 0.
@@ -234,19 +223,16 @@ class FoundKeys(KeyedCounts):
         published = np.flatnonzero(found_at != NOT_FOUND)
         true = np.zeros((len(values), 1, number), np.int64)
         true[:, 0, keys] = values
-        rows = self._rows(
-            step, published.astype(np.uint64), self._noisy(published, true[:, :, published], step, source)[:, 0]
-        )
-        earlier = [*self._earlier(windows, newly, step, source, number)]
+        noisy = self._noisy(published, true[:, :, published], step, source)[:, 0]
+        rows = self._rows(step, published.astype(np.uint64), noisy)
+        earlier = (*self._earlier(windows, newly, step, source, number),)
         totals[published] += rows.counts
         for one in earlier:
             totals[newly] += one.counts
         if len(newly):
             windows = tuple(_without(window, found_at) for window in windows)
         listed = listed if self.lists(step + 1) else listed[:0]  # tested for the last time
-        return replace(state, step=step, found_at=found_at, totals=totals, listed=listed, windows=windows), replace(
-            rows, earlier=tuple(earlier)
-        )
+        return FoundState(step, found_at, totals, listed, windows), replace(rows, earlier=earlier)
 
     def renewed(self, state: FoundState) -> tuple[FoundState, Integers]:
         """Return the state before the first step of a period that follows, and the old numbers of its keys.
@@ -281,9 +267,8 @@ class FoundKeys(KeyedCounts):
             held[window.keys] = True
         kept, place = np.flatnonzero(held), np.cumsum(held) - 1
         windows = tuple(replace(window, keys=place[window.keys]) for window in state.windows)
-        known: Any = {"found_at": state.found_at[kept], "totals": state.totals[kept]}
         listed = state.listed[kept] if len(state.listed) else state.listed
-        return replace(state, **known, listed=listed, windows=windows), kept
+        return FoundState(state.step, state.found_at[kept], state.totals[kept], listed, windows), kept
 
     def _newly_found(
         self, windows: tuple[WindowCounts, ...], found_at: Integers, step: int, source: NoiseSource

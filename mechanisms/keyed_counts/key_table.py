@@ -18,22 +18,17 @@ LARGEST_ENTRY = 1 << 40
 class KeyedStep:
     """What came in one step for the keys of a shard, each key at most once; a key without a row has nothing new.
 
-    Attributes:
-        step: public number of the step, >= 1; steps come in increasing order, and those left out had nothing new.
-        keys: uint64, shape (n,): their numbers, such as rows of a table or positions in a public list.
-        counts: int64, shape (n,): contributions of this step, >= 0; at most one of each person.
-        sums: int64, shape (n,) or None: sum of the values of these contributions, each within its limits.
-        listed: int64, shape (n,) or None: how many of them are by people who count for the key on the list of different
-            people from this step on: each at most once for a key, and for a limited number of keys in the whole run.
+    Columns have shape (n,). `listed` is how many contributions are by people who count for the key on the list of
+    different people from this step on: each at most once for a key, and for a limited number of keys in the whole run.
 
     Raises:
         ValueError, TypeError: a column has another shape, type or range. No message has a key or a number of it.
     """
 
-    step: int
-    keys: Words
-    counts: Integers
-    sums: Integers | None = None
+    step: int  # public, >= 1; steps come in increasing order, and those left out had nothing new
+    keys: Words  # their numbers, such as rows of a table or positions in a public list
+    counts: Integers  # contributions of this step, >= 0; at most one of each person
+    sums: Integers | None = None  # of the values of these contributions, each within its limits
     listed: Integers | None = None
 
     def __post_init__(self) -> None:
@@ -58,25 +53,15 @@ class KeyedStep:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KeyedRows:
-    """What is published about one step: parallel columns, in the order of keys.
-
-    Attributes:
-        step: number of the step.
-        keys: uint64, shape (n,).
-        counts: int64, shape (n,): noisy counts.
-        count_margin: how far any one of them is off at most, with probability 0.95; for all, or, shape (n,), of each.
-        sums: int64, shape (n,): noisy sums, or None.
-        sum_margin: as for counts, 0 without sums.
-        earlier: rows of earlier steps, in order of steps, of keys that were found at this one.
-    """
+    """What is published about one step: parallel columns, shape (n,), in the order of keys."""
 
     step: int
     keys: Words
-    counts: Integers
-    count_margin: int | Integers
-    sums: Integers | None = None
+    counts: Integers  # noisy
+    count_margin: int | Integers  # how far a count is off at most, with probability 0.95: of all, or of each
+    sums: Integers | None = None  # noisy
     sum_margin: int | Integers = 0
-    earlier: tuple[KeyedRows, ...] = ()
+    earlier: tuple[KeyedRows, ...] = ()  # of earlier steps, in their order, of keys that were found at this one
 
     def of_each(self, *names: str) -> list[NDArray[Any]]:
         """Return columns, with a number for each key also where one is for all."""
@@ -85,26 +70,13 @@ class KeyedRows:
 
 @dataclass(frozen=True, eq=False)
 class KeyedState:
-    """What outlives a step, in columns of keys by number. Private.
+    """What outlives a step, in columns of keys by number. Private."""
 
-    Attributes:
-        step: the last one.
-        totals: int64 (answers, keys): true totals, of the window or since the start; the count and perhaps the sum.
-        counted: bool (keys,): whether a key has noise: it is public, or enough people have it.
-        published: bool (keys,): whether it has been published.
-        memory: float64 (rows, keys): what the noise remembers.
-    """
-
-    step: int
-    totals: Integers
-    counted: NDArray[np.bool_]
-    published: NDArray[np.bool_]
-    memory: Floats
-
-    @property
-    def considered(self) -> Integers:
-        """The keys that have noise, increasing."""
-        return np.flatnonzero(self.counted)
+    step: int  # the last one
+    totals: Integers  # (answers, keys): true counts and perhaps sums, of the window or since the start
+    counted: NDArray[np.bool_]  # whether a key has noise: it is public, or enough people have it
+    published: NDArray[np.bool_]  # whether it has been published
+    memory: Floats  # (rows, keys): what the noise remembers
 
     def grown(self, number: int) -> KeyedState:
         """Return a copy with room for so many keys, or as many as there are."""

@@ -56,22 +56,6 @@ class KeyedCounts(Mechanism[KeyedState]):
         `stddev(step)` is exact. `detection(step, beta)`: a key with at least so many people is published with
         probability 1 - beta.
 
-    Attributes:
-        delta: in [0, 1); in (0, 0.1] if keys are not public. With 0 noise is discrete Laplace.
-        over: "window": each step alone; "start": all steps, in which a person contributes to a key once; or n >= 2, at
-            most 1024: errors are stated of sums of the last n windows, which a view makes of what is published.
-        horizon: steps of the run, up to 2^20 since the start.
-        contributions: of one person in the whole run at most, >= 1.
-        contributions_per_window: of one person in one step at most; None: as many. It makes no noise smaller.
-        public_keys: whether the list of keys is public; it is then given to `initial_state`, and all are published.
-        min_people: that a key must have to be considered, >= 1.
-        max_value: None without sums, else the largest value of a contribution, >= 1; values are integers from 0 to it,
-            and half of the budget is for their sums.
-        unit: "person" or "event"; with "event", `contributions` is 1.
-        dropped: whether the share of contributions that limits drop is released (`dropped_share`), for a tenth of
-            the budget; not without delta, for events, or over "start".
-        possible: contributions that a person can have, dropped ones too, by public parameters, or None.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> counts = KeyedCounts(epsilon=1.0, delta=1e-6, over="start", horizon=24, contributions=7)
@@ -84,18 +68,17 @@ class KeyedCounts(Mechanism[KeyedState]):
     """
 
     epsilon: float
-    delta: float = 0.0
-    over: str | int = "window"
-    horizon: int = 1
-    contributions: int = 1
-    contributions_per_window: int | None = None
-    public_keys: bool = False
-    min_people: int = 1
-    max_value: int | None = None
-    unit: str = "person"
-    dropped: bool = False
-    possible: int | None = None
-
+    delta: float = 0.0  # in [0, 1); in (0, 0.1] if keys are not public; with 0 noise is discrete Laplace
+    over: str | int = "window"  # or "start": all steps; or n in 2 .. 1024: errors are of sums of the last n windows
+    horizon: int = 1  # steps of the run, up to 2^20 since the start
+    contributions: int = 1  # of one person in the whole run at most; 1 for events
+    contributions_per_window: int | None = None  # of one person in one step at most; it makes no noise smaller
+    public_keys: bool = False  # whether the list of keys, given to `initial_state`, is public: all are published
+    min_people: int = 1  # that a key must have to be considered
+    max_value: int | None = None  # with sums: values are integers from 0 to it, and half of the budget is for them
+    unit: str = "person"  # or "event"
+    dropped: bool = False  # whether a tenth of the budget is for `dropped_share`; not for events, or over "start"
+    possible: int | None = None  # contributions that a person can have, dropped ones too, by public parameters
     noise_label = "keyed counts"
     state_type: ClassVar[type[Any]] = KeyedState
 
@@ -174,10 +157,7 @@ class KeyedCounts(Mechanism[KeyedState]):
     def with_dropped_share(self, possible: float) -> Self:
         """Return this mechanism with that release, where its noise is Gaussian: noise of counts is 5% larger then.
 
-        Privacy: a function of public parameters.
-
-        Args:
-            possible: as the field, or `math.inf`.
+        `possible` is as the field, or `math.inf`. Privacy: a function of public parameters.
         """
         if not isinstance(self.law.curve, GaussianCurve):
             return self
@@ -293,14 +273,13 @@ class KeyedCounts(Mechanism[KeyedState]):
         ready = totals[0] >= self.min_people  # a contribution each
         self._remember(after, np.flatnonzero(ready & ~counted), given.step, source)
         counted |= ready
-        some = after.considered
+        some = np.flatnonzero(counted)
         answers = totals[:, some] + self._noises(after, given.step, source)
         threshold = self.law.threshold(given.step)
         after.published[some] |= True if threshold is None else answers[0] >= threshold
         chosen = after.published[some]
-        return replace(after, step=given.step), self._rows(
-            given.step, some[chosen].astype(np.uint64), answers[:, chosen]
-        )
+        rows = self._rows(given.step, some[chosen].astype(np.uint64), answers[:, chosen])
+        return replace(after, step=given.step), rows
 
     def _remember(self, state: KeyedState, keys: Integers, step: int, source: NoiseSource) -> None:
         """Bring the memory of keys that start to be counted at `step` to where noise is that they had all the time."""
@@ -311,7 +290,7 @@ class KeyedCounts(Mechanism[KeyedState]):
 
     def _noises(self, state: KeyedState, step: int, source: NoiseSource) -> Integers:
         """Return the noise of one step, int64 (answers, keys considered), and bring memory up to date."""
-        keys, noises = state.considered, []
+        keys, noises = np.flatnonzero(state.counted), []
         for (answer, noise, rows), totals in zip(self._memories(state), state.totals, strict=True):
             memory = rows[:, keys]
             noises.append(noise.advance(memory, step, keys.astype(np.uint64), totals[keys], source.derive(answer)))
@@ -361,14 +340,9 @@ class KeyedCounts(Mechanism[KeyedState]):
         They are of counts of one window each, and of sums of values; each bound holds with probability 0.95.
         """
         distinct, place = np.unique(windows, return_inverse=True)
-        return np.array(
-            [
-                np.array([self._noise(answer, n).tail_bound(n, OUTSIDE / 2) for n in distinct.tolist()], np.int64)[
-                    place
-                ]
-                for answer in ANSWERS[: len(self.law.noises)]
-            ]
-        )
+        answers = ANSWERS[: len(self.law.noises)]
+        margins = [[self._noise(answer, n).tail_bound(n, OUTSIDE / 2) for n in distinct.tolist()] for answer in answers]
+        return np.array(margins, np.int64)[:, place]
 
     def _noise(self, answer: str, windows: int) -> RunningNoise:
         """Return the noise of an answer, of a sum of so many windows."""

@@ -35,14 +35,12 @@ _CONTINUES = 1.0  # a cell beside one with people has some, too, if it has so ma
 class ContributionHistogram:
     """Publishes the number of people in each cell of a grid of contributions, with discrete Laplace noise.
 
+    Cell 0 has numbers up to the first edge, cell i those above `edges[i - 1]` and at most `edges[i]`, and the last cell
+    those above all.
+
     Privacy: (epsilon, 0) for one person over all that is read, added or removed: a person is in one cell, whatever he
     or she does. Enforced by the caller: one number for each person, which depends on that person's data alone.
     docs/proofs/limits.md, Theorem 1.
-
-    Args:
-        epsilon: finite and > 0.
-        edges: of the grid, increasing. Cell 0 has numbers up to the first one, cell i those above `edges[i - 1]` and at
-            most `edges[i]`, and the last cell those above all.
 
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
@@ -128,16 +126,11 @@ class NoisyHistogram:
 
     Privacy: post-processing. Accuracy: each interval holds the truth with probability 0.95; per person at
     most as many contributions count as the last edge.
-
-    Args:
-        edges: of the grid.
-        counts: noisy numbers of people, int64 (n,).
-        scale: of the discrete Laplace noise of each.
     """
 
-    edges: tuple[int, ...]
-    counts: Integers
-    scale: float
+    edges: tuple[int, ...]  # of the grid
+    counts: Integers  # noisy numbers of people
+    scale: float  # of the discrete Laplace noise of each
 
     @cached_property
     def seen(self) -> range:
@@ -221,13 +214,8 @@ class NoisyHistogram:
     def best_limit(self, stddev: Callable[[int], float]) -> int | None:
         """Return the limit that keeps most of a count in relation to its noise, and drops at most `MOST_DROPPED`.
 
-        Which items are large does not matter: all are kept by the same part on average, and have the same noise. None
-        if nobody can be seen.
-
-        Privacy: post-processing.
-
-        Args:
-            stddev: the standard deviation of the noise of a count under a limit.
+        Which items are large does not matter: all are kept by the same part on average, and have the same noise, whose
+        standard deviation under a limit is given. None if nobody can be seen. Privacy: post-processing.
         """
         enough = [edge for edge in self.edges[: self.seen.stop] if self.dropped(edge) <= MOST_DROPPED]
         return max(enough, key=lambda edge: (1 - self.dropped(edge)) / stddev(edge), default=None)
@@ -235,6 +223,5 @@ class NoisyHistogram:
 
 _STEP = 0.001
 _SHARES = np.arange(0.0, 1.0 + _STEP / 2, _STEP)
-
 _DEVIATIONS = max(math.log(1 / OUTSIDE) / math.sqrt(2), float(special.ndtri(1 - OUTSIDE / 2)))
 """Standard deviations to the ends of an interval: of one Laplace number, or of a normal one if that is more."""

@@ -99,18 +99,13 @@ class Calibration:
     With `up_steps` items have statuses: a hit takes an item up, and one that is up goes down iff count < T',
     Pr[T' <= c] = exp(-e^{-eta (c - t')}).
 
-    Attributes:
-        budget: what it was solved for.
-        eta: how much a person adds to the logarithm of a hazard.
-        up_steps: steps at which an item is up, of all items together, for which the accuracy is stated; None where
-            hits are charged, and not changes of status.
-        count_sigma: parameter of the discrete Gaussian noise on the gated count of each hit, or None.
+    Hits are charged, or with `up_steps` changes of status.
     """
 
-    budget: MonitorBudget
-    eta: float
-    up_steps: int | None = None
-    count_sigma: float | None = None
+    budget: MonitorBudget  # what it was solved for
+    eta: float  # how much a person adds to the logarithm of a hazard
+    up_steps: int | None = None  # at which an item is up, of all items together, for which the accuracy is stated
+    count_sigma: float | None = None  # of the discrete Gaussian noise on the gated count of each hit
 
     @property
     def noise_scale(self) -> float:

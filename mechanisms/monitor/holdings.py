@@ -16,15 +16,9 @@ from typing_extensions import override
 
 @dataclass(frozen=True, eq=False)
 class Charges(Run):
-    """Amounts charged to distinct people in one step: ten bytes a person for hits, encoded too.
-
-    Attributes:
-        keys: the people, uint64, shape (n,), strictly increasing.
-        values: the amounts, uint16, shape (n,); wider only if one does not fit.
-    """
+    """Amounts charged to distinct people, uint64, in one step; uint16, and wider only if one does not fit."""
 
     kind = "user counters"
-    names = ("users", "amounts")
 
     @classmethod
     def none(cls) -> Charges:
@@ -73,24 +67,19 @@ COLUMNS = {"users": "uint64", "items": "uint64", "ranks": "uint16"}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Holdings:
-    """Who has which items at one step: parallel columns, each pair of person and item at most once.
+    """Who has which items at one step: parallel columns, shape (n,), each pair of person and item at most once.
 
-    Attributes:
-        step: public number of the step, >= 0; steps are decided in increasing order, each once.
-        users: uint64, shape (n,): keyed hashes of people.
-        items: uint64, shape (n,): keyed hashes of items; with a known domain, positions in the domain.
-        ranks: uint16, shape (n,) or None (all zero): a person's items of the step in an order that depends on
-            nothing but the person, the step and the person's own items. With c charges left a person takes part in
-            the items ranked below c.
+    A person's items of the step have ranks, in an order that depends on nothing but the person, the step and the
+    person's own items. With c charges left a person takes part in the items ranked below c.
 
     Raises:
         ValueError, TypeError: a column has another shape or type.
     """
 
-    step: int
-    users: np.ndarray
-    items: np.ndarray
-    ranks: np.ndarray | None = None
+    step: int  # public, >= 0; steps are decided in increasing order, each once
+    users: np.ndarray  # uint64: keyed hashes of people
+    items: np.ndarray  # uint64: keyed hashes of items; with a known domain, positions in the domain
+    ranks: np.ndarray | None = None  # uint16; None: all are zero
 
     def __post_init__(self) -> None:
         checks.integer("step", self.step, minimum=0)
@@ -114,21 +103,13 @@ class Holdings:
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Holdings by item.
+    """Holdings by item."""
 
-    Attributes:
-        items: uint64, shape (m,), increasing: the items that somebody has.
-        totals: int64, shape (m,): how many people with charges left have each.
-        users: uint64, shape (n,): everybody who has an item, item by item.
-        active: bool, shape (n,): who of them counts.
-        held: int64, shape (m,): how many rows each item has.
-    """
-
-    items: Words
-    totals: Integers
-    users: Words
-    active: NDArray[np.bool_]
-    held: Integers
+    items: Words  # that somebody has, (m,), increasing
+    totals: Integers  # how many people with charges left have each, (m,)
+    users: Words  # everybody who has an item, item by item, (n,)
+    active: NDArray[np.bool_]  # who of them counts, (n,)
+    held: Integers  # how many rows each item has, (m,)
 
     @classmethod
     def of(cls, holdings: Holdings, counters: UserCounters, max_hits: int) -> Self:

@@ -28,30 +28,21 @@ STARTED, CONTINUES, ENDED = range(3)
 
 @dataclass(frozen=True, eq=False)
 class StatusRows:
-    """What is published about one step: hits, or the items that are up and those that no longer are.
+    """What is published about one step: hits, or the items that are up and those that no longer are; shape (m,).
 
-    Attributes:
-        items: uint64, shape (m,), increasing.
-        status: uint8, shape (m,): STARTED, as each hit is, CONTINUES or ENDED.
-        since: int64, shape (m,): the step at which each item went up.
-        counts: int64, shape (m,): noisy number of people charged, for items that started or ended; 0 for those that
-            continue, as nothing is paid for their counts. Shape (0,) without counts.
+    Counts are noisy numbers of people charged, of items that started or ended; 0 of those that continue, as nothing is
+    paid for these. Shape (0,) without counts.
     """
 
-    items: Words
-    status: NDArray[np.uint8]
-    since: Integers
+    items: Words  # increasing
+    status: NDArray[np.uint8]  # STARTED, as each hit is, CONTINUES or ENDED
+    since: Integers  # the step at which each item went up
     counts: Integers
 
 
 @dataclass(frozen=True, eq=False)
 class UpItems:
-    """Items that are up: public, like the changes that made them so.
-
-    Attributes:
-        items: uint64, shape (n,), increasing.
-        since: int64, shape (n,): the step at which each of them went up.
-    """
+    """Items that are up, increasing, and the steps at which they went up: public, as the changes that made them so."""
 
     items: Words = field(default_factory=lambda: np.empty(0, np.uint64))
     since: Integers = field(default_factory=lambda: np.empty(0, np.int64))
@@ -65,17 +56,11 @@ NONE_UP = UpItems()
 
 @dataclass(frozen=True, eq=False)
 class MonitorState:
-    """Everything that outlives a step.
+    """Everything that outlives a step."""
 
-    Attributes:
-        counters: the charges of each person; private.
-        up: the items that are up, if the monitor keeps statuses.
-        last_step: the last one decided, None before the first.
-    """
-
-    counters: UserCounters = field(default_factory=UserCounters)
-    up: UpItems = NONE_UP
-    last_step: int | None = None
+    counters: UserCounters = field(default_factory=UserCounters)  # the charges of each person; private
+    up: UpItems = NONE_UP  # where statuses are kept
+    last_step: int | None = None  # the last one decided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,24 +88,8 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         an unknown domain, items that nobody has are never reported. With rules: by how much a number of people must
         pass a threshold, or miss it, for all `tests` tests to go as they should; in between a rule stays as it is.
 
-    Attributes:
-        epsilon: finite and > 0.
-        delta: in (0, 1).
-        max_hits: charges after which a person is dropped, 1 to 65535; not below the number of rules.
-        beta: failure probability over all tests that the accuracy is stated for.
-        count_share: share of epsilon that pays for noisy counts of what is charged; 0 publishes no counts.
-        label: says what the steps and items are. Monitors that differ in any field draw different noise from one key;
-            two that look at the same people in different ways must, or their answers together would give noise away.
-        domain_size: size of a public domain, whose items are 0 .. domain_size - 1, or None if items exist only
-            because somebody has them.
-        horizon: steps that one person takes part in at most; None for no bound, with public items alone.
-        first_step: public number of the first step of the horizon, or None.
-        items_per_step: items that one person has in a step at most, 1 to 65535; any number of rules.
-        tests: number of tests for the accuracy; None for domain_size * horizon, or a million.
-        calibration: "clock"; "status"; or "paper" for the clock's constants as published, for a public domain.
-        up_steps: steps at which an item is up, of all items together, for the accuracy of statuses, up to `tests`.
-        starts: of rules: the number of people at which each becomes active, integers in [0, 2^53].
-        ends: of rules: the number, not above, below which each ends.
+    Monitors that differ in any field draw different noise from one key; two that look at the same people in different
+    ways must have different labels, or their answers together would give noise away.
 
     Example:
         >>> from dataclasses import replace
@@ -132,21 +101,21 @@ class ThresholdMonitor(Mechanism[MonitorState]):
     Source: Kaplan, Mansour, Stemmer (2020), Algorithms 3 and 5; docs/proofs/clock.md, docs/proofs/status_monitor.md.
     """
 
-    epsilon: float
-    delta: float
-    max_hits: int
-    beta: float = 0.05
-    count_share: float = 0.25
-    label: str = ""
-    domain_size: int | None = None
-    horizon: int | None = None
-    first_step: int | None = None
-    items_per_step: int = 1
-    tests: int | None = None
-    calibration: str = "clock"
-    up_steps: int = 100_000
-    starts: tuple[int, ...] = ()
-    ends: tuple[int, ...] = ()
+    epsilon: float  # finite and > 0
+    delta: float  # in (0, 1)
+    max_hits: int  # charges after which a person is dropped, 1 to 65535; not below the number of rules
+    beta: float = 0.05  # failure probability over all tests that the accuracy is stated for
+    count_share: float = 0.25  # share of epsilon for noisy counts of what is charged; 0 publishes none
+    label: str = ""  # says what the steps and items are
+    domain_size: int | None = None  # public items are 0 .. domain_size - 1; None: items exist as somebody has them
+    horizon: int | None = None  # steps that one person takes part in at most; None with public items alone
+    first_step: int | None = None  # public number of the first step of the horizon
+    items_per_step: int = 1  # items that one person has in a step at most, 1 to 65535; any number of rules
+    tests: int | None = None  # for the accuracy; None for domain_size * horizon, or a million
+    calibration: str = "clock"  # "status"; or "paper" for the clock's constants as published, for a public domain
+    up_steps: int = 100_000  # at which an item is up, of all items together, for the accuracy of statuses
+    starts: tuple[int, ...] = ()  # of rules: the number of people at which each becomes active, in [0, 2^53]
+    ends: tuple[int, ...] = ()  # of rules: the number, not above, below which each ends
     noise_label = "threshold monitor"
     state_type = MonitorState
 
@@ -160,19 +129,15 @@ class ThresholdMonitor(Mechanism[MonitorState]):
         checks.integer("items_per_step", self.items_per_step, minimum=1, maximum=LARGEST_HITS)
         if self._size is None and self.horizon is None:
             raise ValueError("horizon must be given without a public list of items")
-        if self.starts or self.ends:
-            self._check_rules()
         _ = self._budget  # checks the rest
-
-    def _check_rules(self) -> None:
         if len(self.starts) != len(self.ends):
             raise ValueError(f"starts and ends must be of equal length, got {len(self.starts)} and {len(self.ends)}")
-        if self.calibration != "status" or self.domain_size is not None or self.items_per_step > 1:
+        if self.starts and (self.calibration != "status" or self.domain_size is not None or self.items_per_step > 1):
             raise ValueError("calibration must be status with starts, which say how many items there are")
         for start, end in zip(self.starts, self.ends, strict=True):
             most = checks.integer("starts", start, minimum=0, maximum=LARGEST_THRESHOLD)
             checks.integer("ends", end, minimum=0, maximum=most)
-        checks.integer("max_hits", self.max_hits, minimum=len(self.starts))  # one person may count for all of them
+        checks.integer("max_hits", self.max_hits, minimum=max(1, len(self.starts)))  # a person may count for all rules
 
     @property
     def _size(self) -> int | None:

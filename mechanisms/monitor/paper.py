@@ -7,15 +7,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
-from privstream.mechanisms.arrays import Floats, Integers
+from privstream.mechanisms.arrays import Integers
 from privstream.mechanisms.monitor.calibration import Calibration, MonitorBudget, with_counts
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
 from privstream.mechanisms.noise.sources import Labels, NoiseSource
 from privstream.mechanisms.privacy.accounting import PointCurve, PrivacyCurve
 from typing_extensions import override
 
-_REACH = 45.0
 LEAST_SCALE = 2.0  # of b: Pr[v < -Delta] <= 1/4 needs it
 
 
@@ -30,11 +28,6 @@ class PaperCalibration(Calibration):
     inner_scale: float
 
     @property
-    @override
-    def noise_scale(self) -> float:
-        return 10 * (self.inner_scale * math.log(self.inner_scale))
-
-    @property
     def cut_off(self) -> int:
         """Delta, rounded up."""
         return math.ceil(self.inner_scale * math.log(self.inner_scale))
@@ -45,16 +38,10 @@ class PaperCalibration(Calibration):
         return float(math.ceil(self.noise_scale * math.log(self.budget.tests / self.budget.beta)))
 
     @override
-    def miss_probability(self, counts: ArrayLike) -> Floats:
-        return self._chance(np.asarray(counts, np.float64)[..., None] + self._inner[0] + 1 - self.threshold)
-
-    @override
-    def hit_probability(self, counts: ArrayLike) -> Floats:
-        return self._chance(self.threshold - np.asarray(counts, np.float64)[..., None] - self._inner[0])
-
-    def _chance(self, least: Floats) -> Floats:
-        """Return Pr[w >= least], or that w is <= -least, where `least` has a column for each value of min(v, Delta)."""
-        return np.asarray(_tail(least, self.noise_scale) @ self._inner[1])
+    def _surely_hit(self, allowed: float) -> int:
+        # Neither noise is so low, but with half of this probability each.
+        lowest = (DiscreteLaplace(scale).tail_quantile(allowed / 2) for scale in (self.noise_scale, self.inner_scale))
+        return int(self.threshold) + sum(lowest)
 
     @override
     def draw_thresholds(self, noise: NoiseSource, labels: Labels) -> Integers:
@@ -72,21 +59,6 @@ class PaperCalibration(Calibration):
     def hits_curve(self) -> PrivacyCurve:
         # The (epsilon, delta) of the paper's theorem.
         return PointCurve(self.budget.hits_epsilon, _hits_delta(self.budget))
-
-    @functools.cached_property
-    def _inner(self) -> tuple[Floats, Floats]:
-        """The values of min(v, Delta), but those of a probability of e^-45, and how probable each is."""
-        values = np.arange(-math.ceil(_REACH * self.inner_scale), self.cut_off + 1.0)
-        chances = DiscreteLaplace(self.inner_scale).pmf(values)
-        chances[-1] = _tail(self.cut_off, self.inner_scale)
-        return values, chances
-
-
-def _tail(least: ArrayLike, scale: float) -> Floats:
-    """Return Pr[X >= least] for discrete Laplace X and integers."""
-    least, norm = np.asarray(least, dtype=np.float64), 1 + math.exp(-1 / scale)
-    far: Floats = np.exp(-np.maximum(least, 1) / scale) / norm
-    return np.where(least >= 1, far, 1 - np.exp(-np.maximum(1 - least, 1) / scale) / norm)
 
 
 def _hits_delta(budget: MonitorBudget) -> float:

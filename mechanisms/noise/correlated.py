@@ -125,7 +125,7 @@ class BufferedFactor:
     def float_error(self, sigma: float) -> float:
         """Return a bound of what floats round off in a correction, for z of that deviation, in units of the grid.
 
-        Proof: docs/proofs/counters.md, section 4.
+        Proof: docs/proofs/counters.md, section 3.
         """
         poles, _, weights = self.function
         largest = DEVIATIONS * 4 * sigma / np.sqrt(1 - poles**2)

@@ -136,14 +136,6 @@ class DiscreteNoise(ABC):
         """Return Pr[X = k]."""
         return np.exp(self.log_pmf(k))
 
-    @abstractmethod
-    def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
-        """Return one value per label, int64 (n,)."""
-
-    @abstractmethod
-    def tail_quantile(self, beta: float) -> int:
-        """Return the least integer z with Pr[X > z] <= beta."""
-
 
 @dataclass(frozen=True)
 class Geometric(DiscreteNoise):
@@ -170,12 +162,12 @@ class Geometric(DiscreteNoise):
         with np.errstate(over="ignore"):  # tiny scale
             return np.where(k >= 0, -k / self.scale + math.log(-math.expm1(-1 / self.scale)), -np.inf)
 
-    @override
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
         return _draw_digits(_geometric_tables(self.scale, two_sided=False), noise, labels)
 
-    @override
     def tail_quantile(self, beta: float) -> int:
+        """Return the least integer z with Pr[X > z] <= beta."""
         beta = checks.probability("beta", beta)
         return max(0, int(PRECISE.ceil(-PRECISE.log(beta) * PRECISE.mpf(self.scale))) - 1)
 
@@ -185,6 +177,7 @@ class DiscreteLaplace(DiscreteNoise):
     """Pr[X = k] proportional to e^(-|k|/scale) on all integers; scale up to 1e12."""
 
     scale: float
+    mean = 0.0
 
     def __post_init__(self) -> None:
         _check_up_to("scale", self.scale, LARGEST_SCALE)
@@ -200,12 +193,12 @@ class DiscreteLaplace(DiscreteNoise):
         with np.errstate(over="ignore"):  # tiny scale
             return -np.abs(np.asarray(k, dtype=np.float64)) / self.scale + math.log(math.tanh(0.5 / self.scale))
 
-    @override
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
         return _draw_digits(_geometric_tables(self.scale, two_sided=True), noise, labels)
 
-    @override
     def tail_quantile(self, beta: float) -> int:
+        """Return the least integer z with Pr[X > z] <= beta."""
         beta = PRECISE.mpf(checks.probability("beta", beta))
         scale = PRECISE.mpf(self.scale)
         q = PRECISE.exp(-1 / scale)
@@ -248,8 +241,8 @@ class DiscreteGaussian(DiscreteNoise):
     def log_pmf(self, k: ArrayLike) -> Floats:
         return self._log_weight(k) - math.log(self._total())
 
-    @override
     def draw(self, noise: NoiseSource, labels: Labels) -> Integers:
+        """Return one value per label, int64 (n,)."""
         *low, high = self.digits
         if not low:
             return _gaussian_table(high).draw(noise, labels)
@@ -259,8 +252,8 @@ class DiscreteGaussian(DiscreteNoise):
             value += _gaussian_table(low[place]).draw(noise.derive("digit", place), labels)
         return value
 
-    @override
     def tail_quantile(self, beta: float) -> int:
+        """Return the least integer z with Pr[X > z] <= beta."""
         beta = checks.probability("beta", beta)
         if self.sigma > _LARGEST_TABLE_SIGMA:
             # Midpoint rule: off by one where the exact quantile is within 1 / sigma of an integer, at most.

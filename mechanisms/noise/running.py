@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -34,6 +34,7 @@ _CORRECTION = 1.0  # most that a correction is off by, in units of the grid: 1/2
 _FLOATS = 0.5
 _SMALL_PART = 1e-6  # of a tail probability: for what noise that is rounded to integers may add to continuous noise
 _ROUNDED_SIGMA = 2.0  # of that part: docs/proofs/counters.md, Lemma 1
+_SCALES = 128.0  # no discrete Laplace number ever leaves so many of its scales
 _LARGEST_TAIL = 0.1  # up to which normal tails bound discrete ones: docs/proofs/keyed_counts.md, Lemma 3
 
 
@@ -74,16 +75,10 @@ class RunningNoise(ABC):
 
 @dataclass(frozen=True)
 class IndependentNoise(RunningNoise):
-    """Each step has noise of its own; where several are added up, variance and tails are those of the sum.
+    """Each step has noise of its own; where several are added up, variance and tails are those of the sum."""
 
-    Attributes:
-        law: of one step.
-        windows: steps that are added up.
-    """
-
-    law: SymmetricNoise
-    windows: int = 1
-
+    law: SymmetricNoise  # of one step
+    windows: int = 1  # steps that are added up
     rows = 0
 
     @override
@@ -113,33 +108,21 @@ class IndependentNoise(RunningNoise):
 
 @dataclass(frozen=True)
 class ToeplitzNoise(RunningNoise):
-    """Sums of w = D^-1 R^-1 z over all steps, z independent Gaussian numbers on a grid of 2^-fraction.
+    """Sums of w = D^-1 R^-1 z over all steps, z independent Gaussian numbers on a grid of 2^-fraction."""
 
-    Attributes:
-        factor: R D.
-        law: of z where its level is 1, in units of the grid.
-        fraction: fractional bits of the grid.
-    """
-
-    factor: BufferedFactor
-    law: DiscreteGaussian
-    fraction: int
-
+    factor: BufferedFactor  # R D
+    law: DiscreteGaussian  # of z where its level is 1, in units of the grid
+    fraction: int  # fractional bits of the grid
     rows = BUFFERS + 1  # those of the factor, and the sum of w
 
     @classmethod
     @functools.lru_cache(maxsize=64)
     def of(cls, steps: int, shift: float, *, norm: float, touched: int, largest: int) -> Self:
-        """Return the least noise in which one person is seen as a shift of so many deviations.
+        """Return the least noise of so many steps in which one person is seen as a shift of so many deviations in all.
 
-        Proof: docs/proofs/counters.md, Theorem 4.
-
-        Args:
-            steps: of the run.
-            shift: in standard deviations, of all steps together.
-            norm: of what the person adds, over columns, as if all of it came at one step.
-            touched: columns that the person may move, counted with each contribution.
-            largest: what one column moves by, at most.
+        `norm` is that of what the person adds, over columns, as if all of it came at one step; `touched` the columns
+        that the person may move, counted with each contribution; `largest` what one column moves by, at most.
+        Proof: docs/proofs/counters.md, Theorem 2.
 
         Raises:
             ValueError: floats could not add it up exactly.
@@ -214,71 +197,12 @@ class ToeplitzNoise(RunningNoise):
 
 
 @dataclass(frozen=True)
-class NodeNoise(RunningNoise):
-    """The noise of nodes of a tree over steps: that of a prefix is the sum of a few nodes.
+class CompleteTreeNoise(RunningNoise):
+    """A tree of complete nodes, each bound to the totals after its last step: docs/proofs/counters.md, section 2."""
 
-    Attributes:
-        horizon: steps of the run.
-        law: of a node.
-    """
-
-    horizon: int
-    law: SymmetricNoise
-
-    @abstractmethod
-    def nodes(self, step: int) -> Sequence[tuple[int, int, int]]:
-        """Return height, position and sign of the nodes that add up to the first `step` steps."""
-
-    @abstractmethod
-    def most_nodes(self, step: int) -> int:
-        """Return how many nodes a prefix of at most `step` steps has at most."""
-
-    @override
-    def variance(self, step: int) -> float:
-        return len(self.nodes(step)) * self.law.variance
-
-    @override
-    def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
-        return sum_quantile([(self.law, _few(len(self.nodes(step)) * number))], math.log(2 * tail))
-
-
-@dataclass(frozen=True)
-class TreeNoise(NodeNoise):
-    """A k-ary tree with subtraction: every node is drawn again from its label, so that nothing is remembered.
-
-    Nodes are used before their data are there, so they are not bound to totals: docs/proofs/counters.md, section 3.
-    """
-
-    law: DiscreteLaplace
-
-    rows = 0
-
-    @override
-    def nodes(self, step: int) -> Sequence[tuple[int, int, int]]:
-        return list(prefix_nodes(best_base(self.horizon), step))
-
-    @override
-    def advance(self, memory: Floats, step: int, keys: Words, totals: Integers, source: NoiseSource) -> Integers:
-        noise = np.zeros(len(keys), np.int64)
-        for height, node, sign in self.nodes(step):
-            noise += sign * self.law.draw(source, _labels(keys, height << 48 | node))
-        return noise
-
-    @override
-    def most_nodes(self, step: int) -> int:
-        base = best_base(self.horizon)
-        return base // 2 * tree_height(base, step)
-
-
-@dataclass(frozen=True)
-class CompleteTreeNoise(NodeNoise):
-    """A tree of complete nodes, each bound to the totals after its last step: docs/proofs/counters.md, section 2.
-
-    Attributes:
-        base: children of a node.
-    """
-
-    base: int
+    horizon: int  # steps of the run
+    law: SymmetricNoise  # of a node
+    base: int  # children of a node
 
     @property
     @override
@@ -286,12 +210,12 @@ class CompleteTreeNoise(NodeNoise):
         # In row h the noise at the last step that is a multiple of base^h. A step is in as many nodes.
         return len(plain_digits(self.base, self.horizon))
 
-    @override
-    def nodes(self, step: int) -> Sequence[tuple[int, int, int]]:
-        found: list[tuple[int, int, int]] = []
+    def nodes(self, step: int) -> list[tuple[int, int]]:
+        """Return height and position of the nodes that add up to the first `step` steps."""
+        found: list[tuple[int, int]] = []
         for height, digit in reversed(list(enumerate(plain_digits(self.base, step)))):
             end = step // self.base**height
-            found += [(height, position, 1) for position in range(end - digit, end)]
+            found += [(height, position) for position in range(end - digit, end)]
         return found
 
     @override
@@ -316,8 +240,26 @@ class CompleteTreeNoise(NodeNoise):
         return next(h for h in itertools.count() if step % self.base ** (h + 1))
 
     @override
-    def most_nodes(self, step: int) -> int:
-        return _most_digits(self.base, step)
+    def variance(self, step: int) -> float:
+        return sum(plain_digits(self.base, step)) * self.law.variance
+
+    @override
+    def tail_bound(self, step: int, tail: float, number: int = 1) -> int:
+        return sum_quantile([(self.law, _few(sum(plain_digits(self.base, step)) * number))], math.log(2 * tail))
+
+
+def laplace_tree(steps: int, scale: float) -> CompleteTreeNoise:
+    """Return the best tree whose nodes have discrete Laplace noise of `scale` times the number of its levels.
+
+    Raises:
+        ValueError: floats could not add it up exactly.
+    """
+    base = best_arity(steps)
+    height = len(plain_digits(base, steps))
+    law = DiscreteLaplace(math.nextafter(height * scale, math.inf))
+    if _SCALES * law.scale * base * height >= EXACT:  # else the low bits of what is published would be the true ones
+        raise ValueError("sums of noise must be exact in floating point")
+    return CompleteTreeNoise(steps, law, base)
 
 
 LENGTHS = (10, 147, 2_916, 171_366, 5_315_625, 1 << 40)
@@ -328,15 +270,11 @@ LENGTHS = (10, 147, 2_916, 171_366, 5_315_625, 1 << 40)
 class EpochNoise(RunningNoise):
     """One noise after the other, the last one again and again: noise grows with the steps done, not with a horizon.
 
-    Past epochs count with their noise at their ends: docs/proofs/counters.md, section 5.
-
-    Attributes:
-        epochs: the noise of each.
-        lengths: the steps of each.
+    Past epochs count with their noise at their ends: docs/proofs/counters.md, section 4.
     """
 
-    epochs: tuple[RunningNoise, ...]
-    lengths: tuple[int, ...]
+    epochs: tuple[RunningNoise, ...]  # the noise of each
+    lengths: tuple[int, ...]  # the steps of each
 
     @classmethod
     def of(cls, make: Callable[[int], RunningNoise], first: int | None = None, longest: int = LENGTHS[-1]) -> Self:
@@ -375,38 +313,18 @@ class EpochNoise(RunningNoise):
     @override
     def tail_bound(self, step: int, tail: float, number: int = 1, *, so_far: bool = False) -> int:
         """Return z with Pr[sum of the noise of so many keys > z] <= tail: at `step`, or at any one step `so_far`."""
-        if any(found := self.laws(step, largest=so_far)):
-            sums = [[(law, _few(each * number)) for law, each in laws] for laws in found]
-            return max(sum_quantile(laws, math.log(2 * tail)) for laws in (sums if so_far else sums[-1:]))
         begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
-        return sum(epoch.tail_bound(done, tail / len(begun), number) for epoch, done in begun)
-
-    def tail_up_to(self, step: int, tail: float) -> int:
-        """Return z with Pr[noise at any of the steps 1 .. `step` > z] <= tail; it grows with the step."""
-        begun = [(epoch, done) for _, epoch, _, done in self.begun(step)]
-        shares = [tail / len(begun) / done for _, done in begun]
-        if any(most := self.laws(step, largest=True)):
-            return max(sum_quantile(laws, math.log(2 * share)) for laws, share in zip(most, shares, strict=True))
-        return sum(epoch.tail_bound(done, share) for (epoch, done), share in zip(begun, shares, strict=True))
-
-    def laws(self, step: int, *, largest: bool = False) -> list[list[tuple[SymmetricNoise, int]]]:
-        """Return of how many nodes of each law the noise is, up to each epoch; nothing where it is not of nodes.
-
-        Of the last steps of all epochs but the last one, and of `step`; or of any steps up to these, at most.
-        """
-        past: list[tuple[SymmetricNoise, int]] = []
-        found = []
-        for _, epoch, _, done in self.begun(step):
-            if isinstance(epoch, NodeNoise):
-                ends = (epoch.law, len(epoch.nodes(done)))
-                found.append([*past, (epoch.law, epoch.most_nodes(done)) if largest else ends])
-                past.append(ends)
-        return found or [[]]
-
-
-def tree_nodes(horizon: int) -> int:
-    """Return in how many nodes of `TreeNoise` one step is."""
-    return tree_height(best_base(horizon), horizon)
+        if not isinstance(begun[0][0], CompleteTreeNoise):
+            return sum(epoch.tail_bound(done, tail / len(begun), number) for epoch, done in begun)
+        past: list[tuple[SymmetricNoise, int]] = []  # nodes at the ends of past epochs
+        bounds = []
+        for epoch, done in begun:
+            assert isinstance(epoch, CompleteTreeNoise)
+            ends = sum(plain_digits(epoch.base, done))
+            most = _most_digits(epoch.base, done) if so_far else ends
+            bounds.append(sum_quantile([*past, (epoch.law, _few(most * number))], math.log(2 * tail)))
+            past.append((epoch.law, _few(ends * number)))
+        return max(bounds) if so_far else bounds[-1]
 
 
 @functools.lru_cache(maxsize=256)
@@ -466,30 +384,3 @@ def best_arity(horizon: int) -> int:
         least = itertools.count(max(2, round(horizon ** (1 / height)) - 1))
         bases.append(next(base for base in least if base**height > horizon))
     return min(bases, key=lambda base: len(plain_digits(base, horizon)) ** 2 * _most_digits(base, horizon))
-
-
-def tree_height(base: int, horizon: int) -> int:
-    """Return the least h with (base^h - 1) / 2 >= horizon."""
-    return next(h for h in itertools.count(1) if (base**h - 1) // 2 >= horizon)
-
-
-@functools.lru_cache(maxsize=256)
-def best_base(horizon: int) -> int:
-    """Return the odd base with the least mean variance, in about: height^2 times height base / 4 nodes."""
-    return min(range(3, _LARGEST_BASE + 1, 2), key=lambda base: tree_height(base, horizon) ** 3 * base)
-
-
-_LARGEST_BASE = 99
-
-
-def prefix_nodes(base: int, step: int) -> Iterator[tuple[int, int, int]]:
-    """Return height, position and sign of the nodes that add up to the first `step` steps: by balanced digits."""
-    numbers, position = [], 0
-    while step:
-        numbers.append((step + base // 2) % base - base // 2)
-        step = (step - numbers[-1]) // base
-    for height in reversed(range(len(numbers))):
-        position, number = position * base, numbers[height]
-        for node in range(min(position, position + number), max(position, position + number)):
-            yield height, node, 1 if number > 0 else -1
-        position += number

@@ -74,15 +74,9 @@ class PrfNoise:
         return PrfNoise(self._prf.child(*path), None if lineage is None else (lineage[0], (*lineage[1], *path)))
 
     def words(self, labels: Labels, lanes: int = 1) -> Words:
-        """Return 128 uniform bits per label and lane.
+        """Return 128 uniform bits per label and lane, uint64 (n, lanes, 2), the high word before the low word.
 
-        Args:
-            labels: uint64 (n, 2) or (n,), or an int n for the labels 0..n-1.
-            lanes: how many independent values each label needs, at least 1.
-
-        Returns:
-            uint64 (n, lanes, 2), the high word before the low word. The bits of a label depend on nothing but the
-            source, the label and the lane.
+        The bits of a label depend on nothing but the source, the label and the lane.
         """
         lanes = checks.integer("lanes", lanes, minimum=1)
         blocks = _blocks(labels)
@@ -286,13 +280,9 @@ _ROW = 2  # the third column of labels that are bound
 
 
 class RowNoise:
-    """Draw for the label (row, low) what a source draws for the label (keys[row], low).
+    """Draw for the label (row, low) what a source draws for the label (keys[row], low), keys uint64 (rows,).
 
     Labels that are bound to values have a third column, with their row.
-
-    Args:
-        source: what draws.
-        keys: uint64, shape (rows,): the key of each row.
     """
 
     def __init__(self, source: NoiseSource, keys: Words) -> None:

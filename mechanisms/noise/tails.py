@@ -9,10 +9,9 @@ from functools import lru_cache
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
-from privstream.mechanisms import checks
 from privstream.mechanisms.arrays import Floats
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, SymmetricNoise
-from scipy import fft, special
+from scipy import fft
 
 SERIES = 2.11  # more than the sum of 1 / (n ln^2 n) from n = 2 on
 
@@ -25,10 +24,8 @@ class NoiseSum:
     """The sum of independent noises: `raising` are geometric with these scales, `lowering` are subtracted ones.
 
     The law is tilted by e^(rate x) so that the quantile asked for becomes its mean, convolved exactly (a discrete
-    Fourier transform of its closed form), and tilted back: full relative precision however small the tail.
-
-    Attributes:
-        raising, lowering: pairs (scale, number of such noises).
+    Fourier transform of its closed form), and tilted back: full relative precision however small the tail. Noises are
+    given as pairs of a scale and how many have it.
     """
 
     raising: tuple[tuple[float, int], ...]
@@ -45,11 +42,9 @@ class NoiseSum:
         sums = self.raising + self.lowering
         if not sums or math.log(sum(n for _, n in sums)) - 1 / max(b for b, _ in sums) <= log_beta:
             return 0  # all noises are 0 with probability 1 - e^log_beta
-        return _quantile(self._drawable(), log_beta)
-
-    def _drawable(self) -> NoiseSum:
-        """Return this with scales that are not so small as to overflow; larger ones have larger tails."""
-        return NoiseSum(*(tuple((max(b, 1 / 700), n) for b, n in part) for part in (self.raising, self.lowering)))
+        # Scales that are so small as to overflow may be larger, which have larger tails.
+        drawable = (tuple((max(b, 1 / 700), n) for b, n in part) for part in (self.raising, self.lowering))
+        return _quantile(NoiseSum(*drawable), log_beta)
 
     def log_moment(self, rate: float) -> float:
         """Return ln E[e^(rate sum)], for rates up to 1 / the largest scale that raises."""
@@ -103,13 +98,6 @@ def _quantile(noises: NoiseSum, log_beta: float) -> int:
     return int(max(0, min(exact, chernoff)))
 
 
-def log_moment(law: DiscreteLaplace, rate: float) -> float:
-    """Return ln E[e^(rate X)], for rates below 1 / the scale of the law."""
-    decay = math.exp(-1 / law.scale)
-    product = (1 - decay) ** 2 / ((1 - decay * np.exp(rate)) * (1 - decay * np.exp(-rate)))
-    return float(np.log(np.maximum(product, 1.0)))
-
-
 def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -> int:
     """Return z that |sum| exceeds with probability at most e^log_beta, for so many noises of each law, all of one kind.
 
@@ -122,11 +110,6 @@ def sum_quantile(parts: Sequence[tuple[SymmetricNoise, int]], log_beta: float) -
         return math.floor(sigma * math.sqrt(2 * (math.log(2) - log_beta)))
     laplace = [(law.scale, number) for law, number in parts if isinstance(law, DiscreteLaplace)]
     return NoiseSum.laplace(laplace).quantile(log_beta - math.log(2))
-
-
-def normal_spread(variance: float, beta: float) -> int:
-    """Return z such that rounded normal noise is within z with probability 1 - beta."""
-    return math.ceil(-float(special.ndtri(checks.probability("beta", beta) / 2)) * math.sqrt(variance) + 0.5)
 
 
 def series_share(number: int) -> float:

@@ -213,7 +213,6 @@ class SlackCurve(PrivacyCurve):
     slack: float
 
     def __post_init__(self) -> None:
-        _check_curve(self.curve)
         checks.probability("slack", self.slack, zero=True)
 
     @override
@@ -256,10 +255,6 @@ class ComposedCurve(PrivacyCurve):
     interval: float = 1e-4
 
     def __post_init__(self) -> None:
-        if not isinstance(self.curves, tuple) or not self.curves:
-            raise TypeError("curves must be a tuple of privacy curves, at least one")
-        for curve in self.curves:
-            _check_curve(curve)
         checks.positive("interval", self.interval)
 
     @functools.cached_property
@@ -293,22 +288,12 @@ def point_of(curve: PrivacyCurve) -> PointCurve | None:
     return curve if isinstance(curve, PointCurve) else None
 
 
-def _check_curve(curve: object) -> None:
-    if not isinstance(curve, PrivacyCurve):
-        raise TypeError(f"curve must be a privacy curve, got {type(curve).__name__}")
-
-
 @functools.lru_cache(maxsize=4096)
 def group_point(curve: PrivacyCurve, epsilon: float, delta: float, changes: int) -> PointCurve | None:
     """Return what a mechanism promises for so many changes in a row, if it is anything.
 
-    Proof: docs/proofs/units.md, Theorem 2. Where another point of the curve allows it, delta stays what it is.
-
-    Args:
-        curve: all that it promises for one change.
-        epsilon: of the point at which that is stated.
-        delta: of the same point.
-        changes: at least 1.
+    Its curve says all that it promises for one change, which is stated at one point. Where another point allows it,
+    delta stays what it is. Proof: docs/proofs/units.md, Theorem 2.
     """
 
     def of_group(at: float) -> float:
@@ -389,12 +374,11 @@ def noise_curve(epsilon: float, delta: float) -> PrivacyCurve:
 def joint_curve(curves: Sequence[PrivacyCurve], interval: float = 1e-4) -> PrivacyCurve:
     """Return the curve of mechanisms that run at once and may feed each other.
 
+    Curves are those of each mechanism, at least one, for the same unit and neighbours. Losses of parts that are not
+    Gaussian are on a grid of `interval`.
+
     Privacy: docs/proofs/monitor.md, Theorem 1. A slack beside a Gaussian curve is covered by a catastrophe of its own,
     and the probabilities of these add up.
-
-    Args:
-        curves: of each mechanism, at least one, for the same unit and neighbours.
-        interval: grid of the privacy losses of parts that are not Gaussian, > 0.
 
     Raises:
         ValueError: a slack is larger than what its curve leaves at epsilon 0.

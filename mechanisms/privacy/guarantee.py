@@ -39,36 +39,23 @@ CONTRIBUTIONS_HASHED = (
 class PrivacyGuarantee:
     """A differential privacy guarantee, and everything that it is conditional on.
 
-    Attributes:
-        unit: what is protected.
-        epsilon: finite and >= 0.
-        delta: in [0, 1).
-        limits: sentences that say what each unit is limited to.
-        public: what is public, or published, besides the outputs.
-        adaptivity: sentence that says what the adversary may choose.
-        proof: where it is proved, such as "docs/proofs/clock.md, Theorem 2"; empty if nothing was written down.
-        caveats: sentences that say what the guarantee rests on besides; see `privstream.mechanisms.privacy.guarantee`.
-        horizon: number of steps that the guarantee is stated for; None if it has no bound.
-        curve: the whole privacy curve, or None if only (epsilon, delta) is known.
-        step: what a step is called in sentences, such as "window"; no part of what is promised.
-
     Example:
         >>> from privstream.mechanisms.privacy.units import EVENT
         >>> PrivacyGuarantee(unit=EVENT, epsilon=1.0, delta=0.0).paragraph()[:60]
         '(epsilon = 1, delta = 0)-differential privacy for one event,'
     """
 
-    unit: PrivacyUnit
-    epsilon: float
-    delta: float
-    limits: tuple[str, ...] = ()
-    public: tuple[str, ...] = ()
+    unit: PrivacyUnit  # what is protected
+    epsilon: float  # finite and >= 0
+    delta: float  # in [0, 1)
+    limits: tuple[str, ...] = ()  # sentences that say what each unit is limited to
+    public: tuple[str, ...] = ()  # what is public, or published, besides the outputs
     adaptivity: str = "The inputs of each step may depend on everything published before it."
-    proof: str = ""
-    caveats: tuple[str, ...] = ()
-    horizon: int | None = None
-    curve: PrivacyCurve | None = field(default=None, compare=False, repr=False)
-    step: str = field(default="step", compare=False, repr=False)
+    proof: str = ""  # where it is proved, such as "docs/proofs/clock.md, Theorem 2"
+    caveats: tuple[str, ...] = ()  # sentences that say what the guarantee rests on besides
+    horizon: int | None = None  # number of steps that it is stated for; None if it has no bound
+    curve: PrivacyCurve | None = field(default=None, compare=False, repr=False)  # all of it, if it is known
+    step: str = field(default="step", compare=False, repr=False)  # what a step is called, such as "window"
 
     def __post_init__(self) -> None:
         if not isinstance(self.unit, PrivacyUnit):

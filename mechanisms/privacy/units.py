@@ -19,9 +19,7 @@ def in_words(micros: int) -> str:
     >>> in_words(30 * 86_400 * SECOND), in_words(90 * 60 * SECOND), in_words(2_500_000)
     ('30 days', '90 minutes', '2.5 seconds')
     """
-    unit, length = next(
-        ((unit, length) for unit, length in UNITS if micros >= length and micros % length == 0), ("second", SECOND)
-    )
+    unit, length = next((one for one in UNITS if micros >= one[1] and micros % one[1] == 0), ("second", SECOND))
     return f"{micros / length:,.12g} {unit}{'s' * (micros != length)}"
 
 
@@ -40,16 +38,9 @@ LONGEST = 1 << 62  # microseconds, of a window
 class PrivacyUnit:
     """What is protected: a portion of the data, or any change of the data that moves little.
 
-    Attributes:
-        what: "person": all that one person sends. "event": one event (a record, or an update of a point), whenever it
-            occurs. "query" or "utility": a change of the data that moves none of these by more than `bound`.
-        window: length in microseconds of the fixed windows of which the unit is what a person sends in one; None for
-            the whole run.
-        origin: start of such a window in microseconds since 1970 UTC, in [0, window).
-        calendar: in words, the windows of a calendar of which the unit is what a person sends in one, each made of
-            whole windows as `window` and `origin` say. Empty for windows of one length.
-        bound: how far a change moves any query or utility at most.
-        same_direction: a change moves all of them in the same direction.
+    "person": all that one person sends, in the whole run or in one window. "event": one event (a record, or an update
+    of a point), whenever it occurs. "query" or "utility": a change of the data that moves none of these by more than
+    `bound`. Windows of a `calendar`, in words, are made of whole ones of the `window` and `origin` that are given.
 
     Example:
         >>> print(PrivacyUnit(what="person", window=3_600_000_000))
@@ -59,11 +50,11 @@ class PrivacyUnit:
     """
 
     what: str
-    window: int | None = None
-    origin: int = 0
+    window: int | None = None  # microseconds
+    origin: int = 0  # start of a window in microseconds since 1970 UTC, in [0, window)
     calendar: str = ""
     bound: float = 1.0
-    same_direction: bool = False
+    same_direction: bool = False  # whether a change moves all queries or utilities in the same direction
 
     def __post_init__(self) -> None:
         checks.one_of("what", self.what, PORTIONS + CHANGES)

@@ -79,12 +79,6 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
         and, if there are exactly `records` records and at least `records_needed(queries, beta)` of them, the run does
         not halt before all these queries are answered.
 
-    Args:
-        delta: in [0, 1); > 0 pays for many updates.
-        domain_size: number of kinds of records, from 2 to 2^24.
-        records: public number of records, from 1 to 2^53, exact or estimated; a wrong one costs accuracy, not privacy.
-        alpha: error, as a part of `records`, from which the hypothesis is corrected, in (0, 1).
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = OnlineMultiplicativeWeights(epsilon=1.0, domain_size=4, records=10**6, alpha=0.1)
@@ -97,10 +91,10 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     """
 
     epsilon: float
-    delta: float = 0.0
-    domain_size: int
-    records: int
-    alpha: float
+    delta: float = 0.0  # in [0, 1); > 0 pays for many updates
+    domain_size: int  # kinds of records, from 2 to 2^24
+    records: int  # how many, public, from 1 to 2^53, exact or estimated: a wrong one costs accuracy, not privacy
+    alpha: float  # error, as a part of `records`, from which the hypothesis is corrected, in (0, 1)
     noise_label = "multiplicative weights"
     state_type = Hypothesis
     proof = "docs/proofs/multiplicative_weights.md, section Privacy"
@@ -118,9 +112,7 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     def most_accurate(cls, *, queries: int, beta: float, **parameters: Any) -> Self:
         """Return the mechanism whose alpha, of two digits, gives the least error among those that answer all queries.
 
-        Args:
-            queries, beta: what the error is stated for, and with which probability it is larger.
-            parameters: all but alpha.
+        The error is for so many queries, and larger with probability `beta`; parameters are all but alpha.
 
         Raises:
             ValueError, TypeError: a parameter breaks its rule, whatever alpha is.
@@ -185,15 +177,8 @@ class OnlineMultiplicativeWeights(QueryMechanism, Mechanism[Hypothesis]):
     def step(self, state: Hypothesis, given: LinearQueries, noise: NoiseSource) -> tuple[Hypothesis, LinearAnswers]:
         """Answer queries in order, up to and including the last that is paid for.
 
-        Queries are answered in pieces as they are at once.
-
-        Args:
-            state: where the run stands.
-            given: the data, the same in all steps, and queries of shape (n, domain_size).
-            noise: the noise of this run; give every run a source of its own.
-
-        Returns:
-            The next state, and the answers: fewer than n if the run halted before the last query.
+        There are fewer answers than queries if the run halts before the last one. Queries are answered in pieces as
+        they are at once. Every run needs noise of its own.
 
         Raises:
             BudgetSpent: the run had halted before.

@@ -47,16 +47,13 @@ class Progress:
 class Answers(NamedTuple):
     """Hit or miss for the first queries of a step, in order, and for each hit what is published of it.
 
-    Attributes:
-        hits: bool, shape (n,): fewer than asked if the run halted.
-        numbers: float64, shape (m,): noisy values, or gaps, which estimate value - threshold without bias (before it is
-            known that the query hits); shape (0,) if only hits are published.
-        branches: int64, shape (m,): branch 0 costs the full price, branch j that price divided by 2^j.
+    Numbers are noisy values, or gaps, which estimate value - threshold without bias (before it is known that the query
+    hits); there are none if only hits are published.
     """
 
-    hits: NDArray[np.bool_]
-    numbers: Floats
-    branches: Integers
+    hits: NDArray[np.bool_]  # (n,): fewer than asked if the run halted
+    numbers: Floats  # (m,)
+    branches: Integers  # (m,): branch 0 costs the full price, branch j that price divided by 2^j
 
     @property
     def answered(self) -> int:
@@ -94,17 +91,6 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         Over so many queries, with probability 1 - beta, each hit has value >= threshold - alpha, each miss
         value <= threshold + alpha, and each published value is off by alpha at most: `accuracy(queries, beta)`.
 
-    Attributes:
-        delta: in [0, 1); 0 with gaps.
-        max_hits: number of hits at the full price that are paid for, >= 1.
-        threshold: public threshold of the queries that bring none of their own.
-        publish: "hits", "values" or "gaps".
-        branches: from 1 to 32; 1 without gaps.
-        margin: what branches from 1 on demand, in standard deviations of their query noise, >= 0.
-        threshold_share: part of epsilon for the threshold, in (0, 1), with gaps; None for that of least gap variance.
-
-    All other attributes are those of `QueryMechanism`; `monotone` is for gaps alone.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> mechanism = SparseVector(epsilon=1.0, max_hits=2, threshold=500)
@@ -116,14 +102,14 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     """
 
     epsilon: float
-    delta: float = 0.0
-    max_hits: int = 1
-    threshold: int = 0
-    publish: str = HITS
-    monotone: bool = False
-    branches: int = 1
-    margin: float = 2.0
-    threshold_share: float | None = None
+    delta: float = 0.0  # in [0, 1); 0 with gaps
+    max_hits: int = 1  # hits at the full price that are paid for
+    threshold: int = 0  # of the queries that bring none of their own; public
+    publish: str = HITS  # or "values" or "gaps"
+    monotone: bool = False  # see `QueryMechanism`; for gaps alone
+    branches: int = 1  # from 1 to 32; 1 without gaps
+    margin: float = 2.0  # what branches from 1 on demand, in standard deviations of their query noise
+    threshold_share: float | None = None  # of epsilon, with gaps, in (0, 1); None for that of least gap variance
     noise_label = "sparse vector"
     state_type = Progress
     public = ("all parameters", "the thresholds", "the number of queries")
@@ -239,12 +225,12 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     def _gap_accuracy(self, queries: int, share: float) -> float:
         """Return alpha where each direction of the threshold's noise, hits and misses each fail with `share`."""
         threshold, query = self.threshold_law, self.query_law()
-        missed = _mean(query) + threshold.tail_quantile(share) - _mean(threshold)
+        missed = query.mean + threshold.tail_quantile(share) - threshold.mean
         raised = max(
-            law.tail_quantile(share / queries / self.branches) - _mean(law) - self.least_gap(branch)
+            law.tail_quantile(share / queries / self.branches) - law.mean - self.least_gap(branch)
             for branch, law in enumerate(map(self.query_law, range(self.branches)))
         )
-        return max(missed, raised + _mean(threshold))
+        return max(missed, raised + threshold.mean)
 
     def halted(self, state: Progress) -> bool:
         """Return whether the run answers no more: a hit at the full price could no longer be paid."""
@@ -271,8 +257,8 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
         """
         wrong = (1 - checks.probability("confidence", confidence)) / self.branches
         threshold = Geometric(self.threshold_scale)
-        scales = [math.ldexp(self.query_scale, branch) for branch in range(self.branches)]
-        below = np.array([excess_quantile(Geometric(scale), threshold, wrong) for scale in scales])
+        laws = (Geometric(math.ldexp(self.query_scale, branch)) for branch in range(self.branches))
+        below = np.array([excess_quantile(law, threshold, wrong) for law in laws])
         return np.asarray(answers.numbers - below[answers.branches])
 
     def step(
@@ -280,17 +266,10 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
     ) -> tuple[Progress, Answers]:
         """Answer queries in order, up to and including the last hit that is paid for.
 
-        A vector is answered in pieces as it is at once. The noise of what is published depends on a query's position
-        and on its true value: a replay repeats the answer, a replay with other data does not repeat the noise.
-
-        Args:
-            state: where the run stands.
-            values: true values of the queries, integers (n,); private.
-            noise: the noise of this run; give every run a source of its own.
-            thresholds: one threshold or n, in place of `threshold`; public.
-
-        Returns:
-            The next state, and the answers: fewer than n if the run halted before the last query.
+        True values are integers (n,), private; public thresholds, one or n, may take the place of `threshold`. There
+        are fewer than n answers if the run halts before the last query. A vector is answered in pieces as it is at
+        once. Every run needs noise of its own, which depends on a query's position and on its true value where it is
+        published: a replay repeats the answer, a replay with other data does not repeat the noise.
 
         Raises:
             BudgetSpent: the run had halted before.
@@ -372,16 +351,12 @@ class SparseVector(QueryMechanism, Mechanism[Progress]):
 
     def _centre(self, branch: int) -> float:
         """Return the mean of the noise of a gap."""
-        return _mean(self.query_law(branch)) - _mean(self.threshold_law)
+        return self.query_law(branch).mean - self.threshold_law.mean
 
     @property
     def _price(self) -> int:
         """Price of a hit in branch 0, in units."""
         return 1 << (self.branches - 1)
-
-
-def _mean(law: Geometric | DiscreteLaplace) -> float:
-    return law.mean if isinstance(law, Geometric) else 0.0
 
 
 @functools.lru_cache(maxsize=1024)

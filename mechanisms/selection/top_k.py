@@ -82,12 +82,6 @@ class NoisyTopK(QueryMechanism):
         reached, by more than `accuracy(queries, beta)`. The noise of a gap has twice the variance of `law`,
         as if the selection did not depend on it.
 
-    Attributes:
-        top: number of queries to select, >= 1.
-        threshold: a public integer; None for no threshold.
-
-    All other attributes are those of `QueryMechanism`.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> hybrid = NoisyTopK(epsilon=1.0, top=4, threshold=500, monotone=True)
@@ -99,9 +93,9 @@ class NoisyTopK(QueryMechanism):
     """
 
     epsilon: float
-    top: int = 1
-    threshold: int | None = None
-    monotone: bool = False
+    top: int = 1  # queries to select
+    threshold: int | None = None  # public
+    monotone: bool = False  # see `QueryMechanism`
     proof = "docs/proofs/free_gap.md, section 3"
 
     def __post_init__(self) -> None:
@@ -133,14 +127,10 @@ class NoisyTopK(QueryMechanism):
         return float(self.law.tail_quantile(checks.probability("beta", beta) / contestants))
 
     def select(self, values: ArrayLike, noise: NoiseSource) -> TopSelection:
-        """Select queries.
+        """Select queries by their true values, integers (n,), private; each selection needs noise of its own.
 
         The noise of a query depends on its index and its true value: a replay repeats the answer, a replay with other
         data does not repeat the noise.
-
-        Args:
-            values: true values of the queries, integers (n,); private.
-            noise: the noise of this selection; give every selection a source of its own.
 
         Raises:
             ValueError: there are too few queries to select from.
@@ -192,14 +182,6 @@ class MeasuredTopK(QueryMechanism):
         measure, which does not know what the selection saw, widened until it contains the estimate. Where the noise
         decides what is selected, gaps and estimates are biased upwards; elsewhere `estimate_variance` holds.
 
-    Args:
-        delta: in [0, 1). Above 0 many releases need less noise.
-        top: number of counts to select in each release, >= 1.
-        releases: releases that one person takes part in at most, >= 1.
-        items_per_release: counts of a release that one person changes at most, >= 1. `releases` times the smaller one
-            of this and `top` is at most 1,000,000.
-        measure_share: part of epsilon for measuring, in (0, 1).
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> MeasuredTopK(epsilon=1.0, top=2).release([30, 900, 40, 700, 50], SeededNoise(1)).indices.tolist()
@@ -209,11 +191,11 @@ class MeasuredTopK(QueryMechanism):
     """
 
     epsilon: float
-    delta: float = 0.0
-    top: int = 1
-    releases: int = 1
-    items_per_release: int = 1
-    measure_share: float = 0.25
+    delta: float = 0.0  # in [0, 1); above 0 many releases need less noise
+    top: int = 1  # counts to select in each release
+    releases: int = 1  # that one person takes part in at most; times the smaller of both others at most 1,000,000
+    items_per_release: int = 1  # counts of a release that one person changes at most
+    measure_share: float = 0.25  # of epsilon, for measuring, in (0, 1)
     proof = "docs/proofs/top_k_windows.md, section 2"
     unit = PERSON
     adaptivity = "The counts of each release may depend on everything published before it."
@@ -227,7 +209,7 @@ class MeasuredTopK(QueryMechanism):
         if self._charges > MOST_MEASURES:
             raise ValueError(f"releases times measures in each must be <= {MOST_MEASURES:,}, got {self._charges:,}")
         checks.probability("measure_share", self.measure_share)
-        _ = self._laplace, self.selection
+        _ = self.measurement
 
     @property
     @override
@@ -262,20 +244,20 @@ class MeasuredTopK(QueryMechanism):
     @functools.cached_property
     def measurement(self) -> SymmetricNoise:
         """The noise on each measure: of the two kinds that delta allows the one with less variance."""
+        laplace = DiscreteLaplace(self._charges / (self.epsilon * self.measure_share))
         if self.delta == 0 or self._charges == 1:
-            return self._laplace
+            return laplace
         try:
             shift = shift_beside(self._selections(self.selection.epsilon), self.epsilon, self.delta)
             gaussian = DiscreteGaussian(gaussian_sigma(shift, math.sqrt(self._charges), self._charges))
         except ValueError:  # no sigma that the sampler draws is large enough
-            return self._laplace
-        return gaussian if gaussian.variance < self._laplace.variance else self._laplace
+            return laplace
+        return gaussian if gaussian.variance < laplace.variance else laplace
 
     @property
     def estimate_variance(self) -> float:
         """Variance of an estimate, as if the selection did not depend on the noise."""
-        nothing = [0.0] * self.top
-        return float(self._improved(nothing, nothing[1:]).variance)
+        return float(self._improved([0.0] * self.top, [0.0] * (self.top - 1)).variance)
 
     def _improved(self, measures: ArrayLike, gaps: ArrayLike) -> Estimates:
         variances = {"measure_variance": self.measurement.variance, "noise_variance": self.selection.law.variance}
@@ -284,12 +266,8 @@ class MeasuredTopK(QueryMechanism):
     def release(self, counts: ArrayLike, noise: NoiseSource) -> RankedCounts:
         """Select and measure the largest counts of one release; estimates and intervals in tenths.
 
-        The noise depends on index and true value: a replay repeats the answer, a replay with other data does not
-        repeat the noise.
-
-        Args:
-            counts: true counts in a public order, integers, shape (n,), n > `top`; private.
-            noise: the noise of this release; give every release a source of its own.
+        True counts come in a public order, integers (n,), n > `top`; each release needs noise of its own. It depends
+        on index and true value: a replay repeats the answer, a replay with other data does not repeat the noise.
 
         Raises:
             ValueError: there are not more than `top` counts.
@@ -313,10 +291,6 @@ class MeasuredTopK(QueryMechanism):
     def _selections(self, epsilon: float) -> PureComposition:
         """Return the composition of all selections of one person, each `epsilon`-DP."""
         return PureComposition(rounds=self.releases, round_epsilon=epsilon)
-
-    @functools.cached_property
-    def _laplace(self) -> DiscreteLaplace:
-        return DiscreteLaplace(self._charges / (self.epsilon * self.measure_share))
 
 
 class CandidateSelection(NamedTuple):
@@ -343,10 +317,6 @@ class ExponentialMechanismWithGap(QueryMechanism):
         With probability 1 - beta the selected utility is within `utility_scale` ln(candidates / beta) of the best.
         `postprocess.gap_p_value` is how unlikely so large a gap is if another candidate is better.
 
-    Args:
-        sensitivity: most that one change of the data can move any utility, > 0.
-        epsilon, monotone: see `QueryMechanism`.
-
     Example:
         >>> from privstream.mechanisms.noise.sources import SeededNoise
         >>> ExponentialMechanismWithGap(epsilon=1.0).select([3.0, 90.0, 40.0], SeededNoise(1)).candidate
@@ -356,8 +326,8 @@ class ExponentialMechanismWithGap(QueryMechanism):
     """
 
     epsilon: float
-    sensitivity: float = 1.0
-    monotone: bool = False
+    sensitivity: float = 1.0  # most that one change of the data can move any utility, > 0
+    monotone: bool = False  # see `QueryMechanism`
     proof = "docs/proofs/free_gap.md, section 4"
     limits = (ONE_SELECTION,)
     public = ("all parameters", "the number of candidates and their order")
@@ -392,12 +362,8 @@ class ExponentialMechanismWithGap(QueryMechanism):
     def gap(self, utilities: ArrayLike, index: int, noise: NoiseSource) -> CandidateSelection:
         """Draw the gap of a candidate that another sampler of the same exponential mechanism selected (Algorithm 6).
 
-        The gap is drawn by inverse CDF: a rejection loop would take time that depends on the data.
-
-        Args:
-            utilities: finite numbers, shape (n,), n >= 2; private.
-            index: what was selected, with probability proportional to e^(utility / `utility_scale`).
-            noise: the noise of this selection; independent of that of the sampler.
+        The index was selected with probability proportional to e^(utility / `utility_scale`), with other noise. The
+        gap is drawn by inverse CDF: a rejection loop would take time that depends on the data.
 
         Raises:
             ValueError: there are not two candidates, or `index` is none of them.

@@ -29,11 +29,9 @@ def corrected(
     the errors of both, as independent ones. That takes every item to lose the share of the whole run. Above, and
     where more may be dropped than is known, a number is a lower bound.
 
-    Privacy: post-processing.
+    Of the share that limits drop `least` and `most` are the interval of 95%; `most` is None for "at least".
 
-    Args:
-        numbers, lower, upper: of what counts, shape (n,).
-        share, least, most: that limits drop, with its interval of 95%, in [0, 1); `most` is None for "at least".
+    Privacy: post-processing.
     """
     found = np.array([numbers, lower, upper], np.float64)
     if most is None or share > CORRECTED:
@@ -51,11 +49,7 @@ def corrected(
 def corrected_table(table: pa.Table, dropped: Dropped | None) -> pa.Table:
     """Return rows with the numbers that they show, and what rose of them, as those of all people; see `corrected`.
 
-    Privacy: post-processing.
-
-    Args:
-        table: of rows with an interval.
-        dropped: None where it is not known; numbers stay then.
+    Numbers stay where the share is not known. Privacy: post-processing.
     """
     if dropped is None or not table.num_rows:
         return table

@@ -33,26 +33,16 @@ class ShownCounts:
     """What is shown of released counts: a view.
 
     Privacy: post-processing of what is published.
-
-    Attributes:
-        windows: that rows are about.
-        stddev: standard deviation of the noise of a count, to smooth single windows; None for numbers as released.
-        over: number of windows of which counts are the sum, as far as an item has so many.
-        margins: how far such sums of so many windows, and those of values, are off at most, int64 (answers, n).
-        max_value: largest value of an event; None where there are none.
-        rising: number of windows to look back for what rose, of the same budget period; 0 for none.
-        at_least: rows with a smaller number are not shown.
-        top: number of rows of a window, those with the largest numbers or rises; None for all.
     """
 
-    windows: Windows
-    stddev: float | None = None
-    over: int = 1
-    margins: Callable[[Integers], Integers] | None = None
-    max_value: int | None = None
-    rising: int = 0
-    at_least: int | None = None
-    top: int | None = None
+    windows: Windows  # that rows are about
+    stddev: float | None = None  # of the noise of a count, to smooth single windows; None for numbers as released
+    over: int = 1  # windows of which counts are the sum, as far as an item has so many
+    margins: Callable[[Integers], Integers] | None = None  # how far sums of so many windows are off, (answers, n)
+    max_value: int | None = None  # of an event
+    rising: int = 0  # windows to look back for what rose, of the same budget period; 0 for none
+    at_least: int | None = None  # rows with a smaller number are not shown
+    top: int | None = None  # rows of a window, those with the largest numbers or rises; None for all
 
     @property
     def lookback(self) -> int:
@@ -60,11 +50,9 @@ class ShownCounts:
         return self.over if self.over > 1 or self.stddev is None else LOOKBACK
 
     def numbers(self, table: pa.Table, *, ended: bool = False) -> pa.Table:
-        """Return all rows of a table with their numbers, made of those of the other windows in it.
+        """Return all rows of a table, of a run or of the last windows, with their numbers, made of those of the others.
 
-        Args:
-            table: of a run, or of the last windows.
-            ended: whether it is that of a whole run: how items move is learned from all of them then.
+        Of a run that has `ended` it is learned from all items how they move.
         """
         if not table.num_rows:
             return with_columns(table, dict.fromkeys(RISE, np.empty(0)) if self.rising else {})
@@ -99,10 +87,8 @@ class ShownCounts:
     def newest(self, before: Sequence[pa.Table], released: pa.Table, start: int) -> pa.Table:
         """Return the rows of what was released for the window that starts then, in order, while the run goes on.
 
-        An item that comes with rows of earlier windows has numbers that are made of these.
-
-        Args:
-            before: what was released for the windows before, as many as `lookback` says; `RELEASED` is enough of it.
+        An item that comes with rows of earlier windows has numbers that are made of these. `before` is what was
+        released for the windows before, as many as `lookback` says; `RELEASED` is enough of it.
         """
         come = released["item"].filter(pc.less(released["window_start"], start))
         found = released.filter(pc.is_in(released["item"], come))
@@ -131,11 +117,8 @@ def shown_columns(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> dic
 def released_columns(answers: Integers, margins: Integers, max_value: int | None = None) -> dict[str, np.ndarray]:
     """Return the columns of counts as they were released, and those of values, if there are any.
 
-    The interval of a mean is that of the ratio of a sum and a count, by the noise of both.
-
-    Args:
-        answers: counts, and perhaps sums of values, int64 (answers, n).
-        margins: how far they are off at most, with probability 0.95, of the same shape.
+    The interval of a mean is that of the ratio of a sum and a count, by the noise of both. Answers, counts and perhaps
+    sums of values, are off by at most `margins`, with probability 0.95; both are int64 (answers, n).
     """
     counts, margin = answers[0], margins[0]
     columns = {**shown_columns(counts, counts - margin, counts + margin), "noisy": counts}

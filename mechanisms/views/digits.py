@@ -22,11 +22,8 @@ def meaningful(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, *, finest
     The digit is the largest power of ten that is at most a tenth of the standard deviation that the interval stands
     for. Ends are rounded outwards, so that what the interval held it holds still.
 
-    Privacy: post-processing.
-
-    Args:
-        numbers, lower, upper: shape (n,), nan where there is none; the upper end alone is nan in a lower bound.
-        finest: power of ten of the finest digit; 0 for whole numbers.
+    Numbers are nan where there is none, the upper end alone in a lower bound; `finest` is a power of ten, 0 for whole
+    numbers. Privacy: post-processing.
 
     Example:
         >>> meaningful([759.24, 12.3456], [714.8, 12.0], [803.1, 12.7]).tolist()

@@ -15,12 +15,9 @@ NUMBERS = ("people", "lower", "upper")
 def ratios(above: pa.Table, below: pa.Table) -> pa.Table:
     """Return `ratio`, `lower` and `upper` of the items and windows that both tables have, but not of lower bounds.
 
-    Deviations of the noise are taken from the intervals; see `ratio_bounds`.
+    Counts must have independent noise, whose deviations are taken from the intervals; see `ratio_bounds`.
 
     Privacy: post-processing.
-
-    Args:
-        above, below: counts with independent noise.
     """
     keys = ["window_start", "item"]
     above = above.select([*keys, "window_end", *NUMBERS])

@@ -83,14 +83,8 @@ def states(
 ) -> tuple[pa.Table, Watch]:
     """Return whether a number is beyond a threshold, window by window, and how the alert stands after them.
 
-    Privacy: post-processing.
-
-    Args:
-        numbers: with their intervals, by the start of their windows; a lower bound, without an upper end, ends no
-            alert.
-        windows: starts and ends.
-        watch: how the alert stands before them.
-        about: what the rows say it is about.
+    Numbers, with their intervals, are given by the start of their windows; a lower bound, without an upper end, ends no
+    alert. `watch` is how the alert stands before them. Privacy: post-processing.
     """
     found = []
     for start, end in windows:
@@ -104,12 +98,8 @@ def states(
 def alerts(table: pa.Table, before: pa.Table | None, windows: Windows, rules: Mapping[str, Condition]) -> pa.Table:
     """Return in which windows rules are met, by the numbers of the items that they are named after.
 
-    Privacy: post-processing.
-
-    Args:
-        table: of counts, of a run or of a window; `before` is what was returned of the window before these.
-        windows: that rows are about; after a budget period nothing continues.
-        rules: by name.
+    The table has counts of a run or of a window; `before` is what was returned of the window before these. After a
+    budget period nothing continues. Privacy: post-processing.
     """
     known: dict[str, tuple[int, Watch]] = {}
     for row in [] if before is None else before.to_pylist():

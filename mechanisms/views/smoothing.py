@@ -48,11 +48,8 @@ def smooth(counts: ArrayLike, stddev: ArrayLike, alike: bool = False) -> Floats:
     Accuracy: intervals hold 93 to 100% of steady, drifting, jumping, bursting and weekly series, on the mean; of a
     single window that stands out by 4 deviations or more 90%, by 3 some 70%, by 2 some 45%.
 
-    Args:
-        counts: shape (windows, keys), nan where a key has none.
-        stddev: of their noise, >= 0, of all or of each.
-        alike: whether how keys move is learned from all of them together (empirical Bayes): numbers of a key depend on
-            the others then.
+    Counts are nan where a key has none; `stddev` is that of their noise, of all or of each. With `alike` it is learned
+    from all keys together how they move (empirical Bayes): numbers of a key depend on the others then.
     """
     noisy = np.asarray(counts, np.float64)
     spreads = np.broadcast_to(np.maximum(_LEAST_STDDEV, np.asarray(stddev, np.float64)), noisy.shape)
@@ -167,12 +164,9 @@ def smooth_row(estimates: ArrayLike, lower: ArrayLike, upper: ArrayLike, period:
     What numbers have in common in each period, such as a day of hours, is taken away before and added again after. A
     number keeps its own interval where that is narrower.
 
-    Privacy: post-processing.
+    95% intervals say how large the noise is; `period` is how many windows may repeat themselves, or 0.
 
-    Args:
-        estimates: of each window, in order.
-        lower, upper: ends of their 95% intervals, which say how large the noise is.
-        period: windows of a period that may repeat itself; 0 for none.
+    Privacy: post-processing.
     """
     number, low, high = (np.asarray(each, np.float64) for each in (estimates, lower, upper))
     stddev = np.maximum(np.maximum(high - number, number - low) / NORMAL, _LEAST_STDDEV)  # ends may be cut off at 0
@@ -206,20 +200,13 @@ class SmoothedWindows:
     """What is shown of one number of each window of a run that has ended, or of several that a column tells apart.
 
     Privacy: post-processing of what is published.
-
-    Attributes:
-        shown: column with the number that is shown; `noisy` has that of the window alone.
-        by: column that tells numbers of a window apart; empty where there is one.
-        logarithmic: whether numbers are smoothed as logarithms.
-        length: of a window, in microseconds: hours repeat themselves by days, and days by weeks.
-        ends: of the range of all numbers.
     """
 
-    shown: str
-    by: str = ""
-    logarithmic: bool = False
-    length: int = 0
-    ends: tuple[float, float] = (-np.inf, np.inf)
+    shown: str  # column with the number that is shown; `noisy` has that of the window alone
+    by: str = ""  # column that tells numbers of a window apart; empty where there is one
+    logarithmic: bool = False  # whether numbers are smoothed as logarithms
+    length: int = 0  # of a window, in microseconds: hours repeat themselves by days, and days by weeks
+    ends: tuple[float, float] = (-np.inf, np.inf)  # of the range of all numbers
 
     @property
     def period(self) -> int:

@@ -30,12 +30,8 @@ def surely_above(numbers: ArrayLike, lower: ArrayLike, upper: ArrayLike, thresho
 def trending(table: pa.Table, before: pa.Table | None, windows: Windows, threshold: float) -> pa.Table:
     """Return the rows that are surely above a threshold, and since when their items are, window after window.
 
-    Privacy: post-processing.
-
-    Args:
-        table: of counts, of a run or of a window.
-        before: what was returned of the window before these; None for nothing.
-        windows: that rows are about; after a budget period nothing continues.
+    The table has counts of a run or of a window; `before` is what was returned of the window before these. After a
+    budget period nothing continues. Privacy: post-processing.
     """
     columns = {name: table[name] for name in ("window_start", "window_end", "item", "people", "lower", "upper")}
     number, lower, upper = (table[name].to_numpy() for name in ("people", "lower", "upper"))

@@ -46,7 +46,9 @@ class Counts(AboutItems):
     )
     min_people: Count = option(1, "fewest people that an item needs to be discovered or published", seldom=True)
     unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
-    over: Span = option("window", "what a count spans: a window, all since the start, or a duration such as 7d", seldom=True)
+    over: Span = option(
+        "window", "what a count spans: a window, all since the start, or a duration such as 7d", seldom=True
+    )
     top: Count | None = option(None, "view: this number of largest items in each window")
     rising: Back = option(
         None, "view: only items that surely rose against this number of windows before (without a number: 1)"
@@ -220,12 +222,11 @@ class Cardinality(Question):
         None, "windows at whose ends one person counts in the whole run, the first ones (default: all)"
     )
     max_updates: Count | None = option(
-        None, "public guess of how often people enter or leave, all together, by the published algorithms"
+        None, "public guess of how often people enter or leave, all together, by sparse_counter"
     )
-    method: Literal["counts", "sparse_counter", "henzinger_sricharan_steiner"] = option(
+    method: Literal["counts", "sparse_counter"] = option(
         "counts",
-        "counts gives each window noise of its own; sparse_counter changes an estimate when it is far from the truth; "
-        "henzinger_sricharan_steiner is the published algorithm",
+        "counts gives each window noise of its own; sparse_counter changes an estimate when it is far from the truth",
         metavar="METHOD",
     )
 

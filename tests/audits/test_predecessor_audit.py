@@ -9,7 +9,8 @@ import dataclasses
 import numpy as np
 import pytest
 from privstream.mechanisms import IncrementalPredecessor, SeededNoise, Updates
-from privstream.mechanisms.continual.incremental_predecessor import bounds
+from privstream.mechanisms.continual.predecessor import PredecessorStep, bounds
+from privstream.mechanisms.noise.discrete import Geometric
 
 UNIVERSE, WIDE = 2, 256
 RUNS = 4_200
@@ -76,7 +77,7 @@ def test_the_law_is_one_and_that_of_the_code():
     for seed in range(RUNS):
         state, when = mechanism.initial_state(), 3
         for step, points in enumerate(new_points(batches)):
-            state = mechanism.update(state, Updates(points), SeededNoise(seed))
+            state, _ = mechanism.step(state, PredecessorStep(Updates(points)), SeededNoise(seed))
             if 1 in state.marked:
                 when = step
                 break
@@ -106,8 +107,10 @@ class PaysForOne(IncrementalPredecessor):
     """Each of both noises as if it alone had to hide a point."""
 
     @property
-    def scales(self):
-        return ((self.height + 1) / self.epsilon,) * 2
+    def mu(self):
+        return Geometric((self.height + 1) / self.epsilon)
+
+    tau = mu
 
 
 def test_a_set_that_pays_for_the_larger_noise_alone_falls():

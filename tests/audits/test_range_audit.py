@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from privstream.mechanisms import RangeCounter, SeededNoise, Updates
 from privstream.mechanisms.continual.ranges import IMPULSES, below
-from privstream.mechanisms.noise.running import TreeNoise, best_base
+from privstream.mechanisms.noise.running import CompleteTreeNoise
 from privstream.mechanisms.privacy.accounting import largest_shift
 from scipy import linalg
 
@@ -19,9 +19,9 @@ def unit_moves(noise, steps):
     """Return how far 1 at each step moves each noised number, in scales or deviations: (numbers, steps)."""
     parts = []
     for _, epoch, _, done in noise.begun(steps):
-        if isinstance(epoch, TreeNoise):
-            base = best_base(epoch.horizon)
-            nodes = sorted({(h, i) for t in range(1, done + 1) for h, i, _ in epoch.nodes(t)})
+        if isinstance(epoch, CompleteTreeNoise):
+            base = epoch.base
+            nodes = sorted({each for t in range(1, done + 1) for each in epoch.nodes(t)})
             held = [[i * base**h <= t < (i + 1) * base**h for t in range(done)] for h, i in nodes]
             parts.append(np.array(held, float) / epoch.law.scale)
         else:

@@ -122,9 +122,9 @@ def test_a_guarantee_without_a_curve_is_its_one_point():
         ),
         (
             {"curve": {"type": "ComposedCurve", "curves": [], "interval": 1.0}},
-            "curves must be a tuple of privacy curves",
+            "curve must be one that can be computed",
         ),
-        ({"curve": {"type": "SlackCurve", "curve": 3, "slack": 0.1}}, "curve must be a privacy curve, got int"),
+        ({"curve": {"type": "SlackCurve", "curve": 3, "slack": 0.1}}, "curve must be one that can be computed"),
         ({"limits": 5}, "limits must be a list of texts"),
         ({"caveats": [None]}, "caveats must be a list of texts"),
         ({"adaptivity": 7}, "adaptivity must be a text, got int"),

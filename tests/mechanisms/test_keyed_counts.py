@@ -9,8 +9,6 @@ import pytest
 from privstream.mechanisms import KeyedCounts, KeyedStep, SeededNoise
 from privstream.mechanisms.checks import HorizonExceeded
 from privstream.mechanisms.noise.correlated import BufferedFactor
-from privstream.mechanisms.noise.discrete import DiscreteLaplace
-from privstream.mechanisms.noise.running import TreeNoise, best_base
 from scipy import linalg
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
@@ -205,13 +203,6 @@ def test_the_least_count_that_is_published_is_the_threshold():
     counts = np.full(20_000, mechanism.threshold(1))
     _, rows = mechanism.step(mechanism.initial_state(), given(1, counts), SeededNoise(6))
     assert rows.counts.min() == mechanism.threshold(1)
-
-
-def test_nodes_of_a_tree_have_noise_of_their_own():
-    base, keys = best_base(200), np.arange(1_000, dtype=np.uint64)
-    noise = TreeNoise(200, DiscreteLaplace(50.0))
-    first, node, both = (noise.advance(None, step, keys, None, SeededNoise(1)) for step in (1, base, base + 1))
-    assert abs(np.corrcoef(first, both - node)[0, 1]) < 0.2  # of the first step, and of the one after a node
 
 
 def test_detection_is_as_likely_as_stated():

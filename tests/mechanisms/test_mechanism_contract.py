@@ -329,7 +329,7 @@ class TestEveryMechanism:
     def test_snapshots_of_other_mechanisms_are_refused(self, example):
         for other in EXAMPLES.values():
             if other is not example:
-                with pytest.raises(SnapshotError, match="snapshot kind must be"):
+                with pytest.raises(SnapshotError, match="snapshot must be of"):
                     example.mechanism.restore(other.mechanism.snapshot(other.mechanism.initial_state()))
 
     def test_inputs_are_left_alone_and_not_aliased(self, example):

@@ -220,19 +220,3 @@ def test_draws_do_not_depend_on_the_batch(law, labels, cut):
     assert np.concatenate([law.draw(NOISE, labels[:cut]), law.draw(NOISE, labels[cut:])]).tolist() == whole.tolist()
     assert law.draw(NOISE, labels[::-1])[::-1].tolist() == whole.tolist()
     assert law.draw(NOISE, len(labels)).tolist() == law.draw(NOISE, np.arange(len(labels), dtype=np.uint64)).tolist()
-
-
-GOLDEN = [
-    [5, 11, 7, 10, 1, 1],
-    [8595731, 10030283, 4361292, 6741423, 17720586, 33603591],
-    [2, 8, 4, 7, -4, -4],
-    [8595731, 10030283, 4361292, 6741423, -17720587, -33603592],
-    [2, 6, 4, 6, -4, -4],
-    [264, -19171, -31856, -20987, 4117, 17026],
-    [415, 1268, 792, 1219, -740, -799],  # from the largest table
-]
-
-
-@pytest.mark.parametrize(("law", "expected"), list(zip(PARAMETERS, GOLDEN, strict=True)))
-def test_golden(law, expected):
-    assert law.draw(NOISE, 6).tolist() == expected

@@ -14,10 +14,9 @@ from privstream.mechanisms import (
     Updates,
 )
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.continual.incremental_predecessor import NOTHING, bounds, last_starts
-from privstream.mechanisms.continual.predecessor import NO_POINT
-from privstream.mechanisms.continual.ranges import below, history, tree_height
-from privstream.mechanisms.noise.running import plain_digits
+from privstream.mechanisms.continual.predecessor import NO_POINT, NOTHING, bounds, last_starts
+from privstream.mechanisms.continual.ranges import below, history
+from privstream.mechanisms.noise.running import best_arity, plain_digits
 from privstream.mechanisms.privacy.accounting import largest_shift
 
 EXACT = 1e7  # an epsilon at which all noise is 0
@@ -154,15 +153,16 @@ class TestIncremental:
     def test_deletions_are_refused(self):
         mechanism = IncrementalPredecessor(epsilon=1.0, universe=1000)
         with pytest.raises(ValueError, match="updates must be insertions; DynamicPredecessor takes deletions"):
-            mechanism.update(mechanism.initial_state(), Updates([5, 6], [True, False]), SeededNoise(1))
+            mechanism.step(mechanism.initial_state(), PredecessorStep(Updates([5, 6], [True, False])), SeededNoise(1))
 
     def test_errors_of_answers_are_at_most_that_of_any_answer(self):
         mechanism = IncrementalPredecessor(epsilon=8.0, universe=1 << 16)
         state = mechanism.initial_state()
         rng = np.random.default_rng(1)
         for step in range(1, 4):
-            state = mechanism.update(state, Updates(rng.integers(1, 1 << 16, 8_000)), SeededNoise(1))
-            errors = mechanism.answer(state, rng.integers(1, 1 << 16, 60)).errors
+            given = PredecessorStep(Updates(rng.integers(1, 1 << 16, 8_000)), rng.integers(1, 1 << 16, 60))
+            state, near = mechanism.step(state, given, SeededNoise(1))
+            errors = near.errors
             assert 1 < errors.min() < errors.max() <= mechanism.error(step)
         assert errors.max() < 0.6 * mechanism.error(3)
 
@@ -171,7 +171,7 @@ class TestIncremental:
         mechanism = IncrementalPredecessor(epsilon=1.0, universe=2, horizon=100)
         state = mechanism.initial_state()
         for _ in range(5):
-            state = mechanism.update(state, Updates(()), SeededNoise(1))
+            state, _ = mechanism.step(state, PredecessorStep(Updates(())), SeededNoise(1))
         assert state.step == 5
         assert state.activated == 1
 
@@ -191,24 +191,23 @@ class TestDynamic:
             digests[step] = digest, state.points
         held = np.zeros(60, np.int64)
         total = np.count_nonzero(state.points <= 8)
-        for number, tree, level, position, sign, end in mechanism._nodes(29):
-            before = sum(mechanism.noise.lengths[:number])
-            size = 4**level if delta else None
-            if size:
-                held[before + position * size : before + (position + 1) * size] += sign
-                assert end == before + (position + 1) * size <= 29
-            bound = digests[end][0] if delta else b""
-            drawn = tree.law.draw(source.derive("node", number, level, position, bound), np.array([2], np.uint64))
-            total += sign * int(drawn[0])
-        assert not delta or (held[:29].tolist(), held.max()) == ([1] * 29, 1)
+        for number, law, level, position, end in mechanism._nodes(29):
+            before, tree = sum(mechanism.noise.lengths[:number]), mechanism.noise.epochs[number]
+            size = tree.base**level
+            held[before + position * size : before + (position + 1) * size] += 1
+            assert end == before + (position + 1) * size <= 29
+            bound = digests[end][0]
+            drawn = law.draw(source.derive("node", number, level, position, bound), np.array([2], np.uint64))
+            total += int(drawn[0])
+        assert (held[:29].tolist(), held.max()) == ([1] * 29, 1)
         assert mechanism.count(state, np.array([1]), np.array([8]), source).tolist() == [total]
 
     @pytest.mark.parametrize(("universe", "levels"), [(1, 1), (2, 2), (5, 4), ((1 << 20) + 1, 22)])
     def test_scales(self, universe, levels):
         parameters = {"epsilon": 0.5, "universe": universe, "horizon": 1000}
-        assert tree_height(universe) + 1 == levels
+        assert DynamicPredecessor(**parameters).height + 1 == levels
         (tree,) = DynamicPredecessor(**parameters).noise.epochs
-        assert tree.law.scale == pytest.approx(2 * levels * 3 / 0.5)
+        assert tree.law.scale == pytest.approx(2 * levels * len(plain_digits(best_arity(1000), 1000)) / 0.5)
         (tree,) = DynamicPredecessor(**parameters, delta=1e-6).noise.epochs
         squared = 2 * levels * len(plain_digits(4, 1000)) / largest_shift(0.5, 1e-6) ** 2
         assert tree.law.sigma == pytest.approx(math.sqrt(squared + 4), rel=1e-4)
@@ -286,8 +285,7 @@ class TestLargeIntervals:
         for seed in range(10):
             state = made.initial_state()
             for some in np.array_split(every, 8):
-                state = made.update(state, Updates(some), SeededNoise(seed))
-            near = made.answer(state, asked)
+                state, near = made.step(state, PredecessorStep(Updates(some), asked), SeededNoise(seed))
             held = state.points
             down = below(held, asked + 1) - below(held, near.predecessors)
             above = np.where(near.successors == NO_POINT, 1 << 14, near.successors)

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from privstream.mechanisms import RangeCounter, SeededNoise, Updates
 from privstream.mechanisms.checks import HorizonExceeded
-from privstream.mechanisms.continual.incremental_predecessor import bounds
 from privstream.mechanisms.continual.partition import sums_noise
-from privstream.mechanisms.continual.predecessor import longest_cover
-from privstream.mechanisms.continual.ranges import Nodes, cover, history, tree_height, updated
+from privstream.mechanisms.continual.predecessor import bounds, longest_cover
+from privstream.mechanisms.continual.ranges import Nodes, cover, history, updated
 from privstream.mechanisms.noise.tails import NoiseSum
 
 EXACT = 1e7  # an epsilon at which all noise is 0
@@ -46,9 +45,10 @@ def true_counts(ranges, batches):
 
 @pytest.mark.parametrize("universe", [1, 2, 3, 5, 8, 13, 16])
 def test_covers_are_partitions_into_few_intervals(universe):
-    height = tree_height(universe)
+    height = (universe - 1).bit_length()
     ranges = [(a, b) for a in range(universe) for b in range(a + 1, universe + 1)]
-    numbers, levels, places = cover(*np.array(ranges).T, 2)
+    numbers, levels, places, signs = cover(*np.array(ranges).T, 2)
+    assert np.all(signs == 1)
     first, after = bounds((np.int64(1) << (height - levels)) + places, height)
     most = 0
     for i, (a, b) in enumerate(ranges):
@@ -60,13 +60,15 @@ def test_covers_are_partitions_into_few_intervals(universe):
 
 
 @given(ranges=RANGES, pure=st.booleans())
-def test_ranges_are_disjoint_unions_of_nodes_and_no_point_is_in_more_than_noise_is_for(ranges, pure):
+def test_ranges_are_sums_of_nodes_and_no_point_is_in_more_than_noise_is_for(ranges, pure):
     low, high = np.array(ranges).T
     nodes = Nodes.of(low, high + 1, pure=pure)
     for number, (first, last) in enumerate(ranges):
-        mine = nodes.places[nodes.owners == number]
-        points = [point for place in mine for point in range(nodes.starts[place], nodes.ends[place])]
-        assert sorted(points) == list(range(first, last + 1))
+        mine, held = np.flatnonzero(nodes.owners == number), np.zeros(UNIVERSE + 2, np.int64)
+        assert len(set(nodes.places[mine].tolist())) == len(mine), "their noises are independent"
+        for place, sign in zip(nodes.places[mine], nodes.signs[mine], strict=True):
+            held[nodes.starts[place] : nodes.ends[place]] += sign
+        assert np.flatnonzero(held).tolist() == list(range(first, last + 1)) and held.max() == 1
     held = [np.count_nonzero((nodes.starts <= p) & (p < nodes.ends)) for p in range(1, UNIVERSE + 1)]
     assert max(held) == nodes.overlap
 
@@ -93,8 +95,7 @@ class TestRuns:
         mechanism = RangeCounter(epsilon=1.0, delta=delta, universe=UNIVERSE, horizon=horizon, ranges=ranges)
         rng, nodes, noise = np.random.default_rng(3), mechanism.nodes, mechanism.noise
         batches = [[(int(p), bool(p % 3)) for p in rng.integers(1, UNIVERSE + 1, 4)] for _ in range(25)]
-        if delta:
-            assert noise == sums_noise(1.0, delta, nodes.overlap, 2, horizon, horizon, opposite=True)
+        assert noise == sums_noise(1.0, delta, nodes.overlap, 2, horizon, horizon, opposite=True)
         _, answers = run(mechanism, batches)
         source = SeededNoise(1).derive("range counter", mechanism.parameters)
         total = np.zeros(answers.shape, np.int64)
@@ -103,15 +104,17 @@ class TestRuns:
             for step, pairs in enumerate(batches, start=1):
                 held, new, gone = updated(held, updates_of(pairs), UNIVERSE)
                 digest = history(digest, new, gone)
-                own = source.derive("history", digest) if delta else source
+                own = source.derive("history", digest)
                 true = np.array([np.count_nonzero((held >= start) & (held < end))])
                 noisy = true + noise.advance(memory, step, np.array([place], np.uint64), true, own)
-                total[step - 1, nodes.owners[nodes.places == place]] += noisy
+                mine = nodes.places == place
+                total[step - 1, nodes.owners[mine]] += nodes.signs[mine] * noisy
         assert np.array_equal(answers, total)
 
-    def test_gaussian_noise_is_bound_to_the_history(self):
+    @BOTH
+    def test_noise_is_bound_to_the_history(self, delta):
         ranges = tuple((point, point) for point in range(1, 65))
-        mechanism = RangeCounter(epsilon=1.0, delta=1e-6, universe=64, horizon=100, ranges=ranges)
+        mechanism = RangeCounter(epsilon=1.0, delta=delta, universe=64, horizon=100, ranges=ranges)
         batches = [[(i + 1, True)] for i in range(20)]
         changed = [*batches[:12], [(50, True)], *batches[13:]]
         one, two = (run(mechanism, each)[1] - true_counts(ranges, each) for each in (batches, changed))

@@ -12,10 +12,8 @@ from privstream.mechanisms.noise.running import (
     CompleteTreeNoise,
     EpochNoise,
     ToeplitzNoise,
-    TreeNoise,
-    best_base,
+    _most_digits,
     plain_digits,
-    tree_nodes,
 )
 from privstream.mechanisms.noise.sources import SeededNoise
 from privstream.mechanisms.privacy.accounting import gaussian_sigma, largest_shift
@@ -38,28 +36,13 @@ class TestTrees:
     def test_a_step_moves_each_level_once(self, base):
         for steps in (1, base - 1, base, 2 * base + 1, base**2 + 3):
             noise = CompleteTreeNoise(steps, LAW, base)
-            prefixes = [{(h, i) for h, i, _ in noise.nodes(t)} for t in range(1, steps + 1)]
+            prefixes = [set(noise.nodes(t)) for t in range(1, steps + 1)]
             used = sorted(set().union(*prefixes))
             held = [[i * base**h < t <= (i + 1) * base**h for h, i in used] for t in range(1, steps + 1)]
             assert max(map(sum, held)) == noise.rows == len(plain_digits(base, steps))
             for t, prefix in enumerate(prefixes, start=1):
                 assert sorted(s for h, i in prefix for s in range(i * base**h, (i + 1) * base**h)) == list(range(t))
-            assert max(map(len, prefixes)) == noise.most_nodes(steps)
-
-    @pytest.mark.parametrize("horizon", [1, 4, 7, 24, 60, 200])
-    def test_a_step_is_in_so_many_nodes_of_a_tree_with_subtraction(self, horizon):
-        noise, base = TreeNoise(horizon, LAW), best_base(horizon)
-        sizes = np.zeros(horizon, np.int64)
-        for h, i in {(h, i) for t in range(1, horizon + 1) for h, i, _ in noise.nodes(t)}:
-            sizes[i * base**h : (i + 1) * base**h] += 1
-        assert sizes.max() <= tree_nodes(horizon)
-        for t in range(1, horizon + 1):
-            covered = np.zeros(2 * base ** tree_nodes(horizon), np.int64)
-            for h, i, sign in noise.nodes(t):
-                covered[i * base**h : (i + 1) * base**h] += sign
-            assert covered[:t].tolist() == [1] * t
-            assert not covered[t:].any()
-            assert len(noise.nodes(t)) <= noise.most_nodes(t)
+            assert max(map(len, prefixes)) == _most_digits(base, steps)
 
     @pytest.mark.parametrize("base", [2, 7])
     def test_noise_is_that_of_the_nodes(self, base):
@@ -72,7 +55,7 @@ class TestTrees:
             return int(LAW.draw(source, labels)[0])
 
         for step in range(1, 61):
-            assert drawn[step - 1] == sum(node((i + 1) * base**h) for h, i, _ in noise.nodes(step))
+            assert drawn[step - 1] == sum(node((i + 1) * base**h) for h, i in noise.nodes(step))
 
 
 @BOTH
@@ -93,7 +76,7 @@ def moved_by_a_row(noise, steps):
     parts, start = [], 0
     for epoch, length in zip(noise.epochs, noise.lengths, strict=True):
         if isinstance(epoch, CompleteTreeNoise):
-            ends = sorted({(h, i) for t in range(1, length + 1) for h, i, _ in epoch.nodes(t)} if length < 400 else ())
+            ends = sorted({each for t in range(1, length + 1) for each in epoch.nodes(t)} if length < 400 else ())
             part = [[i * epoch.base**h <= t < (i + 1) * epoch.base**h for t in range(length)] for h, i in ends]
             part = np.array(part, float).reshape(len(ends), length) / epoch.law.scale
         else:
@@ -143,7 +126,7 @@ def required(noise, w):
 
 @pytest.mark.parametrize(("horizon", "rows"), [(100, 1), (1000, 1), (1000, 1000)])
 def test_buffers_round_less_than_the_noise_pays_for(horizon, rows):
-    """Given what is published, one unit shifts the noise by no more than Theorem 4 of the proof allows."""
+    """Given what is published, one unit shifts the noise by no more than Theorem 2 of the proof allows."""
     noise = sums_noise(1.0, 1e-6, 1, rows, horizon).epochs[0]
     assert isinstance(noise, ToeplitzNoise) and isinstance(noise.factor, BufferedFactor)
     memory, sums = np.zeros((noise.rows, 1)), [0.0]
@@ -177,7 +160,7 @@ class TestVariance:
         beta, keys, steps = 0.1, 4000, 60
         noise = sums_noise(1.0, delta, 1, 1, steps)
         largest = run(noise, np.zeros((steps, keys), np.int64), 8).max(axis=0)
-        bound = noise.tail_up_to(steps, beta)
+        bound = noise.tail_bound(steps, beta / steps, so_far=True)
         assert stats.binom.sf(np.sum(largest > bound) - 1, keys, beta) > FALSE_ALARM
         assert np.mean(largest > 0.6 * bound) > beta
 

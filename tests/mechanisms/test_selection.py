@@ -13,7 +13,7 @@ from privstream.mechanisms.checks import BudgetSpent
 from privstream.mechanisms.guarantee_records import guarantee_record, read_guarantee
 from privstream.mechanisms.noise.discrete import DiscreteGaussian, DiscreteLaplace, Geometric
 from privstream.mechanisms.noise.sources import SeededNoise
-from privstream.mechanisms.postprocess import blue_from_gaps, combine_by_variance, gap_p_value
+from privstream.mechanisms.postprocess import blue_from_gaps, gap_p_value
 from privstream.mechanisms.privacy.accounting import PureComposition
 from privstream.mechanisms.selection.queries import excess_quantile, leaders
 from privstream.mechanisms.selection.sparse_vector import SparseVector
@@ -394,13 +394,6 @@ def test_blue_is_generalised_least_squares(numbers, v, w):
     estimates = blue_from_gaps(measures, gaps, measure_variance=v, noise_variance=w)
     np.testing.assert_allclose(estimates.values, expected, rtol=1e-7, atol=1e-4)
     np.testing.assert_allclose(estimates.variance, variances, rtol=1e-7)
-
-
-@given(first=NUMBERS, second=NUMBERS, v=st.floats(0.01, 100), w=st.floats(0.01, 100))
-def test_combination_is_the_weighted_mean(first, second, v, w):
-    combined = combine_by_variance([first], v, [second], w)
-    assert combined.values[0] == pytest.approx((first / v + second / w) / (1 / v + 1 / w), rel=1e-9, abs=1e-6)
-    assert combined.variance == pytest.approx(1 / (1 / v + 1 / w), rel=1e-12)
 
 
 @pytest.mark.parametrize("denominator", [5.0, 20.0, 100.0])

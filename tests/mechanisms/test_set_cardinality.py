@@ -1,7 +1,6 @@
 """Set cardinality: slow references, error bounds, used up changes, limits, refusals."""
 
 import functools
-import itertools
 import math
 
 import numpy as np
@@ -10,7 +9,6 @@ from grids import some_quick
 from privstream.mechanisms.continual.cardinality import (
     Cardinalities,
     GapChanges,
-    PaperChanges,
     SetCardinality,
 )
 from privstream.mechanisms.noise.discrete import DiscreteLaplace
@@ -24,10 +22,6 @@ VARIANTS = {
     "sparse, unknown K": {"horizon": 3000, "mode": "sparse"},
     "sparse, unknown T": {"max_updates": 20_000, "mode": "sparse"},
     "sparse, unknown K, T": {"mode": "sparse"},
-    "paper": {"horizon": 3000, "max_updates": 20_000, "mode": "paper"},
-    "paper, unknown K": {"horizon": 3000, "mode": "paper"},
-    "paper, unknown T": {"max_updates": 20_000, "mode": "paper"},
-    "paper, unknown K, T": {"mode": "paper"},
     "counts": {"horizon": 3000},
     "counts, delta": {"horizon": 3000, "delta": 1e-6},
     "counts, limited": {"contributions": 30, "delta": 1e-6},
@@ -109,69 +103,6 @@ class TestSparse:
             assert once + algorithm.rounds * max(spent) <= epsilon
 
 
-def slow_paper_changes(mechanism, changes, noise):
-    """Algorithms 6 and 7 as printed, errata apart, with noise of our labels."""
-    epsilon, beta = mechanism.epsilon, 0.05 / 2
-    source = noise.derive("set cardinality", mechanism.parameters)
-
-    def share(t):
-        return beta / mechanism.horizon if mechanism.horizon else 6 * beta / (math.pi**2 * t**2)
-
-    def instances():
-        for j in itertools.count(1):
-            budget = epsilon if mechanism.max_updates else 6 * epsilon / (math.pi**2 * j**2)
-            updates = mechanism.max_updates or 2 ** (j - 1)
-            yield budget / 2, 1 + math.floor(math.sqrt(updates * budget / (16 * math.log(2 / share(1)))))
-            if mechanism.max_updates:
-                return
-
-    def draw(name, factor, labels):
-        law = DiscreteLaplace(math.nextafter(factor * (2 * S / (2 * epsilon_1)), math.inf))
-        return int(law.draw(source.derive(name), labels)[0])
-
-    runs, size, done, out, published = instances(), 0, 0, None, []
-    epsilon_1, S = next(runs)
-    count = 0
-    for t, change in enumerate(changes.tolist(), start=1):
-        size += change
-        hit = out is None
-        if not hit and epsilon_1:
-            mu = draw("mu", 4, source.bind(np.array([t], np.uint64), np.array([size])))
-            tau = draw("tau", 2, np.array([done], np.uint64))
-            hit = abs(out - size) + mu > 24 * S / epsilon_1 * math.log(2 / share(t)) + tau
-        if hit:
-            if count == S:
-                epsilon_1, S = next(runs, (0, 0))
-                count = 0
-            if epsilon_1:
-                out = size + draw("nu", 1, source.bind(np.array([done], np.uint64), np.array([size])))
-                count, done = count + 1, done + 1
-        published.append(out)
-    return np.array(published), done
-
-
-class TestPaper:
-    @pytest.mark.parametrize("name", [name for name in VARIANTS if name.startswith("paper")])
-    @some_quick("seed", range(2), 0)
-    @pytest.mark.slow
-    def test_against_the_listings(self, name, seed):
-        mechanism, changes = make(name, epsilon=10.0), comings_and_goings(1200, seed, size=2000)
-        state, published = run(mechanism, changes, seed)
-        slow, rounds = slow_paper_changes(mechanism, changes, SeededNoise(seed))
-        assert rounds == state.round > 3
-        assert np.array_equal(published.estimates, slow)
-
-    def test_instances_halve_no_budget(self):
-        algorithm = PaperChanges(epsilon=1.0, beta=0.05, horizon=1000, max_updates=None)
-        epsilons = [algorithm.of_doubling(j).epsilon for j in range(1, 1000)]
-        assert 0.999 < math.fsum(epsilons) < 1
-        assert algorithm.instance(0) == algorithm.of_doubling(1)
-        starts = np.cumsum([algorithm.of_doubling(j).changes for j in range(1, 15)])
-        for j, start in enumerate(starts.tolist(), start=2):
-            assert algorithm.instance(start - 1) == algorithm.of_doubling(j - 1)
-            assert algorithm.instance(start) == algorithm.of_doubling(j)
-
-
 class TestAccuracy:
     @EACH
     @some_quick("epsilon", [0.5, 8.0], 8.0)
@@ -203,9 +134,8 @@ class TestAccuracy:
 class TestUsedUp:
     """More updates than the public guess: the estimate stays, the flag goes up, nothing is spent."""
 
-    @pytest.mark.parametrize("mode", ["sparse", "paper"])
-    def test_the_last_value_is_published_for_ever(self, mode):
-        mechanism = SetCardinality(epsilon=1.0, horizon=4000, max_updates=500, mode=mode)
+    def test_the_last_value_is_published_for_ever(self):
+        mechanism = SetCardinality(epsilon=1.0, horizon=4000, max_updates=500, mode="sparse")
         changes = np.where(np.arange(400) % 2, -(10**6), 10**6)
         state, published = run(mechanism, changes)
         first = int(np.argmax(published.exhausted))

@@ -146,15 +146,6 @@ class TestGates:
         assert UserCounters().add(charges).charged(ids([7])).tolist() == [min(changes, 3 - charged)]
         assert after.items.tolist() == rows.items[rows.status != ENDED].tolist()
 
-    def test_a_dropped_person_changes_nothing(self):
-        monitor = replace(UNKNOWN, max_hits=1, items_per_step=1)
-        state, rows = monitor.step(monitor.initial_state(), crowd(0, 0, 60), SeededNoise(1))
-        assert rows.status.tolist() == [STARTED]
-        for noise in map(SeededNoise, range(50)):
-            fresh = [(100 + u, u % 2, 0) for u in range(8)]
-            with_dropped = monitor.step(state, holdings(1, fresh + [(u, u % 3, 0) for u in range(60)]), noise)[1]
-            assert same(with_dropped, monitor.step(state, holdings(1, fresh), noise)[1])
-
 
 class TestCharges:
     def test_lasting_costs_nothing_and_ending_charges_who_is_left(self):
@@ -182,13 +173,6 @@ class TestCharges:
 
 
 class TestRefusals:
-    def test_steps_out_of_order(self):
-        state, _ = UNKNOWN.step(UNKNOWN.initial_state(), holdings(2, []), SeededNoise(1))
-        for step in (0, 1, 2):
-            with pytest.raises(ValueError, match=f"step must be > the last step 2, got {step}"):
-                UNKNOWN.step(UNKNOWN.restore(UNKNOWN.snapshot(state)), holdings(step, []), SeededNoise(1))
-        UNKNOWN.step(state, holdings(5, []), SeededNoise(1))
-
     def test_a_gap_while_an_item_is_up(self):
         state = MonitorState(UserCounters(), UpItems(ids([1]), np.array([2])), 2)
         with pytest.raises(ValueError, match="step must be 3 with rules or while an item is up, got 4"):

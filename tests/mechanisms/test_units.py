@@ -63,31 +63,6 @@ def test_so_many_changes_are_enough_and_no_pair_is_left_out(given):
         assert most > 1 if changes is None else most == changes, (given, other)
 
 
-@pytest.mark.parametrize(
-    ("unit", "other", "changes"),
-    [
-        (PERSON, PERSON, 1),
-        (PERSON, EVENT, 2),
-        (PERSON, HOUR, 2),
-        (HOUR, PERSON, None),
-        (HOUR, EVENT, 2),
-        (HOUR, TWO_HOURS, None),
-        (TWO_HOURS, HOUR, 2),
-        (PrivacyUnit(what="person", window=5400 * SECOND), HOUR, None),
-        (EVENT, PERSON, None),
-    ],
-    ids=str,
-)
-def test_what_a_guarantee_is_for_another_unit(unit, other, changes):
-    assert unit.changes(other) == changes
-
-
-def test_a_window_holds_others_whose_ends_meet_its_own():
-    two, one = (PrivacyUnit(what="person", window=hours * 3600 * SECOND, origin=600 * SECOND) for hours in (2, 1))
-    assert two.changes(one) == 2
-    assert two.changes(HOUR) is one.changes(two) is two.changes(PERSON) is None
-
-
 def test_changes_of_values_are_compared_with_their_like_alone():
     any_way, one_way = (PrivacyUnit(what="query", same_direction=same) for same in (False, True))
     wide = PrivacyUnit(what="query", bound=2)

@@ -19,7 +19,6 @@ CONFIGURATIONS = {
     "doors": {**DOORS, "max_updates": 300, "method": "sparse_counter", "epsilon": 2000.0},
     "doors, used up": {**DOORS, "max_updates": 9, "method": "sparse_counter", "epsilon": 2000.0},
     "doors, unknown K": {**DOORS, "method": "sparse_counter", "epsilon": 9000.0},
-    "doors, paper": {**DOORS, "max_updates": 3, "method": "henzinger_sricharan_steiner", "epsilon": 80.0},
     "sessions": {"timeout": 25},
     "sessions, limited": {"timeout": 25, "max_contributions": 6, "delta": 1e-6},
     "sessions with ends": {

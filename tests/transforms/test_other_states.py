@@ -80,7 +80,7 @@ def without_totals(fields):
 CHANGES = {
     "a newer stage": (
         lambda log: [rewritten(log[0], STAGE, 2), *log[1:]],
-        f"snapshot version of {STAGE} must be 1, got 2",
+        f"snapshot must be of '{STAGE}', version 1, got '{STAGE}', 2",
     ),
     "a column less": (
         lambda log: [with_counts(log[0], change=without_totals), *log[1:]],

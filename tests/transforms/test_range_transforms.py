@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import apache_beam as beam
 import numpy as np
-import pytest
 import runner_harness
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
 from event_forms import as_arrow, as_rows
 from every_runner import one_job
@@ -153,20 +151,3 @@ def test_of_one_moment_an_insertion_comes_last_in_any_order_and_batches():
         joined = updates_of([encode(replace(part, times=part.times.astype(np.int64))) for part in parts])
         assert joined.points.tolist() == [6, 6, 5, 5]
         assert joined.inserted.tolist() == [True, False, False, True]
-
-
-def test_unbounded_input_needs_noise_that_depends_on_the_data():
-    for name, allowed in (
-        ("ranges", False),
-        ("ranges gaussian", True),
-        ("predecessors", True),
-        ("predecessors dynamic", False),
-    ):
-        pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
-        events = pipeline | "Input" >> beam.Create([("1", "in")])
-        events.is_bounded = False
-        if allowed:
-            assert events | transform(name) is not None
-        else:
-            with pytest.raises(ValueError, match="delta must be > 0 when the input is unbounded"):
-                _ = events | transform(name)

@@ -25,7 +25,7 @@ from privstream.transforms.reading.fields import EventFields
 from privstream.transforms.timing.steps import Moment, Seconds, Steps, WindowOptions, to_micros
 from typing_extensions import Unpack, override
 
-METHODS = {"counts": "counts", "sparse_counter": "sparse", "henzinger_sricharan_steiner": "paper"}
+METHODS = {"counts": "counts", "sparse_counter": "sparse"}
 """Which mode of the mechanism each method is."""
 FOR_EVER = 65_535  # steps, where there is no time-out
 
@@ -62,8 +62,8 @@ class CardinalityParameters(Parameters):
 
     Accuracy:
         With probability 95%, all estimates are within their `error_bound` of the number of people who
-        count, in all windows together; with sparse_counter and henzinger_sricharan_steiner if they enter or leave at
-        most `max_updates` times in all. If people enter or leave more often than that, the bounds may be wrong,
+        count, in all windows together; with sparse_counter if they enter or leave at most `max_updates` times in
+        all. If people enter or leave more often than that, the bounds may be wrong,
         and the estimate may stop following the set: its bound is then -1.
 
     Example:
@@ -86,7 +86,7 @@ class CardinalityParameters(Parameters):
         timeout: Seconds | None = None,
         max_updates: int | None = None,
         max_contributions: int | None = None,
-        method: Literal["counts", "sparse_counter", "henzinger_sricharan_steiner"] = "counts",
+        method: Literal["counts", "sparse_counter"] = "counts",
         shards: int = 4,
         **options: Unpack[WindowOptions],
     ) -> None:

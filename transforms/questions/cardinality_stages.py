@@ -71,7 +71,6 @@ class Stays(Run):
     """
 
     kind = "stays"
-    names = ("people", "until")
 
     @classmethod
     def of(cls, people: np.ndarray, until: np.ndarray) -> Stays:

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from privstream.mechanisms import checks
 from privstream.mechanisms.accuracy import Accuracy
-from privstream.mechanisms.continual.incremental_predecessor import IncrementalPredecessor
-from privstream.mechanisms.continual.predecessor import DynamicPredecessor
+from privstream.mechanisms.continual.predecessor import DynamicPredecessor, IncrementalPredecessor
 from privstream.mechanisms.continual.ranges import RangeCounter
 from privstream.mechanisms.noise.sources import NoiseSource
 from privstream.mechanisms.privacy.guarantee import PrivacyGuarantee
@@ -82,11 +81,6 @@ class PointParameters(Parameters):
         self.delta = checks.probability("delta", delta, zero=True)
         self.common: dict[str, Any] = {"epsilon": epsilon, "universe": universe, "horizon": self.steps.count}
         self.standing = standing_queries(standing, self.query_fields, universe)
-
-    @property
-    def keeps_noise_from_data(self) -> bool:
-        """Whether noise does not depend on the data, so that a job must not be restored to see other data."""
-        return self.delta == 0 and not isinstance(self.mechanism, IncrementalPredecessor)
 
     @property
     @override

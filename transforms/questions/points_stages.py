@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 from privstream.mechanisms.accuracy import OUTSIDE
 from privstream.mechanisms.continual.predecessor import Neighbours, PredecessorStep
 from privstream.mechanisms.continual.ranges import RangeState, Updates
@@ -19,7 +18,6 @@ from privstream.transforms.people.bounding import ReadEvents
 from privstream.transforms.questions.points import PointParameters, PredecessorParameters, RangesParameters
 from privstream.transforms.questions.running_stages import RunningAnswers, RunningTransform
 from privstream.transforms.rows import NearestPoints, RangeCount
-from privstream.transforms.stages import refuse_unbounded
 from typing_extensions import override
 
 
@@ -63,11 +61,6 @@ class PackUpdates(ReadEvents):
 
 class PointTransform(PointParameters, RunningTransform):
     """Updates of points in; answers to public queries at the end of each window."""
-
-    @override
-    def _check(self, events: PCollection[Any]) -> None:
-        if self.keeps_noise_from_data:
-            refuse_unbounded(events, "delta must be > 0 when the input is unbounded")
 
     @override
     def _packer(self) -> PackUpdates:
