@@ -131,7 +131,8 @@ class Help(argparse.Action):
         if more and values != "all":
             for action in more:
                 action.help = argparse.SUPPRESS
-            parser.epilog = f"{parser.epilog or ''}\n\n{len(more)} more option{'s' * (len(more) > 1)}: {parser.prog} --help all".strip()
+            number = f"{len(more)} more option{'s' * (len(more) > 1)}"
+            parser.epilog = f"{parser.epilog or ''}\n\n{number}: {parser.prog} --help all".strip()
         parser.print_help()
         parser.exit()
 

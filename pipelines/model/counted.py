@@ -46,9 +46,7 @@ class Counts(AboutItems):
     )
     min_people: Count = option(1, "fewest people that an item needs to be discovered or published", seldom=True)
     unit: Literal["person", "event"] = option("person", UNIT, seldom=True)
-    over: Span = option(
-        "window", "what a count spans: a window, all since the start, or a duration such as 7d", seldom=True
-    )
+    over: Span = option("window", "what a count spans: window, start (all since the start), or such as 7d", seldom=True)
     top: Count | None = option(None, "view: this number of largest items in each window")
     rising: Back = option(
         None, "view: only items that surely rose against this number of windows before (without a number: 1)"
