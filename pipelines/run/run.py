@@ -48,7 +48,7 @@ from privstream.pipelines.sinks.row_files import (
 )
 from privstream.pipelines.sinks.wide_table import check_wide, write_wide
 from privstream.pipelines.sources.fields import FieldMapping, SharedFields
-from privstream.pipelines.stores import filesystems, join
+from privstream.pipelines.stores import filesystems, has_folders, join
 from privstream.pipelines.terminal import is_quiet, say
 from privstream.transforms.counters import Counters
 from privstream.transforms.release import plain
@@ -285,7 +285,8 @@ class Run:
             yield hidden
         finally:
             with suppress(Exception):  # what remains there is not complete, and hidden
-                filesystems().delete([f"{hidden}/"])  # stores without folders delete all below a name that ends so
+                whole = hidden if has_folders(hidden) else f"{hidden}/"  # the name of all that is below it
+                filesystems().delete([whole])
 
     def _write_views(self, answers: Mapping[str, Any], folder: str) -> None:
         """Write the views of rows: first all of them into a folder, and then into the output."""
